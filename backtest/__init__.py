@@ -1,0 +1,1 @@
+"""Walk-forward splits, books, costs, accounting, metrics and inference (numpy and polars only)."""

@@ -1,0 +1,1 @@
+"""Pure feature engineering: frames in, arrays out; no input or output, no torch."""

@@ -1,0 +1,1 @@
+"""Forecasters: attention over days and over firms, baselines, fitting and explaining (torch)."""

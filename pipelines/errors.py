@@ -1,0 +1,35 @@
+"""Errors that end a command: one sentence for the user, one exit code for the scheduler."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PeerglassError(Exception):
+    """Base of the errors that are the user's to mend; the message names the thing and the cure."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(PeerglassError):
+    """The configuration or the command line is wrong."""
+
+    exit_code = 2
+
+
+class DataError(PeerglassError):
+    """Data is missing, stale, or not what it claims to be."""
+
+    exit_code = 3
+
+
+class DivergedError(PeerglassError):
+    """Training produced a loss that is not a finite number."""
+
+    exit_code = 5
+
+
+class TrackingError(PeerglassError):
+    """The tracking server cannot be reached."""
+
+    exit_code = 6

@@ -1,0 +1,1 @@
+"""Adapters that deliver validated tables from one origin each."""
