@@ -1,0 +1,174 @@
+"""The ``peerglass`` command. Verbs only parse and print; heavy imports happen inside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.errors import PeerglassError
+
+app = typer.Typer(
+    name="peerglass",
+    help=(
+        "Forecast stock returns with attention over days and over peer firms, backtest the forecasts "
+        "walk-forward with costs, and explain them with Shapley values.\n\n"
+        "Start with 'peerglass demo'. Then copy configs/sample.yaml, point it at your data, and use "
+        "'peerglass run my.yaml'.\n\n"
+        "Exit codes: 0 ok, 1 bug, 2 config or usage, 3 data missing or stale, 5 training diverged, "
+        "6 tracking server unreachable."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigArgument = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="YAML file; see configs/ for examples.")
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run id, its beginning if that is unique, or its folder.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Override one setting; may be given several times."),
+]
+OutputOption = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
+_RUNS = Path("data/runs")
+
+
+@app.callback()
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    _State.debug = debug
+
+
+class _State:
+    """What :func:`main` has to know about the command line that was parsed."""
+
+    debug = False
+
+
+@app.command()
+def demo(overrides: SetOption = None) -> None:
+    """Run the whole pipeline on the embedded market and print the report's path.
+
+    The market is simulated with planted structure, so the report can say which share of the truth's own
+    information coefficient each model reached, and whether SHAP found the planted peer edges.
+    """
+    from pipelines.demo import demo_config
+    from pipelines.run import run_config
+
+    print(run_config(demo_config(overrides or [])))
+
+
+@app.command()
+def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Check a config and print it resolved, with every default filled in."""
+    from pipelines.config_load import load_config, to_yaml
+
+    print(to_yaml(load_config(config, overrides or [])), end="")
+
+
+@app.command()
+def ingest(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Fetch a config's source into the lake; print rows added, updated and quarantined, per table."""
+    from pipelines.config_load import load_config
+    from pipelines.run import ingest_config
+
+    print(ingest_config(load_config(config, overrides or [])))
+
+
+@app.command()
+def train(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Train walk-forward on what the lake holds; forecasts go to the lake. Prints the run id.
+
+    Every model, fold and seed is done once: after an interruption, the same command does what is missing.
+    """
+    from pipelines.config_load import load_config
+    from pipelines.run import train_config
+
+    print(train_config(load_config(config, overrides or [])))
+
+
+@app.command()
+def backtest(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="RUN|FILE", help="A run, or a CSV or Parquet file with date, ticker, signal."),
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option(help="For a FILE: the config whose lake, universe, label, books and costs are used."),
+    ] = None,
+    overrides: SetOption = None,
+    output: OutputOption = _RUNS,
+) -> None:
+    """Measure a run's forecasts, or your own signal, gross and net of costs."""
+    from pipelines.run import backtest_target
+
+    print(backtest_target(target, config, overrides or [], output))
+
+
+@app.command()
+def explain(run: RunArgument, output: OutputOption = _RUNS) -> None:
+    """Attribute a sample of a run's test forecasts to days, feature families and peers."""
+    from pipelines.run import explain_run
+
+    print(explain_run(run, output))
+
+
+@app.command()
+def report(run: RunArgument, output: OutputOption = _RUNS) -> None:
+    """Write a run's report as one self-contained HTML file and print its path."""
+    from pipelines.run import report_run
+
+    print(report_run(run, output))
+
+
+@app.command(name="run")
+def run_(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Ingest, train, backtest, explain and report; print the report's path."""
+    from pipelines.config_load import load_config
+    from pipelines.run import run_config
+
+    print(run_config(load_config(config, overrides or [])))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine has, what is missing, and how to fix it."""
+    from pipelines.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        print(finding)
+    if any(finding.is_error for finding in findings):
+        raise typer.Exit(3)
+
+
+def main() -> None:
+    """Entry point: errors become one sentence on stderr and a documented exit code."""
+    try:
+        app()
+    except PeerglassError as error:
+        if _State.debug:
+            raise
+        print(f"peerglass: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("peerglass: interrupted; the same command continues from here.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if _State.debug:
+            raise
+        print(
+            f"peerglass: this is a bug ({type(error).__name__}: {error}); run 'peerglass --debug ...' "
+            "for the traceback and report it.",
+            file=sys.stderr,
+        )
+        sys.exit(1)

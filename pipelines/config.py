@@ -1,0 +1,216 @@
+"""The configuration of a run: what a YAML file may say, and nothing else.
+
+Frozen pydantic models; an unknown key is refused by :mod:`pipelines.config_load`, which reads files.
+Settings of models, of their fitting and of the simulated market are the dataclasses of those modules,
+checked by :func:`pipelines.config_load.load_config` as well, so that they are written down once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Settings = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A frozen block of the configuration that refuses keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SimulatedSourceConfig(Section):
+    """The embedded market with planted structure; ``market`` overrides fields of MarketConfig."""
+
+    kind: Literal["simulated"]
+    seed: int = 7
+    market: Settings = {}
+
+
+class SampleSourceConfig(Section):
+    """Closing prices of 20 S&P 500 firms, 1990 to 2022, that come with skfolio."""
+
+    kind: Literal["sample"]
+
+
+class FilesSourceConfig(Section):
+    """A user's CSV or Parquet file; ``columns`` maps our column names to the file's."""
+
+    kind: Literal["files"]
+    prices: str
+    securities: str | None = None
+    columns: dict[str, str] = {}
+    start: dt.date | None = None
+    end: dt.date | None = None
+    hazards: tuple[str, ...] = ()
+
+
+SourceConfig = Annotated[
+    SimulatedSourceConfig | SampleSourceConfig | FilesSourceConfig, Field(discriminator="kind")
+]
+
+
+class UniverseConfig(Section):
+    """Which firms may be forecast at ``t``, decided with what is known at ``t``."""
+
+    min_price: float | None = Field(default=None, ge=0)
+    min_dollar_volume: float | None = Field(default=None, ge=0)
+    dollar_volume_window: int = Field(default=63, ge=1)
+    min_history: int = Field(default=60, ge=1)
+
+
+class FeaturesConfig(Section):
+    """Window length, channels and characteristics; null means every one that the data allow."""
+
+    window: int = Field(default=20, ge=2, le=2048)
+    channels: tuple[str, ...] | None = None
+    characteristics: tuple[str, ...] | None = None
+    group_by: Literal["sector", "industry"] = "industry"
+
+
+class LabelConfig(Section):
+    """The label ``close[t+delay+horizon] / close[t+delay] - 1`` and the target made of it within a date."""
+
+    horizon: int = Field(default=1, ge=1)
+    delay: int = Field(default=1, ge=0)
+    transform: Literal["raw", "demean", "rank"] = "rank"
+    also_delays: tuple[int, ...] = ()  # the same forecasts are also measured against labels of these delays
+
+    @property
+    def delays(self) -> tuple[int, ...]:
+        """The trained delay first, then the others that are reported."""
+        return (self.delay, *(d for d in self.also_delays if d != self.delay))
+
+    @property
+    def reach(self) -> int:
+        """Longest delay in use: the purge covers every label that is ever looked at."""
+        return max(self.delays)
+
+
+class WalkForwardConfig(Section):
+    """Expanding or rolling folds, in sessions."""
+
+    scheme: Literal["expanding", "rolling"]
+    train: int = Field(ge=1)
+    valid: int = Field(ge=1)
+    test: int = Field(ge=1)
+    embargo: int = Field(ge=0)
+    step: int | None = Field(default=None, ge=1)
+    max_folds: int | None = Field(default=None, ge=1)
+
+
+class DatedFoldConfig(Section):
+    """One fold between given dates, as published benchmarks define it."""
+
+    scheme: Literal["dated"]
+    train_from: dt.date
+    valid_from: dt.date
+    test_from: dt.date
+    test_to: dt.date
+    embargo: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> DatedFoldConfig:
+        if not self.train_from < self.valid_from < self.test_from <= self.test_to:
+            raise ValueError(
+                "train_from < valid_from < test_from <= test_to must hold, "
+                f"but they are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
+            )
+        return self
+
+
+FoldsConfig = Annotated[WalkForwardConfig | DatedFoldConfig, Field(discriminator="scheme")]
+
+
+class QuantileBookConfig(Section):
+    """Long the top quantile, short the bottom one."""
+
+    kind: Literal["quantile_long_short"]
+    quantiles: int = Field(default=5, ge=2)
+    rebalance_every: int = Field(default=1, ge=1)
+
+
+class TopKBookConfig(Section):
+    """Long the ``k`` highest forecasts, equally weighted."""
+
+    kind: Literal["top_k_long_only"]
+    k: int = Field(default=20, ge=1)
+    rebalance_every: int = Field(default=1, ge=1)
+
+
+BookConfig = Annotated[QuantileBookConfig | TopKBookConfig, Field(discriminator="kind")]
+
+
+class CostsConfig(Section):
+    """Trading and borrowing costs in basis points."""
+
+    half_spread_bps: float = Field(default=5.0, ge=0)
+    commission_bps: float = Field(default=0.5, ge=0)
+    borrow_bps_per_year: float = Field(default=50.0, ge=0)
+
+
+class BacktestConfig(Section):
+    """Books and costs; trades are made at the close of ``t + label.delay`` unless ``delay`` says otherwise."""
+
+    books: dict[str, BookConfig] = {
+        "long_short": QuantileBookConfig(kind="quantile_long_short"),
+        "long_only": TopKBookConfig(kind="top_k_long_only"),
+    }
+    costs: CostsConfig = CostsConfig()
+    delay: int | None = Field(default=None, ge=0)
+
+
+class ExplainConfig(Section):
+    """How many test forecasts are attributed, and for which models (null: every attention model)."""
+
+    models: tuple[str, ...] | None = None
+    dates: int = Field(default=12, ge=1)
+    firms_per_date: int = Field(default=4, ge=1)
+    network_dates: int = Field(default=24, ge=1)
+    max_peers: int = Field(default=150, ge=2)
+    permutations: int = Field(default=2, ge=1)
+    seed: int = 0
+
+
+class TrackingConfig(Section):
+    """Where MLflow keeps runs; any tracking URI."""
+
+    uri: str = "sqlite:///data/mlflow.db"
+    artifacts: str = "data/mlartifacts"
+    experiment: str | None = None
+
+
+class Config(Section):
+    """A whole run."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
+    source: SourceConfig
+    lake: str
+    universe: UniverseConfig = UniverseConfig()
+    features: FeaturesConfig = FeaturesConfig()
+    label: LabelConfig = LabelConfig()
+    folds: FoldsConfig
+    models: dict[str, Settings]
+    fit: Settings = {}
+    seeds: tuple[int, ...] = (0,)
+    backtest: BacktestConfig = BacktestConfig()
+    explain: ExplainConfig = ExplainConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    workers: int = Field(default=2, ge=1)
+    device: str = "auto"
+    output: str = "data/runs"
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> Config:
+        if not self.models:
+            raise ValueError("models is empty; name at least one, for example 'ridge: {}'")
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds must be distinct and at least one, but they are {list(self.seeds)}")
+        return self
+
+    def forecasting_part(self) -> Settings:
+        """What the forecasts depend on; two runs with the same part and data give the same forecasts."""
+        keep = {"source", "universe", "features", "label", "folds", "models", "fit", "seeds"}
+        return self.model_dump(mode="json", include=keep)

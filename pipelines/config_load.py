@@ -1,0 +1,237 @@
+"""Reading a configuration: ``extends``, ``--set``, environment variables, and answers to what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pipelines.config import Config, Settings
+from pipelines.errors import ConfigError
+
+DataclassT = TypeVar("DataclassT")
+_ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """Read, merge and check a configuration file.
+
+    Parameters
+    ----------
+    path
+        YAML file. ``extends: other.yaml`` (relative to this file) is read first and overridden; a key set
+        to null under ``models`` takes an inherited model away. ``${NAME:-default}`` in a text is replaced
+        by the environment variable.
+    overrides
+        ``a.b=c`` pairs, applied last; ``c`` is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key's path, what was given and what is allowed.
+    """
+    raw = _read(path, seen=())
+    for override in overrides:
+        raw = _merge(raw, _parse_override(override))
+    raw = _expand_environment(raw)
+    if isinstance(raw.get("models"), dict):
+        raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
+    return check_config(raw, origin=str(path))
+
+
+def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
+    """Turn merged settings into a :class:`Config`, or say in one sentence why not."""
+    _refuse_unknown_keys(raw, Config, (), origin)
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, origin)) from None
+    _check_settings(config, origin)
+    return config
+
+
+def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) -> DataclassT:
+    """Build a settings dataclass from a mapping, refusing unknown keys and wrong types."""
+    assert dataclasses.is_dataclass(cls)
+    known = [field.name for field in dataclasses.fields(cls)]
+    for key in given:
+        if key not in known:
+            raise ConfigError(_unknown(f"{where}.{key}", str(key), known))
+    try:
+        return TypeAdapter(cls).validate_python(dict(given))
+    except ValidationError as error:
+        raise ConfigError(_describe(error, where)) from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def digest(value: object) -> str:
+    """First ten hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def to_yaml(config: Config) -> str:
+    """Resolve a configuration into YAML text that :func:`load_config` reads back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _check_settings(config: Config, origin: str) -> None:
+    """Check what belongs to other modules' dataclasses: models, fitting, the simulated market."""
+    from models.fit import FitConfig
+    from models.registry import MODELS
+
+    build_settings(FitConfig, config.fit, f"{origin}: fit")
+    for name, settings in config.models.items():
+        if name not in MODELS:
+            raise ConfigError(_unknown(f"{origin}: models.{name}", name, MODELS))
+        own = {key: value for key, value in settings.items() if key != "fit"}
+        build_settings(MODELS[name].config, own, f"{origin}: models.{name}")
+        fit = settings.get("fit", {})
+        if not isinstance(fit, dict):
+            raise ConfigError(
+                f"{origin}: models.{name}.fit is {fit!r}; give a mapping such as {{epochs: 10}}."
+            )
+        build_settings(FitConfig, {**config.fit, **fit}, f"{origin}: models.{name}.fit")
+    if config.source.kind == "simulated":
+        from pipelines.sources.simulated import MarketConfig
+
+        build_settings(MarketConfig, config.source.market, f"{origin}: source.market")
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ConfigError(
+            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; break the circle."
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no config file at {path}; check the path, or start from configs/demo.yaml."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
+    parent = raw.pop("extends", None)
+    if parent is None:
+        return raw
+    return _merge(_read(path.parent / str(parent), (*seen, path.resolve())), raw)
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
+
+    A block whose ``kind`` or ``scheme`` changes is another thing altogether, and is replaced as a whole.
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        both = isinstance(old, dict) and isinstance(value, dict)
+        if both and all(value.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme")):
+            merged[key] = _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"--set {text!r}: the value is not valid YAML; quote it if it holds special characters."
+        ) from None
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    result: dict[str, Any] = nested
+    return result
+
+
+def _expand_environment(value: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
+    if isinstance(value, str):
+        return _ENV.sub(lambda m: os.environ.get(m[1], m[2] if m[2] is not None else m[0]), value)
+    if isinstance(value, dict):
+        return {key: _expand_environment(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand_environment(item) for item in value]
+    return value
+
+
+def _refuse_unknown_keys(raw: Any, annotation: Any, path: tuple[str, ...], origin: str) -> None:  # noqa: ANN401
+    """Walk settings beside their schema and stop at the first key that the schema does not have."""
+    model = _section_for(annotation, raw)
+    if model is None:
+        if get_origin(annotation) is dict and isinstance(raw, dict):
+            for key, item in raw.items():
+                _refuse_unknown_keys(item, get_args(annotation)[1], (*path, str(key)), origin)
+        return
+    for key, item in raw.items():
+        if key not in model.model_fields:
+            raise ConfigError(
+                _unknown(f"{origin}: {'.'.join((*path, str(key)))}", str(key), model.model_fields)
+            )
+        field = model.model_fields[key]
+        _refuse_unknown_keys(item, field.annotation, (*path, str(key)), origin)
+
+
+def _section_for(annotation: Any, raw: Any) -> type[BaseModel] | None:  # noqa: ANN401
+    """The section that a mapping is meant to be, with unions resolved by their tag."""
+    if not isinstance(raw, dict):
+        return None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict or not arguments:
+        return None
+    if get_origin(annotation) is not Union and not isinstance(annotation, type(int | str)):
+        return _section_for(arguments[0], raw)  # Annotated[...]
+    for candidate in arguments:
+        if not (isinstance(candidate, type) and issubclass(candidate, BaseModel)):
+            continue
+        for tag in ("kind", "scheme"):
+            field = candidate.model_fields.get(tag)
+            if field is not None and raw.get(tag) in get_args(field.annotation):
+                return candidate
+    return None
+
+
+def _unknown(where: str, key: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}."
+    return f"{where} is not a known name; {hint}"
+
+
+def _describe(error: ValidationError, origin: str) -> str:
+    """The first problem of a validation, in one sentence."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    given = "" if problem["type"] == "missing" else f" (given: {problem['input']!r})"
+    message = problem["msg"].removeprefix("Value error, ")
+    more = f" {error.error_count() - 1} more problem(s) follow." if error.error_count() > 1 else ""
+    return f"{origin}: {where or 'settings'}: {message}{given}.{more}"
+
+
+def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
+    """Split a model's settings into its own and those of its fitting (over the run's ``fit``)."""
+    settings = config.models[model]
+    own = {key: value for key, value in settings.items() if key != "fit"}
+    return own, {**config.fit, **settings.get("fit", {})}

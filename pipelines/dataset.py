@@ -1,0 +1,156 @@
+"""From lake tables to the arrays that models and books read: a pure function of tables and config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
+from features.channels import available_channels, compute_channels
+from features.labels import forward_returns, target
+from features.scaling import ChannelScaler, fit_channel_scaler
+from features.transforms import rank_normal
+from features.universe import UniverseRule, universe
+
+from features.characteristics import available_characteristics, compute_characteristics
+from features.panel import Panel, build_panel
+from pipelines.config import Config
+from pipelines.errors import ConfigError, DataError
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Everything known about a market, as dense arrays over (session, firm).
+
+    Row ``t`` of ``universe_TN``, ``channels_TNC`` and ``characteristics_TNF`` holds what was known at the
+    close of session ``t``. ``labels`` and ``target_TN`` look ahead by definition and are read by fitting
+    (training and validation sessions) and by evaluation alone.
+
+    Attributes
+    ----------
+    channels_TNC : raw window channels; NaN where not known. Scaled a fold at a time.
+    characteristics_TNF : ranked to a normal within the date's universe; 0 where not known.
+    labels : by execution delay, simple total return of the label span; NaN where not known yet.
+    target_TN : what models are fitted to: the label at the trained delay, transformed within the date.
+    notes : what had to be left out, and why.
+    """
+
+    panel: Panel
+    universe_TN: BoolArray
+    channels_TNC: Float32Array
+    characteristics_TNF: Float32Array
+    labels: Mapping[int, FloatArray]
+    target_TN: Float32Array
+    channel_names: tuple[str, ...]
+    characteristic_names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def first_session(self) -> int:
+        """First session with a universe: folds start here."""
+        return int(np.argmax(self.universe_TN.any(axis=1)))
+
+
+def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset:
+    """Build the dataset of a config from lake tables.
+
+    Raises
+    ------
+    ConfigError
+        If a named channel or characteristic does not exist.
+    DataError
+        If no firm is ever in the universe, or no channel or characteristic can be computed.
+    """
+    panel = build_panel(
+        tables["prices"],
+        tables.get("securities"),
+        tables.get("fundamentals"),
+        group_by=config.features.group_by,
+    )
+    rule = UniverseRule(**config.universe.model_dump())
+    universe_TN = universe(panel, rule)
+    if not universe_TN.any():
+        raise DataError(
+            f"The universe is empty on all {panel.n_sessions} sessions: no firm of {panel.n_firms} passes "
+            f"{config.universe.model_dump(exclude_none=True)}; loosen universe.min_price, "
+            "universe.min_dollar_volume or universe.min_history."
+        )
+    try:
+        channels, channel_notes = available_channels(panel, config.features.channels)
+        characteristics, characteristic_notes = available_characteristics(
+            panel, config.features.characteristics
+        )
+    except ValueError as error:
+        raise ConfigError(f"features: {error}") from None
+    if not channels or not characteristics:
+        raise DataError(
+            "No channel or no characteristic can be computed from the columns of these prices: "
+            + " ".join((*channel_notes, *characteristic_notes))
+        )
+    ranked_TNF = rank_normal(compute_characteristics(panel, characteristics), universe_TN)
+    labels = {delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays}
+    return Dataset(
+        panel=panel,
+        universe_TN=universe_TN,
+        channels_TNC=compute_channels(panel, channels),
+        characteristics_TNF=np.nan_to_num(ranked_TNF, nan=0.0, copy=False),
+        labels=labels,
+        target_TN=target(labels[config.label.delay], universe_TN, config.label.transform),
+        channel_names=tuple(channels),
+        characteristic_names=tuple(characteristics),
+        notes=(*channel_notes, *characteristic_notes),
+    )
+
+
+def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
+    """Cut the sessions into folds; the purge covers the longest delay whose labels are looked at.
+
+    Raises
+    ------
+    DataError
+        If there are fewer sessions than a fold needs.
+    """
+    plan, label = config.folds, config.label
+    try:
+        if plan.scheme == "dated":
+            fold = dated_fold(
+                dataset.panel.dates_T,
+                train_from=np.datetime64(max(plan.train_from, _date(dataset, dataset.first_session)), "D"),
+                valid_from=np.datetime64(plan.valid_from, "D"),
+                test_from=np.datetime64(plan.test_from, "D"),
+                test_to=np.datetime64(plan.test_to, "D"),
+                embargo=plan.embargo,
+                delay=label.reach,
+                horizon=label.horizon,
+            )
+            return [fold]
+        folds = FoldPlan(
+            scheme=plan.scheme,
+            train=plan.train,
+            valid=plan.valid,
+            test=plan.test,
+            embargo=plan.embargo,
+            step=plan.step,
+            max_folds=plan.max_folds,
+            first=dataset.first_session,
+        )
+        return make_folds(dataset.panel.n_sessions, folds, delay=label.reach, horizon=label.horizon)
+    except ValueError as error:
+        raise DataError(f"folds: {error}") from None
+
+
+def fit_scaler(dataset: Dataset, fold: Fold) -> ChannelScaler:
+    """Fit the channel scaler of a fold on its training sessions alone."""
+    return fit_channel_scaler(dataset.channels_TNC, dataset.universe_TN, fold.train)
+
+
+def _date(dataset: Dataset, session: int) -> object:
+    return dataset.panel.dates_T[session].astype("datetime64[D]").item()

@@ -1,0 +1,105 @@
+"""``peerglass doctor``: what this machine has, what is missing, how to fix it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the examination."""
+
+    name: str
+    verdict: str  # ok, note, missing
+    detail: str
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the main job cannot run without it."""
+        return self.verdict == "missing"
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<8}{self.name:<16}{self.detail}"
+
+
+def examine() -> list[Finding]:
+    """Look at Python, the libraries, the accelerator, memory, disk and the data folder."""
+    return [_python(), *_libraries(), _accelerator(), _memory(), _disk(), _data_folder(), _network_sources()]
+
+
+def _python() -> Finding:
+    ok = sys.version_info >= (3, 11)
+    cure = "" if ok else "; install Python 3.11 or later"
+    return Finding(
+        "python", "ok" if ok else "missing", f"{platform.python_version()} on {platform.system()}{cure}"
+    )
+
+
+def _libraries() -> list[Finding]:
+    """Compare what is installed with what the package asks for."""
+    wrong = []
+    needed = [Requirement(text) for text in requires("peerglass") or []]
+    needed = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
+    for requirement in needed:
+        try:
+            installed = version(requirement.name)
+        except PackageNotFoundError:
+            wrong.append(Finding(requirement.name, "missing", f"not installed; pip install '{requirement}'"))
+            continue
+        if not requirement.specifier.contains(installed, prereleases=True):
+            wrong.append(
+                Finding(requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'")
+            )
+    return wrong or [Finding("libraries", "ok", f"all {len(needed)} present, torch {version('torch')}")]
+
+
+def _accelerator() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return Finding("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
+    return Finding("accelerator", "note", "no CUDA device; training runs on the CPU, one process a core")
+
+
+def _memory() -> Finding:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    enough = gib >= 4
+    cure = "" if enough else "; the demo needs 4 GiB"
+    return Finding("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    enough = free >= 2
+    cure = "" if enough else "; free at least 2 GiB for the lake and outputs"
+    return Finding("disk", "ok" if enough else "missing", f"{free:.0f} GiB free here{cure}")
+
+
+def _data_folder() -> Finding:
+    folder = Path("data")
+    try:
+        folder.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding(
+            "data folder",
+            "missing",
+            f"{folder.resolve()} cannot be written ({error.strerror}); change to a folder of your own",
+        )
+    return Finding("data folder", "ok", str(folder.resolve()))
+
+
+def _network_sources() -> Finding:
+    return Finding("sources", "ok", "simulated and sample need no network; files reads your CSV or Parquet")

@@ -1,0 +1,170 @@
+"""MLflow: one parent run per Peerglass run, one child per model, folds as the steps of its metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from pipelines.errors import TrackingError
+from pipelines.runs import Run, git_commit
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+TRACKED_LIBRARIES = ("torch", "numpy", "polars", "lightgbm", "scikit-learn", "shap", "mlflow", "deltalake")
+_RUN_TAG = "peerglass.run_id"
+_MODEL_TAG = "peerglass.model"
+
+
+def library_versions() -> dict[str, str]:
+    """Installed versions of the libraries that numbers depend on."""
+    return {name: version(name) for name in TRACKED_LIBRARIES}
+
+
+def log_run(
+    run: Run,
+    *,
+    device: str,
+    folds: pl.DataFrame,
+    ladder: pl.DataFrame,
+    scores: pl.DataFrame,
+    seconds: Mapping[str, float],
+) -> None:
+    """Log a run and its models; logging it again updates the same MLflow runs.
+
+    Parameters
+    ----------
+    folds
+        One row a fold, as in the report.
+    ladder
+        One row a model and delay: its numbers become metrics of the model's child run.
+    scores
+        model, fold, seed, valid_ic, valid_rank_ic.
+    seconds
+        Wall-clock time by stage.
+
+    Raises
+    ------
+    TrackingError
+        If the tracking store cannot be reached.
+    """
+    with _client(run) as client:
+        experiment = _experiment(client, run)
+        parent = _run_of(client, experiment, run, model=None, parent=None)
+        _log_parameters(client, parent, {**_flatten(run.config.forecasting_part()), "run_id": run.run_id})
+        tags = {
+            "config_hash": run.run_id.rpartition("-")[2],
+            "git_commit": git_commit(),
+            "device": device,
+            "table_versions": json.dumps(run.versions),
+            "libraries": json.dumps(library_versions()),
+        }
+        for key, value in tags.items():
+            client.set_tag(parent, key, value)
+        _log_metrics(client, parent, {f"seconds.{stage}": spent for stage, spent in seconds.items()})
+        client.log_text(parent, folds.write_csv(), "folds.csv")
+        client.log_text(parent, ladder.write_csv(), "ladder.csv")
+        for name in ("config.yaml", "report.html"):
+            if (run.folder / name).is_file():
+                client.log_artifact(parent, str(run.folder / name))
+        for name in ("tables", "checkpoints"):
+            if (run.folder / name).is_dir():
+                client.log_artifacts(parent, str(run.folder / name), name)
+        for model in run.config.models:
+            child = _run_of(client, experiment, run, model=model, parent=parent)
+            _log_parameters(client, child, _flatten(run.config.models[model]))
+            for row in ladder.filter(pl.col("model") == model).iter_rows(named=True):
+                numbers = {
+                    f"delay_{row['delay']}.{key}": value
+                    for key, value in row.items()
+                    if isinstance(value, float)
+                }
+                _log_metrics(client, child, numbers)
+            per_fold = scores.filter(pl.col("model") == model).group_by("fold").mean().sort("fold")
+            for row in per_fold.iter_rows(named=True):
+                numbers = {key: row[key] for key in ("valid_ic", "valid_rank_ic")}
+                _log_metrics(client, child, numbers, step=int(row["fold"]))
+            client.set_terminated(child)
+        client.set_terminated(parent)
+
+
+@contextmanager
+def _client(run: Run) -> Iterator[MlflowClient]:
+    """A client of the run's tracking store; its failures become one sentence."""
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    uri = run.config.tracking.uri
+    if uri.startswith("sqlite:///"):
+        Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield MlflowClient(tracking_uri=uri)
+    except (MlflowException, OSError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise TrackingError(
+            f"The tracking store {uri} cannot be used ({reason}); start it or change tracking.uri. "
+            "Forecasts and results are kept."
+        ) from None
+
+
+def _experiment(client: MlflowClient, run: Run) -> str:
+    name = run.config.tracking.experiment or run.config.name
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return str(found.experiment_id)
+    local = run.config.tracking.uri.startswith("sqlite:")
+    location = Path(run.config.tracking.artifacts).resolve().as_uri() if local else None
+    return str(client.create_experiment(name, artifact_location=location))
+
+
+def _run_of(client: MlflowClient, experiment: str, run: Run, model: str | None, parent: str | None) -> str:
+    """The MLflow run of this Peerglass run (or of one of its models), created once."""
+    wanted = f"tags.`{_RUN_TAG}` = '{run.run_id}' and tags.`{_MODEL_TAG}` = '{model or '-'}'"
+    found = client.search_runs([experiment], wanted, max_results=1)
+    if found:
+        return str(found[0].info.run_id)
+    tags = {_RUN_TAG: run.run_id, _MODEL_TAG: model or "-"}
+    if parent is not None:
+        tags["mlflow.parentRunId"] = parent
+    created = client.create_run(experiment, tags=tags, run_name=model or run.run_id)
+    return str(created.info.run_id)
+
+
+def _log_parameters(client: MlflowClient, mlflow_run: str, values: Mapping[str, Any]) -> None:
+    from mlflow.entities import Param
+
+    known = client.get_run(mlflow_run).data.params
+    new = [Param(key, str(value)[:6000]) for key, value in values.items() if key not in known]
+    for start in range(0, len(new), 100):
+        client.log_batch(mlflow_run, params=new[start : start + 100])
+
+
+def _log_metrics(client: MlflowClient, mlflow_run: str, values: Mapping[str, float], step: int = 0) -> None:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    finite = {
+        key: float(value) for key, value in values.items() if value is not None and math.isfinite(value)
+    }
+    client.log_batch(mlflow_run, metrics=[Metric(key, value, now, step) for key, value in finite.items()])
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            flat |= _flatten(item, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat

@@ -1,0 +1,320 @@
+"""Walk-forward training: every (model, fold, seed) is a task that is done once, whatever interrupts it.
+
+A task fits on the fold's training sessions, chooses on its validation sessions, and forecasts its test
+sessions a single time. Its checkpoint is written first and its forecasts are then committed to the lake in one
+transaction: that commit is what makes the task done. A task is a pure function of its arguments, computed
+on one thread, so that doing it again after a kill gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+from backtest.metrics import forecast_metrics
+from backtest.splits import Fold
+from features.scaling import ChannelScaler
+from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
+
+from models.batch import PanelTensors
+from models.spec import Shape
+from pipelines.checkpoints import checkpoint_exists, save_checkpoint
+from pipelines.config_load import build_settings, digest, settings_of
+from pipelines.dataset import Dataset, fit_scaler, plan_folds
+from pipelines.errors import DivergedError
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.runs import Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays:
+    """The part of a dataset that a task reads, apart from its channels' scale."""
+
+    channels_TNC: npt.NDArray[np.float32]
+    characteristics_TNF: npt.NDArray[np.float32]
+    universe_TN: npt.NDArray[np.bool_]
+    group_TN: npt.NDArray[np.int64]
+    target_TN: npt.NDArray[np.float32]
+    label_TN: npt.NDArray[np.float64]
+    characteristic_names: tuple[str, ...]
+    n_groups: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One model to be fitted on one fold with one seed."""
+
+    model: str
+    settings: Mapping[str, Any]
+    fit: FitConfig
+    fold: Fold
+    seed: int
+    scaler: ChannelScaler
+    device: str
+    curve: Path
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a task answers: forecasts of its validation and test sessions, and the fitted state."""
+
+    test_BN: npt.NDArray[np.float32]
+    valid_rank_ic: float
+    valid_ic: float
+    history: tuple[EpochRecord, ...]
+    state: FittedState
+
+
+def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
+    """Do every task of a run that is not done yet, and commit each as soon as it ends."""
+    folds = plan_folds(dataset, run.config)
+    record_trials(run, lake)
+    done = _done(run, lake)
+    tasks = [task for task in _tasks(run, dataset, folds) if _key(task) not in done]
+    with progress.stage("train", total=len(tasks)):
+        if done:
+            progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
+        for task, outcome in _execute(tasks, gather(dataset, run.config.features.window), run.config.workers):
+            _commit(run, lake, dataset, task, outcome)
+            progress.step(
+                f"{task.model} fold {task.fold.index} seed {task.seed}: "
+                f"validation rank IC {outcome.valid_rank_ic:+.4f}"
+            )
+
+
+def run_task(task: Task, arrays: Arrays) -> Outcome:
+    """Fit, choose on validation, forecast the test once. Pure, and on one thread on a CPU."""
+    if task.device == "cpu":
+        torch.set_num_threads(1)
+    data = to_tensors(arrays, task.scaler, task.device)
+    shape = shape_of(arrays)
+    task.curve.parent.mkdir(parents=True, exist_ok=True)
+    with task.curve.open("w", encoding="utf-8") as curve:
+
+        def on_epoch(record: EpochRecord) -> None:
+            curve.write(json.dumps(asdict(record)) + "\n")
+            curve.flush()
+
+        fitted = fit(
+            task.model,
+            task.settings,
+            data,
+            shape,
+            task.fold.train,
+            task.fold.valid,
+            fit_config=task.fit,
+            seed=task.seed,
+            on_epoch=on_epoch,
+        )
+    valid = forecast_metrics(fitted.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
+    return Outcome(
+        test_BN=fitted.forecast(data, task.fold.test),
+        valid_rank_ic=valid.rank_ic,
+        valid_ic=valid.ic,
+        history=tuple(fitted.history),
+        state=fitted.state(),
+    )
+
+
+def gather(dataset: Dataset, window: int) -> Arrays:
+    """Collect the arrays that tasks read."""
+    delay = next(iter(dataset.labels))
+    return Arrays(
+        channels_TNC=dataset.channels_TNC,
+        characteristics_TNF=dataset.characteristics_TNF,
+        universe_TN=dataset.universe_TN,
+        group_TN=dataset.panel.group_TN.astype(np.int64),
+        target_TN=dataset.target_TN,
+        label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
+        characteristic_names=dataset.characteristic_names,
+        n_groups=len(dataset.panel.groups_S),
+        window=window,
+    )
+
+
+def to_tensors(arrays: Arrays, scaler: ChannelScaler, device: str) -> PanelTensors:
+    """Put a fold's panel on the device, channels scaled as the fold's training sessions say."""
+    return PanelTensors.from_arrays(
+        channels_TNC=scaler.apply(arrays.channels_TNC),
+        characteristics_TNF=np.asarray(arrays.characteristics_TNF),
+        mask_TN=np.asarray(arrays.universe_TN),
+        group_TN=np.asarray(arrays.group_TN),
+        target_TN=np.asarray(arrays.target_TN),
+        window=arrays.window,
+        device=device,
+    )
+
+
+def shape_of(arrays: Arrays) -> Shape:
+    """The sizes that a model is built for."""
+    return Shape(
+        n_channels=arrays.channels_TNC.shape[2],
+        n_characteristics=arrays.characteristics_TNF.shape[2],
+        window=arrays.window,
+        n_groups=arrays.n_groups,
+        characteristic_names=arrays.characteristic_names,
+    )
+
+
+def pick_device(wanted: str) -> str:
+    """Resolve ``auto`` to the accelerator if there is one."""
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return wanted
+
+
+def record_trials(run: Run, lake: Lake) -> None:
+    """Enter every configuration that is about to be trained into the ledger, kept or thrown away later.
+
+    A trial is a model with its settings, inputs, label and folds on one market; seeds repeat a trial and
+    a longer history continues it, so neither counts again.
+    """
+    part = run.config.forecasting_part()
+    rows = []
+    for model in run.config.models:
+        settings, fit_settings = settings_of(run.config, model)
+        what = {key: part[key] for key in ("source", "universe", "features", "label", "folds")}
+        trial = {"model": model, "settings": settings, "fit": fit_settings, **what}
+        rows.append(
+            {
+                "trial_id": digest(trial),
+                "run_id": run.run_id,
+                "model": model,
+                "config": json.dumps(trial, sort_keys=True),
+                "created_at": dt.datetime.now(dt.UTC),
+            }
+        )
+    lake.upsert("trials", pl.DataFrame(rows))
+
+
+def _tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
+    device = pick_device(run.config.device)
+    scalers = {fold.index: fit_scaler(dataset, fold) for fold in folds}
+    for fold in folds:
+        for seed in run.config.seeds:
+            for model in run.config.models:
+                settings, fit_settings = settings_of(run.config, model)
+                yield Task(
+                    model=model,
+                    settings=settings,
+                    fit=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
+                    fold=fold,
+                    seed=seed,
+                    scaler=scalers[fold.index],
+                    device=device,
+                    curve=run.curve(model, fold.index, seed),
+                )
+
+
+def _execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
+    """Run tasks here, or in a pool of single-threaded processes that share the arrays by memory map."""
+    if workers == 1 or len(tasks) < 2 or tasks[0].device != "cpu":
+        for index, _ in enumerate(tasks):
+            yield tasks[index], _attempt(index, tasks, arrays)[1]
+        return
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
+    for index, outcome in pool(delayed(_attempt)(index, tasks, arrays) for index in range(len(tasks))):
+        yield tasks[index], outcome
+
+
+def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
+    task = tasks[index]
+    try:
+        return index, run_task(task, arrays)
+    except Diverged as error:
+        raise DivergedError(
+            f"{task.model}, fold {task.fold.index}, seed {task.seed}: {error} "
+            f"Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
+        ) from None
+
+
+def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
+    save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.scaler)
+    label_BN = dataset.labels[run.config.label.delay][task.fold.test]
+    rows, columns = np.nonzero(np.isfinite(outcome.test_BN))
+    label = label_BN[rows, columns]
+    frame = pl.DataFrame(
+        {
+            "date": dataset.panel.dates_T[task.fold.test][rows],
+            "ticker": np.asarray(dataset.panel.tickers_N)[columns],
+            "forecast": outcome.test_BN[rows, columns].astype(np.float64),
+            "label": label,
+        }
+    ).select(
+        pl.lit(run.run_id).alias("run_id"),
+        pl.lit(task.model).alias("model"),
+        pl.lit(task.fold.index, dtype=pl.Int64).alias("fold"),
+        pl.lit(task.seed, dtype=pl.Int64).alias("seed"),
+        pl.col("date").cast(pl.Date),
+        "ticker",
+        "forecast",
+        pl.col("label").fill_nan(None),
+    )
+    lake.upsert("forecasts", frame)
+    scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
+    run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
+
+
+def _score_file(model: str, fold: int, seed: int) -> str:
+    return f"scores/{model}-fold-{fold}-seed-{seed}.json"
+
+
+def read_scores(run: Run) -> pl.DataFrame:
+    """Validation scores of the finished tasks: model, fold, seed, valid_ic, valid_rank_ic."""
+    rows = []
+    for path in sorted((run.folder / "scores").glob("*.json")):
+        model, _, rest = path.stem.rpartition("-fold-")
+        fold, _, seed = rest.partition("-seed-")
+        rows.append({"model": model, "fold": int(fold), "seed": int(seed), **json.loads(path.read_text())})
+    return pl.DataFrame(
+        rows,
+        schema={
+            "model": pl.String,
+            "fold": pl.Int64,
+            "seed": pl.Int64,
+            "valid_rank_ic": pl.Float64,
+            "valid_ic": pl.Float64,
+        },
+    )
+
+
+def read_curves(run: Run) -> pl.DataFrame:
+    """Learning curves of the finished tasks: model, fold, seed, epoch, train_loss, valid_rank_ic, ..."""
+    rows = []
+    for path in sorted((run.folder / "curves").glob("*.jsonl")):
+        model, _, rest = path.stem.rpartition("-fold-")
+        fold, _, seed = rest.partition("-seed-")
+        for line in path.read_text().splitlines():
+            rows.append({"model": model, "fold": int(fold), "seed": int(seed), **json.loads(line)})
+    return pl.DataFrame(rows)
+
+
+def _key(task: Task) -> tuple[str, int, int]:
+    return task.model, task.fold.index, task.seed
+
+
+def _done(run: Run, lake: Lake) -> set[tuple[str, int, int]]:
+    """Tasks whose forecasts are committed and whose checkpoint and scores are still there."""
+    if not lake.exists("forecasts"):
+        return set()
+    keys = lake.read(
+        "forecasts", filters=pl.col("run_id") == run.run_id, columns=["model", "fold", "seed"]
+    ).unique()
+    return {
+        (model, fold, seed)
+        for model, fold, seed in keys.iter_rows()
+        if checkpoint_exists(run.checkpoint(model, fold, seed))
+        and (run.folder / _score_file(model, fold, seed)).is_file()
+    }

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.config_load import digest, load_config, to_yaml
+from pipelines.errors import ConfigError
+
+MINIMAL = {
+    "name": "tiny",
+    "source": {"kind": "sample"},
+    "lake": "data/lake/tiny",
+    "folds": {"scheme": "expanding", "train": 100, "valid": 20, "test": 20, "embargo": 1},
+    "models": {"zero": {}, "ridge": {}},
+}
+
+
+def write(folder: Path, name: str, content: object) -> Path:
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def refused(path: Path, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+def test_defaults_are_filled_in_and_the_resolved_text_reads_back_to_the_same_config(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, "a.yaml", MINIMAL))
+    assert config.label.delay == 1
+    assert config.seeds == (0,)
+    again = load_config(write(tmp_path, "b.yaml", to_yaml(config)))
+    assert again == config
+
+
+def test_extends_merges_mappings_replaces_lists_and_null_takes_a_model_away(tmp_path: Path) -> None:
+    write(tmp_path, "base.yaml", {**MINIMAL, "seeds": [0, 1, 2]})
+    child = {"extends": "base.yaml", "seeds": [5], "folds": {"train": 120}, "models": {"zero": None}}
+    config = load_config(write(tmp_path, "child.yaml", child))
+    assert config.seeds == (5,)
+    assert (config.folds.scheme, config.folds.train, config.folds.valid) == ("expanding", 120, 20)  # type: ignore[union-attr]
+    assert list(config.models) == ["ridge"]
+
+
+def test_a_block_of_another_kind_replaces_the_inherited_one_whole(tmp_path: Path) -> None:
+    write(tmp_path, "base.yaml", {**MINIMAL, "source": {"kind": "files", "prices": "p.csv"}})
+    child = {"extends": "base.yaml", "source": {"kind": "sample"}}
+    assert load_config(write(tmp_path, "child.yaml", child)).source.kind == "sample"
+
+
+def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", {"extends": "b.yaml"})
+    write(tmp_path, "b.yaml", {"extends": "a.yaml"})
+    assert "extends itself" in refused(tmp_path / "a.yaml")
+
+
+def test_set_overrides_last_and_is_read_as_yaml(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.yaml", MINIMAL)
+    config = load_config(path, ["fit.epochs=3", "models.ridge.alphas=[0.1, 1]", "seeds=[1,2]"])
+    assert config.fit == {"epochs": 3}
+    assert config.models["ridge"] == {"alphas": [0.1, 1]}
+    assert config.seeds == (1, 2)
+
+
+def test_environment_variables_fill_texts_with_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"kind": "files", "prices": "${PEERGLASS_TEST_PRICES:-here.csv}"}
+    path = write(tmp_path, "a.yaml", {**MINIMAL, "source": source})
+    monkeypatch.delenv("PEERGLASS_TEST_PRICES", raising=False)
+    assert load_config(path).source.prices == "here.csv"  # type: ignore[union-attr]
+    monkeypatch.setenv("PEERGLASS_TEST_PRICES", "/there.csv")
+    assert load_config(path).source.prices == "/there.csv"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("override", "path_named", "hint"),
+    [
+        ("univers.min_price=1", "univers", "'universe'"),
+        ("universe.min_prise=1", "universe.min_prise", "'min_price'"),
+        ("folds.embargoo=1", "folds.embargoo", "'embargo'"),
+        ("source.knd=1", "source.knd", "'kind'"),
+        ("backtest.costs.half_spread=1", "backtest.costs.half_spread", "'half_spread_bps'"),
+        ("backtest.books.mine={kind: top_k_long_only, kk: 3}", "backtest.books.mine.kk", "'k'"),
+        ("models.rigde={}", "models.rigde", "'ridge'"),
+        ("models.ridge.alphaz=[1]", "models.ridge.alphaz", "'alphas'"),
+        ("fit.epoch=1", "fit.epoch", "'epochs'"),
+        ("models.ridge.fit={patienc: 1}", "models.ridge.fit.patienc", "'patience'"),
+    ],
+)
+def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_name(
+    tmp_path: Path, override: str, path_named: str, hint: str
+) -> None:
+    message = refused(write(tmp_path, "a.yaml", MINIMAL), override)
+    assert path_named in message
+    assert hint in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("label.horizon=0", ("label.horizon", "greater than or equal to 1", "0")),
+        ("folds={scheme: expanding, train: 9, valid: 9, test: 9}", ("embargo", "required")),
+        ("source={kind: bloomberg}", ("source", "bloomberg")),
+        ("seeds=[1,1]", ("distinct",)),
+        ("models=null", ("models",)),
+        ("name=../../etc", ("name",)),
+        ("fit.epochs=many", ("fit", "many")),
+    ],
+)
+def test_a_wrong_value_is_answered_with_the_key_and_what_was_given(
+    tmp_path: Path, override: str, words: tuple[str, ...]
+) -> None:
+    message = refused(write(tmp_path, "a.yaml", MINIMAL), override)
+    for word in words:
+        assert word in message
+
+
+def test_files_that_are_no_configs_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    assert "no config file" in refused(tmp_path / "absent.yaml")
+    assert "not valid YAML" in refused(write(tmp_path, "a.yaml", "a: [1"))
+    assert "mapping" in refused(write(tmp_path, "b.yaml", "- 1"))
+    assert "form a.b=c" in refused(write(tmp_path, "c.yaml", MINIMAL), "fit.epochs")
+
+
+def test_yaml_cannot_construct_objects(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.yaml", "name: !!python/object/apply:os.system ['true']")
+    assert "not valid YAML" in refused(path)
+
+
+def test_the_forecasting_part_ignores_what_forecasts_do_not_depend_on(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.yaml", MINIMAL)
+    base = digest(load_config(path).forecasting_part())
+    assert digest(load_config(path, ["backtest.costs.half_spread_bps=9"]).forecasting_part()) == base
+    assert digest(load_config(path, ["fit.epochs=3"]).forecasting_part()) != base
