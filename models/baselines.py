@@ -1,0 +1,236 @@
+"""Baselines to beat: zero, reversal, ridge.
+
+Legend: N firms, F characteristics, A penalties, M known cells of the training dates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.batch import Batch, PanelTensors
+from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_tensor
+from models.rank_ic import mean_rank_ic
+from models.spec import Shape
+
+OnEpoch = Callable[[EpochRecord], None]
+Array64 = npt.NDArray[np.float64]
+
+
+class Baseline(ABC):
+    """A forecaster that fits itself."""
+
+    @abstractmethod
+    def fit(
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
+    ) -> tuple[EpochRecord, ...]:
+        """Learn from the training dates; choose by mean rank IC over the validation dates."""
+
+    @abstractmethod
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Forecasts [N] of a batch that holds one date and only its present firms."""
+
+    @abstractmethod
+    def tensors(self) -> Tensors:
+        """Return what was learned, as arrays."""
+
+    @abstractmethod
+    def load(self, tensors: Tensors) -> None:
+        """Take back what :meth:`tensors` gave; ValueError when it is damaged."""
+
+
+class FixedRule(Baseline):
+    """A baseline with nothing to learn."""
+
+    def fit(
+        self,
+        data: PanelTensors,
+        train: IntArray,
+        valid: IntArray,
+        *,
+        seed: int,
+        on_epoch: OnEpoch | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Measure the rule on the validation dates."""
+        started = time.perf_counter()
+        rows = []
+        for date in valid:
+            batch = data.batch(torch.tensor([int(date)]))
+            rows.append((self.forecast_date(batch), batch.y_BN[0].cpu().numpy()))
+        record = EpochRecord(0, math.nan, mean_rank_ic(rows), 0.0, time.perf_counter() - started)
+        if on_epoch is not None:
+            on_epoch(record)
+        return (record,)
+
+    def tensors(self) -> Tensors:
+        """Nothing."""
+        return {}
+
+    def load(self, tensors: Tensors) -> None:
+        """Nothing to take back."""
+        if tensors:
+            raise ValueError(
+                f"The stored rule has a tensor {sorted(tensors)[0]!r} where it needs none: fit it again."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroConfig:
+    """zero has no options."""
+
+
+class Zero(FixedRule):
+    """Forecast 0 for every firm: the benchmark of out-of-sample R2."""
+
+    def __init__(self, config: ZeroConfig, shape: Shape) -> None:
+        return
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Zeros."""
+        return np.zeros(batch.firms_N.numel(), dtype=np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class ReversalConfig:
+    """Options of reversal.
+
+    Attributes
+    ----------
+    characteristic
+        Name or column of the last session's return among the characteristics.
+    """
+
+    characteristic: str | int = "return_1d"
+
+
+class Reversal(FixedRule):
+    """Forecast minus the last session's return, as ranked among the characteristics.
+
+    Jegadeesh (1990), "Evidence of predictable behavior of security returns".
+    """
+
+    def __init__(self, config: ReversalConfig, shape: Shape) -> None:
+        wanted, names = config.characteristic, shape.characteristic_names
+        if isinstance(wanted, str):
+            if wanted not in names:
+                raise ValueError(
+                    f"reversal needs the characteristic {wanted!r} but the data has "
+                    f"{', '.join(names) or 'no names'}: add it to the features, or set `characteristic`."
+                )
+            wanted = names.index(wanted)
+        if not 0 <= wanted < shape.n_characteristics:
+            raise ValueError(
+                f"reversal's characteristic is column {wanted} but there are {shape.n_characteristics}: "
+                "set a column from 0."
+            )
+        self.column = wanted
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Minus the column."""
+        return -batch.z_BNF[0, :, self.column].cpu().numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class RidgeConfig:
+    """Options of ridge.
+
+    Attributes
+    ----------
+    alphas
+        Penalties to choose from by validation rank IC, per training cell: ``alpha = 1`` shrinks a
+        characteristic of unit variance by half, whatever the number of cells.
+    """
+
+    alphas: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+
+    def __post_init__(self) -> None:
+        if not self.alphas or not all(alpha > 0 and math.isfinite(alpha) for alpha in self.alphas):
+            raise ValueError(f"alphas is {self.alphas}: give at least one positive penalty.")
+
+
+class Ridge(Baseline):
+    """Linear in the characteristics: ``min |y - a - Z w|^2 + alpha M |w|^2`` over the M training cells.
+
+    Solved in float64 from the normal equations, centred, one eigendecomposition for every penalty;
+    scikit-learn's ``Ridge(alpha * M)`` to rounding.  Hoerl and Kennard (1970).
+    """
+
+    def __init__(self, config: RidgeConfig, shape: Shape) -> None:
+        self.config = config
+        self.coefficient_F: Array64 = np.zeros(shape.n_characteristics)
+        self.intercept: float = 0.0
+
+    def fit(
+        self,
+        data: PanelTensors,
+        train: IntArray,
+        valid: IntArray,
+        *,
+        seed: int,
+        on_epoch: OnEpoch | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Solve for every penalty; keep the one with the best validation rank IC."""
+        started = time.perf_counter()
+        cells, mean_F, mean_y, gram_FF, moment_F, variance_y = _moments(data, train)
+        value_F, vector_FF = np.linalg.eigh(gram_FF)
+        rotated_F = vector_FF.T @ moment_F
+        known = [known_cells(data, int(date)) for date in valid]
+        history: list[EpochRecord] = []
+        best = -math.inf
+        for index, alpha in enumerate(self.config.alphas):
+            w_F = vector_FF @ (rotated_F / (value_F + alpha * cells))
+            ic = mean_rank_ic((z_MF @ w_F, y_M) for z_MF, y_M in known)
+            loss = (variance_y - 2.0 * w_F @ moment_F + w_F @ gram_FF @ w_F) / variance_y
+            record = EpochRecord(index, float(loss), ic, 0.0, time.perf_counter() - started)
+            history.append(record)
+            if on_epoch is not None:
+                on_epoch(record)
+            if ic > best:
+                best = ic
+                self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
+            started = time.perf_counter()
+        return tuple(history)
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """``a + Z w``."""
+        z_NF = batch.z_BNF[0].cpu().numpy().astype(np.float64)
+        return (z_NF @ self.coefficient_F + self.intercept).astype(np.float32)
+
+    def tensors(self) -> Tensors:
+        """Coefficients and intercept."""
+        return {"coefficient_F": self.coefficient_F.copy(), "intercept": np.array([self.intercept])}
+
+    def load(self, tensors: Tensors) -> None:
+        """Coefficients and intercept."""
+        self.coefficient_F = require_tensor(tensors, "coefficient_F", np.float64, self.coefficient_F.shape)
+        self.intercept = float(require_tensor(tensors, "intercept", np.float64, (1,))[0])
+
+
+def known_cells(data: PanelTensors, date: int) -> tuple[Array64, Array64]:
+    """Characteristics [M, F] and targets [M] of the firms with a known target at a date, in float64."""
+    y_N = data.target_TN[date]
+    known_N = data.mask_TN[date] & y_N.isfinite()
+    z_MF = data.characteristics_TNF[date][known_N]
+    return z_MF.double().cpu().numpy(), y_N[known_N].double().cpu().numpy()
+
+
+def _moments(data: PanelTensors, train: IntArray) -> tuple[int, Array64, float, Array64, Array64, float]:
+    """Count, means, and centred second moments (sums over cells) of the training cells."""
+    parts = [known_cells(data, int(date)) for date in train]
+    cells = sum(len(y_M) for _, y_M in parts)
+    mean_F = np.sum([z_MF.sum(axis=0) for z_MF, _ in parts], axis=0) / cells
+    mean_y = sum(float(y_M.sum()) for _, y_M in parts) / cells
+    gram_FF, moment_F, variance = np.zeros((len(mean_F), len(mean_F))), np.zeros(len(mean_F)), 0.0
+    for z_MF, y_M in parts:
+        centred_MF, centred_M = z_MF - mean_F, y_M - mean_y
+        gram_FF += centred_MF.T @ centred_MF
+        moment_F += centred_MF.T @ centred_M
+        variance += float(centred_M @ centred_M)
+    return cells, mean_F, mean_y, gram_FF, moment_F, variance

@@ -1,0 +1,237 @@
+"""The panel on one device, and the batches of dates every forecaster sees.
+
+Legend: B dates in a batch, N firms, W window length, C channels, F characteristics, T sessions,
+L peer layers, H heads.  Index t is the close of session t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from models.spec import Shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cut:
+    """What an explainer removes from a forward pass; ``None`` removes nothing.
+
+    Attributes
+    ----------
+    days_keep_BW
+        bool.  False: the day encoder masks that day as a key for every firm, and forgets what the
+        day held where it is itself a query or a linear term, so that nothing of it is left.
+    peers_keep_BN
+        bool.  False: firm j is masked as a key for every other firm.  Its own forecast keeps its
+        own information, which never travels through peer attention.
+    """
+
+    days_keep_BW: Tensor | None = None
+    peers_keep_BN: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """B dates of the panel, holding the firms that are in the universe on at least one of them.
+
+    Attributes
+    ----------
+    x_BNWC
+        float32 scaled channels of the W sessions that end at each date; no NaN.
+    z_BNF
+        float32 characteristics at the date, rank-normal within the date; unknown is 0.
+    m_BN
+        bool, in the universe at the date.
+    s_BN
+        int64 group code at the date; 0 is unknown.
+    y_BN
+        float32 target, known only after the label's span has passed; NaN is unknown.
+    firms_N
+        int64 columns of the panel that the batch holds, ascending.
+    """
+
+    x_BNWC: Tensor
+    z_BNF: Tensor
+    m_BN: Tensor
+    s_BN: Tensor
+    y_BN: Tensor
+    firms_N: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionMaps:
+    """Attention weights read from the explicit path.
+
+    Attributes
+    ----------
+    days_BNW
+        Weight of each day in what the last day-encoder layer hands on, averaged over heads; rows of
+        firms outside the universe are 0.  None for models without a day encoder.
+    peers_BLHNN
+        Weight of key firm j (last axis) for query firm i (last but one).  A row sums to 1 minus the
+        weight of the null key.  None for models without peers.
+    """
+
+    days_BNW: Tensor | None = None
+    peers_BLHNN: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PanelTensors:
+    """The panel as tensors on one device, built once; windows are gathered batch by batch.
+
+    Attributes
+    ----------
+    channels_TNC
+        float32, scaled with a fold's training sessions; no NaN.
+    characteristics_TNF
+        float32, rank-normal within the date; no NaN.
+    mask_TN
+        bool, the universe.
+    group_TN
+        int64, 0 is unknown and the panel's code plus 1 otherwise.
+    target_TN
+        float32, NaN is unknown.
+    shape
+        What a model needs to be built for this panel.
+    """
+
+    channels_TNC: Tensor
+    characteristics_TNF: Tensor
+    mask_TN: Tensor
+    group_TN: Tensor
+    target_TN: Tensor
+    shape: Shape
+
+    @property
+    def window(self) -> int:
+        """Number of sessions in a window."""
+        return self.shape.window
+
+    @property
+    def device(self) -> torch.device:
+        """The device that holds every tensor."""
+        return self.mask_TN.device
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        channels_TNC: npt.ArrayLike,
+        characteristics_TNF: npt.ArrayLike,
+        mask_TN: npt.ArrayLike,
+        group_TN: npt.ArrayLike,
+        target_TN: npt.ArrayLike,
+        window: int,
+        n_groups: int | None = None,
+        characteristic_names: tuple[str, ...] = (),
+        device: torch.device | str = "cpu",
+    ) -> PanelTensors:
+        """Copy numpy arrays to a device.
+
+        Parameters
+        ----------
+        channels_TNC, characteristics_TNF
+            Scaled channels and rank-normal characteristics; NaN (unknown) becomes 0, their centre.
+        mask_TN
+            Universe.
+        group_TN
+            The panel's codes, -1 for unknown.
+        target_TN
+            Target in the label's unit (or rank-normal); NaN is unknown.
+        window
+            Sessions in a window.
+        n_groups
+            Number of the panel's groups, ``len(panel.groups_S)``; the largest code seen plus 1 when
+            not given.
+        characteristic_names
+            Names of the F characteristics, for the models that ask for one by name.
+        device
+            Where the tensors live.
+
+        Raises
+        ------
+        ValueError
+            When shapes disagree, or a group code is not below ``n_groups``.
+        """
+        mask = np.ascontiguousarray(mask_TN, dtype=np.bool_)
+        arrays = {
+            "channels_TNC": np.asarray(channels_TNC, dtype=np.float32),
+            "characteristics_TNF": np.asarray(characteristics_TNF, dtype=np.float32),
+            "target_TN": np.asarray(target_TN, dtype=np.float32),
+        }
+        group = np.asarray(group_TN).astype(np.int64) + 1
+        checked: dict[str, npt.NDArray[Any]] = {**arrays, "group_TN": group}
+        for name, array in checked.items():
+            if mask.ndim != 2 or array.shape[:2] != mask.shape or array.ndim != len(name.split("_")[1]):
+                raise ValueError(
+                    f"{name} has shape {array.shape} but mask_TN has {mask.shape}: "
+                    "pass arrays over the same sessions and firms."
+                )
+        highest = int(group.max(initial=0))
+        total = highest + 1 if n_groups is None else n_groups + 1
+        if highest >= total or int(group.min(initial=0)) < 0:
+            raise ValueError(
+                f"group_TN holds codes from {int(group.min()) - 1} to {highest - 1} but n_groups is "
+                f"{total - 1}: codes run from 0 to n_groups - 1, and -1 is unknown."
+            )
+        channels = np.nan_to_num(arrays["channels_TNC"], nan=0.0)
+        characteristics = np.nan_to_num(arrays["characteristics_TNF"], nan=0.0)
+        return cls(
+            channels_TNC=torch.tensor(channels, device=device),
+            characteristics_TNF=torch.tensor(characteristics, device=device),
+            mask_TN=torch.tensor(mask, device=device),
+            group_TN=torch.tensor(group, device=device),
+            target_TN=torch.tensor(arrays["target_TN"], device=device),
+            shape=Shape(
+                n_channels=channels.shape[2],
+                n_characteristics=characteristics.shape[2],
+                window=window,
+                n_groups=total,
+                characteristic_names=tuple(characteristic_names),
+            ),
+        )
+
+    def batch(self, dates_B: Tensor) -> Batch:
+        """Gather the windows and cross-sections of some dates.
+
+        Firms outside the universe on every one of the dates are left out; sessions before the
+        panel's first are zeros (the channels' centre).
+
+        Parameters
+        ----------
+        dates_B
+            int64 session indices.
+
+        Raises
+        ------
+        ValueError
+            When no firm is in the universe on any of the dates.
+        """
+        dates_B = dates_B.to(self.device)
+        present_BN = self.mask_TN[dates_B]
+        firms_N = present_BN.any(dim=0).nonzero().squeeze(1)
+        if firms_N.numel() == 0:
+            raise ValueError(
+                f"No firm is in the universe at sessions {dates_B.tolist()}: "
+                "ask for dates with a universe, or loosen the universe rule."
+            )
+        lag_W = torch.arange(self.window - 1, -1, -1, device=self.device)
+        session_BW = dates_B[:, None] - lag_W
+        x_BWNC = self.channels_TNC[session_BW.clamp(min=0)[:, :, None], firms_N]
+        if int(dates_B.min()) < self.window - 1:
+            x_BWNC = x_BWNC.masked_fill((session_BW < 0)[:, :, None, None], 0.0)
+        at = (dates_B[:, None], firms_N)
+        return Batch(
+            x_BNWC=x_BWNC.transpose(1, 2),
+            z_BNF=self.characteristics_TNF[at],
+            m_BN=self.mask_TN[at],
+            s_BN=self.group_TN[at],
+            y_BN=self.target_TN[at],
+            firms_N=firms_N,
+        )

@@ -1,0 +1,210 @@
+"""Fitting: one loop for every neural model, and the way back from a stored state.
+
+Legend: B dates in a batch, N firms, T sessions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.baselines import Baseline
+from models.batch import Batch, PanelTensors
+from models.fitted import (
+    Diverged,
+    EpochRecord,
+    Fitted,
+    FittedState,
+    FloatArray32,
+    IntArray,
+    Tensors,
+    require_same_shape,
+    require_tensor,
+)
+from models.forecaster import Forecaster
+from models.registry import ModelEntry, model_entry
+from models.spec import Shape, parse_config
+from models.training import FitConfig, OnEpoch, Trainer
+
+__all__ = ["Diverged", "EpochRecord", "FitConfig", "Fitted", "FittedState", "NeuralFitted", "fit", "restore"]
+
+
+class NeuralFitted(Fitted):
+    """A trained :class:`Forecaster`, in eval mode as ``module``."""
+
+    def __init__(
+        self,
+        name: str,
+        config: dict[str, Any],
+        shape: Shape,
+        history: tuple[EpochRecord, ...],
+        module: Forecaster,
+    ) -> None:
+        super().__init__(name, config, shape, history)
+        self.module = module.eval()
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """One forward pass."""
+        with torch.inference_mode():
+            return self.module(batch)[0].cpu().numpy()  # type: ignore[no-any-return]
+
+    def tensors(self) -> Tensors:
+        """Return the module's parameters and buffers."""
+        return {key: value.detach().cpu().numpy().copy() for key, value in self.module.state_dict().items()}
+
+
+class BaselineFitted(Fitted):
+    """A fitted :class:`Baseline`."""
+
+    def __init__(
+        self,
+        name: str,
+        config: dict[str, Any],
+        shape: Shape,
+        history: tuple[EpochRecord, ...],
+        baseline: Baseline,
+    ) -> None:
+        super().__init__(name, config, shape, history)
+        self.baseline = baseline
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Ask the baseline."""
+        return self.baseline.forecast_date(batch)
+
+    def tensors(self) -> Tensors:
+        """Return the baseline's arrays."""
+        return self.baseline.tensors()
+
+
+def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keyword)
+    name: str,
+    config: Mapping[str, Any],
+    data: PanelTensors,
+    shape: Shape,
+    train: IntArray,
+    valid: IntArray,
+    *,
+    fit_config: FitConfig,
+    seed: int,
+    on_epoch: OnEpoch | None = None,
+) -> Fitted:
+    """Fit a forecaster on training sessions, stopped early on validation sessions.
+
+    Parameters
+    ----------
+    name
+        A key of :data:`models.registry.MODELS`.
+    config
+        The model's options; those left out take their defaults.
+    data
+        The panel.  Nothing but the sessions in ``train`` and ``valid`` is read, with their windows.
+    shape
+        The panel's, ``data.shape``.
+    train, valid
+        Session indices, purged and embargoed by the caller.
+    fit_config
+        The training loop's options.
+    seed
+        Decides the initial weights, the order of dates and the dropout.  The same seed on the same
+        data gives the same bits on a CPU with the same number of threads.
+    on_epoch
+        Called after each evaluation.
+
+    Returns
+    -------
+    Fitted
+        With the weights of the best validation rank IC.
+
+    Raises
+    ------
+    ValueError
+        For an unknown model or option, or when no training or validation date has a known target.
+    Diverged
+        When the training loss is not finite.
+    """
+    entry = model_entry(name)
+    parsed = parse_config(entry.config, config, name)
+    require_same_shape(shape, data.shape, name)
+    train = _with_targets(data, train, "training", fewest=1)
+    valid = _evenly(_with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
+    options = dataclasses.asdict(parsed)
+    with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model = entry.build(parsed, shape)
+        if isinstance(model, Baseline):
+            history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
+            return BaselineFitted(name, options, shape, history, model)
+        fitted = NeuralFitted(name, options, shape, (), model.to(data.device))
+        trainer = Trainer(fitted.module, data, fit_config, seed)
+        fitted.history = trainer.run(train, valid, lambda dates: fitted.forecast(data, dates), on_epoch)
+        return fitted
+
+
+def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
+    """Rebuild a fitted forecaster; its forecasts are those of the one stored, to the bit.
+
+    Raises
+    ------
+    ValueError
+        When the configuration or a tensor is missing, superfluous or damaged.
+    """
+    try:
+        name, options = str(state.config["name"]), dict(state.config["config"])
+        sizes = dict(state.config["shape"])
+        shape = Shape(**{**sizes, "characteristic_names": tuple(sizes["characteristic_names"])})
+        history = tuple(EpochRecord(**record) for record in state.config["history"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"The stored model's configuration is damaged ({error}): "
+            "fit it again, or restore its files from a backup."
+        ) from error
+    entry: ModelEntry = model_entry(name)
+    parsed = parse_config(entry.config, options, name)
+    with torch.random.fork_rng(devices=[]):
+        model = entry.build(parsed, shape)
+    options = dataclasses.asdict(parsed)
+    if isinstance(model, Baseline):
+        model.load(state.tensors)
+        return BaselineFitted(name, options, shape, history, model)
+    wanted = model.state_dict()
+    superfluous = sorted(set(state.tensors) - set(wanted))
+    if superfluous:
+        raise ValueError(
+            f"The stored model has a tensor {superfluous[0]!r} that {name} does not know: "
+            "fit it again, or restore its files from a backup."
+        )
+    model.load_state_dict(
+        {
+            key: torch.from_numpy(require_tensor(state.tensors, key, np.float32, tuple(value.shape)).copy())
+            for key, value in wanted.items()
+        }
+    )
+    return NeuralFitted(name, options, shape, history, model.to(device))
+
+
+def _with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:
+    dates = np.asarray(dates, dtype=np.int64)
+    sessions = data.mask_TN.shape[0]
+    if dates.size and (int(dates.min()) < 0 or int(dates.max()) >= sessions):
+        raise ValueError(
+            f"The {part} dates run from {dates.min()} to {dates.max()} but the panel has {sessions} sessions."
+        )
+    at = torch.as_tensor(dates, device=data.device)
+    known_D = (data.mask_TN[at] & data.target_TN[at].isfinite()).sum(dim=1) >= fewest
+    kept: IntArray = dates[known_D.cpu().numpy()]
+    if not kept.size:
+        raise ValueError(
+            f"None of the {dates.size} {part} dates has {fewest} firms in the universe with a known target: "
+            "move the fold, or loosen the universe rule."
+        )
+    return kept
+
+
+def _evenly(dates: IntArray, most: int | None) -> IntArray:
+    if most is None or most >= len(dates):
+        return dates
+    return dates[np.linspace(0, len(dates) - 1, most).round().astype(np.int64)]

@@ -1,0 +1,154 @@
+"""What fitting gives back: forecasts, and a state that can be stored and restored.
+
+Legend: N firms of the panel, D dates asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from models.batch import Batch, PanelTensors
+from models.spec import Shape
+
+IntArray = npt.NDArray[np.integer]
+FloatArray32 = npt.NDArray[np.float32]
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+class Diverged(ValueError):  # noqa: N818  (the pipeline's word for it)
+    """The training loss became infinite or NaN."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """One epoch of a neural model, one ridge penalty, or one evaluation of LightGBM.
+
+    Attributes
+    ----------
+    epoch
+        From 0.
+    train_loss
+        Mean loss of the epoch, in training-target standard deviations; NaN where there is none.
+    valid_rank_ic
+        Mean rank IC over the validation dates.
+    lr
+        Learning rate at the end of the epoch; 0 for ridge.
+    seconds
+        Wall-clock time.
+    """
+
+    epoch: int
+    train_loss: float
+    valid_rank_ic: float
+    lr: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedState:
+    """A fitted model as plain data: JSON values and arrays, never a pickle."""
+
+    config: dict[str, Any]
+    tensors: dict[str, npt.NDArray[Any]]
+
+
+class Fitted(ABC):
+    """A fitted forecaster, neural or baseline.
+
+    Attributes
+    ----------
+    name
+        The model's name in the registry.
+    config
+        Its options, as plain values.
+    shape
+        The panel it was fitted for.
+    history
+        What early stopping saw.
+    """
+
+    def __init__(
+        self, name: str, config: dict[str, Any], shape: Shape, history: tuple[EpochRecord, ...]
+    ) -> None:
+        self.name = name
+        self.config = config
+        self.shape = shape
+        self.history = history
+
+    def forecast(self, data: PanelTensors, dates: IntArray) -> FloatArray32:
+        """Forecasts [D, N] in the target's unit, NaN outside the universe.
+
+        Each date is one forward pass over its own firms, so that a forecast is the same to the bit
+        whatever else is asked for, and whatever comes after its date.
+
+        Raises
+        ------
+        ValueError
+            When ``data`` has another shape than the model was fitted for.
+        """
+        require_same_shape(self.shape, data.shape, self.name)
+        out_DN = np.full((len(dates), data.mask_TN.shape[1]), np.nan, dtype=np.float32)
+        present_D = data.mask_TN[torch.as_tensor(dates, device=data.device)].any(dim=1).tolist()
+        for row, date in enumerate(dates):
+            if present_D[row]:
+                batch = data.batch(torch.tensor([int(date)]))
+                out_DN[row, batch.firms_N.cpu().numpy()] = self.forecast_date(batch)
+        return out_DN
+
+    def state(self) -> FittedState:
+        """Everything :func:`models.fit.restore` needs to forecast the same to the bit."""
+        config = {
+            "name": self.name,
+            "config": self.config,
+            "shape": {**asdict(self.shape), "characteristic_names": list(self.shape.characteristic_names)},
+            "history": [asdict(record) for record in self.history],
+        }
+        return FittedState(config=config, tensors=dict(self.tensors()))
+
+    @abstractmethod
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Forecasts of a batch that holds one date and only its present firms."""
+
+    @abstractmethod
+    def tensors(self) -> Tensors:
+        """Return what was learned, as arrays."""
+
+
+def require_same_shape(fitted: Shape, given: Shape, name: str) -> None:
+    """Refuse data of another shape than a model's."""
+    for field in ("n_channels", "n_characteristics", "window", "n_groups", "characteristic_names"):
+        if getattr(fitted, field) != getattr(given, field):
+            raise ValueError(
+                f"Model {name} needs {field} {getattr(fitted, field)} but the data has "
+                f"{getattr(given, field)}: build the data with the same features, window and groups."
+            )
+
+
+def require_tensor(
+    tensors: Tensors, name: str, dtype: type[np.generic], shape: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """Return one stored array, checked; ``-1`` in ``shape`` allows any length."""
+    if name not in tensors:
+        raise ValueError(
+            f"The stored model has no tensor {name!r}: fit it again, or restore its files from a backup."
+        )
+    array = np.asarray(tensors[name])
+    fits = array.ndim == len(shape) and all(
+        want in (-1, got) for want, got in zip(shape, array.shape, strict=True)
+    )
+    finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    if array.dtype != dtype or not fits or not finite:
+        raise ValueError(
+            f"The stored tensor {name!r} is {array.dtype} of shape {array.shape}"
+            f"{'' if finite else ' with values that are not finite'}, "
+            f"not finite {np.dtype(dtype).name} of shape {shape}: "
+            "fit the model again, or restore its files from a backup."
+        )
+    return array

@@ -1,0 +1,182 @@
+"""lightgbm: gradient-boosted trees on the characteristics, the baseline to beat.
+
+Legend: N firms, F characteristics, M known cells.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from models.baselines import Array64, Baseline, OnEpoch, known_cells
+from models.batch import Batch, PanelTensors
+from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_tensor
+from models.rank_ic import mean_rank_ic
+from models.spec import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class LightGBMConfig:
+    """Options of lightgbm.
+
+    Attributes
+    ----------
+    rounds
+        Most trees.
+    evaluate_every
+        Trees between two measurements of the validation rank IC.
+    patience
+        Measurements without a better one before stopping.
+    learning_rate, num_leaves, min_data_in_leaf, feature_fraction, bagging_fraction, lambda_l2
+        LightGBM's own.
+    num_threads
+        Threads; the trees are the same for any number of them.
+    """
+
+    rounds: int = 400
+    evaluate_every: int = 10
+    patience: int = 5
+    learning_rate: float = 0.03
+    num_leaves: int = 31
+    min_data_in_leaf: int = 500
+    feature_fraction: float = 0.7
+    bagging_fraction: float = 0.7
+    lambda_l2: float = 1.0
+    num_threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "evaluate_every", "patience", "min_data_in_leaf", "num_threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        if self.num_leaves < 2:
+            raise ValueError(f"num_leaves is {self.num_leaves}: a tree needs at least 2.")
+        for name in ("feature_fraction", "bagging_fraction"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in (0, 1].")
+        if not self.learning_rate > 0 or not self.lambda_l2 >= 0:
+            raise ValueError(
+                f"learning_rate is {self.learning_rate} and lambda_l2 {self.lambda_l2}: "
+                "the first must be positive, the second not negative."
+            )
+
+
+class LightGBM(Baseline):
+    """Trees on (date, firm) cells with squared error, stopped early on validation rank IC.
+
+    Ke et al. (2017), "LightGBM".  Run with ``deterministic=True`` and ``force_row_wise``; stored as
+    LightGBM's own text, cut at the best round.
+    """
+
+    def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
+        self.config = config
+        self.text = ""
+        self._scale = 1.0
+        self._booster: Any = None
+
+    def fit(
+        self,
+        data: PanelTensors,
+        train: IntArray,
+        valid: IntArray,
+        *,
+        seed: int,
+        on_epoch: OnEpoch | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Grow trees until the validation rank IC no longer rises."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        started = time.perf_counter()
+        z_MF, y_M, _ = _stack(data, train)
+        scale = float(y_M.std())
+        if not scale > 0:
+            raise ValueError("The training targets are all the same: there is nothing to learn from them.")
+        train_set = lgb.Dataset(z_MF, label=y_M / scale, free_raw_data=True)
+        z_valid, y_valid, ends = _stack(data, valid)
+        valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set)
+        booster = lgb.Booster(self._parameters(seed), train_set)
+        booster.add_valid(valid_set, "valid")
+
+        def measure(raw_M: Any, _: Any) -> tuple[str, float, bool]:  # noqa: ANN401  (lightgbm's signature)
+            dates = zip(np.split(np.asarray(raw_M), ends), np.split(y_valid, ends), strict=True)
+            return "rank_ic", mean_rank_ic(dates), True
+
+        history: list[EpochRecord] = []
+        best, best_index = -math.inf, 0
+        for index in range(math.ceil(self.config.rounds / self.config.evaluate_every)):
+            for _ in range(min(self.config.evaluate_every, self.config.rounds - booster.current_iteration())):
+                booster.update()
+            ic = float(booster.eval_valid(measure)[0][2])
+            record = EpochRecord(
+                index, math.nan, ic, self.config.learning_rate, time.perf_counter() - started
+            )
+            started = time.perf_counter()
+            history.append(record)
+            if on_epoch is not None:
+                on_epoch(record)
+            if ic > best:
+                best, best_index = ic, index
+                self.text = booster.model_to_string(num_iteration=booster.current_iteration())
+            if index - best_index >= self.config.patience:
+                break
+        self._scale = scale
+        self._booster = lgb.Booster(model_str=self.text)
+        return tuple(history)
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Sum of the trees, in the target's unit."""
+        y_N: Array64 = self._booster.predict(
+            batch.z_BNF[0].cpu().numpy().astype(np.float64), num_threads=self.config.num_threads
+        )
+        return (y_N * self._scale).astype(np.float32)
+
+    def tensors(self) -> Tensors:
+        """LightGBM's text as bytes, and the unit."""
+        return {
+            "text": np.frombuffer(self.text.encode(), dtype=np.uint8).copy(),
+            "scale": np.array([self._scale]),
+        }
+
+    def load(self, tensors: Tensors) -> None:
+        """Parse the text again."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        text = require_tensor(tensors, "text", np.uint8, (-1,)).tobytes()
+        self._scale = float(require_tensor(tensors, "scale", np.float64, (1,))[0])
+        try:
+            self.text = text.decode()
+            self._booster = lgb.Booster(model_str=self.text)
+        except (UnicodeDecodeError, lgb.basic.LightGBMError) as error:
+            raise ValueError(
+                "The stored tensor 'text' is no LightGBM model: "
+                "fit the model again, or restore its files from a backup."
+            ) from error
+
+    def _parameters(self, seed: int) -> dict[str, Any]:
+        config = self.config
+        return {
+            "objective": "regression",
+            "metric": "None",
+            "learning_rate": config.learning_rate,
+            "num_leaves": config.num_leaves,
+            "min_data_in_leaf": config.min_data_in_leaf,
+            "feature_fraction": config.feature_fraction,
+            "bagging_fraction": config.bagging_fraction,
+            "bagging_freq": 1,
+            "lambda_l2": config.lambda_l2,
+            "num_threads": config.num_threads,
+            "seed": seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+        }
+
+
+def _stack(data: PanelTensors, dates: IntArray) -> tuple[Array64, Array64, Any]:
+    """Known cells of all dates, and where each date but the last ends."""
+    parts = [known_cells(data, int(date)) for date in dates]
+    ends = np.cumsum([len(y_M) for _, y_M in parts])[:-1]
+    return np.concatenate([z for z, _ in parts]), np.concatenate([y for _, y in parts]), ends

@@ -1,0 +1,114 @@
+"""Attention over firms: every firm of a date searches the others and is searched.
+
+Legend: B dates, N firms, D model width, H heads, d = D / H, E width of the identity, R numbers of
+the recent days, S group codes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from models.attention import attention, attention_weights, join_heads, split_heads
+from models.batch import Batch, Cut
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSizes:
+    """Sizes of one peer layer: D, H, E (queries and keys), R (recent days; 0 for none), S (0: no bias)."""
+
+    width: int
+    heads: int
+    identity: int
+    recent: int
+    n_groups: int
+    dropout: float
+
+
+class PeerLayer(nn.Module):
+    """One layer of peer attention with a residual of the firm's own information.
+
+    ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j]`` over the firms j != i of the date, and a
+    null key with value 0 on which a firm can rest; ``W_Q != W_K``, so i->j differs from j->i.
+    ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then
+    ``h_i += W_2 GELU(W_1 LN(h_i))``.  The output projections start at 0: at first, nobody has peers.
+    """
+
+    def __init__(self, sizes: PeerSizes) -> None:
+        super().__init__()
+        width, heads = sizes.width, sizes.heads
+        self.heads = heads
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.norm = nn.LayerNorm(width)
+        self.query = nn.Linear(sizes.identity, width)
+        self.key = nn.Linear(sizes.identity, width)
+        self.value = nn.Linear(width, width)
+        self.recent = nn.Linear(sizes.recent, width, bias=False) if sizes.recent else None
+        self.output = nn.Linear(width, width)
+        self.null_key_HD = nn.Parameter(torch.zeros(heads, width // heads))
+        self.group_bias_HSS = (
+            nn.Parameter(torch.zeros(heads, sizes.n_groups, sizes.n_groups)) if sizes.n_groups else None
+        )
+        self.forward_norm = nn.LayerNorm(width)
+        self.forward_in = nn.Linear(width, 4 * width)
+        self.forward_out = nn.Linear(4 * width, width)
+        for layer in (self.output, self.forward_out):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor, keep_B1NK: Tensor
+    ) -> Tensor:
+        """One round of messages; ``keep_B1NK`` comes from :func:`peer_keep`."""
+        q, k, v, scale = self._project(h_BND, identity_BNE, recent_BNR, s_BN)
+        return self._receive(h_BND, attention(q, k, v, keep=keep_B1NK, scale=scale))
+
+    def explicit(
+        self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor, keep_B1NK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same, with the weights [B, H, N, K]; the last key is the null key."""
+        q, k, v, scale = self._project(h_BND, identity_BNE, recent_BNR, s_BN)
+        weights_BHNK = attention_weights(q, k, keep=keep_B1NK, scale=scale)
+        return self._receive(h_BND, weights_BHNK @ v), weights_BHNK
+
+    def _project(
+        self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        q_BHNd = split_heads(self.query(identity_BNE), self.heads)
+        k_BHNd = split_heads(self.key(identity_BNE), self.heads)
+        value_BND = self.value(self.norm(h_BND))
+        if self.recent is not None and recent_BNR is not None:
+            value_BND = value_BND + self.recent(recent_BNR)
+        v_BHNd = split_heads(value_BND, self.heads)
+        batch, heads, _, d = q_BHNd.shape
+        null_BH1d = self.null_key_HD[None, :, None, :].expand(batch, heads, 1, d)
+        k_BHKd = torch.cat((k_BHNd, null_BH1d.to(k_BHNd.dtype)), dim=2)
+        v_BHKd = F.pad(v_BHNd, (0, 0, 0, 1))
+        scale = 1.0 / math.sqrt(d)
+        if self.group_bias_HSS is not None:
+            # b[s_i, s_j] is a dot product too: of the row b[s_i, :] with the one-hot code of s_j.
+            # So it rides in the product of queries and keys, and no [N, N] bias is ever kept.
+            row_BHNS = self.group_bias_HSS[:, s_BN].transpose(0, 1) / scale
+            code_BNS = F.one_hot(s_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
+            code_BHKS = F.pad(code_BNS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
+            q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
+            k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
+        return q_BHNd, k_BHKd, v_BHKd, scale
+
+    def _receive(self, h_BND: Tensor, message_BHNd: Tensor) -> Tensor:
+        h_BND = h_BND + self.dropout(self.output(join_heads(message_BHNd)))
+        hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
+        return h_BND + self.dropout(self.forward_out(hidden))  # type: ignore[no-any-return]
+
+
+def peer_keep(batch: Batch, cut: Cut | None) -> Tensor:
+    """Bool [B, 1, N, N + 1]: the other firms of the universe that are not cut, and the null key."""
+    key_BN = batch.m_BN
+    if cut is not None and cut.peers_keep_BN is not None:
+        key_BN = key_BN & cut.peers_keep_BN
+    own_NN = torch.eye(key_BN.shape[1], dtype=torch.bool, device=key_BN.device)
+    return F.pad(key_BN[:, None, None, :] & ~own_NN, (0, 1), value=True)

@@ -1,0 +1,99 @@
+"""self_peer: self-attention over the firms of a date, on their characteristics.
+
+Legend: B dates, N firms, F characteristics, G group embedding, D model width, L peer layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.batch import AttentionMaps, Batch, Cut
+from models.forecaster import Forecaster, zero_linear
+from models.peers import PeerLayer, PeerSizes, peer_keep
+from models.spec import Shape, require_dropout, require_heads
+
+
+@dataclass(frozen=True, slots=True)
+class SelfPeerConfig:
+    """Options of self_peer.
+
+    Attributes
+    ----------
+    width, heads, layers
+        D, H and the number of stacked peer layers: the second carries peers of peers (i <- j <- k).
+    group_width
+        Width of the group's embedding in a firm's token.
+    group_bias
+        Learn a bias per head and ordered pair of groups.
+    dropout
+        Probability, while training.
+    """
+
+    width: int = 64
+    heads: int = 4
+    layers: int = 2
+    group_width: int = 8
+    group_bias: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_heads(self.width, self.heads)
+        require_dropout(self.dropout)
+        if self.layers < 1 or self.group_width < 1:
+            raise ValueError(
+                f"layers is {self.layers} and group_width {self.group_width}: both must be at least 1."
+            )
+
+
+class SelfPeer(Forecaster):
+    """``h^0 = W [z, e_group]``; L layers of peers; ``y = w . z + v . LN(h^L)``.
+
+    With no peers the layers are a residual MLP over the firm's own characteristics, so the peers
+    only ever add to what an MLP can say.  Queries and keys come from the layer's own tokens.
+    """
+
+    uses_peers: ClassVar[bool] = True
+
+    def __init__(self, config: SelfPeerConfig, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        sizes = PeerSizes(
+            width=config.width,
+            heads=config.heads,
+            identity=config.width,
+            recent=0,
+            n_groups=shape.n_groups if config.group_bias else 0,
+            dropout=config.dropout,
+        )
+        self.group = nn.Embedding(shape.n_groups, config.group_width)
+        self.token = nn.Linear(shape.n_characteristics + config.group_width, config.width)
+        self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(shape.n_characteristics, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Tokens of the characteristics and the group."""
+        return self.token(torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1))  # type: ignore[no-any-return]
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Let every firm search its peers, L times."""
+        keep_B1NK = peer_keep(batch, cut)
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            h_BND = layer(h_BND, layer.norm(h_BND), None, batch.s_BN, keep_B1NK)
+        return self.scaled((self.head(self.norm(h_BND)) + self.skip(batch.z_BNF))[..., 0], batch)
+
+    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+        """Weights of the peers."""
+        h_BND, keep_B1NK = self.embed(batch, cut), peer_keep(batch, cut)
+        maps: list[Tensor] = []
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            h_BND, weights = layer.explicit(h_BND, layer.norm(h_BND), None, batch.s_BN, keep_B1NK)
+            maps.append(weights[..., :-1])
+        return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))

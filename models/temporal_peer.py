@@ -1,0 +1,157 @@
+"""temporal_peer: attention over days, then over firms, trained end to end.
+
+Legend: B dates, N firms, W window length, C channels, F characteristics, G group embedding, D model
+width, L peer layers, R = recent_days * C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.batch import AttentionMaps, Batch, Cut
+from models.encoder import (
+    DayEncoder,
+    EncoderConfig,
+    Pooling,
+    Positions,
+    day_weights,
+    encode_present,
+    recent_days,
+)
+from models.forecaster import Forecaster, zero_linear
+from models.peers import PeerLayer, PeerSizes, peer_keep
+from models.spec import Shape, require_choice
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalPeerConfig:
+    """Options of temporal_peer.
+
+    Attributes
+    ----------
+    width, heads
+        D and H, of the day encoder and of the peer layers alike.
+    day_layers, positions, causal, pooling
+        The day encoder's.
+    peer_layers
+        Stacked peer layers.
+    recent_days
+        Last sessions of the window that the peers' values and the skip see linearly.
+    keys_from
+        What peers are searched by: ``identity`` is characteristics and group, who a firm is;
+        ``token`` is the layer's whole token, which also holds what happened to it lately.
+    group_width
+        Width of the group's embedding.
+    group_bias
+        Learn a bias per head and ordered pair of groups.
+    dropout
+        Probability, while training.
+    """
+
+    width: int = 32
+    heads: int = 4
+    day_layers: int = 1
+    positions: Positions = "learned"
+    causal: bool = False
+    pooling: Pooling = "last"
+    peer_layers: int = 1
+    recent_days: int = 3
+    keys_from: Literal["identity", "token"] = "identity"
+    group_width: int = 8
+    group_bias: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.encoder()
+        require_choice("keys_from", self.keys_from, ("identity", "token"))
+        for name in ("peer_layers", "recent_days", "group_width"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+
+    def encoder(self) -> EncoderConfig:
+        """Return the day encoder's part, checked."""
+        return EncoderConfig(
+            width=self.width,
+            heads=self.heads,
+            layers=self.day_layers,
+            positions=self.positions,
+            causal=self.causal,
+            pooling=self.pooling,
+            dropout=self.dropout,
+        )
+
+
+class TemporalPeer(Forecaster):
+    """``h^0 = encode(window) + W_I [z, e_group]``; L layers of peers; ``y = w . [z, r] + v . LN(h^L)``.
+
+    ``r`` is the window's last days, flattened.  The values that peers send are
+    ``W_V LN(h) + W_R r``: a leader's shock of the last days reaches its followers along one linear
+    map, which a handful of noisy years can fit, while the day encoder adds what is not linear.
+    """
+
+    uses_peers: ClassVar[bool] = True
+
+    def __init__(self, config: TemporalPeerConfig, shape: Shape) -> None:
+        super().__init__()
+        if config.recent_days > shape.window:
+            raise ValueError(
+                f"recent_days is {config.recent_days} but the window has {shape.window} sessions: "
+                "lower recent_days or lengthen the window."
+            )
+        self.config = config
+        identity = shape.n_characteristics + config.group_width
+        recent = config.recent_days * shape.n_channels
+        sizes = PeerSizes(
+            width=config.width,
+            heads=config.heads,
+            identity=identity if config.keys_from == "identity" else config.width,
+            recent=recent,
+            n_groups=shape.n_groups if config.group_bias else 0,
+            dropout=config.dropout,
+        )
+        self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
+        self.group = nn.Embedding(shape.n_groups, config.group_width)
+        self.token = nn.Linear(identity, config.width)
+        self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.peer_layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(shape.n_characteristics + recent, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Tokens of window, characteristics and group."""
+        return encode_present(self.encoder, batch, cut) + self.token(self._identity(batch))  # type: ignore[no-any-return]
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Let every firm search its peers, L times."""
+        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            h_BND = layer(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN, keep_B1NK)
+        skip_BN1 = self.skip(torch.cat((batch.z_BNF, r_BNR), dim=-1))
+        return self.scaled((self.head(self.norm(h_BND)) + skip_BN1)[..., 0], batch)
+
+    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+        """Weights of the days and of the peers."""
+        h_BND = self.embed(batch, cut)
+        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
+        maps: list[Tensor] = []
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            searched = self._searched(layer, h_BND, batch)
+            h_BND, weights = layer.explicit(h_BND, searched, r_BNR, batch.s_BN, keep_B1NK)
+            maps.append(weights[..., :-1])
+        return AttentionMaps(
+            days_BNW=day_weights(self.encoder, batch, cut), peers_BLHNN=torch.stack(maps, dim=1)
+        )
+
+    def _identity(self, batch: Batch) -> Tensor:
+        return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)
+
+    def _searched(self, layer: PeerLayer, h_BND: Tensor, batch: Batch) -> Tensor:
+        if self.config.keys_from == "identity":
+            return self._identity(batch)
+        return layer.norm(h_BND)  # type: ignore[no-any-return]

@@ -1,0 +1,227 @@
+"""The one training loop of the neural models.
+
+Legend: B dates in a batch, N firms, T sessions, D dates of an epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from models.batch import PanelTensors
+from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
+from models.forecaster import Forecaster
+from models.losses import LOSSES
+from models.rank_ic import mean_rank_ic
+from models.spec import require_choice
+
+OnEpoch = Callable[[EpochRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FitConfig:
+    """How neural models are trained; baselines use ``valid_dates`` alone.
+
+    Attributes
+    ----------
+    epochs
+        Most epochs.
+    dates_per_epoch
+        Training dates drawn anew for each epoch; None takes all.
+    batch_dates
+        Dates whose mean loss makes one step.
+    firms_per_date
+        Firms drawn per training date, for models without peers; None takes all.
+    lr, weight_decay
+        AdamW's; decay touches matrices, not biases and norms.
+    warmup
+        Share of the steps over which the learning rate rises linearly; it then falls to 0 as a
+        cosine.
+    clip
+        Largest norm of the gradient.
+    patience
+        Epochs without a better validation rank IC before stopping.
+    loss
+        ``mse``, ``huber`` or ``ic``.
+    valid_dates
+        Validation dates used for early stopping, evenly spaced; None takes all.
+    autocast
+        bf16 matrix products, on CUDA alone.
+    """
+
+    epochs: int = 20
+    dates_per_epoch: int | None = None
+    batch_dates: int = 8
+    firms_per_date: int | None = None
+    lr: float = 1e-3
+    weight_decay: float = 1e-4
+    warmup: float = 0.1
+    clip: float = 1.0
+    patience: int = 4
+    loss: str = "mse"
+    valid_dates: int | None = None
+    autocast: bool = True
+
+    def __post_init__(self) -> None:
+        require_choice("loss", self.loss, tuple(LOSSES))
+        for name in ("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "patience", "valid_dates"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}: it must be at least 1.")
+        for name in ("lr", "clip"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be positive.")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay is {self.weight_decay}: it must not be negative.")
+        if not 0.0 <= self.warmup < 1.0:
+            raise ValueError(f"warmup is {self.warmup}: it is a share of the steps, in [0, 1).")
+
+
+class Trainer:
+    """AdamW over shuffled dates, stopped early on validation rank IC.
+
+    Parameters
+    ----------
+    module
+        The model, on the data's device; trained in place.
+    data
+        The panel.
+    config
+        The loop's options.
+    seed
+        Decides the order of dates and the draw of firms.
+    """
+
+    def __init__(self, module: Forecaster, data: PanelTensors, config: FitConfig, seed: int) -> None:
+        self.module = module
+        self.data = data
+        self.config = config
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def run(
+        self,
+        train: IntArray,
+        valid: IntArray,
+        forecast: Callable[[IntArray], FloatArray32],
+        on_epoch: OnEpoch | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Train; leave the weights of the best validation rank IC in the module.
+
+        ``forecast`` answers [D, N] for validation dates, the way the fitted model will.
+        """
+        module, config = self.module, self.config
+        module.target_scale.copy_(_target_scale(self.data, train))
+        train_D = torch.as_tensor(train, dtype=torch.int64)
+        valid_DN = self.data.target_TN[torch.as_tensor(valid, device=self.data.device)].cpu().numpy()
+        per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
+        optimizer, schedule = _optimizer(
+            module, config, config.epochs * math.ceil(per_epoch / config.batch_dates)
+        )
+        history: list[EpochRecord] = []
+        best_ic, best_epoch, best = -math.inf, -1, module.state_dict()
+        for epoch in range(config.epochs):
+            started = time.perf_counter()
+            module.train()
+            dates_D = train_D[torch.randperm(len(train_D), generator=self.generator)[:per_epoch]]
+            total = 0.0
+            for dates_B in torch.split(dates_D, config.batch_dates):
+                total += self._step(dates_B, optimizer) * len(dates_B)
+                schedule.step()
+            module.eval()
+            valid_ic = mean_rank_ic(zip(forecast(valid), valid_DN, strict=True))
+            if not math.isfinite(valid_ic):
+                raise Diverged(
+                    f"Epoch {epoch} has no validation rank IC: forecasts are not finite, or targets constant; "
+                    f"lower lr (it is {config.lr:g}), or look at the validation dates."
+                )
+            lr = float(schedule.get_last_lr()[0])
+            record = EpochRecord(epoch, total / per_epoch, valid_ic, lr, time.perf_counter() - started)
+            history.append(record)
+            if on_epoch is not None:
+                on_epoch(record)
+            if valid_ic > best_ic:
+                best_ic, best_epoch = valid_ic, epoch
+                best = {key: value.clone() for key, value in module.state_dict().items()}
+            if epoch - best_epoch >= config.patience:
+                break
+        module.load_state_dict(best)
+        return tuple(history)
+
+    def _step(self, dates_B: Tensor, optimizer: torch.optim.Optimizer) -> float:
+        """Make one step of the optimizer, and return its loss, the mean over its dates."""
+        module, data, config = self.module, self.data, self.config
+        optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        # A date's loss does not depend on the other dates of the step: on a CPU, going through them one
+        # by one gives the same gradient, in a cache that holds it.
+        parts = torch.split(dates_B, 1 if data.device.type == "cpu" else len(dates_B))
+        for part_B in parts:
+            batch = data.batch(part_B)
+            known_BN = batch.m_BN & batch.y_BN.isfinite()
+            if not module.uses_peers:
+                known_BN = _thin(known_BN, config.firms_per_date, self.generator)
+                batch = dataclasses.replace(batch, m_BN=known_BN)
+            use_bf16 = config.autocast and data.device.type == "cuda"
+            with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
+                y_BN = module(batch)
+            scale = module.target_scale
+            loss = LOSSES[config.loss](y_BN / scale, batch.y_BN / scale, known_BN) * (
+                len(part_B) / len(dates_B)
+            )
+            total += float(loss.detach())
+            if not math.isfinite(total):
+                raise Diverged(
+                    f"The training loss became {total}: lower lr (it is {config.lr:g}) or clip "
+                    f"({config.clip:g}), or look for extreme targets."
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
+        if not math.isfinite(float(norm)):
+            raise Diverged(f"The gradient's norm became {float(norm)}: lower lr (it is {config.lr:g}).")
+        optimizer.step()
+        return total
+
+
+def _thin(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
+    if firms is None or firms >= known_BN.shape[1]:
+        return known_BN
+    draw_BN = torch.rand(known_BN.shape, generator=generator).to(known_BN.device).masked_fill(~known_BN, -1.0)
+    chosen_BK = draw_BN.topk(firms, dim=1).indices
+    return torch.zeros_like(known_BN).scatter(1, chosen_BK, value=True) & known_BN
+
+
+def _optimizer(
+    module: Forecaster, config: FitConfig, steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    parameters = list(module.parameters())
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=config.lr,
+    )
+    rising = max(1, round(config.warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / rising
+        return 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def _target_scale(data: PanelTensors, train: IntArray) -> Tensor:
+    dates_D = torch.as_tensor(train, device=data.device)
+    target_DN, mask_DN = data.target_TN[dates_D], data.mask_TN[dates_D]
+    known = target_DN[mask_DN & target_DN.isfinite()].double()
+    scale = known.std(correction=0)
+    if not float(scale) > 0:
+        raise ValueError("The training targets are all the same: there is nothing to learn from them.")
+    return scale.float()
