@@ -322,9 +322,10 @@ def check(table: str, frame: pl.DataFrame) -> Checked:
     """
     contract = schema(table)
     unique, collapsed = _collapse(_conform(table, contract, frame), keys(table))
-    valid, failure = contract.filter(unique, cast=True)
-    rejected = _rejected(table, contract, failure.details()) if len(failure) else _no_rejects()
-    return Checked(valid=pl.DataFrame(valid), rejected=rejected, collapsed=collapsed)
+    dated, undated = _read_text_dates(table, contract, unique)
+    valid, failure = contract.filter(dated, cast=True)
+    broken = _rejected(table, contract, failure.details()) if len(failure) else undated.clear()
+    return Checked(valid=pl.DataFrame(valid), rejected=pl.concat([undated, broken]), collapsed=collapsed)
 
 
 def require(table: str, frame: pl.DataFrame) -> pl.DataFrame:
@@ -380,18 +381,39 @@ def _collapse(frame: pl.DataFrame, key: list[str]) -> tuple[pl.DataFrame, int]:
     return pl.concat([frame.filter(~repeated), kept]), twins.height - kept.height
 
 
+def _read_text_dates(
+    table: str, contract: type[dy.Schema], frame: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Parse ISO dates that came as text, which polars does not cast; return the rest as rejected rows."""
+    names = [c for c, column in contract.columns().items() if isinstance(column, dy.Date)]
+    texts = [c for c in names if frame.schema[c] == pl.String]
+    parsed = {c: pl.col(c).str.to_date("%Y-%m-%d", strict=False) for c in texts}
+    rule = pl.coalesce(
+        pl.lit(None, dtype=pl.String),
+        *(
+            pl.when(pl.col(c).is_not_null() & day.is_null()).then(pl.lit(f"{c}_unreadable"))
+            for c, day in parsed.items()
+        ),
+    )
+    bad = frame.filter(rule.is_not_null()) if texts else frame.clear()
+    good = frame.filter(rule.is_null()).with_columns(**parsed) if texts else frame
+    return good, _quarantined(table, contract, bad, rule)
+
+
 def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> pl.DataFrame:
     columns = contract.column_names()
     rules = sorted((c for c in details.columns if c not in columns), key=_precedence)
     rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
-    row = pl.struct(pl.col(c).cast(pl.String) for c in columns if c not in STAMPS).struct.json_encode()
-    frame = details.select(pl.lit(table).alias("table"), row.alias("row"), rule.alias("rule"))
+    return _quarantined(table, contract, details, rule)
+
+
+def _quarantined(table: str, contract: type[dy.Schema], rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
+    """Write rows as JSON with their values as text, so that an infinity or a misspelt number survives."""
+    columns = [c for c in contract.column_names() if c not in STAMPS]
+    row = pl.struct(pl.col(c).cast(pl.String) for c in columns).struct.json_encode()
+    frame = rows.select(pl.lit(table).alias("table"), row.alias("row"), rule.alias("rule"))
     hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in frame["row"]]
     return frame.select("table", pl.Series("row_hash", hashes, dtype=pl.String), "row", "rule")
-
-
-def _no_rejects() -> pl.DataFrame:
-    return pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "row", "rule"), pl.String))
 
 
 def _precedence(rule: str) -> int:

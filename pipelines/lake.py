@@ -8,7 +8,7 @@ as long as the versions that it recorded can be read.
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,10 +213,12 @@ class Lake:
                 configuration=_KEEP_EVERY_VERSION,
                 storage_options=self._storage_options,
             )
-        except DeltaError as error:
+        except (DeltaError, OSError) as error:
             existing = self._open(table)
             if existing is None:
-                raise DataError(f"table {self._uri(table)} cannot be created: {error}") from error
+                raise DataError(
+                    f"table {self._uri(table)} cannot be created ({_one_line(error)}): check its permissions"
+                ) from error
             return existing
 
     def _open(self, table: str, version: int | None = None) -> DeltaTable | None:
@@ -228,7 +230,7 @@ class Lake:
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise DataError(
-                f"table {self._uri(table)} cannot be opened as a Delta table ({error}): restore it, or name "
+                f"table {self._uri(table)} cannot be opened as a Delta table ({_one_line(error)}): restore it, or name "
                 "another lake root"
             ) from error
         if version is None:
@@ -248,10 +250,15 @@ class Lake:
             if path.exists() and not path.is_dir():
                 raise DataError(f"{path} is a file, not a lake folder: move it, or name another lake root")
         folder = Path(self._uri(table))
-        if folder.is_dir() and not (folder / "_delta_log").is_dir() and any(os.scandir(folder)):
+        if folder.is_dir() and not (folder / "_delta_log").is_dir() and any(folder.iterdir()):
             raise DataError(
                 f"{folder} is not a Delta table (it has no _delta_log): move it, or name another lake root"
             )
 
     def _uri(self, table: str) -> str:
         return f"{self._root}/{table}"
+
+
+def _one_line(error: Exception) -> str:
+    """Strip the colours and line breaks that the storage layer puts into its messages."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())

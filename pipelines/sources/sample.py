@@ -1,0 +1,80 @@
+"""The bundled sample: 20 large US firms' adjusted closes, 1990 to 2022, that ship with skfolio."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Final
+
+import polars as pl
+
+from pipelines.sources.base import SourceTables
+
+STATIC_SINCE: Final = date(1900, 1, 1)
+"""valid_from of a classification without dates: it is taken to have held throughout."""
+
+_SECURITIES: Final = (
+    ("AAPL", "Apple", "Information Technology", "Technology Hardware"),
+    ("AMD", "Advanced Micro Devices", "Information Technology", "Semiconductors"),
+    ("BAC", "Bank of America", "Financials", "Banks"),
+    ("BBY", "Best Buy", "Consumer Discretionary", "Specialty Retail"),
+    ("CVX", "Chevron", "Energy", "Oil and Gas"),
+    ("GE", "General Electric", "Industrials", "Industrial Conglomerates"),
+    ("HD", "Home Depot", "Consumer Discretionary", "Specialty Retail"),
+    ("JNJ", "Johnson & Johnson", "Health Care", "Pharmaceuticals"),
+    ("JPM", "JPMorgan Chase", "Financials", "Banks"),
+    ("KO", "Coca-Cola", "Consumer Staples", "Beverages"),
+    ("LLY", "Eli Lilly", "Health Care", "Pharmaceuticals"),
+    ("MRK", "Merck", "Health Care", "Pharmaceuticals"),
+    ("MSFT", "Microsoft", "Information Technology", "Software"),
+    ("PEP", "PepsiCo", "Consumer Staples", "Beverages"),
+    ("PFE", "Pfizer", "Health Care", "Pharmaceuticals"),
+    ("PG", "Procter & Gamble", "Consumer Staples", "Household Products"),
+    ("RRC", "Range Resources", "Energy", "Oil and Gas"),
+    ("UNH", "UnitedHealth", "Health Care", "Managed Care"),
+    ("WMT", "Walmart", "Consumer Staples", "Staples Retail"),
+    ("XOM", "Exxon Mobil", "Energy", "Oil and Gas"),
+)
+
+_NOTES: Final = (
+    "The sample has closes only: no open, high, low or volume.",
+    "Its closes are already adjusted for splits and dividends, so split ratios are 1, dividends 0, and rules "
+    "on quoted prices (a minimum price) mean little.",
+    "It has no statements, no index membership and no listing dates.",
+    "Sectors and industries are assumed static: each firm's latest classification is applied to all dates.",
+)
+_HAZARDS: Final = (
+    "Survivorship: the 20 firms are large survivors chosen with hindsight, and none is ever delisted.",
+    "Early prices are coarse: closes are rounded to 0.001 and those of AAPL, BBY and UNH start between 0.1 "
+    "and 0.4, so rounding alone moves a price by up to 0.5% in the 1990s, and RRC rarely moves before 1993.",
+)
+
+
+class SampleSource:
+    """skfolio's bundled S&P 500 sample: real prices on every machine, with no network."""
+
+    @property
+    def name(self) -> str:
+        """Name of the origin, recorded with every price."""
+        return "sample"
+
+    def fetch(self) -> SourceTables:
+        """Deliver the closes in long form and the firms' static classification."""
+        from skfolio.datasets import load_sp500_dataset
+
+        wide = load_sp500_dataset()
+        prices = (
+            pl.DataFrame(
+                {"date": wide.index.to_numpy(), **{str(c): wide[c].to_numpy() for c in wide.columns}}
+            )
+            .with_columns(pl.col("date").cast(pl.Date))
+            .unpivot(index="date", variable_name="ticker", value_name="close")
+            .filter(pl.col("close").is_not_null() & pl.col("close").is_not_nan())
+            .sort("date", "ticker")
+        )
+        securities = pl.DataFrame(
+            _SECURITIES, schema=["ticker", "name", "sector", "industry"], orient="row"
+        ).with_columns(
+            pl.lit(STATIC_SINCE).alias("valid_from"),
+            pl.lit("USD").alias("currency"),
+        )
+        return SourceTables({"prices": prices, "securities": securities}, notes=_NOTES, hazards=_HAZARDS)

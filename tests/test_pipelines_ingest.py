@@ -1,0 +1,185 @@
+"""Ingest: every row accounted for, bad data quarantined, bad input refused before the lake is touched."""
+
+from __future__ import annotations
+
+import time
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.ingest import TableSummary, ingest
+from pipelines.lake import Lake
+from pipelines.sources.base import SourceTables
+from pipelines.sources.files import FilesSource
+from pipelines.sources.sample import SampleSource
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+BAD = """date,ticker,open,high,low,close,volume
+2020-01-06,AAA,10,11,9,10.5,100
+2020-01-02,AAA,10,11,9,10.5,100
+2020-01-02,AAA,10,11,9,10.5,100
+2020-01-03,AAA,10,11,9,-10.5,100
+2020-01-02,BBB,10,9,11,10,100
+2020-01-03,BBB,10,11,9,10.5,inf
+2020-01-02,../../x,10,11,9,10.5,100
+2020-01-02,<script>,10,11,9,10.5,100
+2020-01-02,CCC,10,11,9,10.5,100
+2020-01-02,CCC,10,11,9,10.4,100
+"""
+
+
+class Given:
+    """A source that gives what a test gives it."""
+
+    name = "given"
+
+    def __init__(self, **tables: pl.DataFrame) -> None:
+        self.tables = tables
+
+    def fetch(self) -> SourceTables:
+        return SourceTables(self.tables, notes=("a note",), hazards=("a hazard",))
+
+
+def files(folder: Path, text: str) -> FilesSource:
+    path = folder / "prices.csv"
+    path.write_text(text)
+    return FilesSource(path)
+
+
+def accounted(summary: TableSummary) -> int:
+    stored = summary.added + summary.updated + summary.unchanged
+    return stored + summary.collapsed + sum(summary.quarantined.values())
+
+
+def test_bad_rows_are_quarantined_by_rule_and_good_ones_stored(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    prices = ingest(files(tmp_path, BAD), lake).tables["prices"]
+    assert dict(prices.quarantined) == {
+        "duplicate_key": 2,
+        "ticker_is_plain": 2,
+        "close_is_positive": 1,
+        "high_not_below_low": 1,
+        "volume_is_finite_and_not_negative": 1,
+    }
+    assert (prices.received, prices.added, prices.collapsed, prices.version) == (10, 2, 1, 1)
+    assert accounted(prices) == prices.received
+    stored = lake.read("prices")
+    assert stored.select("date", "ticker", "source").rows() == [
+        (date(2020, 1, 2), "AAA", "files"),
+        (date(2020, 1, 6), "AAA", "files"),
+    ]
+    quarantine = lake.read("quarantine")
+    assert quarantine.height == 7
+    assert quarantine["rule"].value_counts().sort("rule").rows() == sorted(prices.quarantined.items())
+    assert any("<script>" in row for row in quarantine["row"])
+    assert sorted(p.name for p in (tmp_path / "lake").iterdir()) == ["prices", "quarantine"]
+
+
+def test_ingesting_again_changes_nothing(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    source = files(tmp_path, BAD)
+    ingest(source, lake)
+    versions, quarantine = lake.versions(), lake.read("quarantine")
+    again = ingest(source, lake).tables["prices"]
+    assert (again.added, again.updated, again.unchanged) == (0, 0, 2)
+    assert accounted(again) == again.received
+    assert lake.versions() == versions
+    assert lake.read("quarantine").equals(quarantine)
+
+
+def test_a_correction_updates_the_row_and_keeps_the_rest(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    ingest(files(tmp_path, BAD), lake)
+    text = "date,ticker,close\n2020-01-06,AAA,12\n2020-01-07,AAA,13\n"
+    summary = ingest(files(tmp_path, text), lake).tables["prices"]
+    assert (summary.added, summary.updated, summary.unchanged, summary.version) == (1, 1, 0, 2)
+    assert lake.read("prices")["close"].to_list() == [10.5, 12.0, 13.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("date,ticker\n2020-01-02,AAA\n", "no column 'close'"),
+        (
+            "date,ticker,close\n2020-01-02,AAA,-1\n2020-01-03,AAA,0\n",
+            r"every price row .* close_is_positive \(2\)",
+        ),
+        ("date,ticker,close\n02/01/2020,AAA,1\n", r"date_unreadable \(1\)"),
+        ("date,ticker,close\n", "no rows"),
+        (None, "there is no file"),
+    ],
+)
+def test_an_unusable_input_leaves_the_lake_unchanged(tmp_path: Path, text: str | None, message: str) -> None:
+    lake = Lake(tmp_path / "lake")
+    ingest(files(tmp_path, BAD), lake)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*")}
+    source = FilesSource(tmp_path / "absent.csv") if text is None else files(tmp_path, text)
+    with pytest.raises(DataError, match=message):
+        ingest(source, lake)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*")} == before
+
+
+def test_a_foreign_folder_among_the_tables_stops_ingest_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "quarantine").mkdir(parents=True)
+    (tmp_path / "lake" / "quarantine" / "x").write_text("x")
+    with pytest.raises(DataError, match="quarantine is not a Delta table"):
+        ingest(files(tmp_path, BAD), Lake(tmp_path / "lake"))
+    assert not (tmp_path / "lake" / "prices").exists()
+
+
+def test_config_errors_pass_through(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not set"):
+        ingest(FilesSource(Path("$NOT_SET_HERE/p.csv")), Lake(tmp_path))
+
+
+def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    source = Given(
+        prices=pl.DataFrame({"date": [date(2020, 1, 2)], "ticker": ["A"], "close": [1.0]}),
+        truth_edges=pl.DataFrame(
+            {"leader": ["A"], "follower": ["B"], "lag": [1], "hop": [1], "weight": [0.1], "explained": [True]}
+        ),
+        membership=pl.DataFrame(
+            {"universe": ["u", "u"], "ticker": ["A", "<b>"], "from_date": [date(2020, 1, 1)] * 2}
+        ),
+    )
+    summary = ingest(source, lake)
+    assert (summary.source, summary.notes, summary.hazards) == ("given", ("a note",), ("a hazard",))
+    assert lake.versions() == {"prices": 1, "membership": 1, "quarantine": 1, "truth_edges": 1}
+    assert summary.tables["membership"].quarantined == {"ticker_is_plain": 1}
+    assert lake.read("quarantine")["table"].to_list() == ["membership"]
+    assert lake.read("truth_edges")["explained"].to_list() == [True]
+
+
+def test_a_source_that_gives_tables_of_the_pipeline_is_a_bug(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a source gives prices"):
+        ingest(Given(forecasts=pl.DataFrame()), Lake(tmp_path))
+
+
+def test_the_sample_ingests_whole_and_again_without_change(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    first = ingest(SampleSource(), lake)
+    assert (first.tables["prices"].added, first.tables["prices"].quarantined) == (166_260, {})
+    second = ingest(SampleSource(), lake)
+    assert second.tables["prices"].unchanged == 166_260
+    assert lake.versions() == {"prices": 1, "securities": 1}
+
+
+@pytest.mark.skipif(
+    not (DATA / "nasdaq_prices.parquet").exists(), reason="the shared Nasdaq data is not here"
+)
+def test_four_million_real_rows_ingest_in_seconds_with_the_defects_found(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    started = time.perf_counter()
+    prices = ingest(FilesSource(DATA / "nasdaq_prices.parquet"), lake).tables["prices"]
+    assert time.perf_counter() - started < 60
+    assert dict(prices.quarantined) == {
+        "close_within_range": 40,
+        "high_not_below_low": 11,
+        "close_is_positive": 1,
+    }
+    assert accounted(prices) == prices.received == 3_718_572
+    assert lake.read("prices", columns=["close"], filters=pl.col("close") <= 0).is_empty()
