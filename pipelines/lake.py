@@ -230,8 +230,8 @@ class Lake:
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise DataError(
-                f"table {self._uri(table)} cannot be opened as a Delta table ({_one_line(error)}): restore it, or name "
-                "another lake root"
+                f"{self._uri(table)} cannot be opened as a Delta table ({_one_line(error)}): restore it, "
+                "or name another lake root"
             ) from error
         if version is None:
             return opened

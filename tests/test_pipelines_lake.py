@@ -181,9 +181,9 @@ def test_an_object_store_url_is_not_made_a_local_folder(
     monkeypatch.chdir(tmp_path)
     assert Lake("s3://bucket/lake/").root == "s3://bucket/lake"
     with pytest.raises(
-        DataError, match=r"nonsense://lake/prices cannot be opened .*: restore it, or name another"
+        DataError, match=r"memory://lake/prices cannot be opened .*: restore it, or name another"
     ):
-        Lake("nonsense://lake").version("prices")
+        Lake("memory://lake").version("prices")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -165,7 +165,7 @@ def long_history(leavers: int) -> str:
 def test_survivorship_is_suspected_when_nobody_leaves_and_not_when_firms_do(tmp_path: Path) -> None:
     nobody = FilesSource(csv(tmp_path, long_history(0))).fetch().hazards
     assert len(nobody) == 1
-    assert nobody[0].startswith("Survivorship is likely: none of 20 firms stops trading in 11.0 years")
+    assert nobody[0].startswith("Survivorship is likely: none of 20 firms stop trading in 11.0 years")
     assert FilesSource(csv(tmp_path, long_history(3))).fetch().hazards == ()
     told = ("Survivorship: the list is that of 2011.",)
     assert FilesSource(csv(tmp_path, long_history(0)), hazards=told).fetch().hazards == told

@@ -342,7 +342,7 @@ def _detected_hazards(
         and not (recorded or told_so)
     ):
         hazards.append(
-            f"Survivorship is likely: {leavers or 'none'} of {lasts.height:,} firms stops trading in "
+            f"Survivorship is likely: {leavers or 'none'} of {lasts.height:,} firms stop trading in "
             f"{years:.1f} years, so the list was probably drawn up with hindsight."
         )
     sessions = dated.group_by("date").len().sort("date").tail(2)["len"].to_list()
