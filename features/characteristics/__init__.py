@@ -1,0 +1,24 @@
+"""Characteristics of firms, by family; importing the package registers them all."""
+
+from features.characteristics import liquidity, market, momentum, reversal, statements, volatility
+from features.characteristics.registry import (
+    CHARACTERISTICS,
+    Characteristic,
+    available_characteristics,
+    characteristic,
+    compute_characteristics,
+)
+
+__all__ = [
+    "CHARACTERISTICS",
+    "Characteristic",
+    "available_characteristics",
+    "characteristic",
+    "compute_characteristics",
+    "liquidity",
+    "market",
+    "momentum",
+    "reversal",
+    "statements",
+    "volatility",
+]

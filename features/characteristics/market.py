@@ -1,0 +1,87 @@
+"""A firm against the market: beta, what is left of volatility without it, and the return beyond it.
+
+Shape suffixes: T sessions, N firms. ``r`` is the day's return, ``m`` the equal-weight mean of r over the
+firms that traded that day, which is known at its close.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arrays import FloatArray
+from features.characteristics.registry import characteristic
+from features.characteristics.volatility import half
+from features.derived import daily_return, market_return
+from features.panel import Panel
+from features.rolling import lag, rolling_count, rolling_sum
+
+
+def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray]:
+    """Regress a firm's returns on the market's over a rolling window, with an intercept.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    window : int
+        Sessions, t included.
+
+    Returns
+    -------
+    beta_TN : ndarray of shape (T, N)
+        Slope; NaN below half of the window's returns or where the market did not move.
+    residual_TN : ndarray of shape (T, N)
+        Standard error of the regression, ``sqrt(RSS / (n - 2))``, a fraction a day.
+    """
+    r_TN = daily_return(panel)
+    m_TN = np.where(np.isnan(r_TN), np.nan, market_return(panel))
+    count_TN = rolling_count(r_TN, window)
+    n_TN = np.maximum(count_TN, 3.0)
+    mean_r_TN, mean_m_TN = rolling_sum(r_TN, window) / n_TN, rolling_sum(m_TN, window) / n_TN
+    cov_TN = rolling_sum(r_TN * m_TN, window) / n_TN - mean_r_TN * mean_m_TN
+    var_m_TN = rolling_sum(m_TN * m_TN, window) / n_TN - mean_m_TN * mean_m_TN
+    var_r_TN = rolling_sum(r_TN * r_TN, window) / n_TN - mean_r_TN * mean_r_TN
+    unknown_TN = (count_TN < max(half(window), 3)) | (var_m_TN <= 0.0)
+    beta_TN = np.where(unknown_TN, np.nan, cov_TN / np.where(unknown_TN, 1.0, var_m_TN))
+    residual_TN = np.sqrt(np.maximum(var_r_TN - beta_TN * cov_TN, 0.0) * n_TN / (n_TN - 2.0))
+    return beta_TN, residual_TN
+
+
+@characteristic(
+    "beta_63",
+    "volatility",
+    warmup=63,
+    formula="slope of r on m over t-62..t",
+    unit="pure number",
+    source="Fama and MacBeth 1973",
+)
+def beta(panel: Panel) -> FloatArray:
+    """Compute the market beta over 63 sessions."""
+    return market_regression(panel, 63)[0]
+
+
+@characteristic(
+    "idiosyncratic_volatility_63",
+    "volatility",
+    warmup=63,
+    formula="sqrt(RSS / (n - 2)) of r on m over t-62..t",
+    unit="fraction a day",
+    source="Ang, Hodrick, Xing and Zhang 2006",
+)
+def idiosyncratic_volatility(panel: Panel) -> FloatArray:
+    """Compute the residual deviation of the market regression over 63 sessions."""
+    return market_regression(panel, 63)[1]
+
+
+@characteristic(
+    "residual_return_1",
+    "reversal",
+    warmup=64,
+    formula="r[t] - beta_63[t-1] m[t]",
+    unit="fraction",
+    source="Blitz, Huij, Lansdorp and Verbeek 2013",
+)
+def residual_return(panel: Panel) -> FloatArray:
+    """Compute the day's return beyond what yesterday's beta and today's market explain."""
+    beta_TN = lag(market_regression(panel, 63)[0], 1)
+    return daily_return(panel) - beta_TN * market_return(panel)

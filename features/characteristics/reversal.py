@@ -1,0 +1,149 @@
+"""Reversal: what the last days did, which the next days tend to undo in part.
+
+Shape suffixes: T sessions, N firms. Adjusted prices throughout; ``r`` is the day's return
+(`features.derived.daily_return`), ``C`` the close carried through halts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arrays import FloatArray
+from features.characteristics.registry import characteristic
+from features.derived import carried_close, column, daily_return, group_mean
+from features.panel import Panel
+from features.registry import Compute
+from features.rolling import lag, rolling_mean
+
+RETURN_WINDOWS = (1, 2, 3, 5, 10, 21)
+LAGS = (1, 2, 3, 4)
+AVERAGE_WINDOWS = (5, 10, 20, 30)
+RELATIVE_WINDOWS = (1, 5)
+
+
+def trailing_return(panel: Panel, window: int, skip: int = 0) -> FloatArray:
+    """Compute the return from the close ``window`` sessions ago to the one ``skip`` sessions ago.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    window, skip : int
+        Sessions, ``window > skip >= 0``.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        ``C[t-skip] / C[t-window] - 1``, a fraction; NaN before the firm's first price.
+    """
+    close_TN = carried_close(panel)
+    return lag(close_TN, skip) / lag(close_TN, window) - 1.0
+
+
+def _trailing(window: int) -> Compute:
+    return lambda panel: trailing_return(panel, window)
+
+
+def _lagged(k: int) -> Compute:
+    return lambda panel: lag(daily_return(panel), k)
+
+
+def _average_distance(window: int) -> Compute:
+    def compute(panel: Panel) -> FloatArray:
+        return panel.close_TN / rolling_mean(carried_close(panel), window, window) - 1.0
+
+    return compute
+
+
+def _group_relative(window: int) -> Compute:
+    def compute(panel: Panel) -> FloatArray:
+        traded_TN = ~np.isnan(panel.close_TN)
+        return_TN = np.where(traded_TN, trailing_return(panel, window), np.nan)
+        return return_TN - group_mean(panel, return_TN)
+
+    return compute
+
+
+for _window in RETURN_WINDOWS:
+    characteristic(
+        f"return_{_window}",
+        "reversal",
+        warmup=_window,
+        formula=f"close[t] / C[t-{_window}] - 1",
+        unit="fraction",
+        source="Jegadeesh 1990; Lehmann 1990",
+    )(_trailing(_window))
+
+for _k in LAGS:
+    characteristic(
+        f"lagged_return_{_k}",
+        "reversal",
+        warmup=_k + 1,
+        formula=f"r[t-{_k}]; NaN if the firm did not trade then",
+        unit="fraction",
+        source="Lehmann 1990; Lo and MacKinlay 1990",
+    )(_lagged(_k))
+
+for _window in AVERAGE_WINDOWS:
+    characteristic(
+        f"average_distance_{_window}",
+        "reversal",
+        warmup=_window - 1,
+        formula=f"close[t] / mean(C[t-{_window - 1}..t]) - 1",
+        unit="fraction",
+        source="Brock, Lakonishok and LeBaron 1992; Han, Zhou and Zhu 2016",
+    )(_average_distance(_window))
+
+for _window in RELATIVE_WINDOWS:
+    characteristic(
+        f"group_relative_return_{_window}",
+        "reversal",
+        needs=("close", "group"),
+        warmup=_window,
+        formula=f"return_{_window} minus its mean over the group's firms that traded at t; NaN below two",
+        unit="fraction",
+        source="Da, Liu and Schaumburg 2014; Hameed and Mian 2015",
+    )(_group_relative(_window))
+
+
+@characteristic(
+    "overnight_return",
+    "reversal",
+    needs=("close", "open"),
+    warmup=1,
+    formula="open[t] / C[t-1] - 1",
+    unit="fraction",
+    source="Lou, Polk and Skouras 2019",
+)
+def overnight_return(panel: Panel) -> FloatArray:
+    """Compute the return from the last close to today's open; an ex-date's events belong to it."""
+    return column(panel, "open") / lag(carried_close(panel), 1) - 1.0
+
+
+@characteristic(
+    "intraday_return",
+    "reversal",
+    needs=("close", "open"),
+    warmup=0,
+    formula="close[t] / open[t] - 1",
+    unit="fraction",
+    source="Lou, Polk and Skouras 2019",
+)
+def intraday_return(panel: Panel) -> FloatArray:
+    """Compute the return from today's open to today's close."""
+    return panel.close_TN / column(panel, "open") - 1.0
+
+
+@characteristic(
+    "close_location",
+    "reversal",
+    needs=("close", "high", "low"),
+    warmup=0,
+    formula="(close[t] - low[t]) / (high[t] - low[t]); NaN if high = low",
+    unit="fraction of the day's range",
+    source="Williams 1973 (%R over one day); Bali, Cakici and Whitelaw 2011 on extremes",
+)
+def close_location(panel: Panel) -> FloatArray:
+    """Locate the close in the day's range: 0 at the low, 1 at the high."""
+    low_TN = column(panel, "low")
+    return (panel.close_TN - low_TN) / (column(panel, "high") - low_TN)

@@ -1,0 +1,90 @@
+"""Labels: what is forecast at t, from wealth that only later sessions reveal.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
+from features.derived import row_mean
+from features.panel import Panel
+from features.transforms import rank_normal
+
+TargetKind = Literal["raw", "demean", "rank"]
+
+
+def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
+    """Compute the return of a holder from ``t+delay`` to ``t+delay+horizon``.
+
+    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.wealth_TN`: halts are held through, a
+    delisting pays its return, cash earns 0 from then on.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    delay : int
+        Sessions between the decision and the trade, at least 0.
+    horizon : int
+        Sessions held, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        A fraction, known at the close of ``t+delay+horizon``; NaN before the first price, where the span
+        passes the panel's end, or where the firm's fate is unknown.
+
+    Raises
+    ------
+    ValueError
+        If the delay is negative or the horizon below 1.
+    """
+    if delay < 0 or horizon < 1:
+        msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
+        raise ValueError(msg)
+    wealth_TN = panel.wealth_TN
+    out_TN = np.full(wealth_TN.shape, np.nan)
+    known = len(wealth_TN) - delay - horizon
+    if known > 0:
+        with np.errstate(divide="ignore", invalid="ignore"):  # a delisting return of -1 leaves nothing: 0/0
+            paid_TN = wealth_TN[delay + horizon :] / wealth_TN[delay : delay + known] - 1.0
+        out_TN[:known] = np.where(wealth_TN[delay : delay + known] == 0, 0.0, paid_TN)
+    return out_TN
+
+
+def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Float32Array:
+    """Transform labels within the date, over the universe's firms whose label is known.
+
+    Parameters
+    ----------
+    label_TN : ndarray of shape (T, N)
+        Labels.
+    universe_TN : ndarray of bool, shape (T, N)
+        Firms that count at t.
+    kind : {"raw", "demean", "rank"}
+        As it is, minus the date's mean, or ranked to a normal (`features.transforms.rank_normal`).
+
+    Returns
+    -------
+    ndarray of float32, shape (T, N)
+        NaN outside the universe and where the label is unknown. A date's values depend on no other date.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ or the kind is unknown.
+    """
+    require_shape("the universe", universe_TN, label_TN.shape)
+    inside_TN = np.where(universe_TN, label_TN, np.nan)
+    if kind == "raw":
+        return inside_TN.astype(np.float32)
+    if kind == "demean":
+        return (inside_TN - row_mean(inside_TN)).astype(np.float32)
+    if kind == "rank":
+        return rank_normal(inside_TN, universe_TN)
+    msg = f"Unknown target {kind!r}: choose raw, demean or rank."  # type: ignore[unreachable]  # config text
+    raise ValueError(msg)

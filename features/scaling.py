@@ -1,0 +1,100 @@
+"""Scaling of channels, fitted on a fold's training sessions alone and stored with the fold.
+
+Shape suffixes: T sessions, N firms, C channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, require_shape
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChannelScaler:
+    """A fitted scaling: ``clip((x - mean) / std, -clip, clip)``, unknown values to 0 (the mean).
+
+    Attributes
+    ----------
+    mean_C, std_C : ndarray of shape (C,)
+        Of the training sessions, in the channels' units; std > 0.
+    clip : float
+        Limit on both sides, in deviations.
+    """
+
+    mean_C: FloatArray
+    std_C: FloatArray
+    clip: float = 5.0
+
+    def apply(self, channels_TNC: AnyFloatArray) -> Float32Array:
+        """Scale channels.
+
+        Parameters
+        ----------
+        channels_TNC : ndarray of shape (T, N, C)
+            Raw channels; NaN = unknown.
+
+        Returns
+        -------
+        ndarray of float32, shape (T, N, C)
+            Scaled and clipped, without NaN; elementwise, so causal to the bit.
+
+        Raises
+        ------
+        ValueError
+            If the number of channels is not the one it was fitted on.
+        """
+        require_shape("the channels' last axis", channels_TNC[:0, :0], (0, 0, len(self.mean_C)))
+        mean_C, std_C = self.mean_C.astype(np.float32), self.std_C.astype(np.float32)
+        scaled_TNC = (channels_TNC.astype(np.float32) - mean_C) / std_C
+        np.clip(scaled_TNC, -self.clip, self.clip, out=scaled_TNC)
+        scaled_TNC[np.isnan(scaled_TNC)] = 0.0
+        return scaled_TNC
+
+
+def fit_channel_scaler(
+    channels_TNC: AnyFloatArray, universe_TN: BoolArray, sessions: IntArray, clip: float = 5.0
+) -> ChannelScaler:
+    """Fit means and deviations on the universe's known values of the given sessions alone.
+
+    The values are first clipped at their 0.1% and 99.9% quantiles, so that a bad tick does not set the scale.
+
+    Parameters
+    ----------
+    channels_TNC : ndarray of shape (T, N, C)
+        Raw channels; NaN = unknown.
+    universe_TN : ndarray of bool, shape (T, N)
+        Firms that count.
+    sessions : ndarray of int
+        Training sessions; nothing else is read.
+    clip : float
+        Passed to `ChannelScaler`.
+
+    Returns
+    -------
+    ChannelScaler
+        Fitted in float64.
+
+    Raises
+    ------
+    ValueError
+        If a channel has fewer than two distinct known values on these sessions.
+    """
+    require_shape("the universe", universe_TN, channels_TNC.shape[:2])
+    inside_RC = channels_TNC[sessions][universe_TN[sessions]]
+    mean_C, std_C = np.zeros(inside_RC.shape[1]), np.zeros(inside_RC.shape[1])
+    for c in range(inside_RC.shape[1]):
+        known_R = inside_RC[:, c].astype(np.float64)
+        known_R = known_R[np.isfinite(known_R)]
+        if known_R.size:
+            known_R = np.clip(known_R, *np.quantile(known_R, [0.001, 0.999]))
+            mean_C[c], std_C[c] = known_R.mean(), known_R.std()
+        if not std_C[c] > 0:
+            msg = (
+                f"Channel {c} has no variation on the {len(sessions)} training sessions: leave it out, or "
+                "train on sessions where it is known."
+            )
+            raise ValueError(msg)
+    return ChannelScaler(mean_C, std_C, clip)

@@ -1,0 +1,181 @@
+"""Cross-sectional transforms: each date by itself, over the firms of a mask, causal to the bit.
+
+Every function takes ``x`` of shape (T, N) or (T, N, F) and a mask of shape (T, N), uses only the firms of the
+mask with a finite x on that date, and answers with the same shape in float32, NaN elsewhere. No date's values
+depend on which other dates are in the array.
+
+Shape suffixes: T sessions, N firms, F characteristics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import ndtri
+
+from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, require_shape
+
+_BLOCK = 64  # sessions at a time: working arrays stay in the processor's cache
+
+
+def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
+    r"""Rank within the date and map to a standard normal: ``Phi^-1((rank - 1/2) / n)``.
+
+    Ties share their average rank; n is the date's number of firms with a value; a lone firm gets 0.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N) or (T, N, F)
+        Values; NaN and infinities are unknown.
+    mask_TN : ndarray of bool, shape (T, N)
+        The firms that count.
+
+    Returns
+    -------
+    ndarray of float32, the shape of x
+        Normal scores; NaN outside the mask and where x is unknown.
+
+    Raises
+    ------
+    ValueError
+        If the mask's shape is not the first two axes of x.
+    """
+    return _by_date(x_TN, mask_TN, _rank_normal_rows)
+
+
+def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
+    """Subtract the date's mean and divide by its population deviation; 0 where all are equal.
+
+    Arguments, result and errors as in `rank_normal`.
+    """
+    return _by_date(x_TN, mask_TN, _zscore_rows)
+
+
+def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Float32Array:
+    """Pull the values beyond the date's quantiles ``tail`` and ``1 - tail`` back to these.
+
+    Quantiles interpolate linearly between order statistics. Arguments, result and errors as in `rank_normal`.
+
+    Parameters
+    ----------
+    x_TN, mask_TN
+        As in `rank_normal`.
+    tail : float
+        Share on each side, in [0, 0.5).
+
+    Returns
+    -------
+    ndarray of float32, the shape of x
+        Clipped values in x's unit.
+
+    Raises
+    ------
+    ValueError
+        If ``tail`` is out of range or the shapes differ.
+    """
+    if not 0 <= tail < 0.5:
+        msg = f"Winsorising {tail} of each tail is impossible: give a share in [0, 0.5)."
+        raise ValueError(msg)
+    return _by_date(x_TN, mask_TN, lambda rows_RN: _winsorise_rows(rows_RN, tail))
+
+
+def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> Float32Array:
+    """Subtract the mean of the firm's group on the date (sector-neutral).
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N) or (T, N, F)
+        Values.
+    group_TN : ndarray of int, shape (T, N)
+        Group codes; firms of unknown group (-1) are taken as one group.
+    mask_TN : ndarray of bool, shape (T, N)
+        The firms that count.
+
+    Returns
+    -------
+    ndarray of float32, the shape of x
+        Deviations from the group's mean; a lone firm of its group gets 0.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    require_shape("the groups", group_TN, mask_TN.shape)
+    n_groups = int(group_TN.max(initial=-1)) + 2
+    cell_TN = np.arange(len(group_TN))[:, None] * n_groups + (group_TN + 1)
+
+    def subtract(rows_TN: FloatArray) -> FloatArray:
+        known_TN = ~np.isnan(rows_TN)
+        size = len(rows_TN) * n_groups
+        total = np.bincount(cell_TN[known_TN], weights=rows_TN[known_TN], minlength=size)
+        count = np.bincount(cell_TN[known_TN], minlength=size)
+        mean_TN: FloatArray = (total / np.maximum(count, 1))[cell_TN]
+        return rows_TN - mean_TN
+
+    return _by_date(x_TN, mask_TN, subtract, block=max(len(group_TN), 1))
+
+
+def _by_date(
+    x_TN: AnyFloatArray,
+    mask_TN: BoolArray,
+    transform: Callable[[FloatArray], FloatArray],
+    block: int = _BLOCK,
+) -> Float32Array:
+    """Apply a transform of [rows, N] arrays (NaN unknown), one characteristic and block at a time."""
+    require_shape("the mask", mask_TN, x_TN.shape[:2])
+    out_TN = np.empty(x_TN.shape, dtype=np.float32)
+    x_TNF, out_TNF = x_TN.reshape(*mask_TN.shape, -1), out_TN.reshape(*mask_TN.shape, -1)
+    for start in range(0, len(x_TN), block):
+        rows = slice(start, start + block)
+        for f in range(x_TNF.shape[2]):
+            value_RN = x_TNF[rows, :, f].astype(np.float64)
+            value_RN[~(mask_TN[rows] & np.isfinite(value_RN))] = np.nan
+            out_TNF[rows, :, f] = transform(value_RN)
+    return out_TN
+
+
+def _rank_normal_rows(x_RN: FloatArray) -> FloatArray:
+    order_RN = np.argsort(x_RN, axis=1)  # NaN last; the order among ties is averaged away
+    sorted_RN = np.take_along_axis(x_RN, order_RN, axis=1)
+    place_N = np.arange(x_RN.shape[1])
+    new_RN = np.ones(x_RN.shape, dtype=np.bool_)
+    new_RN[:, 1:] = sorted_RN[:, 1:] != sorted_RN[:, :-1]  # a run of ties starts here
+    first_RN = np.maximum.accumulate(np.where(new_RN, place_N, 0), axis=1)
+    last_RN = np.full(x_RN.shape, x_RN.shape[1] - 1)
+    last_RN[:, :-1] = np.where(new_RN[:, 1:], place_N[:-1], x_RN.shape[1] - 1)
+    last_RN = np.minimum.accumulate(last_RN[:, ::-1], axis=1)[:, ::-1]
+    n_R1 = (~np.isnan(x_RN)).sum(axis=1, keepdims=True)
+    share_RN = (0.5 * (first_RN + last_RN) + 0.5) / np.maximum(n_R1, 1)  # ranks count from 1
+    share_RN[np.isnan(sorted_RN)] = np.nan
+    out_RN = np.empty_like(x_RN)
+    np.put_along_axis(out_RN, order_RN, ndtri(share_RN), axis=1)
+    return out_RN
+
+
+def _zscore_rows(x_RN: FloatArray) -> FloatArray:
+    known_RN = ~np.isnan(x_RN)
+    n_R1 = np.maximum(known_RN.sum(axis=1, keepdims=True), 1)
+    centred_RN = x_RN - np.where(known_RN, x_RN, 0.0).sum(axis=1, keepdims=True) / n_R1
+    square_RN = np.where(known_RN, centred_RN * centred_RN, 0.0)
+    std_R1 = np.sqrt(square_RN.sum(axis=1, keepdims=True) / n_R1)
+    size_R1 = np.where(known_RN, np.abs(x_RN), 0.0).max(axis=1, keepdims=True, initial=0.0)
+    flat_R1 = std_R1 <= 1e-14 * size_R1  # all equal up to rounding
+    return np.where(known_RN, np.where(flat_R1, 0.0, centred_RN / np.where(flat_R1, 1.0, std_R1)), np.nan)
+
+
+def _winsorise_rows(x_RN: FloatArray, tail: float) -> FloatArray:
+    sorted_RN = np.sort(x_RN, axis=1)  # NaN last
+    n_R1 = (~np.isnan(x_RN)).sum(axis=1, keepdims=True)
+    top_R1 = np.maximum(n_R1 - 1, 0)
+
+    def quantile(share: float) -> FloatArray:
+        at_R1: FloatArray = share * top_R1
+        low_R1 = np.floor(at_R1).astype(np.int64)
+        below_R1 = np.take_along_axis(sorted_RN, low_R1, axis=1)
+        above_R1 = np.take_along_axis(sorted_RN, np.minimum(low_R1 + 1, top_R1), axis=1)
+        cut_R1: FloatArray = below_R1 + (at_R1 - low_R1) * (above_R1 - below_R1)
+        return cut_R1
+
+    return np.minimum(np.maximum(x_RN, quantile(tail)), quantile(1.0 - tail))
