@@ -196,27 +196,51 @@ class TruthMu(dy.Schema):
 
 
 class TruthEdges(dy.Schema):
-    """The simulated market's graph: leader -> follower after lag sessions, with hops and weight."""
+    """The simulated market's graph: what the leader's shock adds to the follower's mean after lag sessions.
+
+    The edge acts on decision dates in [valid_from, valid_to); ``explained`` says that features show it,
+    ``rule`` why it is there and ``via`` which firm lies between when hop = 2.
+    """
 
     leader = _key_text()
     follower = _key_text()
     lag = dy.Int64(primary_key=True, min=0)
     hop = dy.Int64(primary_key=True, min=1)
+    valid_from = _key_date()
+    valid_to = dy.Date(nullable=True)
     weight = _measure()
     explained = dy.Bool()
+    rule = dy.String(nullable=True)
+    via = dy.String(nullable=True)
 
     weight_is_finite = _rule(_finite("weight"))
+    valid_to_after_valid_from = _rule(pl.col("valid_to") > pl.col("valid_from"))
 
 
 class TruthDays(dy.Schema):
-    """How much the day ``lag`` sessions before the decision date weighs in the firm's temporal part."""
+    """What the firm's own return k sessions before the decision date adds to its temporal part: day_k."""
 
     date = _key_date()
     ticker = _key_text()
-    lag = dy.Int64(primary_key=True, min=0)
-    weight = _measure()
+    turbulent = dy.Bool()
+    shock = _measure()
+    day_0 = _measure()
+    day_1 = _measure()
+    day_2 = _measure()
+    day_3 = _measure()
+    day_4 = _measure()
 
-    weight_is_finite = _rule(_finite("weight"))
+    parts_are_finite = _rule(
+        pl.all_horizontal(_finite(c) for c in ("shock", "day_0", "day_1", "day_2", "day_3", "day_4"))
+    )
+
+
+class Sources(dy.Schema):
+    """What each source last said of its data: notes and hazards, as JSON lists of sentences."""
+
+    source = _key_text()
+    notes = dy.String()
+    hazards = dy.String()
 
 
 class Trials(dy.Schema):
@@ -240,6 +264,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "truth_edges": TruthEdges,
     "truth_days": TruthDays,
     "trials": Trials,
+    "sources": Sources,
 }
 
 SOURCE_TABLES: Final = (

@@ -185,13 +185,40 @@ def test_require_raises_on_a_breach_and_returns_the_contracts_columns_otherwise(
         ),
         (
             "truth_edges",
-            {"leader": "A", "follower": "B", "lag": 1, "hop": 1, "weight": math.nan, "explained": True},
+            {
+                "leader": "A",
+                "follower": "B",
+                "lag": 1,
+                "hop": 1,
+                "weight": math.nan,
+                "explained": True,
+                "valid_from": date(2020, 1, 2),
+            },
             "weight_is_finite",
         ),
         (
-            "truth_days",
-            {"date": date(2020, 1, 2), "ticker": "A", "lag": -1, "weight": 0.1},
+            "truth_edges",
+            {
+                "leader": "A",
+                "follower": "B",
+                "lag": -1,
+                "hop": 1,
+                "weight": 0.1,
+                "explained": True,
+                "valid_from": date(2020, 1, 2),
+            },
             "lag_below_minimum",
+        ),
+        (
+            "truth_days",
+            {
+                "date": date(2020, 1, 2),
+                "ticker": "A",
+                "turbulent": True,
+                "shock": 0.0,
+                **{f"day_{k}": math.inf for k in range(5)},
+            },
+            "parts_are_finite",
         ),
         (
             "truth_mu",

@@ -15,6 +15,7 @@ from pipelines.lake import Lake
 from pipelines.sources.base import SourceTables
 from pipelines.sources.files import FilesSource
 from pipelines.sources.sample import SampleSource
+from pipelines.sources.simulated import MarketConfig, SimulatedSource
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 BAD = """date,ticker,open,high,low,close,volume
@@ -141,7 +142,7 @@ def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path
         prices=pl.DataFrame({"date": [date(2020, 1, 2)], "ticker": ["A"], "close": [1.0]}),
         truth_edges=pl.DataFrame(
             {"leader": ["A"], "follower": ["B"], "lag": [1], "hop": [1], "weight": [0.1], "explained": [True]}
-        ),
+        ).with_columns(valid_from=pl.lit(date(2020, 1, 2))),
         membership=pl.DataFrame(
             {"universe": ["u", "u"], "ticker": ["A", "<b>"], "from_date": [date(2020, 1, 1)] * 2}
         ),
@@ -166,6 +167,21 @@ def test_the_sample_ingests_whole_and_again_without_change(tmp_path: Path) -> No
     second = ingest(SampleSource(), lake)
     assert second.tables["prices"].unchanged == 166_260
     assert lake.versions() == {"prices": 1, "securities": 1}
+
+
+def test_the_simulated_market_is_stored_whole_but_for_its_bad_ticks(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    source = SimulatedSource(MarketConfig(firms=40, sessions=300), seed=3)
+    delivered = source.fetch().tables
+    summary = ingest(source, lake)
+    for table, counts in summary.tables.items():
+        assert accounted(counts) == counts.received == delivered[table].height > 0
+        assert counts.collapsed == 0
+        assert table == "prices" or counts.added == counts.received
+        assert set(delivered[table].columns) <= set(lake.read(table).columns)
+    versions = lake.versions()
+    ingest(source, lake)
+    assert lake.versions() == versions
 
 
 @pytest.mark.skipif(
