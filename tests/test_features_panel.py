@@ -1,0 +1,250 @@
+"""The panel by hand: adjustment, wealth through halts and delistings, groups and statements as of t."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import polars as pl
+import pytest
+
+from features.adjustment import forward_factor
+from features.labels import forward_returns
+from features.panel import Panel, build_panel
+
+DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(40)]
+nan = float("nan")
+
+
+def prices_of(
+    closes: dict[str, list[float | None]], events: dict[tuple[str, int], dict[str, float]]
+) -> pl.DataFrame:
+    """Write closes by ticker (None: no row unless there is an event) as a price table."""
+    rows = []
+    for ticker, series in closes.items():
+        for t, close in enumerate(series):
+            event = events.get((ticker, t), {})
+            if close is None and not event:
+                continue
+            bar = {"open": close, "high": close, "low": close, "close": close, "volume": 100.0}
+            rows.append(
+                {"date": DAYS[t], "ticker": ticker, "split_ratio": 1.0, "dividend": 0.0} | bar | event
+            )
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def securities_of(*rows: dict[str, object]) -> pl.DataFrame:
+    columns = {
+        "ticker": pl.String,
+        "valid_from": pl.Date,
+        "valid_to": pl.Date,
+        "sector": pl.String,
+        "industry": pl.String,
+        "delisted_on": pl.Date,
+        "delisting_return": pl.Float64,
+        "exchange": pl.String,
+    }
+    return pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
+
+
+def single(closes: list[float | None], events: dict[int, dict[str, float]]) -> Panel:
+    return build_panel(
+        prices_of({"A": closes, "Z": [1.0] * len(closes)}, {("A", t): e for t, e in events.items()})
+    )
+
+
+def test_a_split_and_a_dividend_on_one_day_by_hand() -> None:
+    # One share at 100. On day 1 it becomes two, each pays 3 and closes at 48: worth 2 * (48 + 3) = 102.
+    panel = single([100.0, 48.0, 24.0], {1: {"split_ratio": 2.0, "dividend": 3.0}})
+    np.testing.assert_allclose(panel.close_TN[:, 0], [100.0, 102.0, 51.0], rtol=1e-15)
+    np.testing.assert_array_equal(panel.raw_close_TN[:, 0], [100.0, 48.0, 24.0])
+    np.testing.assert_allclose(forward_returns(panel, 0, 1)[:, 0], [0.02, -0.5, nan], rtol=1e-12)
+    assert panel.open_TN is not None
+    np.testing.assert_allclose(panel.open_TN[:, 0], [100.0, 102.0, 51.0], rtol=1e-15)
+
+
+def test_events_in_a_halt_wait_for_the_next_close() -> None:
+    # A dividend of 6 while halted, then a 3-for-1 split while halted: 2 per new share, reinvested at 20.
+    halted = {"close": None, "open": None, "high": None, "low": None}
+    panel = single(
+        [60.0, None, None, 20.0, 22.0],
+        {1: {"dividend": 6.0} | halted, 2: {"split_ratio": 3.0} | halted},  # type: ignore[dict-item]  # null prices
+    )
+    np.testing.assert_allclose(panel.close_TN[:, 0], [60.0, nan, nan, 66.0, 72.6], rtol=1e-14)
+    np.testing.assert_allclose(panel.wealth_TN[:, 0], [60.0, 60.0, 60.0, 66.0, 72.6], rtol=1e-14)
+
+
+def test_forward_factor_refers_to_no_later_row() -> None:
+    rng = np.random.default_rng(0)
+    close_TN, split_TN = rng.uniform(10, 20, (50, 3)), np.where(rng.random((50, 3)) < 0.1, 2.0, 1.0)
+    dividend_TN = np.where(rng.random((50, 3)) < 0.2, 0.5, 0.0)
+    whole = forward_factor(close_TN, split_TN, dividend_TN)
+    assert whole[:30].tobytes() == forward_factor(close_TN[:30], split_TN[:30], dividend_TN[:30]).tobytes()
+    np.testing.assert_allclose(whole, np.cumprod(split_TN * (1 + dividend_TN / close_TN), axis=0), rtol=1e-13)
+
+
+def test_wealth_and_labels_of_every_kind_of_ending() -> None:
+    n = 30
+    closes: dict[str, list[float | None]] = {
+        "A": [10.0] * n,  # trades on
+        "B": [10.0, 11.0, *[None] * (n - 2)],  # recorded delisting, recorded return
+        "C": [10.0, 11.0, *[None] * (n - 2)],  # recorded delisting, default return
+        "D": [10.0, 11.0, *[None] * (n - 2)],  # nothing recorded, long gone, on Nasdaq
+        "E": [10.0] * (n - 3) + [None] * 3,  # nothing recorded, away for three sessions: unknown
+        "F": [10.0, None, None, 12.0, *[12.0] * (n - 4)],  # halted for two sessions
+        "G": [None] * 5 + [10.0] * (n - 5),  # listed late
+        "H": [10.0] * (n - 2) + [None] * 2,  # delisting recorded after the panel's end: unknown yet
+    }
+    securities = securities_of(
+        {"ticker": "B", "valid_from": DAYS[0], "delisted_on": DAYS[2], "delisting_return": -0.2},
+        {"ticker": "C", "valid_from": DAYS[0], "delisted_on": DAYS[4], "exchange": "NYSE"},
+        {"ticker": "D", "valid_from": DAYS[0], "exchange": "NasdaqGS"},
+        {"ticker": "H", "valid_from": DAYS[0], "delisted_on": DAYS[35]},
+    )
+    panel = build_panel(prices_of(closes, {}), securities)
+    np.testing.assert_array_equal(panel.delisted_N, [n, 1, 1, 1, n, n, n, n])
+    wealth = dict(zip(panel.tickers_N, panel.wealth_TN.T, strict=True))
+    np.testing.assert_allclose(wealth["B"], [10.0, 11.0, *[8.8] * (n - 2)])
+    np.testing.assert_allclose(wealth["C"], [10.0, 11.0, *[7.7] * (n - 2)])
+    np.testing.assert_allclose(wealth["D"], [10.0, 11.0, *[4.95] * (n - 2)])
+    np.testing.assert_allclose(wealth["E"], [10.0] * (n - 3) + [nan] * 3)
+    np.testing.assert_allclose(wealth["F"][:5], [10.0, 10.0, 10.0, 12.0, 12.0])
+    np.testing.assert_allclose(wealth["G"][3:7], [nan, nan, 10.0, 10.0])
+    assert np.isnan(wealth["H"][-1])
+    assert panel.hazards == (
+        "1 firm(s) have prices that stop more than 10 sessions before the end and no recorded delisting: "
+        "taken as delisted.",
+        "2 delisting(s) have no recorded return: the default is paid (-30%, on Nasdaq -55%).",
+        "2 firm(s) miss the last sessions: their fate and last labels are unknown.",
+    )
+    label = dict(zip(panel.tickers_N, forward_returns(panel, 1, 1).T, strict=True))
+    np.testing.assert_allclose(
+        label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
+    )  # the delisting return, then cash
+    np.testing.assert_allclose(label["E"][n - 6 :], [0.0, nan, nan, nan, nan, nan])
+    np.testing.assert_allclose(label["F"][:3], [0.0, 0.2, 0.0], atol=1e-15)
+    assert np.isnan(label["A"][-2:]).all()
+    assert np.isfinite(label["A"][:-2]).all()
+
+
+def test_groups_follow_their_validity_and_codes_their_first_appearance() -> None:
+    securities = securities_of(
+        {"ticker": "A", "valid_from": DAYS[1], "valid_to": DAYS[3], "industry": "Oil", "sector": "Energy"},
+        {"ticker": "A", "valid_from": DAYS[3], "industry": "Air", "sector": "Transport"},
+        {"ticker": "Z", "valid_from": None, "industry": "Oil", "sector": "Energy"},
+        {"ticker": "elsewhere", "valid_from": DAYS[0], "industry": "Aaa"},
+    )
+    prices = prices_of({"A": [1.0] * 5, "Z": [1.0] * 5}, {})
+    panel = build_panel(prices, securities)
+    assert panel.groups_S == ("Oil", "Air")
+    np.testing.assert_array_equal(panel.group_TN, [[-1, 0], [0, 0], [0, 0], [1, 0], [1, 0]])
+    assert panel.group_TN.dtype == np.int16
+    assert build_panel(prices, securities, group_by="sector").groups_S == ("Energy", "Transport")
+    assert "group" not in build_panel(prices).fields
+
+
+def test_statements_answer_with_the_newest_period_in_its_last_known_version() -> None:
+    def row(period: int, known: int, item: str, value: float | None) -> dict[str, object]:
+        return {
+            "ticker": "A",
+            "period_end": dt.date(2023, 12, period),
+            "known_at": DAYS[known],
+            "item": item,
+            "value": value,
+        }
+
+    fundamentals = pl.DataFrame(
+        [
+            row(1, 1, "net_income", 1.0),
+            row(20, 3, "net_income", 2.0),
+            row(1, 4, "net_income", 9.0),  # an old period restated: the newer one stays
+            row(20, 6, "net_income", 3.0),  # the newest period restated
+            row(28, 7, "net_income", None),  # no value is no statement
+        ]
+    )
+    panel = build_panel(prices_of({"A": [1.0] * 9, "B": [1.0] * 9}, {}), None, fundamentals)
+    np.testing.assert_array_equal(panel.statements["net_income"][:, 0], [nan, 1, 1, 2, 2, 2, 3, 3, 3])
+    assert np.isnan(panel.statements["net_income"][:, 1]).all()
+    assert "statements:net_income" in panel.fields
+
+
+def test_statements_known_between_sessions_count_from_the_next_one() -> None:
+    prices = prices_of({"A": [1.0] * 9}, {}).filter(pl.col("date").is_in(DAYS[:3] + DAYS[6:9]))
+    filed = pl.DataFrame(
+        [{"ticker": "A", "period_end": DAYS[0], "known_at": DAYS[4], "item": "net_income", "value": 5.0}]
+    )
+    panel = build_panel(prices, None, filed)
+    np.testing.assert_array_equal(panel.statements["net_income"][:, 0], [nan, nan, nan, 5, 5, 5])
+
+
+def test_shares_outstanding_are_brought_over_the_splits_after_their_period() -> None:
+    filed = pl.DataFrame(
+        [
+            {
+                "ticker": "A",
+                "period_end": DAYS[2],
+                "known_at": DAYS[4],
+                "item": "shares_outstanding",
+                "value": 10.0,
+            },
+            {
+                "ticker": "A",
+                "period_end": DAYS[6],
+                "known_at": DAYS[8],
+                "item": "shares_outstanding",
+                "value": 21.0,
+            },
+        ]
+    )
+    splits = {("A", t): {"split_ratio": 2.0} for t in (1, 3, 9)}  # before, inside and after the reporting lag
+    panel = build_panel(prices_of({"A": [5.0] * 11}, splits), None, filed)
+    np.testing.assert_array_equal(
+        panel.statements["shares_outstanding"][:, 0], [nan, nan, nan, nan, 20, 20, 20, 20, 21, 42, 42]
+    )
+
+
+def test_unusable_cells_become_unknown_and_are_counted() -> None:
+    prices = prices_of(
+        {"A": [10.0, 10.0, 10.0, 10.0]},
+        {("A", 1): {"open": 0.0}, ("A", 2): {"high": 9.0, "low": 11.0}, ("A", 3): {"close": 0.0}},
+    )
+    panel = build_panel(prices)
+    assert panel.open_TN is not None
+    assert panel.high_TN is not None
+    np.testing.assert_array_equal(np.isnan(panel.open_TN[:, 0]), [False, True, False, True])
+    np.testing.assert_array_equal(np.isnan(panel.high_TN[:, 0]), [False, False, True, True])
+    np.testing.assert_array_equal(np.isnan(panel.close_TN[:, 0]), [False, False, False, True])
+    assert panel.hazards[0] == "1 cell(s) have a high below the low: both taken as unknown."
+    assert panel.hazards[1].startswith("1 cell(s) with a close have no usable open")
+
+
+def test_columns_that_are_null_throughout_are_none_and_arrays_are_read_only() -> None:
+    prices = prices_of({"A": [10.0, 10.0]}, {}).with_columns(volume=pl.lit(None, dtype=pl.Float64))
+    panel = build_panel(prices)
+    assert panel.volume_TN is None
+    assert panel.fields == {"close", "open", "high", "low"}
+    assert (panel.n_sessions, panel.n_firms) == (2, 1)
+    with pytest.raises(ValueError, match="read-only"):
+        panel.close_TN[0, 0] = 1.0
+
+
+def test_rows_in_any_order_give_the_same_panel() -> None:
+    prices = prices_of({"B": [1.0, 2.0, 3.0], "A": [4.0, None, 6.0]}, {})
+    one, other = build_panel(prices), build_panel(prices.sample(fraction=1.0, shuffle=True, seed=3))
+    assert one.tickers_N == ("A", "B")
+    np.testing.assert_array_equal(one.close_TN, other.close_TN)
+    np.testing.assert_array_equal(one.close_TN, [[4, 1], [nan, 2], [6, 3]])
+
+
+def test_bad_prices_are_refused_with_the_cure() -> None:
+    prices = prices_of({"A": [1.0, 2.0]}, {})
+    with pytest.raises(ValueError, match=r"lack the column.*dividend"):
+        build_panel(prices.drop("dividend"))
+    with pytest.raises(ValueError, match="hold A on 2024-01-01 more than once"):
+        build_panel(pl.concat([prices, prices.head(1)]))
+    with pytest.raises(ValueError, match="hold no row"):
+        build_panel(prices.clear())
+    with pytest.raises(ValueError, match="A on 2024-01-01 has split ratio 0"):
+        build_panel(prices.with_columns(split_ratio=pl.lit(0.0)))
+    with pytest.raises(ValueError, match="no close at all"):
+        build_panel(prices.with_columns(close=pl.lit(None, dtype=pl.Float64)))
