@@ -1,0 +1,136 @@
+"""What the simulated market is made of: its settings, its industries and who supplies whom."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass
+
+INDUSTRIES: dict[str, str] = {
+    "Chemicals": "Materials",
+    "Metals": "Materials",
+    "Machinery": "Industrials",
+    "Transport": "Industrials",
+    "Semiconductors": "Technology",
+    "Software": "Technology",
+    "Food": "Consumer",
+    "Retail": "Consumer",
+}
+"""Industry -> sector."""
+
+SUPPLIERS: dict[str, str] = {
+    "Semiconductors": "Chemicals",
+    "Software": "Semiconductors",
+    "Machinery": "Metals",
+    "Transport": "Machinery",
+    "Retail": "Transport",
+    "Food": "Chemicals",
+}
+"""Customer industry -> supplier industry, without circles; Chemicals and Metals buy from nobody."""
+
+REVERSAL_BY_AGE: tuple[float, ...] = (1.0, 0.8, 0.6, 0.45, 0.3)
+"""How much the temporal part reverses an idiosyncratic return 0, 1, ... sessions old."""
+
+REVERSAL_CALM, REVERSAL_TURBULENT = 1.0, 0.1
+"""Price pressure on calm days reverses; moves on turbulent days are news, and nearly all of them stay."""
+
+REVIEW_SESSIONS = 21
+"""Edges and premia are decided anew this often, from what is known at the close of the review session."""
+
+SESSIONS_PER_YEAR = 252
+
+
+@dataclass(frozen=True, slots=True)
+class MarketConfig:
+    """Settings of the simulated market; the defaults are the embedded demo's.
+
+    Attributes
+    ----------
+    start
+        First session, if it is a weekday.
+    sessions
+        Number of sessions; every weekday is one.
+    firms
+        Firms listed at a time, about: who leaves is replaced after 5 to 60 sessions.
+    delay
+        ``mu`` decided at the close of t drives the return from the close of t+delay to that of t+delay+1.
+    temporal_share, peer_share, characteristic_share
+        Shares of the cross-sectional variance of ``mu``; only their ratios count, and 0 leaves a part out.
+    truth_ic
+        Mean within-date correlation of ``mu`` with the returns it drives; 0 plants nothing at all.
+    size_gap
+        An industry leader leads the firms of its industry that it exceeds this many times in size.
+    industry_leaders
+        How many of an industry's largest firms can lead.
+    hidden_share
+        Share of firms that also follow one firm that no feature points to.
+    market_volatility, idiosyncratic_volatility
+        Standard deviations of daily returns: long-run of the market, and of a typical firm's own part.
+    delistings_per_year, halts_per_year
+        Expected number per firm and year.
+    restated_share
+        Share of statements that are restated 60 to 200 days after they were first known.
+    bad_ticks
+        Rows of ``prices`` that break the contract: half a negative close, half a high below the low.
+
+    Raises
+    ------
+    ValueError
+        Naming the setting that cannot work, its value and what is allowed.
+    """
+
+    start: dt.date = dt.date(2014, 1, 2)
+    sessions: int = 1600
+    firms: int = 120
+    delay: int = 0
+    temporal_share: float = 0.3
+    peer_share: float = 0.5
+    characteristic_share: float = 0.2
+    truth_ic: float = 0.08
+    size_gap: float = 2.0
+    industry_leaders: int = 2
+    hidden_share: float = 0.1
+    market_volatility: float = 0.009
+    idiosyncratic_volatility: float = 0.018
+    delistings_per_year: float = 0.06
+    halts_per_year: float = 0.1
+    restated_share: float = 0.05
+    bad_ticks: int = 12
+
+    def __post_init__(self) -> None:
+        inf = math.inf
+        allowed: dict[str, tuple[float, float]] = {
+            "sessions": (2 * REVIEW_SESSIONS, inf),
+            "firms": (2 * len(INDUSTRIES), 2000),
+            "delay": (0, REVIEW_SESSIONS),
+            "temporal_share": (0, inf),
+            "peer_share": (0, inf),
+            "characteristic_share": (0, inf),
+            "truth_ic": (0, 0.5),
+            "size_gap": (1, inf),
+            "industry_leaders": (1, inf),
+            "hidden_share": (0, 1),
+            "market_volatility": (0, 0.05),
+            "idiosyncratic_volatility": (0.001, 0.05),
+            "delistings_per_year": (0, 2),
+            "halts_per_year": (0, 20),
+            "restated_share": (0, 1),
+            "bad_ticks": (0, self.sessions * self.firms // 100),
+        }
+        for name, (low, high) in allowed.items():
+            value = getattr(self, name)
+            if not low <= value <= high or math.isinf(value):
+                limit = f"between {low} and {high:g}" if high < inf else f"of at least {low}"
+                msg = f"The simulated market's {name} is {value}; give a value {limit}."
+                raise ValueError(msg)
+        if sum(self.shares) <= 0:
+            msg = (
+                "The simulated market's temporal_share, peer_share and characteristic_share are all 0; "
+                "give one of them a positive value, or set truth_ic to 0 to plant nothing."
+            )
+            raise ValueError(msg)
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """Temporal, peer and characteristic share, as given."""
+        return (self.temporal_share, self.peer_share, self.characteristic_share)
