@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from models.batch import Batch, PanelTensors
-from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_tensor
+from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_no_others, require_tensor
 from models.rank_ic import mean_rank_ic
 from models.spec import Shape
 
@@ -75,10 +75,7 @@ class FixedRule(Baseline):
 
     def load(self, tensors: Tensors) -> None:
         """Nothing to take back."""
-        if tensors:
-            raise ValueError(
-                f"The stored rule has a tensor {sorted(tensors)[0]!r} where it needs none: fit it again."
-            )
+        require_no_others(tensors, (), type(self).__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class ReversalConfig:
         Name or column of the last session's return among the characteristics.
     """
 
-    characteristic: str | int = "return_1d"
+    characteristic: str | int = "return_1"
 
 
 class Reversal(FixedRule):
@@ -209,6 +206,7 @@ class Ridge(Baseline):
 
     def load(self, tensors: Tensors) -> None:
         """Coefficients and intercept."""
+        require_no_others(tensors, ("coefficient_F", "intercept"), "ridge")
         self.coefficient_F = require_tensor(tensors, "coefficient_F", np.float64, self.coefficient_F.shape)
         self.intercept = float(require_tensor(tensors, "intercept", np.float64, (1,))[0])
 

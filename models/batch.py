@@ -173,6 +173,8 @@ class PanelTensors:
                     f"{name} has shape {array.shape} but mask_TN has {mask.shape}: "
                     "pass arrays over the same sessions and firms."
                 )
+            if np.isinf(array).any():
+                raise ValueError(f"{name} holds infinite values: clip them, or set them to NaN (unknown).")
         highest = int(group.max(initial=0))
         total = highest + 1 if n_groups is None else n_groups + 1
         if highest >= total or int(group.min(initial=0)) < 0:

@@ -22,6 +22,7 @@ from models.fitted import (
     FloatArray32,
     IntArray,
     Tensors,
+    require_no_others,
     require_same_shape,
     require_tensor,
 )
@@ -171,12 +172,7 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
         model.load(state.tensors)
         return BaselineFitted(name, options, shape, history, model)
     wanted = model.state_dict()
-    superfluous = sorted(set(state.tensors) - set(wanted))
-    if superfluous:
-        raise ValueError(
-            f"The stored model has a tensor {superfluous[0]!r} that {name} does not know: "
-            "fit it again, or restore its files from a backup."
-        )
+    require_no_others(state.tensors, wanted, name)
     model.load_state_dict(
         {
             key: torch.from_numpy(require_tensor(state.tensors, key, np.float32, tuple(value.shape)).copy())
@@ -193,7 +189,7 @@ def _with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -
         raise ValueError(
             f"The {part} dates run from {dates.min()} to {dates.max()} but the panel has {sessions} sessions."
         )
-    at = torch.as_tensor(dates, device=data.device)
+    at = torch.tensor(dates, device=data.device)
     known_D = (data.mask_TN[at] & data.target_TN[at].isfinite()).sum(dim=1) >= fewest
     kept: IntArray = dates[known_D.cpu().numpy()]
     if not kept.size:

@@ -6,7 +6,7 @@ Legend: N firms of the panel, D dates asked for.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -94,8 +94,9 @@ class Fitted(ABC):
             When ``data`` has another shape than the model was fitted for.
         """
         require_same_shape(self.shape, data.shape, self.name)
+        dates = np.ascontiguousarray(dates, dtype=np.int64)
         out_DN = np.full((len(dates), data.mask_TN.shape[1]), np.nan, dtype=np.float32)
-        present_D = data.mask_TN[torch.as_tensor(dates, device=data.device)].any(dim=1).tolist()
+        present_D = data.mask_TN[torch.tensor(dates, device=data.device)].any(dim=1).tolist()
         for row, date in enumerate(dates):
             if present_D[row]:
                 batch = data.batch(torch.tensor([int(date)]))
@@ -129,6 +130,16 @@ def require_same_shape(fitted: Shape, given: Shape, name: str) -> None:
                 f"Model {name} needs {field} {getattr(fitted, field)} but the data has "
                 f"{getattr(given, field)}: build the data with the same features, window and groups."
             )
+
+
+def require_no_others(tensors: Tensors, known: Iterable[str], name: str) -> None:
+    """Refuse stored arrays that a model does not know."""
+    others = sorted(set(tensors) - set(known))
+    if others:
+        raise ValueError(
+            f"The stored model has a tensor {others[0]!r} that {name} does not know: "
+            "fit it again, or restore its files from a backup."
+        )
 
 
 def require_tensor(

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.baselines import Array64, Baseline, OnEpoch, known_cells
 from models.batch import Batch, PanelTensors
-from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_tensor
+from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_no_others, require_tensor
 from models.rank_ic import mean_rank_ic
 from models.spec import Shape
 
@@ -144,6 +144,7 @@ class LightGBM(Baseline):
         """Parse the text again."""
         import lightgbm as lgb  # heavy, and not needed to import models
 
+        require_no_others(tensors, ("text", "scale"), "lightgbm")
         text = require_tensor(tensors, "text", np.uint8, (-1,)).tobytes()
         self._scale = float(require_tensor(tensors, "scale", np.float64, (1,))[0])
         try:

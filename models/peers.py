@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from models.attention import attention, attention_weights, join_heads, split_heads
 from models.batch import Batch, Cut
+from models.forecaster import zero_linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,10 @@ class PeerLayer(nn.Module):
     ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j]`` over the firms j != i of the date, and a
     null key with value 0 on which a firm can rest; ``W_Q != W_K``, so i->j differs from j->i.
     ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then
-    ``h_i += W_2 GELU(W_1 LN(h_i))``.  The output projections start at 0: at first, nobody has peers.
+    ``h_i += W_2 GELU(W_1 LN(h_i))``.  What peers say also reaches the forecast directly, as
+    ``u . sum_j softmax_j(logit_ij) v_j``: with only W_O and a head behind it, three matrices would
+    have to grow together before any gradient says whom to listen to, and a daily IC of a few
+    percent never gets them there.  W_O, W_2 and u start at 0: at first, nobody has peers.
     """
 
     def __init__(self, sizes: PeerSizes) -> None:
@@ -48,32 +52,33 @@ class PeerLayer(nn.Module):
         self.key = nn.Linear(sizes.identity, width)
         self.value = nn.Linear(width, width)
         self.recent = nn.Linear(sizes.recent, width, bias=False) if sizes.recent else None
-        self.output = nn.Linear(width, width)
+        self.output = zero_linear(width, width)
+        self.readout = zero_linear(width, 1)
         self.null_key_HD = nn.Parameter(torch.zeros(heads, width // heads))
         self.group_bias_HSS = (
             nn.Parameter(torch.zeros(heads, sizes.n_groups, sizes.n_groups)) if sizes.n_groups else None
         )
         self.forward_norm = nn.LayerNorm(width)
         self.forward_in = nn.Linear(width, 4 * width)
-        self.forward_out = nn.Linear(4 * width, width)
-        for layer in (self.output, self.forward_out):
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
+        self.forward_out = zero_linear(4 * width, width)
 
     def forward(
         self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor, keep_B1NK: Tensor
-    ) -> Tensor:
-        """One round of messages; ``keep_B1NK`` comes from :func:`peer_keep`."""
+    ) -> tuple[Tensor, Tensor]:
+        """One round of messages; ``keep_B1NK`` comes from :func:`peer_keep`.
+
+        Returns the new tokens [B, N, D] and what the messages add to the forecast, [B, N, 1].
+        """
         q, k, v, scale = self._project(h_BND, identity_BNE, recent_BNR, s_BN)
         return self._receive(h_BND, attention(q, k, v, keep=keep_B1NK, scale=scale))
 
     def explicit(
         self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor, keep_B1NK: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The same, with the weights [B, H, N, K]; the last key is the null key."""
         q, k, v, scale = self._project(h_BND, identity_BNE, recent_BNR, s_BN)
         weights_BHNK = attention_weights(q, k, keep=keep_B1NK, scale=scale)
-        return self._receive(h_BND, weights_BHNK @ v), weights_BHNK
+        return *self._receive(h_BND, weights_BHNK @ v), weights_BHNK
 
     def _project(
         self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor
@@ -99,10 +104,11 @@ class PeerLayer(nn.Module):
             k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
         return q_BHNd, k_BHKd, v_BHKd, scale
 
-    def _receive(self, h_BND: Tensor, message_BHNd: Tensor) -> Tensor:
-        h_BND = h_BND + self.dropout(self.output(join_heads(message_BHNd)))
+    def _receive(self, h_BND: Tensor, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
+        message_BND = join_heads(message_BHNd)
+        h_BND = h_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
-        return h_BND + self.dropout(self.forward_out(hidden))  # type: ignore[no-any-return]
+        return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)
 
 
 def peer_keep(batch: Batch, cut: Cut | None) -> Tensor:

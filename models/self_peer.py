@@ -50,7 +50,7 @@ class SelfPeerConfig:
 
 
 class SelfPeer(Forecaster):
-    """``h^0 = W [z, e_group]``; L layers of peers; ``y = w . z + v . LN(h^L)``.
+    """``h^0 = W [z, e_group]``; L layers of peers; ``y = w . z + v . LN(h^L) + u . messages``.
 
     With no peers the layers are a residual MLP over the firm's own characteristics, so the peers
     only ever add to what an MLP can say.  Queries and keys come from the layer's own tokens.
@@ -83,10 +83,12 @@ class SelfPeer(Forecaster):
     def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
         keep_B1NK = peer_keep(batch, cut)
+        y_BN1 = self.skip(batch.z_BNF)
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND = layer(h_BND, layer.norm(h_BND), None, batch.s_BN, keep_B1NK)
-        return self.scaled((self.head(self.norm(h_BND)) + self.skip(batch.z_BNF))[..., 0], batch)
+            h_BND, heard_BN1 = layer(h_BND, layer.norm(h_BND), None, batch.s_BN, keep_B1NK)
+            y_BN1 = y_BN1 + heard_BN1
+        return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
     def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
         """Weights of the peers."""
@@ -94,6 +96,6 @@ class SelfPeer(Forecaster):
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND, weights = layer.explicit(h_BND, layer.norm(h_BND), None, batch.s_BN, keep_B1NK)
+            h_BND, _, weights = layer.explicit(h_BND, layer.norm(h_BND), None, batch.s_BN, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))

@@ -86,7 +86,7 @@ class TemporalPeerConfig:
 
 
 class TemporalPeer(Forecaster):
-    """``h^0 = encode(window) + W_I [z, e_group]``; L layers of peers; ``y = w . [z, r] + v . LN(h^L)``.
+    """``y = w . [z, r] + u . messages + v . LN(h^L)``, from ``h^0 = encode(window) + W_I [z, e_group]``.
 
     ``r`` is the window's last days, flattened.  The values that peers send are
     ``W_V LN(h) + W_R r``: a leader's shock of the last days reaches its followers along one linear
@@ -128,11 +128,13 @@ class TemporalPeer(Forecaster):
     def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
+        y_BN1 = self.skip(torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND = layer(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN, keep_B1NK)
-        skip_BN1 = self.skip(torch.cat((batch.z_BNF, r_BNR), dim=-1))
-        return self.scaled((self.head(self.norm(h_BND)) + skip_BN1)[..., 0], batch)
+            searched = self._searched(layer, h_BND, batch)
+            h_BND, heard_BN1 = layer(h_BND, searched, r_BNR, batch.s_BN, keep_B1NK)
+            y_BN1 = y_BN1 + heard_BN1
+        return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
     def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""
@@ -142,7 +144,7 @@ class TemporalPeer(Forecaster):
         for module in self.layers:
             layer = cast("PeerLayer", module)
             searched = self._searched(layer, h_BND, batch)
-            h_BND, weights = layer.explicit(h_BND, searched, r_BNR, batch.s_BN, keep_B1NK)
+            h_BND, _, weights = layer.explicit(h_BND, searched, r_BNR, batch.s_BN, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(
             days_BNW=day_weights(self.encoder, batch, cut), peers_BLHNN=torch.stack(maps, dim=1)

@@ -137,7 +137,7 @@ class Trainer:
             valid_ic = mean_rank_ic(zip(forecast(valid), valid_DN, strict=True))
             if not math.isfinite(valid_ic):
                 raise Diverged(
-                    f"Epoch {epoch} has no validation rank IC: forecasts are not finite, or targets constant; "
+                    f"Epoch {epoch} has no validation rank IC: forecasts not finite, or targets constant; "
                     f"lower lr (it is {config.lr:g}), or look at the validation dates."
                 )
             lr = float(schedule.get_last_lr()[0])

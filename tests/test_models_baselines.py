@@ -1,0 +1,127 @@
+"""Baselines against scikit-learn and by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge as SklearnRidge
+
+from models.batch import PanelTensors
+from models.fit import FitConfig, fit
+from models.rank_ic import mean_rank_ic
+
+T, N, F = 60, 30, 4
+TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)
+
+
+def panel(seed: int = 0, noise: float = 2.0) -> PanelTensors:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(T, N, F)) + 0.3
+    target = 0.02 * (z @ [1.0, -0.5, 0.0, 0.2] + (z[..., 0] > 0.3) * (z[..., 2] > 0.3)) + 0.005
+    target = target + 0.02 * noise * rng.normal(size=(T, N))
+    target[rng.random((T, N)) < 0.1] = np.nan
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(T, N, 1)),
+        characteristics_TNF=z,
+        mask_TN=rng.random((T, N)) < 0.8,
+        group_TN=np.zeros((T, N), dtype=int),
+        target_TN=target,
+        window=2,
+        characteristic_names=("return_1", "b", "c", "d"),
+    )
+
+
+def cells(data: PanelTensors, dates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    known = (data.mask_TN & data.target_TN.isfinite()).numpy()[dates]
+    z, y = data.characteristics_TNF.numpy()[dates][known], data.target_TN.numpy()[dates][known]
+    return z.astype(np.float64), y.astype(np.float64)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 0.1, 10.0])
+def test_ridge_equals_sklearn(alpha: float) -> None:
+    data = panel()
+    ours = fit("ridge", {"alphas": [alpha]}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    z, y = cells(data, TRAIN)
+    theirs = SklearnRidge(alpha=alpha * len(y)).fit(z, y)
+    tensors = ours.state().tensors
+    np.testing.assert_allclose(tensors["coefficient_F"], theirs.coef_, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(tensors["intercept"], theirs.intercept_, rtol=0, atol=1e-12)
+    got = ours.forecast(data, TEST)
+    mask = data.mask_TN.numpy()[TEST]
+    want = theirs.predict(data.characteristics_TNF.numpy()[TEST][mask].astype(np.float64))
+    np.testing.assert_allclose(got[mask], want, rtol=0, atol=1e-8)
+    residual = y - theirs.predict(z)
+    assert ours.history[0].train_loss == pytest.approx(residual.var() / y.var(), rel=1e-9)
+
+
+def test_ridge_takes_the_penalty_with_the_best_validation_rank_ic() -> None:
+    data = panel(noise=20.0)
+    alphas = [1e-4, 1e-2, 0.3, 1.0, 3.0, 100.0]
+    ours = fit("ridge", {"alphas": alphas}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    z, y = cells(data, TRAIN)
+    ics = []
+    for alpha in alphas:
+        theirs = SklearnRidge(alpha=alpha * len(y)).fit(z, y)
+        ics.append(
+            mean_rank_ic((theirs.predict(a), b) for a, b in (cells(data, np.array([t])) for t in VALID))
+        )
+    assert [record.valid_rank_ic for record in ours.history] == pytest.approx(ics, abs=1e-9)
+    best = SklearnRidge(alpha=alphas[int(np.argmax(ics))] * len(y)).fit(z, y)
+    np.testing.assert_allclose(ours.state().tensors["coefficient_F"], best.coef_, rtol=0, atol=1e-10)
+    assert len(set(ics)) > 1
+
+
+def test_zero_and_reversal_are_what_they_say() -> None:
+    data = panel()
+    mask = data.mask_TN.numpy()[TEST]
+    zero = fit("zero", {}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+    assert (zero.forecast(data, TEST)[mask] == 0).all()
+    assert zero.history[0].valid_rank_ic == 0.0
+    for option in ("return_1", 0):
+        model = fit(
+            "reversal",
+            {"characteristic": option},
+            data,
+            data.shape,
+            TRAIN,
+            VALID,
+            fit_config=FitConfig(),
+            seed=0,
+        )
+        np.testing.assert_array_equal(
+            model.forecast(data, TEST)[mask], -data.characteristics_TNF.numpy()[TEST][mask][:, 0]
+        )
+    target = data.target_TN.numpy()[VALID]
+    want = mean_rank_ic(zip(model.forecast(data, VALID), target, strict=True))
+    assert model.history[0].valid_rank_ic == pytest.approx(want, abs=1e-12)
+    assert want < -0.1
+
+
+def test_lightgbm_learns_keeps_its_best_round_and_does_not_depend_on_threads() -> None:
+    data = panel(noise=0.5)
+    options = {
+        "min_data_in_leaf": 20,
+        "rounds": 60,
+        "evaluate_every": 5,
+        "patience": 3,
+        "learning_rate": 0.1,
+    }
+
+    def run(**more: int) -> object:
+        return fit(
+            "lightgbm", {**options, **more}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0
+        )
+
+    model = run()
+    ics = [record.valid_rank_ic for record in model.history]
+    best = int(np.argmax(ics))
+    assert ics[best] > 0.6
+    assert len(ics) in (best + 4, 12)
+    target = data.target_TN.numpy()
+    again = mean_rank_ic(zip(model.forecast(data, VALID), target[VALID], strict=True))
+    assert again == pytest.approx(ics[best], abs=1e-6)
+    out = mean_rank_ic(zip(model.forecast(data, TEST), target[TEST], strict=True))
+    assert out > 0.6
+    np.testing.assert_array_equal(run(num_threads=2).forecast(data, TEST), model.forecast(data, TEST))
+    scale = np.nanstd(model.forecast(data, TEST)) / np.nanstd(target[TEST])
+    assert 0.5 < scale < 1.2

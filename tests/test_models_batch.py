@@ -1,0 +1,94 @@
+"""Batches against plain indexing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.batch import PanelTensors
+from models.spec import Shape, parse_config
+from models.temporal_peer import TemporalPeerConfig
+
+T, N, C, F, W = 12, 6, 3, 2, 4
+
+
+def arrays(seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    mask = rng.random((T, N)) < 0.6
+    mask[:, 0] = False
+    mask[:, 1] = True
+    return {
+        "channels_TNC": rng.normal(size=(T, N, C)).astype(np.float32),
+        "characteristics_TNF": rng.normal(size=(T, N, F)).astype(np.float32),
+        "mask_TN": mask,
+        "group_TN": rng.integers(-1, 3, size=(T, N)),
+        "target_TN": np.where(rng.random((T, N)) < 0.2, np.nan, rng.normal(size=(T, N))).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("dates", [[7], [11, 3, 5], [0, 2]])
+def test_batch_holds_the_windows_and_cross_sections_of_its_dates(dates: list[int]) -> None:
+    given = arrays()
+    batch = PanelTensors.from_arrays(**given, window=W, n_groups=3).batch(torch.tensor(dates))
+    firms = [n for n in range(N) if given["mask_TN"][dates, n].any()]
+    assert batch.firms_N.tolist() == firms
+    assert 0 not in firms
+    for b, t in enumerate(dates):
+        for i, n in enumerate(firms):
+            padding = np.zeros((max(0, W - 1 - t), C), dtype=np.float32)
+            window = np.concatenate([padding, given["channels_TNC"][max(0, t - W + 1) : t + 1, n]])
+            np.testing.assert_array_equal(batch.x_BNWC[b, i].numpy(), window)
+        np.testing.assert_array_equal(batch.z_BNF[b].numpy(), given["characteristics_TNF"][t][firms])
+        np.testing.assert_array_equal(batch.m_BN[b].numpy(), given["mask_TN"][t][firms])
+        np.testing.assert_array_equal(batch.s_BN[b].numpy(), given["group_TN"][t][firms] + 1)
+        np.testing.assert_array_equal(batch.y_BN[b].numpy(), given["target_TN"][t][firms])
+
+
+def test_unknown_features_become_their_centre() -> None:
+    given = arrays()
+    given["channels_TNC"][7, 1, 0] = np.nan
+    given["characteristics_TNF"][7, 1, 1] = np.nan
+    batch = PanelTensors.from_arrays(**given, window=W).batch(torch.tensor([7]))
+    at = batch.firms_N.tolist().index(1)
+    assert batch.x_BNWC[0, at, -1, 0] == 0
+    assert batch.z_BNF[0, at, 1] == 0
+    assert batch.x_BNWC.isfinite().all()
+
+
+def test_a_date_without_a_universe_is_refused() -> None:
+    given = arrays()
+    given["mask_TN"][4] = False
+    with pytest.raises(ValueError, match=r"No firm is in the universe at sessions \[4\]"):
+        PanelTensors.from_arrays(**given, window=W).batch(torch.tensor([4]))
+
+
+def test_arrays_that_disagree_are_refused() -> None:
+    given = arrays()
+    with pytest.raises(ValueError, match="target_TN has shape"):
+        PanelTensors.from_arrays(**{**given, "target_TN": given["target_TN"][:-1]}, window=W)
+    with pytest.raises(ValueError, match="group_TN holds codes"):
+        PanelTensors.from_arrays(**given, window=W, n_groups=1)
+    with pytest.raises(ValueError, match="channels_TNC holds infinite values"):
+        PanelTensors.from_arrays(**{**given, "channels_TNC": np.full((T, N, C), np.inf)}, window=W)
+    with pytest.raises(ValueError, match="window is 0"):
+        PanelTensors.from_arrays(**given, window=0)
+
+
+def test_shape_counts_the_unknown_group_and_checks_names() -> None:
+    data = PanelTensors.from_arrays(**arrays(), window=W, n_groups=3, characteristic_names=("a", "b"))
+    assert data.shape == Shape(C, F, W, 4, ("a", "b"))
+    with pytest.raises(ValueError, match="1 characteristic names"):
+        Shape(C, F, W, 4, ("a",))
+
+
+def test_options_are_parsed_and_unknown_ones_refused_with_the_allowed() -> None:
+    assert parse_config(TemporalPeerConfig, {"width": 8, "heads": 2}, "temporal_peer").width == 8
+    with pytest.raises(ValueError, match=r"temporal_peer has no option 'widht': allowed are width, heads"):
+        parse_config(TemporalPeerConfig, {"widht": 8}, "temporal_peer")
+    with pytest.raises(ValueError, match="keys_from is 'name': choose one of identity, token"):
+        parse_config(TemporalPeerConfig, {"keys_from": "name"}, "temporal_peer")
+    with pytest.raises(ValueError, match="multiple of 4"):
+        parse_config(TemporalPeerConfig, {"width": 30}, "temporal_peer")

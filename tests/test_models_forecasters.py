@@ -1,0 +1,282 @@
+"""What every neural forecaster must keep: firms in any order, absent firms, cuts, attention maps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.batch import Batch, Cut, PanelTensors
+from models.encoder import DayEncoder, EncoderConfig, encode_present
+from models.forecaster import Forecaster
+from models.registry import MODELS
+from models.self_peer import SelfPeer
+from models.spec import parse_config
+from models.temporal_peer import TemporalPeer
+
+T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
+NEURAL: list[tuple[str, dict[str, Any]]] = [
+    ("temporal_transformer", {"width": 8, "heads": 2}),
+    (
+        "temporal_transformer",
+        {"width": 8, "heads": 2, "pooling": "mean", "causal": True, "positions": "rotary"},
+    ),
+    (
+        "temporal_transformer",
+        {"width": 8, "heads": 2, "positions": "sinusoidal", "use_characteristics": False},
+    ),
+    ("temporal_transformer", {"width": 8, "heads": 2, "positions": "none", "causal": True}),
+    ("self_peer", {"width": 8, "heads": 2}),
+    ("self_peer", {"width": 8, "heads": 2, "layers": 1, "group_bias": False}),
+    ("temporal_peer", {"width": 8, "heads": 2}),
+    ("temporal_peer", {"width": 8, "heads": 2, "peer_layers": 2, "keys_from": "token", "pooling": "mean"}),
+]
+PEERS = [case for case in NEURAL if "peer" in case[0]]
+
+
+def panel(seed: int = 0) -> PanelTensors:
+    rng = np.random.default_rng(seed)
+    mask = rng.random((T, N)) < 0.8
+    mask[:, 3] = False
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(T, N, C)),
+        characteristics_TNF=rng.normal(size=(T, N, F)),
+        mask_TN=mask,
+        group_TN=rng.integers(-1, S, size=(T, N)),
+        target_TN=rng.normal(size=(T, N)),
+        window=W,
+        n_groups=S,
+    )
+
+
+def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
+    """Build a model in eval mode with every weight random, so that no zero start hides a path."""
+    name, options = case
+    entry = MODELS[name]
+    torch.manual_seed(seed)
+    module = entry.build(parse_config(entry.config, options, name), panel().shape)
+    assert isinstance(module, Forecaster)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return module.eval()
+
+
+def take(batch: Batch, firms: Tensor) -> Batch:
+    return Batch(
+        **{
+            field.name: getattr(batch, field.name)[:, firms]
+            for field in dataclasses.fields(Batch)
+            if field.name != "firms_N"
+        },
+        firms_N=batch.firms_N[firms],
+    )
+
+
+def peer_cut(batch: Batch, *cut_firms: int) -> Cut:
+    keep = torch.ones_like(batch.m_BN)
+    keep[:, list(cut_firms)] = False
+    return Cut(peers_keep_BN=keep)
+
+
+@pytest.mark.parametrize("case", NEURAL)
+def test_firms_in_another_order_get_the_same_forecasts(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
+    want, got = module(batch)[:, order], module(take(batch, order))
+    assert want.std() > 0.1
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", NEURAL)
+def test_an_absent_firm_changes_nothing_and_is_forecast_as_zero(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    absent = ~batch.m_BN
+    assert absent.any()
+    noisy = dataclasses.replace(
+        batch,
+        x_BNWC=torch.where(absent[:, :, None, None], 1e3, batch.x_BNWC),
+        z_BNF=torch.where(absent[:, :, None], -1e3, batch.z_BNF),
+        s_BN=torch.where(absent, 0, batch.s_BN),
+    )
+    want = module(batch)
+    assert (want[absent] == 0).all()
+    assert (want[batch.m_BN] != 0).all()
+    torch.testing.assert_close(module(noisy), want, rtol=0, atol=2e-6)
+    present = batch.m_BN[0].nonzero().squeeze(1)
+    alone = panel().batch(torch.tensor([8]))
+    torch.testing.assert_close(module(alone)[0], want[0, present], rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", NEURAL)
+def test_peers_matter_where_they_should_and_never_by_a_firms_own_key(
+    case: tuple[str, dict[str, Any]],
+) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8]))
+    want = module(batch)
+    changed = dataclasses.replace(batch, z_BNF=batch.z_BNF.clone(), x_BNWC=batch.x_BNWC.clone())
+    changed.z_BNF[0, 2] += 1.0
+    changed.x_BNWC[0, 2] += 1.0
+    others = torch.arange(want.shape[1]) != 2
+    moved = (module(changed) - want)[0].abs()
+    assert moved[2] > 1e-4
+    if module.uses_peers:
+        assert (moved[others] > 1e-5).all()
+    else:
+        assert (moved[others] < 2e-6).all()
+
+
+@pytest.mark.parametrize("case", PEERS)
+def test_a_cut_peer_no_longer_moves_the_others_and_forecasts_as_if_it_were_not_there(
+    case: tuple[str, dict[str, Any]],
+) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8]))
+    cut = peer_cut(batch, 2)
+    rest = torch.tensor([n for n in range(batch.firms_N.numel()) if n != 2])
+    torch.testing.assert_close(module(batch, cut)[:, rest], module(take(batch, rest)), rtol=0, atol=2e-6)
+    assert not torch.allclose(module(batch, cut)[:, rest], module(batch)[:, rest], atol=1e-5)
+    if len([m for m in module.modules() if type(m).__name__ == "PeerLayer"]) == 1:
+        # one layer: its own forecast hears the others as before
+        torch.testing.assert_close(module(batch, cut)[:, 2], module(batch)[:, 2], rtol=0, atol=2e-6)
+    everyone = Cut(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
+    assert alone.isfinite().all()
+    torch.testing.assert_close(module(batch, everyone), alone, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", NEURAL)
+def test_a_cut_day_leaves_no_trace(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    for day in (0, W - 1):
+        keep = torch.ones(2, W, dtype=torch.bool)
+        keep[:, day] = False
+        cut = Cut(days_keep_BW=keep)
+        changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
+        changed.x_BNWC[:, :, day] += 3.0
+        torch.testing.assert_close(module(changed, cut), module(batch, cut), rtol=0, atol=2e-6)
+        if case[0] != "self_peer":
+            assert not torch.allclose(module(changed), module(batch), atol=1e-4)
+    none = Cut(days_keep_BW=torch.zeros(2, W, dtype=torch.bool))
+    assert module(batch, none).isfinite().all()
+    everything = Cut(torch.ones(2, W, dtype=torch.bool), torch.ones_like(batch.m_BN))
+    torch.testing.assert_close(module(batch, everything), module(batch), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("case", NEURAL)
+def test_forward_is_mix_of_embed(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    cut = peer_cut(batch, 1)
+    assert torch.equal(module.mix(module.embed(batch, cut), batch, cut), module(batch, cut))
+
+
+@pytest.mark.parametrize("case", NEURAL)
+def test_attention_maps_are_weights_over_the_days_and_the_other_firms(
+    case: tuple[str, dict[str, Any]],
+) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    maps = module.attention(batch, peer_cut(batch, 1))
+    if case[0] == "self_peer":
+        assert maps.days_BNW is None
+    else:
+        assert maps.days_BNW is not None
+        torch.testing.assert_close(maps.days_BNW.sum(-1), batch.m_BN.float())
+    if not module.uses_peers:
+        assert maps.peers_BLHNN is None
+        return
+    assert maps.peers_BLHNN is not None
+    n = batch.firms_N.numel()
+    assert maps.peers_BLHNN.shape[-2:] == (n, n)
+    assert (maps.peers_BLHNN.diagonal(dim1=-2, dim2=-1) == 0).all()
+    assert (maps.peers_BLHNN[..., 1] == 0).all()
+    assert (
+        maps.peers_BLHNN.transpose(-1, -2)[~batch.m_BN[:, None, None].expand_as(maps.peers_BLHNN[..., 0])]
+        == 0
+    ).all()
+    total = maps.peers_BLHNN.sum(-1)
+    assert (total > 0.01).all()
+    assert (total < 1).all()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
+    case = ("self_peer", {"width": 8, "heads": 2, "layers": layers})
+    module = build(case).double()
+    assert isinstance(module, SelfPeer)
+    batch = panel().batch(torch.tensor([8]))
+    batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double())
+    h = module.embed(batch)[0]
+    s, heard = batch.s_BN[0], torch.zeros(h.shape[0], 1, dtype=torch.float64)
+    for layer in module.layers:
+        normed = layer.norm(h)
+        new, direct = [], []
+        for i in range(h.shape[0]):
+            heads = []
+            for a in range(2):
+                part = slice(4 * a, 4 * a + 4)
+                q = layer.query(normed[i])[part]
+                logits = [
+                    q @ layer.key(normed[j])[part] / 2.0 + layer.group_bias_HSS[a, s[i], s[j]]
+                    for j in range(h.shape[0])
+                    if j != i
+                ] + [q @ layer.null_key_HD[a] / 2.0]
+                weights = torch.softmax(torch.stack(logits), 0)
+                values = [layer.value(normed[j])[part] for j in range(h.shape[0]) if j != i]
+                heads.append(sum(w * v for w, v in zip(weights[:-1], values, strict=True)))
+            message = torch.cat(heads)
+            direct.append(layer.readout(message))
+            out = h[i] + layer.output(message)
+            hidden = torch.nn.functional.gelu(layer.forward_in(layer.forward_norm(out)))
+            new.append(out + layer.forward_out(hidden))
+        h, heard = torch.stack(new), heard + torch.stack(direct)
+    want = (module.head(module.norm(h)) + module.skip(batch.z_BNF[0]) + heard)[:, 0]
+    torch.testing.assert_close(module(batch)[0], want.float(), rtol=0, atol=1e-6)
+
+
+def test_temporal_peer_starts_as_its_linear_skip() -> None:
+    entry = MODELS["temporal_peer"]
+    module = entry.build(entry.config(width=8, heads=2, dropout=0.0), panel().shape)
+    assert isinstance(module, TemporalPeer)
+    batch = panel().batch(torch.tensor([8]))
+    assert (module(batch) == 0).all()
+    with torch.no_grad():
+        module.skip.weight.normal_()
+    recent = batch.x_BNWC[:, :, -3:].flatten(2)
+    want = torch.cat((batch.z_BNF, recent), -1) @ module.skip.weight[0]
+    torch.testing.assert_close(module(batch), want, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary"])
+def test_causal_encoder_states_do_not_see_later_days(positions: Any) -> None:  # noqa: ANN401  (a Literal)
+    torch.manual_seed(0)
+    encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, True, "mean", 0.0), C, W).eval()
+    seen: list[Tensor] = []
+    encoder.norm.register_forward_hook(lambda _module, _given, out: seen.append(out.detach().clone()))
+    x = torch.randn(5, W, C)
+    later = x.clone()
+    later[:, 3:] += 1.0
+    encoder(x)
+    encoder(later)
+    assert torch.equal(seen[0][:, :3], seen[1][:, :3])
+    assert not torch.allclose(seen[0][:, 3:], seen[1][:, 3:])
+
+
+def test_positions_tell_the_order_of_days() -> None:
+    x = torch.randn(5, W, C, generator=torch.Generator().manual_seed(0))
+    for positions, ordered in (("none", False), ("sinusoidal", True), ("learned", True), ("rotary", True)):
+        torch.manual_seed(0)
+        encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, False, "mean", 0.0), C, W).eval()  # type: ignore[arg-type]
+        moved = (encoder(x) - encoder(x.flip(1))).abs().max()
+        assert (moved > 1e-4) == ordered
+
+
+def test_encoding_only_the_present_equals_encoding_all() -> None:
+    torch.manual_seed(0)
+    encoder = DayEncoder(EncoderConfig(8, 2, 2), C, W).eval()
+    batch = panel().batch(torch.tensor([8, 11]))
+    every = encoder(batch.x_BNWC.flatten(0, 1)).unflatten(0, batch.m_BN.shape)
+    want = torch.where(batch.m_BN[:, :, None], every, 0.0)
+    torch.testing.assert_close(encode_present(encoder, batch, None), want, rtol=0, atol=1e-6)
