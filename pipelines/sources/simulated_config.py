@@ -87,8 +87,8 @@ class MarketConfig:
     peer_share: float = 0.5
     characteristic_share: float = 0.2
     truth_ic: float = 0.08
-    size_gap: float = 2.0
-    industry_leaders: int = 2
+    size_gap: float = 1.5
+    industry_leaders: int = 3
     hidden_share: float = 0.1
     market_volatility: float = 0.009
     idiosyncratic_volatility: float = 0.018

@@ -15,7 +15,7 @@ from pipelines.sources.simulated_firms import BoolArray, Firms, FloatArray
 _TAIL = 6.0  # degrees of freedom of every Student-t
 _GARCH_NEWS, _GARCH_MEMORY = 0.08, 0.90
 _MARKET_DRIFT = 0.0004
-_SECTOR_VOLATILITY, _INDUSTRY_VOLATILITY = 0.004, 0.005
+_SECTOR_VOLATILITY, _INDUSTRY_VOLATILITY = 0.0025, 0.0025
 _TURBULENCE = 3.0  # a turbulent day's standard deviation, in calm ones
 _BECOMES_TURBULENT, _BECOMES_CALM = 0.09, 0.22
 
