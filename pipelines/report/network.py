@@ -1,0 +1,157 @@
+"""The peer network's strongest edges as a drawing: arrows from leader to follower, every firm named."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+import polars as pl
+
+from pipelines.report.theme import BLUE, INK, VERMILION, axis, finish, short
+
+MAX_EDGES = 40
+HEIGHT = 660
+_WIDTH = 760.0  # plotted pixels on a narrow screen: what fits there fits on any wider one
+_INNER_HEIGHT = 540.0
+_LAYOUT_SEED = 7
+_UNKNOWN = "#8a949e"
+
+
+def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> go.Figure:
+    """Draw the ``n_edges`` heaviest edges; blue stays within a group, vermilion crosses groups.
+
+    Positions come from a force layout with a fixed seed, then firms are pushed apart until no two names
+    overlap; distance has no meaning beyond "connected firms are near".
+    """
+    frame = edges.sort("weight", descending=True).head(n_edges)
+    rows = frame.to_dicts()
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for row in rows:
+        graph.add_edge(row["leader"], row["follower"])
+    firms = list(graph.nodes)
+    half_width = np.array([0.5 * (7.2 * min(len(firm), 12) + 12) for firm in firms])
+    place = dict(zip(firms, _place(graph, half_width), strict=True))
+    half = dict(zip(firms, half_width, strict=True))
+    heaviest = max((row["weight"] for row in rows), default=1.0) or 1.0
+    annotations = [_arrow(row, place, half, heaviest) for row in rows]
+    annotations += [_name(firm, place[firm]) for firm in firms]
+    figure = go.Figure()
+    for title, colour, value in (("within a group", BLUE, True), ("across groups", VERMILION, False)):
+        if any(row["same_group"] is value for row in rows):
+            line = {"color": colour, "width": 3}
+            figure.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=line, name=title))
+    figure.add_trace(
+        go.Scatter(
+            x=[place[firm][0] for firm in firms],
+            y=[place[firm][1] for firm in firms],
+            mode="markers",
+            marker={"size": 24, "opacity": 0},
+            text=[
+                f"{short(firm)}: leads {graph.out_degree(firm)}, follows {graph.in_degree(firm)}"
+                for firm in firms
+            ],
+            hovertemplate="%{text}<extra></extra>",
+            showlegend=False,
+        )
+    )
+    frozen = dict.fromkeys(("showgrid", "zeroline", "showline", "showticklabels", "automargin"), False)
+    return finish(
+        figure,
+        f"Peer network of {short(model)}: the {frame.height} strongest edges",
+        HEIGHT,
+        margin={"l": 8, "r": 8, "t": 70, "b": 40},
+        annotations=annotations,
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
+        xaxis=axis("arrows run from leader to follower; place and distance have no unit", **frozen)
+        | {"range": [0, _WIDTH]},
+        yaxis=axis("", **frozen) | {"range": [0, _INNER_HEIGHT]},
+    )
+
+
+def _place(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Give every firm a place in pixels, [n_firms, 2], names clear of each other and of the border."""
+    n = graph.number_of_nodes()
+    if n == 0:
+        return np.zeros((0, 2))
+    ideal = 2.2 / math.sqrt(n)
+    found = nx.spring_layout(graph.to_undirected(), seed=_LAYOUT_SEED, k=ideal, iterations=300)
+    at = np.array([found[firm] for firm in graph.nodes])
+    # ranks keep a crowded middle readable where raw coordinates would let one far firm squeeze the rest
+    rank = np.argsort(np.argsort(at, axis=0), axis=0) / max(n - 1, 1)
+    span = np.ptp(at, axis=0)
+    at = 0.5 * rank + 0.5 * (at - at.min(axis=0)) / np.where(span > 0, span, 1.0)
+    size = np.array([_WIDTH, _INNER_HEIGHT])
+    low = np.stack([half_width + 4, np.full(n, 14.0)], axis=1)
+    at = low + at * (size - 2 * low)
+    for _ in range(400):
+        gap = at[:, None, :] - at[None, :, :]
+        need = np.stack([half_width[:, None] + half_width[None, :] + 14, np.full((n, n), 44.0)], axis=2)
+        over = need - np.abs(gap)
+        np.einsum("iik->ik", over)[:] = -1.0
+        clash = (over > 0).all(axis=2)
+        if not clash.any():
+            break
+        along_x = over[..., 0] < over[..., 1]
+        sign = np.where(
+            gap == 0, np.sign(np.arange(n)[:, None] - np.arange(n)[None, :])[..., None], np.sign(gap)
+        )
+        push = np.stack([along_x, ~along_x], axis=2) * clash[..., None] * sign * over * 0.3
+        at = np.clip(at + push.sum(axis=1), low, size - low)
+    return np.asarray(at, dtype=np.float64)
+
+
+def _arrow(
+    row: dict[str, Any],
+    place: dict[str, npt.NDArray[np.float64]],
+    half: dict[str, float],
+    heaviest: float,
+) -> dict[str, Any]:
+    start, end = place[row["leader"]], place[row["follower"]]
+    colour = _UNKNOWN if row["same_group"] is None else BLUE if row["same_group"] else VERMILION
+    width = 1.0 + 2.5 * row["weight"] / heaviest
+    return {
+        "x": end[0],
+        "y": end[1],
+        "ax": start[0],
+        "ay": start[1],
+        "xref": "x",
+        "yref": "y",
+        "axref": "x",
+        "ayref": "y",
+        "text": "",
+        "showarrow": True,
+        "arrowhead": 2,
+        "arrowsize": max(0.7, 1.6 / width),
+        "arrowwidth": width,
+        "arrowcolor": colour,
+        "opacity": 0.8,
+        "standoff": _clearance(start, end, half[row["follower"]]),
+        "startstandoff": _clearance(end, start, half[row["leader"]]) - 2,
+    }
+
+
+def _clearance(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], half_width: float) -> float:
+    """Pixels from a name's centre to the edge of its box in the direction of an arrow, and a little more."""
+    run, rise = np.abs(end - start) + 1e-9
+    length = math.hypot(run, rise)
+    return float(min(half_width * length / run, 10 * length / rise) + 3)
+
+
+def _name(firm: str, at: npt.NDArray[np.float64]) -> dict[str, Any]:
+    return {
+        "x": at[0],
+        "y": at[1],
+        "xref": "x",
+        "yref": "y",
+        "text": short(firm, 12),
+        "showarrow": False,
+        "font": {"size": 11, "color": INK},
+        "bgcolor": "#ffffff",
+        "bordercolor": "#9aa5b1",
+        "borderwidth": 1,
+        "borderpad": 2,
+    }

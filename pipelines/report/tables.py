@@ -1,0 +1,167 @@
+"""Tables as HTML: sensible digits, units in the headers, numbers right-aligned, names escaped."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from pipelines.report.theme import Style
+
+DASH = "\N{EN DASH}"
+Format = Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: where it comes from, how it is headed and how its values are written.
+
+    ``format`` answers with plain text, which is escaped here. ``group`` heads neighbouring columns together.
+    """
+
+    field: str
+    title: str
+    format: Format
+    numeric: bool = True
+    group: str = ""
+    hint: str = ""
+
+
+def is_unknown(value: object) -> bool:
+    """Whether a cell has no value: None or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def number(digits: int) -> Format:
+    """Write a number with a fixed count of decimals, a true minus and thousands separated."""
+    return lambda value: _minus(f"{value:,.{digits}f}")
+
+
+def percent(digits: int) -> Format:
+    """Write a fraction as per cent, without the sign, which stands in the header."""
+    return lambda value: _minus(f"{100 * value:,.{digits}f}")
+
+
+def significant(digits: int) -> Format:
+    """Write a number of unknown size with exactly so many significant digits."""
+    return lambda value: _minus(f"{value:#.{digits}g}")
+
+
+def plain(digits: int) -> Format:
+    """Write a number of unknown size with at most so many significant digits."""
+    return lambda value: _minus(f"{value:.{digits}g}")
+
+
+def text(value: object) -> str:
+    """Write a value as it is."""
+    return str(value)
+
+
+def neutral_yes_no(value: object) -> str:
+    """Write a truth value of which neither side is better."""
+    return "yes" if value else "no"
+
+
+def yes_no(value: object) -> str:
+    """Write a truth value so that it reads without colour."""
+    return "\N{CHECK MARK} yes" if value else "\N{MULTIPLICATION X} no"
+
+
+def table(
+    frame: pl.DataFrame,
+    columns: Sequence[Column],
+    *,
+    label: str,
+    styles: Mapping[str, Style] | None = None,
+    highlight: str | None = None,
+) -> str:
+    """Build one table.
+
+    Parameters
+    ----------
+    frame
+        Rows in the order to be shown.
+    columns
+        Those to show; fields that the frame lacks, and groups of columns that are unknown throughout, must
+        be left out by the caller.
+    label
+        What the table holds, for readers that do not see it.
+    styles
+        Draws each model's colour before its name in the column ``model``.
+    highlight
+        The model whose rows stand out.
+
+    Returns
+    -------
+    str
+        HTML, every value escaped.
+    """
+    head = _head(columns)
+    body = []
+    for row in frame.iter_rows(named=True):
+        mark = ' class="chosen"' if highlight is not None and row.get("model") == highlight else ""
+        body.append(f"<tr{mark}>{''.join(_cell(row[c.field], c, styles) for c in columns)}</tr>")
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(label)}">'
+        f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def pairs(rows: Mapping[str, str]) -> str:
+    """Build a two-column table of names and values; both are escaped."""
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
+        for name, value in rows.items()
+    )
+    return f'<table class="pairs"><tbody>{body}</tbody></table>'
+
+
+def _head(columns: Sequence[Column]) -> str:
+    groups = ""
+    if any(column.group for column in columns):
+        spans: list[tuple[str, int]] = []
+        for column in columns:
+            if spans and spans[-1][0] == column.group:
+                spans[-1] = (column.group, spans[-1][1] + 1)
+            else:
+                spans.append((column.group, 1))
+        cells = (
+            f'<th class="group" scope="colgroup" colspan="{count}">{html.escape(title)}</th>'
+            if title
+            else f'<td colspan="{count}"></td>'
+            for title, count in spans
+        )
+        groups = f"<tr>{''.join(cells)}</tr>"
+    titles = "".join(
+        f'<th scope="col"{_number_class(column)}{_hint(column)}>{html.escape(column.title)}</th>'
+        for column in columns
+    )
+    return f"{groups}<tr>{titles}</tr>"
+
+
+def _cell(value: object, column: Column, styles: Mapping[str, Style] | None) -> str:
+    if is_unknown(value):
+        return f"<td{_number_class(column)}>{DASH}</td>"
+    written = html.escape(column.format(value))
+    if column.format is yes_no:
+        return f'<td class="{"yes" if value else "no"}">{written}</td>'
+    if column.field == "model" and styles is not None and value in styles:
+        chip = f'<span class="chip" style="background:{styles[str(value)].colour}"></span>'
+        return f'<td class="name">{chip}{written}</td>'
+    return f"<td{_number_class(column)}>{written}</td>"
+
+
+def _number_class(column: Column) -> str:
+    return ' class="num"' if column.numeric else ""
+
+
+def _hint(column: Column) -> str:
+    return f' title="{html.escape(column.hint)}"' if column.hint else ""
+
+
+def _minus(written: str) -> str:
+    return written.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,124 @@
+"""How charts look: one calm light theme, and one colour per model in every chart."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+INK = "#1f2933"
+MUTED = "#667380"
+GRID = "#e7eaee"
+ZERO = "#b5bec8"
+BLUE = "#0072B2"
+VERMILION = "#D55E00"
+# Okabe and Ito 2008 without its yellow (too faint on white), then Tol's indigo and wine, and a brown.
+PALETTE = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#1f2933",
+    "#882255",
+    "#332288",
+    "#b07d4b",
+)
+UNSKILLED = {"zero": "#9aa5b1"}  # a forecast that says nothing takes no colour from those that do
+DASHES = ("solid", "dash", "dot", "dashdot")
+MAX_POINTS = 1000  # per line: more than a screen has pixels for, and ten years stay a small file
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Colour and dash of one model; beyond the palette's length the dash tells models apart."""
+
+    colour: str
+    dash: str
+
+
+def model_styles(models: Sequence[str]) -> dict[str, Style]:
+    """Give every model a style by its place in the ladder, so that charts agree with each other."""
+    styles = {}
+    taken = 0
+    for model in models:
+        if model in UNSKILLED:
+            styles[model] = Style(UNSKILLED[model], "dot")
+            continue
+        turn, place = divmod(taken, len(PALETTE))
+        styles[model] = Style(PALETTE[place], DASHES[turn % len(DASHES)])
+        taken += 1
+    return styles
+
+
+def safe(name: object) -> str:
+    """Escape a name from data: chart texts are a subset of HTML to the drawing library."""
+    return html.escape(str(name))
+
+
+def short(name: str, length: int = 28) -> str:
+    """Escape a name for an axis or a legend, cut so that it cannot squeeze out the chart."""
+    return safe(name if len(name) <= length else name[: length - 1] + "\N{HORIZONTAL ELLIPSIS}")
+
+
+def axis(title: str, **changes: object) -> dict[str, Any]:
+    """Describe an axis with its title (units included) in the report's look."""
+    return {
+        "title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10},
+        "gridcolor": GRID,
+        "zerolinecolor": ZERO,
+        "linecolor": ZERO,
+        "tickfont": {"size": 12, "color": INK},
+        "automargin": True,
+        **changes,
+    }
+
+
+def finish(figure: go.Figure, title: str, height: int, **changes: object) -> go.Figure:
+    """Apply the look that every chart shares; ``title`` must be escaped already."""
+    layout: dict[str, Any] = {
+        "title": {
+            "text": title,
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"l": 6, "t": 10},
+            "font": {"size": 15, "color": INK},
+        },
+        "font": {"family": FONT, "size": 12, "color": INK},
+        "paper_bgcolor": "#ffffff",
+        "plot_bgcolor": "#ffffff",
+        "height": height,
+        "margin": {"l": 64, "r": 16, "t": 48, "b": 48},
+        "legend": {
+            "x": 1.015,
+            "xanchor": "left",
+            "y": 1,
+            "yanchor": "top",
+            "font": {"size": 12},
+            "tracegroupgap": 2,
+        },
+        "hoverlabel": {"font": {"size": 12, "family": FONT}, "namelength": -1},
+        "colorway": list(PALETTE),
+    }
+    figure.layout.template = go.layout.Template()  # the library's own look would be 7 KB a chart
+    figure.update_layout(**(layout | changes))
+    return figure
+
+
+def thin(frame: pl.DataFrame, limit: int = MAX_POINTS) -> pl.DataFrame:
+    """Keep every k-th row and the last one, so that at most about ``limit`` rows are drawn."""
+    step = -(-frame.height // limit)
+    if step <= 1:
+        return frame
+    kept = frame.gather_every(step)
+    return kept if (frame.height - 1) % step == 0 else pl.concat([kept, frame.tail(1)])
