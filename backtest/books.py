@@ -1,0 +1,157 @@
+"""Books: target weights at t from a signal at t.
+
+A row of target weights is one decision, as fractions of NAV; a row of NaN is no decision: hold what there is.
+The same rules hold for every book:
+
+- NaN signal = not in the universe: weight 0. Ties go by column order, so a book never depends on chance.
+- A date with fewer signals than the book needs is no decision. If that is so on every date, a ValueError.
+- A date whose signals are all equal chooses nothing: weight 0 everywhere (a constant forecast earns 0,
+  not the return of the firms that come first in the alphabet).
+- With ``rebalance_every = m`` decisions are made on every m-th session, counted from the first possible
+  one; if a session's turn comes and it has too few signals, the book holds until the next turn.
+
+Row t uses the signal at t alone, apart from that count. Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from backtest.ranking import as_signal, descending_position, is_constant
+from features.arrays import AnyFloatArray, BoolArray, FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class BookRule:
+    """A book of the registry.
+
+    Attributes
+    ----------
+    name : str
+        Its key in `BOOKS`.
+    size : str
+        What its size argument is called and counts.
+    default : int
+        Default of the size argument.
+    formula : str
+        Target weights in one line.
+    build : callable
+        ``build(signal_TN, size, rebalance_every) -> target_TN``.
+    """
+
+    name: str
+    size: str
+    default: int
+    formula: str
+    build: Callable[[AnyFloatArray, int, int], FloatArray]
+
+
+def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: int = 1) -> FloatArray:
+    """Hold the top quantile against the bottom one, equal weights, +1 long and -1 short (gross 2, net 0).
+
+    With n signals at t and ``m = floor(n / q)``: weight ``+1/m`` for the m highest and ``-1/m`` for the m
+    lowest. Gross 2 makes a session's gross return the difference of the two quantiles' mean returns, as in
+    the literature's high-minus-low portfolios.
+
+    Parameters
+    ----------
+    signal_TN : ndarray of shape (T, N)
+        Known at the close of t; NaN = not in the universe.
+    q : int
+        Quantiles, at least 2; a date needs q signals.
+    rebalance_every : int
+        Sessions between decisions, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Target weights as fractions of NAV, known at the close of t; NaN rows = no decision.
+
+    Raises
+    ------
+    ValueError
+        If q or rebalance_every is out of range, the signal is infinite somewhere, or no date has q signals.
+    """
+    signal_TN = as_signal("signal", signal_TN)
+    if q < 2:
+        msg = f"q is {q}: a long-short book needs at least 2 quantiles."
+        raise ValueError(msg)
+    count_T1 = (~np.isnan(signal_TN)).sum(axis=1, keepdims=True)
+    side_T1 = count_T1 // q
+    place_TN = descending_position(signal_TN)
+    long_TN = place_TN < side_T1
+    short_TN = (place_TN >= count_T1 - side_T1) & (place_TN < count_T1)
+    weight_TN = (long_TN.astype(np.float64) - short_TN) / np.maximum(side_T1, 1)
+    weight_TN[is_constant(signal_TN)] = 0.0
+    return _decide(weight_TN, signal_TN, q, rebalance_every)
+
+
+def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int = 1) -> FloatArray:
+    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1).
+
+    Parameters
+    ----------
+    signal_TN : ndarray of shape (T, N)
+        Known at the close of t; NaN = not in the universe.
+    k : int
+        Firms held, at least 1; a date needs k signals (with exactly k, all are held).
+    rebalance_every : int
+        Sessions between decisions, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Target weights as fractions of NAV, known at the close of t; NaN rows = no decision.
+
+    Raises
+    ------
+    ValueError
+        If k or rebalance_every is out of range, the signal is infinite somewhere, or no date has k signals.
+    """
+    signal_TN = as_signal("signal", signal_TN)
+    if k < 1:
+        msg = f"k is {k}: hold at least 1 firm."
+        raise ValueError(msg)
+    count_T = (~np.isnan(signal_TN)).sum(axis=1)
+    weight_TN = (descending_position(signal_TN) < k) / k
+    weight_TN[is_constant(signal_TN) & (count_T > k)] = 0.0
+    return _decide(weight_TN, signal_TN, k, rebalance_every)
+
+
+def _decide(weight_TN: FloatArray, signal_TN: FloatArray, needed: int, every: int) -> FloatArray:
+    """Turn rows into NaN on which nothing is decided: too few signals, or not the session's turn."""
+    if every < 1:
+        msg = f"rebalance_every is {every}: decide at least every 1 session."
+        raise ValueError(msg)
+    count_T = (~np.isnan(signal_TN)).sum(axis=1)
+    possible_T: BoolArray = count_T >= needed
+    if not possible_T.any():
+        most = int(count_T.max(initial=0))
+        msg = f"The book needs {needed} signals on a date and no date has more than {most}: lower its size."
+        raise ValueError(msg)
+    turn_T = (np.arange(len(count_T)) - int(np.argmax(possible_T))) % every == 0
+    return np.where((possible_T & turn_T)[:, None], weight_TN, np.nan)
+
+
+BOOKS: dict[str, BookRule] = {
+    rule.name: rule
+    for rule in (
+        BookRule(
+            name="quantile_long_short",
+            size="q, quantiles",
+            default=5,
+            formula="+1/m for the m = floor(n/q) highest signals, -1/m for the m lowest",
+            build=quantile_long_short,
+        ),
+        BookRule(
+            name="top_k_long_only",
+            size="k, firms held",
+            default=50,
+            formula="1/k for the k highest signals",
+            build=top_k_long_only,
+        ),
+    )
+}

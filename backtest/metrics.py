@@ -1,0 +1,290 @@
+"""How good forecasts are; `backtest.performance` says it of books.
+
+A (date, firm) pair counts where forecast and label are both known. A date that has no value for a metric is
+NaN in its series and left out of its mean; a metric without any date is NaN. The literature's metrics
+(ICIR, precision at k, top-k SR) follow the common definitions of the Nasdaq benchmark of Feng et al. 2019.
+
+Shape suffixes: T dates, N firms, Q quantiles.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from backtest.performance import BookMetrics, book_metrics, mean_known, ratio
+from backtest.ranking import as_signal, average_ranks, descending_order, descending_position, is_constant
+from features.arrays import AnyFloatArray, FloatArray, require_shape
+
+__all__ = [
+    "BookMetrics",
+    "ForecastMetrics",
+    "book_metrics",
+    "forecast_metrics",
+    "ic_by_date",
+    "icir",
+    "monotonicity",
+    "newey_west_lags",
+    "newey_west_t",
+    "precision_at_k",
+    "quantile_returns",
+    "r2_oos",
+    "rank_ic_by_date",
+    "top_k_sr",
+]
+
+MIN_FIRMS = 3
+LITERATURE_YEAR = 15.87  # square root of 252 as the published tables round it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForecastMetrics:
+    """Quality of forecasts against labels.
+
+    Attributes
+    ----------
+    n_dates, n_pairs : int
+        Dates with an IC, and pairs of forecast and label.
+    ic, icir, ic_t : float
+        Mean daily Pearson correlation, that mean over the population standard deviation, Newey-West t.
+    rank_ic, rank_icir, rank_ic_t : float
+        The same with Spearman correlation (average ranks).
+    lags : int
+        Newey-West lags used.
+    precision_at_10 : float
+        Mean share of the 10 highest forecasts whose label is at least zero.
+    literature_sr : float
+        `top_k_sr` of the 5 highest forecasts; no costs.
+    r2_oos : float
+        Out-of-sample R2 against a zero forecast.
+    quantile_returns : tuple of float
+        Mean label of each forecast quintile, lowest forecasts first.
+    monotonicity : float
+        Spearman correlation of quintile number and mean label.
+    ic_T, rank_ic_T : ndarray of shape (T,)
+        The daily series.
+    """
+
+    n_dates: int
+    n_pairs: int
+    ic: float
+    icir: float
+    ic_t: float
+    rank_ic: float
+    rank_icir: float
+    rank_ic_t: float
+    lags: int
+    precision_at_10: float
+    literature_sr: float
+    r2_oos: float
+    quantile_returns: tuple[float, ...]
+    monotonicity: float
+    ic_T: FloatArray
+    rank_ic_T: FloatArray
+
+
+def forecast_metrics(
+    forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, *, horizon: int = 1, quantiles: int = 5
+) -> ForecastMetrics:
+    """Compute all metrics of forecasts against labels.
+
+    Parameters
+    ----------
+    forecast_TN, label_TN : ndarray of shape (T, N)
+        Forecasts and the returns they were for; NaN = not known.
+    horizon : int
+        Sessions a label spans: labels overlap, and Newey-West takes at least ``horizon - 1`` lags.
+    quantiles : int
+        Quantiles of the forecast, at least 2.
+
+    Returns
+    -------
+    ForecastMetrics
+        NaN where nothing can be said (a constant forecast has no IC).
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, a value is infinite, or no pair is known.
+    """
+    forecast_TN, label_TN = _pairs(forecast_TN, label_TN)
+    known_TN = ~np.isnan(forecast_TN)
+    if not known_TN.any():
+        msg = "No forecast has a label: give dates whose labels end inside the data."
+        raise ValueError(msg)
+    ic_T, rank_ic_T = ic_by_date(forecast_TN, label_TN), rank_ic_by_date(forecast_TN, label_TN)
+    n_dates = int((~np.isnan(ic_T)).sum())
+    lags = max(horizon - 1, newey_west_lags(n_dates))
+    quantile_Q = quantile_returns(forecast_TN, label_TN, quantiles)
+    return ForecastMetrics(
+        n_dates=n_dates,
+        n_pairs=int(known_TN.sum()),
+        ic=mean_known(ic_T),
+        icir=icir(ic_T),
+        ic_t=newey_west_t(ic_T, lags),
+        rank_ic=mean_known(rank_ic_T),
+        rank_icir=icir(rank_ic_T),
+        rank_ic_t=newey_west_t(rank_ic_T, lags),
+        lags=lags,
+        precision_at_10=precision_at_k(forecast_TN, label_TN, 10),
+        literature_sr=top_k_sr(forecast_TN, label_TN, 5),
+        r2_oos=r2_oos(forecast_TN, label_TN),
+        quantile_returns=tuple(quantile_Q.tolist()),
+        monotonicity=monotonicity(quantile_Q),
+        ic_T=ic_T,
+        rank_ic_T=rank_ic_T,
+    )
+
+
+def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
+    """Pearson correlation of forecast and label within each date, shape (T,).
+
+    NaN where fewer than 3 firms have both, or one of the two is constant.
+    """
+    x_TN, y_TN = _pairs(forecast_TN, label_TN)
+    known_TN = ~np.isnan(x_TN)
+    count_T = known_TN.sum(axis=1)
+    valid_T = (count_T >= MIN_FIRMS) & ~is_constant(x_TN) & ~is_constant(y_TN)
+    x_TN, y_TN = _centred(x_TN), _centred(y_TN)
+    spread_T = np.sqrt((x_TN**2).sum(axis=1)) * np.sqrt((y_TN**2).sum(axis=1))
+    valid_T &= spread_T > 0
+    out_T = np.full(len(x_TN), np.nan)
+    np.divide((x_TN * y_TN).sum(axis=1), spread_T, out=out_T, where=valid_T)
+    clipped_T: FloatArray = np.clip(out_T, -1.0, 1.0)
+    return clipped_T
+
+
+def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
+    """Spearman correlation within each date (`ic_by_date` of average ranks), shape (T,)."""
+    x_TN, y_TN = _pairs(forecast_TN, label_TN)
+    return ic_by_date(average_ranks(x_TN), average_ranks(y_TN))
+
+
+def icir(ic_T: FloatArray) -> float:
+    """Mean of a series of ICs over its population standard deviation; not annualised."""
+    known_T = ic_T[~np.isnan(ic_T)]
+    return ratio(mean_known(known_T), float(known_T.std()) if len(known_T) else 0.0)
+
+
+def newey_west_lags(n: int) -> int:
+    """Lags for n observations: ``floor(4 (n / 100)^(2/9))`` (Newey and West 1994)."""
+    return math.floor(4.0 * math.pow(n / 100.0, 2.0 / 9.0))
+
+
+def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
+    """t-statistic of a series' mean with Newey-West errors.
+
+    ``mean / sqrt(S / n)`` with ``S = g_0 + 2 sum_{l=1..L} (1 - l / (L+1)) g_l`` and
+    ``g_l = (1/n) sum_t e_t e_{t-l}``, no small-sample correction (Newey and West 1987).
+
+    Parameters
+    ----------
+    x_T : ndarray of shape (T,)
+        The series; NaN are left out and their neighbours taken as adjacent.
+    lags : int or None
+        L, cut to n - 1; None: `newey_west_lags`.
+
+    Returns
+    -------
+    float
+        NaN with fewer than 2 values or no variation.
+    """
+    known_T = x_T[~np.isnan(x_T)]
+    n = len(known_T)
+    if n < 2:
+        return math.nan
+    most = min(newey_west_lags(n) if lags is None else lags, n - 1)
+    error_T = known_T - known_T.mean()
+    variance = float(error_T @ error_T) / n
+    for lag in range(1, most + 1):
+        variance += 2.0 * (1.0 - lag / (most + 1.0)) * float(error_T[lag:] @ error_T[:-lag]) / n
+    return ratio(float(known_T.mean()), math.sqrt(max(variance, 0.0) / n))
+
+
+def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int = 5) -> FloatArray:
+    """Mean over dates of the equal-weight label of each forecast quantile, shape (Q,), lowest first.
+
+    Sizes within a date differ by at most one; ties go by column. Dates with fewer than q pairs or a constant
+    forecast do not count.
+    """
+    x_TN, y_TN = _pairs(forecast_TN, label_TN)
+    if q < 2:
+        msg = f"q is {q}: quantiles need at least 2."
+        raise ValueError(msg)
+    count_T = (~np.isnan(x_TN)).sum(axis=1)
+    used_T = (count_T >= q) & ~is_constant(x_TN)
+    if not used_T.any():
+        return np.full(q, np.nan)
+    x_TN, y_TN, count_T1 = x_TN[used_T], y_TN[used_T], count_T[used_T, None]
+    quantile_TN = (count_T1 - 1 - descending_position(x_TN)) * q // count_T1
+    mean_TQ = [np.mean(y_TN, axis=1, where=(quantile_TN == i) & ~np.isnan(y_TN)) for i in range(q)]
+    mean_Q: FloatArray = np.mean(np.stack(mean_TQ, axis=1), axis=0)
+    return mean_Q
+
+
+def monotonicity(quantile_Q: FloatArray) -> float:
+    """Spearman correlation of quantile number and mean label: 1 if means rise throughout; NaN if any is."""
+    if np.isnan(quantile_Q).any():
+        return math.nan
+    number_Q = np.arange(len(quantile_Q), dtype=np.float64)
+    return float(rank_ic_by_date(number_Q[None, :], quantile_Q[None, :])[0])
+
+
+def precision_at_k(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 10) -> float:
+    """Mean over dates of the share of the k highest forecasts whose label is at least zero.
+
+    Dates with fewer than k pairs or a constant forecast do not count.
+    """
+    return mean_known(_top_k_mean(forecast_TN, label_TN, k, hits=True))
+
+
+def top_k_sr(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 5) -> float:
+    """Literature's SR: mean over population standard deviation of the top-k return, times 15.87, no costs.
+
+    The return of a date is the equal-weight mean label of the k highest forecasts. Meant for one-session
+    labels.
+    """
+    top_T = _top_k_mean(forecast_TN, label_TN, k, hits=False)
+    return icir(top_T) * LITERATURE_YEAR
+
+
+def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:
+    """``1 - sum (y - f)^2 / sum y^2`` over all pairs, against a zero forecast (Gu, Kelly and Xiu 2020).
+
+    It says something of forecasts in the label's unit only, not of scores or ranks.
+    """
+    x_TN, y_TN = _pairs(forecast_TN, label_TN)
+    return 1.0 - ratio(float(np.nansum((y_TN - x_TN) ** 2)), float(np.nansum(y_TN**2)))
+
+
+def _pairs(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> tuple[FloatArray, FloatArray]:
+    """Both as float64, NaN where either is."""
+    x_TN, y_TN = as_signal("forecast", forecast_TN), as_signal("label", label_TN)
+    require_shape("the label", y_TN, x_TN.shape)
+    unknown_TN = np.isnan(x_TN) | np.isnan(y_TN)
+    x_TN[unknown_TN] = np.nan
+    y_TN[unknown_TN] = np.nan
+    return x_TN, y_TN
+
+
+def _centred(x_TN: FloatArray) -> FloatArray:
+    """Deviation from the date's mean; 0 where unknown, so that sums skip it."""
+    known_TN = ~np.isnan(x_TN)
+    x_TN = np.where(known_TN, x_TN, 0.0)
+    mean_T1 = x_TN.sum(axis=1, keepdims=True) / np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
+    return np.where(known_TN, x_TN - mean_T1, 0.0)
+
+
+def _top_k_mean(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int, *, hits: bool) -> FloatArray:
+    """Mean label, or share of labels >= 0, of each date's k highest forecasts; ties by column."""
+    x_TN, y_TN = _pairs(forecast_TN, label_TN)
+    if k < 1:
+        msg = f"k is {k}: count at least 1 firm."
+        raise ValueError(msg)
+    count_T = (~np.isnan(x_TN)).sum(axis=1)
+    used_T = (count_T >= k) & ~is_constant(x_TN)
+    value_TN = (y_TN >= 0).astype(np.float64) if hits else y_TN
+    top_TK = np.take_along_axis(value_TN, descending_order(x_TN)[:, :k], axis=1)
+    return np.where(used_T, top_TK.mean(axis=1) if top_TK.shape[1] else np.nan, np.nan)

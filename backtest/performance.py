@@ -1,0 +1,165 @@
+"""Performance of a book: return, risk, drawdown, turnover and what trading cost.
+
+A ratio whose denominator is zero is NaN. Shape suffix: T sessions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from backtest.accounting import BookResult
+from backtest.costs import SESSIONS_PER_YEAR
+from features.arrays import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class BookMetrics:
+    """Performance of a book from its first trade to its last session, or to its ruin.
+
+    Attributes
+    ----------
+    n_sessions : int
+        Sessions counted, the first trade's included (it has that trade's costs).
+    total_return_gross, total_return_net : float
+        Last NAV - 1.
+    annual_return_gross, annual_return_net : float
+        Geometric: ``(1 + total return) ** (252 / n) - 1``.
+    annual_volatility_gross, annual_volatility_net : float
+        Sample standard deviation of the session returns times sqrt(252).
+    sharpe_gross, sharpe_net : float
+        Mean over sample standard deviation times sqrt(252); cash earns zero, so nothing is deducted.
+    sortino_net : float
+        Mean over ``sqrt(mean(min(r, 0)^2))`` times sqrt(252).
+    max_drawdown_gross, max_drawdown_net : float
+        Largest fall from an earlier peak (the starting capital included), as a positive fraction.
+    hit_rate_net : float
+        Share of sessions with a positive return.
+    turnover : float
+        Mean one-way turnover a session.
+    leverage : float
+        Mean gross exposure over NAV.
+    missed : float
+        Mean turnover that could not be traded, a session.
+    max_unpriced : float
+        Largest share of NAV in positions without a known price.
+    costs_bps_per_year : Mapping
+        Mean cost by kind (half_spread, commission, borrow), basis points of NAV a year.
+    ruined_at : int or None
+        Session of ruin.
+    identity_gap : float
+        Largest relative difference of the two NAVs.
+    """
+
+    n_sessions: int
+    total_return_gross: float
+    total_return_net: float
+    annual_return_gross: float
+    annual_return_net: float
+    annual_volatility_gross: float
+    annual_volatility_net: float
+    sharpe_gross: float
+    sharpe_net: float
+    sortino_net: float
+    max_drawdown_gross: float
+    max_drawdown_net: float
+    hit_rate_net: float
+    turnover: float
+    leverage: float
+    missed: float
+    max_unpriced: float
+    costs_bps_per_year: Mapping[str, float]
+    ruined_at: int | None
+    identity_gap: float
+
+
+def book_metrics(result: BookResult) -> BookMetrics:
+    """Compute the performance of a book; see `BookMetrics` for each definition.
+
+    Parameters
+    ----------
+    result : BookResult
+        Accounts of `backtest.accounting.run_book`. Without a trade, all sessions count.
+
+    Returns
+    -------
+    BookMetrics
+        Ratios are NaN where their denominator is zero.
+    """
+    first = result.first_trade or 0
+    last = len(result.nav_net_T) if result.ruined_at is None else result.ruined_at + 1
+    span = slice(first, last)
+    net_T, gross_T = result.return_net_T[span], result.return_gross_T[span]
+    kinds = {
+        "half_spread": result.half_spread_T,
+        "commission": result.commission_T,
+        "borrow": result.borrow_T,
+    }
+    return BookMetrics(
+        n_sessions=len(net_T),
+        total_return_gross=float(result.nav_gross_T[last - 1]) - 1.0,
+        total_return_net=float(result.nav_net_T[last - 1]) - 1.0,
+        annual_return_gross=annual_return(gross_T),
+        annual_return_net=annual_return(net_T),
+        annual_volatility_gross=annual_volatility(gross_T),
+        annual_volatility_net=annual_volatility(net_T),
+        sharpe_gross=sharpe(gross_T),
+        sharpe_net=sharpe(net_T),
+        sortino_net=sortino(net_T),
+        max_drawdown_gross=max_drawdown(gross_T),
+        max_drawdown_net=max_drawdown(net_T),
+        hit_rate_net=float((net_T > 0).mean()),
+        turnover=float(result.turnover_T[span].mean()),
+        leverage=float(result.leverage_T[span].mean()),
+        missed=float(result.missed_T[span].mean()),
+        max_unpriced=float(result.unpriced_T[span].max()),
+        costs_bps_per_year={
+            kind: float(cost_T[span].mean()) * 1e4 * SESSIONS_PER_YEAR for kind, cost_T in kinds.items()
+        },
+        ruined_at=result.ruined_at,
+        identity_gap=result.identity_gap,
+    )
+
+
+def annual_return(return_T: FloatArray) -> float:
+    """Geometric return a year of session returns; infinite where a short series is past any number."""
+    if not len(return_T):
+        return math.nan
+    with np.errstate(over="ignore"):
+        return float(np.prod(np.maximum(1.0 + return_T, 0.0)) ** (SESSIONS_PER_YEAR / len(return_T))) - 1.0
+
+
+def annual_volatility(return_T: FloatArray) -> float:
+    """Sample standard deviation of session returns times sqrt(252); NaN with fewer than 2."""
+    return float(return_T.std(ddof=1)) * math.sqrt(SESSIONS_PER_YEAR) if len(return_T) > 1 else math.nan
+
+
+def sharpe(return_T: FloatArray) -> float:
+    """Annualised mean over volatility of session returns; NaN without variation."""
+    return ratio(mean_known(return_T) * SESSIONS_PER_YEAR, annual_volatility(return_T))
+
+
+def sortino(return_T: FloatArray) -> float:
+    """Mean of session returns over ``sqrt(mean(min(r, 0)^2))``, times sqrt(252); NaN without a loss."""
+    downside = math.sqrt(mean_known(np.minimum(return_T, 0.0) ** 2))
+    return ratio(mean_known(return_T), downside) * math.sqrt(SESSIONS_PER_YEAR)
+
+
+def max_drawdown(return_T: FloatArray) -> float:
+    """Largest fall of compounded NAV from an earlier peak, the starting capital included; 0 to 1."""
+    nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
+    return float(np.max(1.0 - nav_T / np.maximum.accumulate(nav_T)))
+
+
+def mean_known(x_T: FloatArray) -> float:
+    """Mean of the values that are known; NaN without one."""
+    known_T = x_T[~np.isnan(x_T)]
+    return float(known_T.mean()) if len(known_T) else math.nan
+
+
+def ratio(numerator: float, denominator: float) -> float:
+    """Quotient; NaN if the denominator is not above zero."""
+    return numerator / denominator if denominator > 0 else math.nan

@@ -1,0 +1,282 @@
+"""Accounts by hand, the two NAVs against each other, and what happens to firms that cannot be traded."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from backtest.accounting import BookResult, run_book
+from backtest.books import quantile_long_short, top_k_long_only
+from backtest.costs import CostModel
+
+NAN = np.nan
+FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
+# 15 bps of what is traded, 10 bps of what is short a session
+DEAR = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
+HOLD = [NAN, NAN]
+
+
+def test_three_days_two_firms_by_hand() -> None:
+    """Buy 60% of A and short 40% of B, hold a day, then go to 50% of A and nothing of B."""
+    wealth_TN = np.array([[50.0, 20.0], [55.0, 18.0], [49.5, 21.6]])  # A +10% -10%, B -10% +20%
+    target_TN = np.array([[0.6, -0.4], HOLD, [0.5, 0.0]])
+    book = run_book(target_TN, wealth_TN, np.ones((3, 2), bool), DEAR, delay=0)
+
+    # day 0: trades 0.6 + 0.4 = 1.0, costs 0.0015; cash 1 - 0.6 + 0.4 - 0.0015 = 0.7985; NAV 0.9985
+    # day 1: A 0.66, B -0.36; borrow 0.4 * 0.001; cash 0.7981; NAV 0.7981 + 0.66 - 0.36 = 1.0981
+    # day 2: A 0.594, B -0.432; borrow 0.36 * 0.001; cash 0.79774; NAV 0.95974 before trading
+    #        A to 0.47987 (sells 0.11413), B to 0 (buys 0.432): traded 0.54613, costs 0.000819195
+    #        cash 0.79774 + 0.11413 - 0.432 - 0.000819195 = 0.479050805; NAV 0.958920805
+    nav_T = np.array([0.9985, 1.0981, 0.958920805])
+    np.testing.assert_allclose(book.nav_ledger_T, nav_T, rtol=1e-14)
+    np.testing.assert_allclose(book.nav_net_T, nav_T, rtol=1e-14)
+    before_T = np.array([1.0, 0.9985, 1.0981])
+    np.testing.assert_allclose(book.return_net_T, nav_T / before_T - 1, rtol=1e-12)
+    # gross: 0; 0.06 + 0.04; -0.066 - 0.072
+    np.testing.assert_allclose(book.return_gross_T, [0, 0.10 / 0.9985, -0.138 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(
+        book.nav_gross_T, np.cumprod([1, 1 + 0.10 / 0.9985, 1 - 0.138 / 1.0981]), rtol=1e-13
+    )
+    np.testing.assert_allclose(book.half_spread_T, [0.001, 0, 0.00054613 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(book.commission_T, [0.0005, 0, 0.000273065 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(book.borrow_T, [0, 0.0004 / 0.9985, 0.00036 / 1.0981], rtol=1e-12)
+    np.testing.assert_allclose(book.turnover_T, [0.5, 0, 0.54613 / 2 / 0.95974], rtol=1e-12)
+    np.testing.assert_allclose(book.leverage_T, [1.0 / 0.9985, 1.02 / 1.0981, 0.47987 / nav_T[2]], rtol=1e-12)
+    np.testing.assert_allclose(
+        book.cash_T, [0.7985 / 0.9985, 0.7981 / 1.0981, 0.479050805 / nav_T[2]], rtol=1e-12
+    )
+    assert (book.first_trade, book.ruined_at, book.shortfall) == (0, None, 0.0)
+    expected = pl.DataFrame(
+        [
+            (0, 0, 0.6, 0.6, 0.0, 0.0009, 0.0),
+            (0, 1, -0.4, -0.4, 0.0, 0.0006, 0.0),
+            (1, 0, 0.66, 0.0, 0.0, 0.0, 0.06),
+            (1, 1, -0.36, 0.0, 0.0, 0.0004, 0.04),
+            (2, 0, 0.47987, -0.11413, 0.0, 0.000171195, -0.066),
+            (2, 1, 0.0, 0.432, 0.0, 0.000648 + 0.00036, -0.072),
+        ],
+        schema=book.ledger.schema,
+        orient="row",
+    )
+    assert_frame_equal(book.ledger, expected, abs_tol=1e-15, rel_tol=1e-12)
+
+
+def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Wealth, traded and delisting sessions with late listings, halts, gaps, delistings and unknown fates."""
+    wealth_TN = np.exp(np.cumsum(rng.normal(0, 0.02, (T, N)), axis=0)) * rng.uniform(1, 500, N)
+    traded_TN = rng.random((T, N)) > 0.1
+    delisted_N = np.full(N, T)
+    for n in range(N):
+        kind = rng.integers(0, 6)
+        listed = int(rng.integers(0, T // 3 + 1)) if kind == 1 else 0
+        traded_TN[listed, n] = True
+        for t in range(listed + 1, T):  # halts carry the last close
+            if not traded_TN[t, n]:
+                wealth_TN[t, n] = wealth_TN[t - 1, n]
+        wealth_TN[:listed, n], traded_TN[:listed, n] = NAN, False
+        end = int(rng.integers(listed, T))
+        if kind in {2, 3}:  # delisted: pays -100% to +20%, then cash
+            delisted_N[n], traded_TN[end, n] = end, True
+            wealth_TN[end + 1 :, n] = wealth_TN[end, n] * (1 + rng.choice([-1.0, -0.55, -0.3, 0.2]))
+            traded_TN[end + 1 :, n] = False
+        if kind == 4:  # nobody knows
+            wealth_TN[end + 1 :, n], traded_TN[end + 1 :, n] = NAN, False
+        if kind == 5:  # a hole in the data, with a price after it
+            wealth_TN[end : end + 3, n] = NAN
+    return wealth_TN, traded_TN, delisted_N
+
+
+def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
+    """Rebuild NAV, cash and positions from the ledger's rows alone."""
+    sums = (
+        pl.DataFrame({"session": pl.Series(range(T), dtype=pl.Int32)})
+        .join(book.ledger.group_by("session").sum(), on="session", how="left", maintain_order="left")
+        .fill_null(0.0)
+    )
+    nav_T = 1 + (sums["pnl"] - sums["cost"]).to_numpy().cumsum()
+    cash_T = 1 + (sums["released"] - sums["trade"] - sums["cost"]).to_numpy().cumsum()
+    np.testing.assert_allclose(nav_T, book.nav_ledger_T, rtol=1e-11)
+    np.testing.assert_allclose(cash_T + sums["position"].to_numpy(), book.nav_ledger_T, rtol=1e-11)
+    position_N = np.zeros(N)
+    for (_,), rows in book.ledger.partition_by("session", as_dict=True, maintain_order=True).items():
+        firm = rows["firm"].to_numpy()
+        assert set(np.flatnonzero(position_N)) <= set(firm)  # no position goes missing
+        position_N[firm] += (rows["pnl"] + rows["trade"] - rows["released"]).to_numpy()
+        np.testing.assert_allclose(rows["position"].to_numpy(), position_N[firm], atol=1e-12)
+        position_N = np.zeros(N)
+        position_N[firm] = rows["position"].to_numpy()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    T=st.integers(1, 60),
+    N=st.integers(2, 12),
+    delay=st.integers(0, 3),
+    every=st.integers(1, 5),
+    long_only=st.booleans(),
+    told=st.booleans(),
+)
+def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
+    seed: int, T: int, N: int, delay: int, every: int, long_only: bool, told: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    wealth_TN, traded_TN, delisted_N = random_market(rng, T, N)
+    signal_TN = np.where(rng.random((T, N)) > 0.2, rng.normal(size=(T, N)), NAN)
+    signal_TN[0] = rng.normal(size=N)
+    build = top_k_long_only if long_only else quantile_long_short
+    target_TN = build(signal_TN, 2, rebalance_every=every)
+    book = run_book(
+        0.7 * target_TN, wealth_TN, traded_TN, DEAR, delay, delisted_N=delisted_N if told else None
+    )
+    assert book.ruined_at is None
+    np.testing.assert_allclose(book.nav_net_T, book.nav_ledger_T, rtol=1e-12)
+    assert book.identity_gap <= 1e-12
+    assert_ledger_adds_up(book, T, N)
+    costs_T = book.half_spread_T + book.commission_T + book.borrow_T
+    np.testing.assert_allclose(book.return_gross_T - book.return_net_T, costs_T, atol=1e-13)
+    ledger = book.ledger
+    trades = ledger.filter(pl.col("trade") != 0)
+    assert traded_TN[trades["session"], trades["firm"]].all()
+    assert np.isfinite(wealth_TN[trades["session"], trades["firm"]]).all()
+    if delay < T and (traded_TN & np.isfinite(wealth_TN))[delay].all():
+        assert book.first_trade == delay
+
+
+def test_a_long_book_agrees_to_1e_12() -> None:
+    rng = np.random.default_rng(5)
+    wealth_TN, traded_TN, delisted_N = random_market(rng, 1500, 60)
+    target_TN = quantile_long_short(rng.normal(size=(1500, 60)), 5, rebalance_every=3)
+    book = run_book(0.3 * target_TN, wealth_TN, traded_TN, DEAR, 1, delisted_N=delisted_N)
+    assert book.identity_gap <= 1e-12
+    assert book.nav_net_T[-1] > 0.01
+
+
+def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
+    rng = np.random.default_rng(9)
+    wealth_TN, traded_TN, _ = random_market(rng, 40, 8)
+    delisted_N = np.full(8, 40)
+    target_TN = top_k_long_only(rng.normal(size=(40, 8)), 3)
+    before = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, delisted_N=delisted_N)
+    wealth_TN[25:] *= rng.uniform(0.5, 2, (15, 8))
+    traded_TN[25:] = rng.random((15, 8)) > 0.5
+    target_TN[25:] = 0.0
+    after = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, delisted_N=delisted_N)
+    for name in ("nav_net_T", "nav_ledger_T", "turnover_T", "borrow_T", "leverage_T"):
+        np.testing.assert_array_equal(getattr(before, name)[:25], getattr(after, name)[:25])
+    assert (before.nav_net_T[25:] != after.nav_net_T[25:]).all()
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_delay_decides_what_a_signal_of_tomorrow_is_worth(delay: int) -> None:
+    rng = np.random.default_rng(1)
+    returns_TN = rng.normal(0, 0.02, (400, 50))
+    wealth_TN = np.cumprod(1 + returns_TN, axis=0)
+    signal_TN = np.vstack([returns_TN[1:], rng.normal(size=(1, 50))])  # at t: the return of t+1
+    target_TN = quantile_long_short(signal_TN, 5)
+    book = run_book(target_TN, wealth_TN, np.ones((400, 50), bool), FREE, delay)
+    earned_T = book.return_gross_T[1 + delay :]
+    if delay == 0:
+        assert earned_T.min() > 0.02
+    else:
+        assert abs(earned_T.mean()) < 3 * earned_T.std() / np.sqrt(len(earned_T))
+    label_TN = wealth_TN[delay + 1 :] / wealth_TN[delay : len(wealth_TN) - 1] - 1  # the label of this delay
+    np.testing.assert_allclose(earned_T, (target_TN[: len(label_TN)] * label_TN).sum(axis=1), atol=1e-14)
+
+
+@pytest.mark.parametrize(("weight", "final"), [(1.0, 0.7), (-1.0, 1.3)])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final: float, told: bool) -> None:
+    wealth_TN = np.array([[10.0, 5], [10, 5], [7, 5], [7, 5], [7, 5]])
+    traded_TN = np.array([[1, 1], [1, 1], [0, 1], [0, 1], [0, 1]], dtype=bool)
+    target_TN = np.array([[weight, 0.0], HOLD, HOLD, [weight, 0.0], HOLD])
+    delisted_N = np.array([1, 5]) if told else None
+    book = run_book(target_TN, wealth_TN, traded_TN, FREE, 0, delisted_N=delisted_N)
+    np.testing.assert_allclose(book.nav_net_T, [1, 1, final, final, final], rtol=1e-14)
+    np.testing.assert_allclose(book.leverage_T, [1, 1, 0, 0, 0], atol=1e-14)
+    np.testing.assert_allclose(book.cash_T, [1 - weight, 1 - weight, 1, 1, 1], atol=1e-14)
+    np.testing.assert_allclose(book.turnover_T, [0.5, 0, 0, 0, 0])  # paid out, not sold
+    np.testing.assert_allclose(book.missed_T, [0, 0, 0, 0.5, 0])  # nobody sells it after its delisting
+    assert book.ledger.filter(session=2)["released"].to_list() == pytest.approx([0.7 * weight])
+    assert run_book(target_TN, wealth_TN, traded_TN, DEAR, 0).borrow_T[3] == 0
+
+
+def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None:
+    wealth_TN = np.array([[10.0, 5], [10, 5], [8, 5], [8, 5]])
+    traded_TN = np.array([[1, 1], [0, 1], [1, 1], [1, 1]], dtype=bool)
+    target_TN = np.array([[1.0, 0], [0, 1], HOLD, [0, 1]])
+    book = run_book(target_TN, wealth_TN, traded_TN, FREE, 0)
+    positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
+    np.testing.assert_allclose(positions["0"], [1, 1, 0.8, 0])
+    np.testing.assert_allclose(positions["1"], [0, 1, 1, 0.8])
+    np.testing.assert_allclose(book.leverage_T[1], 2.0)
+    np.testing.assert_allclose(book.missed_T, [0, 0.5, 0, 0])
+    np.testing.assert_allclose(book.nav_net_T, [1, 1, 0.8, 0.8])
+
+
+def test_a_firm_without_a_price_is_not_bought_and_one_that_loses_it_stays_at_its_last_value() -> None:
+    wealth_TN = np.array([[10.0, NAN], [11, NAN], [NAN, 5], [NAN, 5]])
+    target_TN = np.array([[0.5, 0.5], HOLD, [0.0, 0.5], HOLD])
+    book = run_book(target_TN, wealth_TN, np.ones((4, 2), bool), FREE, 0)
+    positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
+    np.testing.assert_allclose(positions["0"], [0.5, 0.55, 0.55, 0.55])
+    np.testing.assert_allclose(positions["1"], [0, 0, 0.525, 0.525])
+    np.testing.assert_allclose(book.unpriced_T, [0, 0, 0.55 / 1.05, 0.55 / 1.05])
+    np.testing.assert_allclose(book.nav_net_T, [1, 1.05, 1.05, 1.05])
+
+
+def test_ruin_closes_the_account() -> None:
+    wealth_TN = np.array([[1.0, 1], [2.5, 1], [2.5, 2], [2.5, 3]])
+    target_TN = np.array([[-1.0, 1.0], HOLD, [-1.0, 1.0], HOLD])
+    book = run_book(target_TN, wealth_TN, np.ones((4, 2), bool), FREE, 0)
+    assert book.ruined_at == 1
+    assert book.shortfall == pytest.approx(0.5)
+    np.testing.assert_array_equal(book.nav_net_T, [1, 0, 0, 0])
+    np.testing.assert_array_equal(book.nav_ledger_T, [1, 0, 0, 0])
+    np.testing.assert_array_equal(book.return_net_T, [0, -1, 0, 0])
+    assert book.ledger.filter(session=1)["released"].to_list() == pytest.approx([-2.5, 1.0])
+    assert book.ledger["session"].max() == 1
+
+
+def test_trading_costs_can_ruin() -> None:
+    dearest = CostModel(half_spread_bps=6000, commission_bps=0, borrow_bps_per_year=0)
+    book = run_book(np.array([[1.0, -1.0]]), np.ones((1, 2)), np.ones((1, 2), bool), dearest, 0)
+    assert book.ruined_at == 0
+    assert book.shortfall == pytest.approx(0.2)
+
+
+def test_a_book_that_wants_nothing_trades_nothing() -> None:
+    book = run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), DEAR, 1)
+    assert book.first_trade is None
+    assert book.ledger.is_empty()
+    assert book.ledger.columns == ["session", "firm", "position", "trade", "released", "cost", "pnl"]
+    np.testing.assert_array_equal(book.nav_net_T, np.ones(5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_TN": np.zeros((3, 1))}, "the target has shape"),
+        ({"traded_TN": np.ones((2, 2), bool)}, "traded has shape"),
+        ({"delisted_N": np.ones(3, int)}, "delisted has shape"),
+        ({"delay": -1}, "delay is -1"),
+        ({"wealth_TN": -np.ones((3, 2))}, "negative or infinite"),
+        ({"target_TN": np.array([[0, 0], [0, NAN], [0, 0]])}, "session 1 is partly NaN"),
+        ({"target_TN": np.full((3, 2), np.inf)}, "session 0 is partly NaN or infinite"),
+        ({"wealth_TN": np.ones((0, 2))}, "at least one row"),
+    ],
+)
+def test_wrong_inputs_are_refused(change: dict[str, object], message: str) -> None:
+    inputs = {
+        "target_TN": np.zeros((3, 2)),
+        "wealth_TN": np.ones((3, 2)),
+        "traded_TN": np.ones((3, 2), bool),
+        "costs": FREE,
+        "delay": 0,
+    } | change
+    with pytest.raises(ValueError, match=message):
+        run_book(**inputs)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,0 +1,104 @@
+"""Books against a loop over sorted firms, and the dates on which nothing can be decided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from backtest.books import BOOKS, quantile_long_short, top_k_long_only
+
+NAN = np.nan
+signals = hnp.arrays(
+    np.float64,
+    st.tuples(st.integers(1, 6), st.integers(1, 12)),
+    elements=st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0]),  # few values: many ties
+)
+
+
+def sorted_firms(signal_N: np.ndarray) -> list[int]:
+    known = [n for n in range(len(signal_N)) if not np.isnan(signal_N[n])]
+    return sorted(known, key=lambda n: (-signal_N[n], n))
+
+
+@settings(max_examples=150, deadline=None)
+@given(signal_TN=signals, q=st.integers(2, 5))
+def test_long_short_is_what_a_loop_over_sorted_firms_gives(signal_TN: np.ndarray, q: int) -> None:
+    if (~np.isnan(signal_TN)).sum(axis=1).max() < q:
+        with pytest.raises(ValueError, match=f"needs {q} signals"):
+            quantile_long_short(signal_TN, q)
+        return
+    expected_TN = np.full(signal_TN.shape, NAN)
+    for t, signal_N in enumerate(signal_TN):
+        firms = sorted_firms(signal_N)
+        m = len(firms) // q
+        if m:
+            expected_TN[t] = 0.0
+            if len({signal_N[n] for n in firms}) > 1:
+                expected_TN[t, firms[:m]] = 1.0 / m
+                expected_TN[t, firms[-m:]] = -1.0 / m
+    target_TN = quantile_long_short(signal_TN, q)
+    np.testing.assert_allclose(target_TN, expected_TN, rtol=1e-15)
+    np.testing.assert_array_equal(target_TN, BOOKS["quantile_long_short"].build(signal_TN, q, 1))
+
+
+@settings(max_examples=150, deadline=None)
+@given(signal_TN=signals, k=st.integers(1, 5))
+def test_top_k_is_what_a_loop_over_sorted_firms_gives(signal_TN: np.ndarray, k: int) -> None:
+    if (~np.isnan(signal_TN)).sum(axis=1).max() < k:
+        with pytest.raises(ValueError, match="lower its size"):
+            top_k_long_only(signal_TN, k)
+        return
+    expected_TN = np.full(signal_TN.shape, NAN)
+    for t, signal_N in enumerate(signal_TN):
+        firms = sorted_firms(signal_N)
+        if len(firms) >= k:
+            expected_TN[t] = 0.0
+            if len({signal_N[n] for n in firms}) > 1 or len(firms) == k:
+                expected_TN[t, firms[:k]] = 1.0 / k
+    np.testing.assert_allclose(top_k_long_only(signal_TN, k), expected_TN, rtol=1e-15)
+
+
+def test_books_by_hand() -> None:
+    signal_TN = np.array([[0.1, 0.4, NAN, 0.4, -0.3], [NAN] * 5, [1.0, 2.0, 3.0, 4.0, NAN]])
+    np.testing.assert_array_equal(
+        quantile_long_short(signal_TN, 2), [[-0.5, 0.5, 0, 0.5, -0.5], [NAN] * 5, [-0.5, -0.5, 0.5, 0.5, 0]]
+    )
+    np.testing.assert_array_equal(
+        top_k_long_only(signal_TN, 1), [[0, 1, 0, 0, 0], [NAN] * 5, [0, 0, 0, 1, 0]]
+    )
+
+
+def test_rebalancing_counts_from_the_first_possible_decision() -> None:
+    signal_TN = np.arange(32.0).reshape(8, 4)
+    signal_TN[0] = NAN
+    signal_TN[4] = NAN  # its turn, but nothing to decide on: hold until session 7
+    target_TN = top_k_long_only(signal_TN, 2, rebalance_every=3)
+    assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == [1, 7]
+
+
+def test_a_decision_does_not_know_the_next_signal() -> None:
+    rng = np.random.default_rng(0)
+    signal_TN = rng.normal(size=(30, 11))
+    for rule in BOOKS.values():
+        before_TN = rule.build(signal_TN, 3, 2)
+        changed_TN = signal_TN.copy()
+        changed_TN[17:] = rng.normal(size=(13, 11))
+        np.testing.assert_array_equal(rule.build(changed_TN, 3, 2)[:17], before_TN[:17])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s: quantile_long_short(s, 1), "at least 2 quantiles"),
+        (lambda s: top_k_long_only(s, 0), "at least 1 firm"),
+        (lambda s: top_k_long_only(s, 1, rebalance_every=0), "rebalance_every is 0"),
+        (lambda s: top_k_long_only(np.where(s > 4, np.inf, s), 1), "infinite at date 1, firm 2"),
+        (lambda s: top_k_long_only(s[0], 1), "one row a date"),
+    ],
+)
+def test_wrong_settings_are_refused(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(np.arange(6.0).reshape(2, 3))  # type: ignore[operator]
