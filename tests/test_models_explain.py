@@ -1,0 +1,418 @@
+"""Shapley values against enumeration of every coalition, and against models whose values are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from math import factorial
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.batch import AttentionMaps, Batch, Cut, PanelTensors
+from models.encoder import Pooling
+from models.explain import GroupGameConfig, explain_groups, rank_agreement
+from models.explain_game import quality, shapley_values
+from models.explain_peers import PeerChoice, PeerGameConfig, explain_peers
+from models.explain_players import day_blocks, draw_donors, find_players, group_game
+from models.fit import FitConfig, fit
+from models.forecaster import Forecaster
+from models.self_peer import SelfPeer, SelfPeerConfig
+from models.temporal_peer import TemporalPeer, TemporalPeerConfig
+from models.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
+
+FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}
+SESSION = np.array([15])
+
+
+def panel(n_firms: int = 7, seed: int = 0, channel_scale: float = 1.0) -> PanelTensors:
+    rng = np.random.default_rng(seed)
+    shape = (18, n_firms)
+    mask_TN = np.ones(shape, dtype=bool)
+    mask_TN[:, 2] = False  # a firm that is never in the universe
+    return PanelTensors.from_arrays(
+        channels_TNC=channel_scale * rng.normal(size=(*shape, 2)),
+        characteristics_TNF=rng.normal(size=(*shape, 4)),
+        mask_TN=mask_TN,
+        group_TN=np.tile(np.arange(n_firms) % 3, (18, 1)),
+        target_TN=rng.normal(size=shape),
+        window=8,
+    )
+
+
+def with_random_weights(module: Forecaster, scale: float = 0.5) -> Forecaster:
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
+    return module.eval()
+
+
+def temporal_peer(data: PanelTensors, day_layers: int = 1, pooling: Pooling = "last") -> Forecaster:
+    config = TemporalPeerConfig(width=8, heads=2, day_layers=day_layers, pooling=pooling)
+    return with_random_weights(TemporalPeer(config, data.shape))
+
+
+def self_peer(data: PanelTensors) -> Forecaster:
+    return with_random_weights(SelfPeer(SelfPeerConfig(width=8, heads=2, layers=2), data.shape))
+
+
+def enumerated(play: Callable[[np.ndarray], np.ndarray], n_players: int) -> np.ndarray:
+    """Shapley's formula over all coalitions, [P, O]."""
+    keep = (np.arange(2**n_players)[:, None] >> np.arange(n_players)) & 1 == 1
+    value = {tuple(row): out for row, out in zip(keep, play(keep), strict=True)}
+    phi = []
+    for p in range(n_players):
+        others = [q for q in range(n_players) if q != p]
+        total: Any = 0.0
+        for size in range(n_players):
+            weight = factorial(size) * factorial(n_players - size - 1) / factorial(n_players)
+            for chosen in combinations(others, size):
+                without = tuple(q in chosen for q in range(n_players))
+                total = total + weight * (
+                    value[tuple(q == p or w for q, w in enumerate(without))] - value[without]
+                )
+        phi.append(total)
+    return np.array(phi)
+
+
+class Leaders(Forecaster):
+    """A known answer: ``y_i = x_i + sum_j A_ij x_j`` with x the last value of the first channel."""
+
+    uses_peers: ClassVar[bool] = True
+
+    def __init__(self, leads_NN: np.ndarray) -> None:
+        super().__init__()
+        self.leads_NN = torch.tensor(leads_NN, dtype=torch.float32)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        return batch.x_BNWC[:, :, -1, :1]
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        sent_BN = h_BND[..., 0]
+        if cut is not None and cut.peers_keep_BN is not None:
+            sent_BN = sent_BN * cut.peers_keep_BN
+        leads = self.leads_NN[batch.firms_N][:, batch.firms_N]
+        return self.scaled(h_BND[..., 0] + sent_BN @ leads.T, batch)
+
+    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+        leads = self.leads_NN[batch.firms_N][:, batch.firms_N].abs()
+        return AttentionMaps(peers_BLHNN=leads[None, None, None])
+
+
+# --- the bridge to shap ------------------------------------------------------------------------------
+
+
+def test_one_permutation_is_exact_for_interactions_in_pairs() -> None:
+    rng = np.random.default_rng(0)
+    pairs_OPP, alone_OP = rng.normal(size=(3, 6, 6)), rng.normal(size=(3, 6))
+
+    def play(keep: np.ndarray) -> np.ndarray:
+        k = keep.astype(float)
+        return np.einsum("mp,opq,mq->mo", k, pairs_OPP, k) + k @ alone_OP.T + 2.0
+
+    shapley = shapley_values([play], 6, seed=1)
+    np.testing.assert_allclose(shapley.values_PO, enumerated(play, 6), atol=1e-12)
+    np.testing.assert_allclose(shapley.base_O, 2.0)
+
+
+def test_error_covers_the_distance_to_the_exact_values_and_shrinks() -> None:
+    weight_PO = np.random.default_rng(0).normal(size=(7, 40))
+
+    def play(keep: np.ndarray) -> np.ndarray:
+        return np.tanh(keep @ weight_PO) ** 3
+
+    exact = enumerated(play, 7)
+    few, many = (shapley_values([play] * n, 7, seed=2) for n in (10, 160))
+    for found in (few, many):
+        z = (found.values_PO - exact)[found.error_PO > 1e-12] / found.error_PO[found.error_PO > 1e-12]
+        assert 0.7 < np.sqrt(np.mean(z**2)) < 1.5
+    assert 0.15 < many.error_PO.mean() / few.error_PO.mean() < 0.4  # 1/4 by the square-root law
+
+
+def test_single_output_single_player_and_empty_games() -> None:
+    shapley = shapley_values([lambda keep: 1.0 + 3.0 * keep.astype(float)], 1, seed=0)
+    np.testing.assert_array_equal(shapley.values_PO, [[3.0]])
+    np.testing.assert_array_equal(shapley.base_O, [1.0])
+    with pytest.raises(ValueError, match="at least one of each"):
+        shapley_values([], 3, seed=0)
+
+
+def test_shap_leaves_the_global_random_state_alone() -> None:
+    np.random.seed(5)  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    shapley_values([lambda keep: keep.astype(float)], 4, seed=0)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+def test_quality_sees_a_forecast_that_the_values_do_not_add_up_to() -> None:
+    values = np.array([[1.0, 2.0], [3.0, -1.0]])
+    report = quality(values, np.zeros(2), np.array([3.0, 2.5]), np.full((2, 2), 0.5))
+    assert report.additivity_max == pytest.approx(0.5)
+    assert report.additivity_relative == pytest.approx(0.5 / 0.25)
+    assert report.monte_carlo_relative == pytest.approx(0.5 / 1.75)
+    assert quality(values * 0, np.zeros(2), np.zeros(2), values * 0).additivity_relative == 0.0
+
+
+# --- days, families, peers ---------------------------------------------------------------------------
+
+
+def test_day_blocks_cover_the_window_once() -> None:
+    assert day_blocks(8, (1, 2, 3, 6, 11)) == ((1,), (2,), (3, 4, 5), (6, 7, 8))
+    assert sorted(sum(day_blocks(60, (1, 2, 3, 6, 11)), ())) == list(range(1, 61))
+    with pytest.raises(ValueError, match="begin with day 1"):
+        day_blocks(8, (2, 3))
+
+
+def test_group_values_agree_with_enumeration() -> None:
+    data = panel()
+    module = temporal_peer(data)
+    batch = data.batch(torch.tensor([15]))
+    players = find_players(module, batch, FAMILIES, (1, 3, 6))
+    assert [player.kind for player in players] == ["days"] * 3 + ["family"] * 3 + ["peers"]
+    donor_KN = draw_donors(6, 2, np.random.default_rng(0))
+    game = group_game(module, batch, players, donor_KN, np.arange(6))
+    exact = enumerated(game, 7)
+    found = shapley_values([game] * 100, 7, seed=0)
+    assert np.abs(exact).max() > 0.5
+    np.testing.assert_allclose(found.values_PO, exact, atol=float(5 * found.error_PO.max()))
+    assert found.error_PO.max() < 0.1 * np.abs(exact).max()
+    np.testing.assert_allclose(found.values_PO.sum(0), exact.sum(0), atol=1e-6)
+
+
+def test_a_coalition_is_the_forward_pass_without_the_others() -> None:
+    data = panel()
+    module = temporal_peer(data)
+    batch = data.batch(torch.tensor([15]))
+    players = find_players(module, batch, FAMILIES, (1, 3, 6))
+    donor_KN = draw_donors(6, 3, np.random.default_rng(0))
+    game = group_game(module, batch, players, donor_KN, np.array([0, 4]))
+    keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are gone
+    days_keep = torch.tensor([[True, True, True, False, False, False, True, True]])
+    cut = Cut(days_keep, torch.zeros(1, 6, dtype=torch.bool))
+    expected = []
+    for donor_N in donor_KN:
+        z_BNF = batch.z_BNF.clone()
+        z_BNF[0][:, [0, 2]] = batch.z_BNF[0, torch.tensor(donor_N)][:, [0, 2]]
+        replaced = Batch(batch.x_BNWC, z_BNF, batch.m_BN, batch.s_BN, batch.y_BN, batch.firms_N)
+        with torch.no_grad():
+            expected.append(module(replaced, cut)[0].numpy())
+    np.testing.assert_allclose(game(keep[None])[0], np.mean(expected, axis=0)[[0, 4]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["last", "mean"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_without_its_days_a_forecast_does_not_know_them(pooling: Pooling, layers: int) -> None:
+    one, other = panel(), panel(channel_scale=3.0)
+    a, b = (
+        explain_groups(temporal_peer(data, layers, pooling), data, SESSION, FAMILIES) for data in (one, other)
+    )
+    assert np.isfinite(a.base_E).all()
+    np.testing.assert_array_equal(a.base_E, b.base_E)
+    assert np.abs(a.forecast_E - b.forecast_E).min() > 1e-3
+
+
+def test_values_add_up_to_the_untouched_forecast() -> None:
+    data = panel()
+    module = temporal_peer(data)
+    sessions = np.array([9, 12, 15])
+    found = explain_groups(module, data, sessions, FAMILIES, GroupGameConfig(permutations=3, donors=2))
+    assert found.values_EP.shape == (18, 8)
+    with torch.no_grad():
+        direct = np.concatenate([module(data.batch(torch.tensor([s])))[0].numpy() for s in sessions])
+    np.testing.assert_allclose(found.forecast_E, direct)
+    np.testing.assert_allclose(found.base_E + found.values_EP.sum(axis=1), direct, atol=1e-5)
+    assert found.quality.additivity_relative < 1e-5
+    assert found.quality.monte_carlo_mean > 0.0
+    assert found.firms_E.tolist() == [0, 1, 3, 4, 5, 6] * 3
+    assert found.sessions_E.tolist() == np.repeat(sessions, 6).tolist()
+    explanation = found.explanation()
+    assert explanation.feature_names[:5] == ["day 1", "day 2", "days 3-5", "days 6-8", "momentum"]
+    np.testing.assert_array_equal(explanation[1].values, found.values_EP[1])
+    np.testing.assert_allclose(
+        found.held_EP[12, [0, 2, 5, 7]],
+        [
+            float(data.channels_TNC[15, 0, 0]),
+            float(data.channels_TNC[11:14, 0, 0].mean()),
+            float(data.characteristics_TNF[15, 0, 1]),
+            5.0,
+        ],
+        rtol=1e-6,
+    )
+
+
+def test_families_of_a_linear_function_are_worth_their_distance_to_one_donor() -> None:
+    data = panel()
+    weight_F = np.array([1.0, -2.0, 0.5, 0.0])
+    config = GroupGameConfig(permutations=1)
+    found = explain_groups(lambda batch: batch.z_BNF[0].numpy() @ weight_F, data, SESSION, FAMILIES, config)
+    assert [player.kind for player in found.players] == ["family"] * 3
+    assert found.attention_days is None
+    z_NF = data.characteristics_TNF[15, [0, 1, 3, 4, 5, 6]].numpy()
+    parts_NP = np.stack(
+        [z_NF[:, [0, 2]] @ weight_F[[0, 2]], z_NF[:, 1] * weight_F[1], 0 * z_NF[:, 3]], axis=1
+    )
+    given_NP = parts_NP - found.values_EP  # what the donor gave, per family
+    gap = np.abs(given_NP[:, None, :2] - parts_NP[None, :, :2]).max(axis=2)
+    donor_N = gap.argmin(axis=1)
+    assert gap.min(axis=1).max() < 1e-6  # the same donor for every family
+    assert sorted(donor_N) == list(range(6))  # everybody gives once
+    assert (donor_N != np.arange(6)).all()
+    np.testing.assert_array_equal(found.values_EP[:, 2], 0.0)  # a dummy
+
+
+def test_importance_by_kind_by_hand() -> None:
+    data = panel()
+    found = explain_groups(temporal_peer(data), data, SESSION, FAMILIES)
+    kinds = found.by_kind()
+    assert set(kinds) == {"days", "family", "peers"}
+    assert kinds["days"].mean_abs == pytest.approx(np.abs(found.values_EP[:, :4]).sum() / 6)
+    assert kinds["days"].mean_abs_of_sum == pytest.approx(np.abs(found.values_EP[:, :4].sum(1)).mean())
+    assert sum(kind.share for kind in kinds.values()) == pytest.approx(1.0)
+
+
+def test_models_have_the_players_they_have() -> None:
+    data = panel()
+    transformer = with_random_weights(
+        TemporalTransformer(TemporalTransformerConfig(width=8, heads=2), data.shape)
+    )
+    ridge = fit(
+        "ridge", {}, data, data.shape, np.arange(8, 13), np.arange(13, 17), fit_config=FitConfig(), seed=0
+    )
+    kinds = {}
+    for name, model in {"transformer": transformer, "self_peer": self_peer(data), "ridge": ridge}.items():
+        found = explain_groups(model, data, SESSION, FAMILIES)
+        kinds[name] = set(found.by_kind())
+        assert found.quality.additivity_max < 1e-5
+    assert kinds == {"transformer": {"days", "family"}, "self_peer": {"family", "peers"}, "ridge": {"family"}}
+    with pytest.raises(ValueError, match="no peers to explain"):
+        explain_peers(ridge, data, SESSION)
+    with pytest.raises(ValueError, match="name its families"):
+        explain_groups(ridge, data, SESSION, {})
+
+
+def test_day_agreement_is_perfect_when_values_follow_attention() -> None:
+    class LastDays(Leaders):
+        uses_peers: ClassVar[bool] = False
+
+        def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+            keep_BW = torch.ones(batch.x_BNWC.shape[0], 8) if cut is None else cut.days_keep_BW
+            return (torch.arange(1.0, 9.0) * keep_BW)[:, None, :].expand(*batch.m_BN.shape, 8)
+
+        def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+            return self.scaled(h_BND.sum(dim=-1), batch)
+
+        def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+            return AttentionMaps(days_BNW=torch.arange(1.0, 9.0).expand(*batch.m_BN.shape, 8))
+
+    data = panel()
+    config = GroupGameConfig(day_starts=tuple(range(1, 9)))
+    found = explain_groups(LastDays(np.zeros((7, 7))).eval(), data, SESSION, FAMILIES, config)
+    np.testing.assert_allclose(found.values_EP[0, :8], np.arange(8, 0, -1))
+    assert found.attention_days is not None
+    assert found.attention_days.mean == pytest.approx(1.0)
+    assert found.attention_days.number == 6
+    assert rank_agreement(np.array([np.nan])).number == 0
+
+
+# --- peers -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", [temporal_peer, self_peer])
+def test_peer_values_agree_with_enumeration(build: Callable[[PanelTensors], Forecaster]) -> None:
+    data = panel()
+    module = build(data)
+    batch = data.batch(torch.tensor([15]))
+
+    def play(keep: np.ndarray) -> np.ndarray:
+        with torch.no_grad():  # the whole forward pass, a coalition at a time
+            rows = [module(batch, Cut(peers_keep_BN=torch.tensor(row[None])))[0].numpy() for row in keep]
+        return np.array(rows, dtype=np.float64)
+
+    exact_NN = enumerated(play, 6).T
+    found = explain_peers(module, data, SESSION, PeerGameConfig(permutations=100))[0]
+    assert np.abs(exact_NN).max() > 0.02
+    np.testing.assert_allclose(found.phi_NN, exact_NN, atol=float(5 * found.error_NP.max()))
+    assert found.error_NP.max() < 0.1 * np.abs(exact_NN).max()
+    np.testing.assert_allclose(found.base_N + found.values_NP.sum(axis=1), found.forecast_N, atol=1e-5)
+    if build is temporal_peer:  # one layer: nobody is its own peer
+        np.testing.assert_allclose(np.diagonal(found.phi_NN), 0.0, atol=1e-6)
+
+
+def test_peers_of_a_linear_model_are_known() -> None:
+    data = panel()
+    leads_NN = np.random.default_rng(1).normal(size=(7, 7))
+    np.fill_diagonal(leads_NN, 0.0)
+    leads_NN[:, 4] = 0.0  # leads nobody
+    found = explain_peers(Leaders(leads_NN).eval(), data, SESSION, PeerGameConfig(permutations=1))[0]
+    assert found.firms_N.tolist() == [0, 1, 3, 4, 5, 6]
+    x_N = data.channels_TNC[15, found.firms_N, 0].numpy()
+    np.testing.assert_allclose(found.phi_NN, leads_NN[np.ix_(found.firms_N, found.firms_N)] * x_N, atol=1e-6)
+    np.testing.assert_array_equal(found.phi_NN[:, 3], 0.0)
+    np.testing.assert_allclose(found.base_N, x_N, rtol=1e-6)
+    assert found.quality.monte_carlo_mean < 1e-6
+    names = found.explanation(tuple("abcdefg")).feature_names
+    assert names == ["a", "b", "d", "e", "f", "g"]
+
+
+@pytest.mark.parametrize("choice", ["attention", "random"])
+def test_the_peers_beyond_the_most_play_as_one(choice: PeerChoice) -> None:
+    data = panel()
+    leads_NN = np.zeros((7, 7))
+    leads_NN[:, [1, 5]] = 1.0
+    config = PeerGameConfig(max_peer_players=3, choice=choice)
+    found = explain_peers(Leaders(leads_NN).eval(), data, SESSION, config)[0]
+    assert found.player_names == ("", "", "4 other firms")
+    assert sorted(np.concatenate(found.players)) == list(range(6))
+    assert np.isfinite(found.phi_NN).all(axis=0).sum() == 2
+    assert found.quality.additivity_max < 1e-6
+    if choice == "attention":
+        assert [found.firms_N[firms[0]] for firms in found.players[:2]] == [1, 5]
+        np.testing.assert_array_equal(found.values_NP[:, 2], 0.0)
+
+
+def test_groups_as_players() -> None:
+    data = panel()  # firm n is of group n % 3, and firm 2 is absent
+    module = self_peer(data)
+    found = explain_peers(module, data, SESSION, PeerGameConfig(choice="group"))[0]
+    assert found.player_names == ("group 0", "group 1", "group 2")
+    assert [found.firms_N[firms].tolist() for firms in found.players] == [[0, 3, 6], [1, 4], [5]]
+    assert np.isnan(found.phi_NN).all()
+    assert found.quality.additivity_relative < 1e-5
+    fewer = explain_peers(module, data, SESSION, PeerGameConfig(choice="group", max_peer_players=2))[0]
+    assert fewer.player_names == ("group 0", "2 other groups")
+
+
+def test_the_same_seed_gives_the_same_values_whatever_the_other_sessions() -> None:
+    data = panel()
+    module = temporal_peer(data)
+    config = PeerGameConfig(permutations=1, max_peer_players=4, choice="random", seed=4)
+    alone = explain_peers(module, data, np.array([15]), config)[0]
+    among = explain_peers(module, data, np.array([9, 15]), config)[1]
+    np.testing.assert_array_equal(alone.values_NP, among.values_NP)
+    other = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=1, seed=5))[0]
+    assert not np.array_equal(alone.values_NP, other.values_NP)
+    group = GroupGameConfig(firms_per_date=2, seed=4)
+    first = explain_groups(module, data, np.array([15]), FAMILIES, group)
+    again = explain_groups(module, data, np.array([15, 9]), FAMILIES, group)
+    assert len(first.base_E) == 2
+    np.testing.assert_array_equal(first.values_EP, again.values_EP[:2])
+    np.testing.assert_array_equal(first.firms_E, again.firms_E[:2])
+
+
+def test_mistakes_are_named() -> None:
+    data = panel()
+    module = temporal_peer(data)
+    with pytest.raises(ValueError, match="exactly one family"):
+        explain_groups(module, data, SESSION, {"value": (0, 1), "size": (1, 2, 3)})
+    with pytest.raises(ValueError, match="no sessions"):
+        explain_groups(module, data, np.array([], dtype=int), FAMILIES)
+    with pytest.raises(ValueError, match=r"call eval\(\) first"):
+        explain_peers(module.train(), data, SESSION)
+    with pytest.raises(ValueError, match="choose one of attention"):
+        PeerGameConfig(choice="best")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least 1"):
+        GroupGameConfig(donors=0)
