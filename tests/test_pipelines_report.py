@@ -247,12 +247,12 @@ def make_edges(n_firms: int = 100, n_edges: int = 900) -> pl.DataFrame:
         leader, follower = int(rng.zipf(1.4)) % n_firms, int(rng.integers(n_firms))
         if leader != follower:
             pairs.add((leader, follower))
-    weight = np.sort(rng.pareto(1.8, n_edges) + 0.02)[::-1] * 0.003
+    weight = (rng.pareto(1.8, n_edges) + 0.02) * 0.003
     return pl.DataFrame(
         {
             "leader": [firms[i] for i, _ in sorted(pairs)],
             "follower": [firms[j] for _, j in sorted(pairs)],
-            "weight": rng.permutation(weight),
+            "weight": weight,
             "share": weight / weight.sum(),
             "same_group": [i % 8 == j % 8 for i, j in sorted(pairs)],
         }

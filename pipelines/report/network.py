@@ -89,7 +89,7 @@ def _place(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> npt.N
     at = low + at * (size - 2 * low)
     for _ in range(400):
         gap = at[:, None, :] - at[None, :, :]
-        need = np.stack([half_width[:, None] + half_width[None, :] + 14, np.full((n, n), 44.0)], axis=2)
+        need = np.stack([half_width[:, None] + half_width[None, :] + 34, np.full((n, n), 44.0)], axis=2)
         over = need - np.abs(gap)
         np.einsum("iik->ik", over)[:] = -1.0
         clash = (over > 0).all(axis=2)
