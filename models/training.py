@@ -23,6 +23,9 @@ from models.spec import require_choice
 
 OnEpoch = Callable[[EpochRecord], None]
 
+CPU_CELLS = 1024
+"""About so many (date, firm) cells go through a model at once on a CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class FitConfig:
@@ -158,9 +161,11 @@ class Trainer:
         module, data, config = self.module, self.data, self.config
         optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        # A date's loss does not depend on the other dates of the step: on a CPU, going through them one
-        # by one gives the same gradient, in a cache that holds it.
-        parts = torch.split(dates_B, 1 if data.device.type == "cpu" else len(dates_B))
+        # A date's loss does not depend on the other dates of the step: on a CPU, going through them in
+        # parts that fit its cache gives the same gradient sooner.
+        firms = data.mask_TN.shape[1]
+        at_once = max(1, CPU_CELLS // firms) if data.device.type == "cpu" else len(dates_B)
+        parts = torch.split(dates_B, at_once)
         for part_B in parts:
             batch = data.batch(part_B)
             known_BN = batch.m_BN & batch.y_BN.isfinite()
