@@ -20,6 +20,7 @@ from models.explain_peers import PeerChoice, PeerGameConfig, explain_peers
 from models.explain_players import day_blocks, draw_donors, find_players, group_game
 from models.fit import FitConfig, fit
 from models.forecaster import Forecaster
+from models.peer_network import attention_network, compare_edges, peer_network
 from models.self_peer import SelfPeer, SelfPeerConfig
 from models.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
@@ -356,6 +357,26 @@ def test_peers_of_a_linear_model_are_known() -> None:
     assert found.quality.monte_carlo_mean < 1e-6
     names = found.explanation(tuple("abcdefg")).feature_names
     assert names == ["a", "b", "d", "e", "f", "g"]
+
+
+def test_network_of_a_model_recovers_its_leaders_and_gives_absent_firms_nothing() -> None:
+    data = panel(n_firms=12)
+    rng = np.random.default_rng(2)
+    planted_NN = rng.random((12, 12)) < 0.15
+    np.fill_diagonal(planted_NN, False)
+    planted_NN[0, 2] = True  # a leader that is never in the universe
+    found = explain_peers(
+        Leaders(1.0 * planted_NN).eval(), data, np.arange(8, 17), PeerGameConfig(permutations=1)
+    )
+    network, looked_at = peer_network(found, 12), attention_network(found, 12)
+    compared = compare_edges(network, looked_at, planted_NN, np.ones((12, 12), dtype=bool), seed=0)
+    assert compared.shap.auc == 1.0
+    assert compared.attention.auc == 1.0
+    assert compared.shap.n_pairs == 11 * 10
+    for matrix_NN in (network.weight_NN, looked_at.weight_NN, network.dates_NN):
+        assert not matrix_NN[2].any()
+        assert not matrix_NN[:, 2].any()
+    assert network.dates_NN.max() == 9
 
 
 @pytest.mark.parametrize("choice", ["attention", "random"])
