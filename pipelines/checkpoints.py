@@ -23,7 +23,7 @@ def save_checkpoint(folder: Path, state: FittedState, scaler: ChannelScaler) -> 
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    tensors = {name: np.ascontiguousarray(value) for name, value in state.tensors.items()}
+    tensors = {name: np.array(value, order="C") for name, value in state.tensors.items()}
     tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C}
     save_file(tensors, partial / _TENSORS)
     config = {**state.config, "scaler_clip": scaler.clip}

@@ -152,5 +152,18 @@ def fit_scaler(dataset: Dataset, fold: Fold) -> ChannelScaler:
     return fit_channel_scaler(dataset.channels_TNC, dataset.universe_TN, fold.train)
 
 
+def spread(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
+    """Spread a long frame (date, ticker, value) over the panel: [T, N], NaN where there is no row.
+
+    Rows of dates or tickers that the panel does not have are left out.
+    """
+    sessions = pl.DataFrame({"date": panel.dates_T.astype("datetime64[D]")}).with_row_index("t")
+    firms = pl.DataFrame({"ticker": panel.tickers_N}).with_row_index("n")
+    placed = frame.select("date", "ticker", value).join(sessions, on="date").join(firms, on="ticker")
+    value_TN = np.full((panel.n_sessions, panel.n_firms), np.nan)
+    value_TN[placed["t"].to_numpy(), placed["n"].to_numpy()] = placed[value].to_numpy()
+    return value_TN
+
+
 def _date(dataset: Dataset, session: int) -> object:
     return dataset.panel.dates_T[session].astype("datetime64[D]").item()

@@ -21,11 +21,10 @@ import polars as pl
 import torch
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
-from features.scaling import ChannelScaler
-from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
 
+from features.scaling import ChannelScaler
 from models.batch import PanelTensors
-from models.spec import Shape
+from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint
 from pipelines.config_load import build_settings, digest, settings_of
 from pipelines.dataset import Dataset, fit_scaler, plan_folds
@@ -97,7 +96,6 @@ def run_task(task: Task, arrays: Arrays) -> Outcome:
     if task.device == "cpu":
         torch.set_num_threads(1)
     data = to_tensors(arrays, task.scaler, task.device)
-    shape = shape_of(arrays)
     task.curve.parent.mkdir(parents=True, exist_ok=True)
     with task.curve.open("w", encoding="utf-8") as curve:
 
@@ -109,7 +107,7 @@ def run_task(task: Task, arrays: Arrays) -> Outcome:
             task.model,
             task.settings,
             data,
-            shape,
+            data.shape,
             task.fold.train,
             task.fold.valid,
             fit_config=task.fit,
@@ -151,18 +149,9 @@ def to_tensors(arrays: Arrays, scaler: ChannelScaler, device: str) -> PanelTenso
         group_TN=np.asarray(arrays.group_TN),
         target_TN=np.asarray(arrays.target_TN),
         window=arrays.window,
-        device=device,
-    )
-
-
-def shape_of(arrays: Arrays) -> Shape:
-    """The sizes that a model is built for."""
-    return Shape(
-        n_channels=arrays.channels_TNC.shape[2],
-        n_characteristics=arrays.characteristics_TNF.shape[2],
-        window=arrays.window,
         n_groups=arrays.n_groups,
         characteristic_names=arrays.characteristic_names,
+        device=device,
     )
 
 

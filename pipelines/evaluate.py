@@ -1,0 +1,185 @@
+"""From forecasts in the lake to the tables of a backtest: metrics, books, costs, and the truth where known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.accounting import BookResult, run_book
+from backtest.books import quantile_long_short, top_k_long_only
+from backtest.costs import CostModel
+from backtest.metrics import ForecastMetrics, book_metrics, forecast_metrics
+from features.panel import Panel
+from pipelines.config import BookConfig, Config
+from pipelines.dataset import Dataset, spread
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result tables of a backtest.
+
+    Attributes
+    ----------
+    ladder
+        One row a model and delay: mean of the single seeds' metrics, the seed ensemble's, and its books'.
+    ic_series
+        date, model, delay, ic, rank_ic of the seed ensemble.
+    quantiles
+        model, delay, quantile (1 lowest forecast), mean_return_bps a session.
+    equity
+        date, model, book, delay, nav_gross, nav_net.
+    costs
+        model, book, delay, and bps of NAV a year by kind.
+    """
+
+    ladder: pl.DataFrame
+    ic_series: pl.DataFrame
+    quantiles: pl.DataFrame
+    equity: pl.DataFrame
+    costs: pl.DataFrame
+
+
+def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
+    """Spread a run's forecasts over the panel: model -> seed -> [T, N], NaN where there is none."""
+    arrays: dict[str, dict[int, FloatArray]] = {}
+    for (model, seed), part in frame.partition_by(
+        ["model", "seed"], as_dict=True, maintain_order=True
+    ).items():
+        arrays.setdefault(str(model), {})[int(seed)] = spread(part, "forecast", panel)
+    return arrays
+
+
+def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
+    """Mean over seeds of the forecasts standardised within each date (a constant cross-section stays 0)."""
+    total: FloatArray | None = None
+    for forecast_TN in seeds.values():
+        known_TN = np.isfinite(forecast_TN)
+        count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
+        mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
+        centred_TN = forecast_TN - mean_T1
+        spread_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
+        score_TN = np.divide(centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0)
+        score_TN[~known_TN] = np.nan
+        total = score_TN if total is None else total + score_TN
+    assert total is not None
+    return total / len(seeds)
+
+
+def evaluate(
+    forecasts: Mapping[str, Mapping[int, FloatArray]],
+    dataset: Dataset,
+    config: Config,
+    scores: pl.DataFrame,
+    truth_TN: FloatArray | None,
+) -> Evaluation:
+    """Measure every model's forecasts against every reported delay.
+
+    Parameters
+    ----------
+    forecasts
+        model -> seed -> [T, N].
+    scores
+        Validation scores: model, seed, fold, valid_ic, valid_rank_ic.
+    truth_TN
+        Conditional mean of a simulated market, or None.
+    """
+    ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
+    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    horizon = config.label.horizon
+    valid = {row["model"]: row for row in scores.group_by("model").mean().iter_rows(named=True)}
+    for delay, label_TN in dataset.labels.items():
+        for model, seeds in forecasts.items():
+            combined_TN = ensemble(seeds)
+            rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
+            single = [
+                forecast_metrics(seed_TN[rows_T], label_TN[rows_T], horizon=horizon)
+                for seed_TN in seeds.values()
+            ]
+            joint = forecast_metrics(combined_TN[rows_T], label_TN[rows_T], horizon=horizon)
+            truth = None
+            if truth_TN is not None:
+                shown_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
+                truth = forecast_metrics(shown_TN[rows_T], label_TN[rows_T], horizon=horizon)
+            row: dict[str, object] = {
+                "model": model,
+                "delay": delay,
+                "seeds": len(seeds),
+                "valid_rank_ic": valid.get(model, {}).get("valid_rank_ic"),
+                "valid_ic": valid.get(model, {}).get("valid_ic"),
+                **_mean_metrics(single),
+                "ensemble_ic": joint.ic,
+                "ensemble_rank_ic": joint.rank_ic,
+                "ic_t": joint.ic_t,
+                "truth_ic": truth.ic if truth else None,
+                "truth_rank_ic": truth.rank_ic if truth else None,
+            }
+            for book, result in _books(combined_TN, rows_T, dataset, config, delay):
+                metrics = book_metrics(result)
+                row |= {
+                    f"{book}.sharpe_gross": metrics.sharpe_gross,
+                    f"{book}.sharpe_net": metrics.sharpe_net,
+                    f"{book}.turnover": metrics.turnover,
+                    f"{book}.annual_return_net": metrics.annual_return_net,
+                    f"{book}.max_drawdown_net": metrics.max_drawdown_net,
+                }
+                span_T = dates_T[rows_T[0] : rows_T[0] + len(result.nav_net_T)]
+                keys = {"model": model, "book": book, "delay": delay}
+                equity.append(
+                    pl.DataFrame(
+                        {"date": span_T, "nav_gross": result.nav_gross_T, "nav_net": result.nav_net_T}
+                    ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
+                )
+                costs.append({**keys, **metrics.costs_bps_per_year})
+            ladder.append(row)
+            ic_series.append(
+                pl.DataFrame(
+                    {"date": dates_T[rows_T], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
+                ).with_columns(pl.lit(model).alias("model"), pl.lit(delay).alias("delay"))
+            )
+            quantiles += [
+                {"model": model, "delay": delay, "quantile": index + 1, "mean_return_bps": 1e4 * value}
+                for index, value in enumerate(joint.quantile_returns)
+            ]
+    return Evaluation(
+        ladder=pl.DataFrame(ladder, infer_schema_length=None),
+        ic_series=pl.concat(ic_series),
+        quantiles=pl.DataFrame(quantiles),
+        equity=pl.concat(equity),
+        costs=pl.DataFrame(costs),
+    )
+
+
+def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:
+    """Mean over single seeds: what one training run can be expected to give."""
+    names = ("ic", "icir", "rank_ic", "rank_icir", "precision_at_10", "literature_sr", "r2_oos")
+    return {name: float(np.mean([getattr(one, name) for one in seeds])) for name in names}
+
+
+def _books(
+    signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Dataset, config: Config, delay: int
+) -> Iterator[tuple[str, BookResult]]:
+    """Run every configured book from the first forecast to the session after the last one is traded."""
+    settings = config.backtest
+    execution = settings.delay if settings.delay is not None else delay
+    first = int(rows_T[0])
+    last = min(int(rows_T[-1]) + execution + config.label.horizon + 1, dataset.panel.n_sessions)
+    model = CostModel(**settings.costs.model_dump())
+    traded_TN = np.isfinite(dataset.panel.close_TN[first:last])
+    for name, book in settings.books.items():
+        target_TN = _target(book, signal_TN[first:last])
+        yield (
+            name,
+            run_book(target_TN, dataset.panel.wealth_TN[first:last], traded_TN, model, delay=execution),
+        )
+
+
+def _target(book: BookConfig, signal_TN: FloatArray) -> FloatArray:
+    if book.kind == "quantile_long_short":
+        return quantile_long_short(signal_TN, book.quantiles, rebalance_every=book.rebalance_every)
+    return top_k_long_only(signal_TN, book.k, rebalance_every=book.rebalance_every)

@@ -1,0 +1,268 @@
+"""The stages of a run, each callable alone: ingest, train, backtest, explain, report."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.config import Config
+from pipelines.config_load import build_settings, load_config
+from pipelines.dataset import Dataset, FloatArray, build_dataset, spread
+from pipelines.errors import ConfigError, DataError
+from pipelines.ingest import IngestSummary, ingest
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.runs import Run, open_run, start_run
+from pipelines.sources.base import Source
+
+INPUT_TABLES = ("prices", "securities", "fundamentals", "truth_mu", "truth_edges", "truth_days")
+
+
+def make_source(config: Config) -> Source:
+    """Build the source that a config names."""
+    wanted = config.source
+    if wanted.kind == "simulated":
+        from pipelines.sources.simulated import MarketConfig, SimulatedSource
+
+        return SimulatedSource(build_settings(MarketConfig, wanted.market, "source.market"), seed=wanted.seed)
+    if wanted.kind == "sample":
+        from pipelines.sources.sample import SampleSource
+
+        return SampleSource()
+    from pipelines.sources.files import FilesSource
+
+    return FilesSource(
+        prices=Path(wanted.prices),
+        securities=Path(wanted.securities) if wanted.securities else None,
+        columns=wanted.columns,
+        start=wanted.start,
+        end=wanted.end,
+        hazards=wanted.hazards,
+    )
+
+
+def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]:
+    """Read the input tables of a run at the versions it recorded."""
+    return {table: lake.read(table, version=version) for table, version in versions.items()}
+
+
+def input_versions(lake: Lake) -> dict[str, int]:
+    """Newest versions of the tables that a run reads.
+
+    Raises
+    ------
+    DataError
+        If nothing has been ingested yet.
+    """
+    versions = {table: version for table, version in lake.versions().items() if table in INPUT_TABLES}
+    if "prices" not in versions:
+        raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
+    return versions
+
+
+def ingest_config(config: Config, progress: Progress | None = None) -> str:
+    """Fetch a config's source into its lake; the answer says what became of every row."""
+    progress = progress or Progress()
+    lake = Lake(config.lake)
+    with progress.stage("ingest"):
+        summary = ingest(make_source(config), lake)
+        lake.upsert("sources", _source_row(summary))
+    return describe_ingest(summary)
+
+
+def describe_ingest(summary: IngestSummary) -> str:
+    """Say in a few lines what an ingest did."""
+    lines = [f"source {summary.source}"]
+    for table, counts in summary.tables.items():
+        lines.append(
+            f"  {table:<13}{counts.received:>10,} received  {counts.added:>10,} added  "
+            f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  version {counts.version}"
+        )
+        lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
+        if counts.collapsed:
+            lines.append(f"    {counts.collapsed:,} exact duplicates collapsed")
+    lines += [f"  note: {note}" for note in summary.notes]
+    lines += [f"  hazard: {hazard}" for hazard in summary.hazards]
+    return "\n".join(lines)
+
+
+def prepare(config: Config, progress: Progress) -> tuple[Run, Dataset, Lake]:
+    """Name the run of a config on the data that its lake holds now, and build its arrays."""
+    lake = Lake(config.lake)
+    versions = input_versions(lake)
+    with progress.stage("dataset"):
+        dataset = build_dataset(read_tables(lake, versions), config)
+        for note in dataset.notes:
+            progress.note(note)
+    return start_run(config, versions), dataset, lake
+
+
+def reopen(name: str, output: Path, progress: Progress) -> tuple[Run, Dataset, Lake]:
+    """Open a finished run and build its arrays from exactly the data versions that it recorded."""
+    run = open_run(name, output)
+    lake = Lake(run.config.lake)
+    with progress.stage("dataset"):
+        dataset = build_dataset(read_tables(lake, dict(run.versions)), run.config)
+    return run, dataset, lake
+
+
+def train_config(config: Config) -> str:
+    """Train a config's models walk-forward; the run id is the answer."""
+    from pipelines.walkforward import train
+
+    progress = Progress()
+    run, dataset, lake = prepare(config, progress)
+    train(run, dataset, lake, progress)
+    return run.run_id
+
+
+def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
+    """Measure a run's forecasts, keep the tables in its folder, and answer with the ladder."""
+    from pipelines.evaluate import evaluate, forecasts_to_arrays
+    from pipelines.walkforward import read_scores
+
+    with progress.stage("backtest"):
+        forecasts = _forecasts(run, lake)
+        arrays = forecasts_to_arrays(forecasts, dataset.panel)
+        ordered = {model: arrays[model] for model in run.config.models if model in arrays}
+        result = evaluate(ordered, dataset, run.config, read_scores(run), truth_of(run, dataset, lake))
+        for name in ("ladder", "ic_series", "quantiles", "equity", "costs"):
+            run.write_table(name, getattr(result, name))
+    return describe_ladder(result.ladder, run.config)
+
+
+def backtest_target(target: str, config: Path | None, overrides: list[str], output: Path) -> str:
+    """``peerglass backtest RUN|FILE``."""
+    progress = Progress()
+    if config is None and not Path(target).is_file():
+        if overrides:
+            raise ConfigError(
+                "--set needs --config: a finished run's settings are fixed; give both for a FILE."
+            )
+        run, dataset, lake = reopen(target, output, progress)
+        return backtest_run(run, dataset, lake, progress)
+    if config is None:
+        raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
+    from pipelines.signals import backtest_file
+
+    return backtest_file(Path(target), load_config(config, overrides), progress)
+
+
+def truth_of(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
+    """Conditional mean of the simulated market over the panel, or None on real data."""
+    if "truth_mu" not in run.versions:
+        return None
+    frame = lake.read("truth_mu", version=run.versions["truth_mu"])
+    return spread(frame, "mu", dataset.panel)
+
+
+def explain_run(name: str, output: Path) -> str:
+    """``peerglass explain RUN``."""
+    from pipelines.explanation import explain
+
+    progress = Progress()
+    run, dataset, lake = reopen(name, output, progress)
+    return explain(run, dataset, lake, progress)
+
+
+def report_run(name: str, output: Path) -> str:
+    """``peerglass report RUN``: the report's path."""
+    progress = Progress()
+    run, dataset, lake = reopen(name, output, progress)
+    if run.read_table("ladder") is None:
+        backtest_run(run, dataset, lake, progress)
+    return str(write_report(run, dataset, lake, progress))
+
+
+def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> Path:
+    """Render a run's tables, record the run in the tracking store, and answer with the report's path."""
+    from pipelines.report.html import render
+    from pipelines.report_data import fold_table, report_data
+    from pipelines.tracking import log_run
+    from pipelines.walkforward import pick_device, read_scores
+
+    with progress.stage("report"):
+        data = report_data(run, dataset, lake, progress.seconds)
+        path = run.write_text("report.html", render(data))
+    with progress.stage("track"):
+        log_run(
+            run,
+            device=pick_device(run.config.device),
+            folds=fold_table(run, dataset),
+            ladder=data.ladder,
+            scores=read_scores(run),
+            seconds=progress.seconds,
+        )
+    return path
+
+
+def run_config(config: Config) -> str:
+    """Ingest, train, backtest, explain, report; the report's path is the last thing said."""
+    from pipelines.explanation import explain
+    from pipelines.walkforward import train
+
+    progress = Progress()
+    said = [ingest_config(config, progress)]
+    run, dataset, lake = prepare(config, progress)
+    train(run, dataset, lake, progress)
+    said.append(backtest_run(run, dataset, lake, progress))
+    said.append(explain(run, dataset, lake, progress))
+    path = write_report(run, dataset, lake, progress)
+    took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
+    return "\n\n".join((*said, f"run {run.run_id}  ({took})")) + f"\n{path.resolve()}"
+
+
+def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
+    """Print the ladder for a terminal: one line a model, one block a delay."""
+    lines = []
+    for delay in config.label.delays:
+        rows = ladder.filter(pl.col("delay") == delay)
+        trained = "trained for" if delay == config.label.delay else "the same forecasts at"
+        lines.append(f"test, {trained} delay {delay}, horizon {config.label.horizon} sessions")
+        books = list(config.backtest.books)
+        head = "".join(f"{book + ' net':>18}" for book in books)
+        lines.append(
+            f"  {'model':<22}{'valid rIC':>10}{'IC':>9}{'ICIR':>8}{'rank IC':>9}{'ens. IC':>9}{'t':>7}{head}"
+        )
+        for row in rows.iter_rows(named=True):
+            sharpes = "".join(f"{_number(row[f'{book}.sharpe_net'], 2):>18}" for book in books)
+            cells = (
+                f"{_number(row['valid_rank_ic'], 4):>10}{_number(row['ic'], 4):>9}{_number(row['icir'], 2):>8}"
+                f"{_number(row['rank_ic'], 4):>9}{_number(row['ensemble_ic'], 4):>9}{_number(row['ic_t'], 1):>7}"
+            )
+            lines.append(f"  {row['model']:<22}{cells}{sharpes}")
+        if rows["truth_ic"].drop_nulls().len():
+            truth = rows.row(0, named=True)
+            lines.append(
+                f"  {'(the truth itself)':<32}{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
+            )
+    lines.append("net columns: annualised Sharpe after costs; IC: mean of single seeds; ens.: seed ensemble")
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
+    frame = (
+        lake.read("forecasts", filters=pl.col("run_id") == run.run_id) if lake.exists("forecasts") else None
+    )
+    if frame is None or frame.is_empty():
+        raise DataError(
+            f"Run {run.run_id} has no forecasts in {lake.root}; run 'peerglass train' on its config."
+        )
+    return frame
+
+
+def _source_row(summary: IngestSummary) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "source": [summary.source],
+            "notes": [json.dumps(summary.notes)],
+            "hazards": [json.dumps(summary.hazards)],
+        }
+    )

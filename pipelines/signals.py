@@ -1,0 +1,90 @@
+"""``peerglass backtest FILE``: a user's own signal, measured like a model's forecasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.config import Config
+from pipelines.dataset import build_dataset, spread
+from pipelines.errors import DataError
+from pipelines.evaluate import evaluate
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.run import describe_ladder, input_versions, read_tables
+
+_COLUMNS = ("date", "ticker", "signal")
+_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
+
+
+def backtest_file(path: Path, config: Config, progress: Progress) -> str:
+    """Measure a signal file on a config's lake, universe, label, books and costs.
+
+    A signal dated ``t`` must have been known at the close of ``t``; nothing here can check that. Rows outside
+    the universe are left out and counted.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, lacks a column, repeats a key, holds values that are not finite, or meets
+        the universe nowhere.
+    """
+    signal = read_signal(path)
+    lake = Lake(config.lake)
+    with progress.stage("dataset"):
+        dataset = build_dataset(read_tables(lake, input_versions(lake)), config)
+    signal_TN = np.where(dataset.universe_TN, spread(signal, "signal", dataset.panel), np.nan)
+    used = int(np.isfinite(signal_TN).sum())
+    if used == 0:
+        raise DataError(
+            f"{path}: none of its {signal.height:,} rows is a firm of the universe on a session of {lake.root}; "
+            "check dates, tickers and the universe rule."
+        )
+    with progress.stage("backtest"):
+        result = evaluate({path.stem: {0: signal_TN}}, dataset, config, _NO_SCORES, truth_TN=None)
+    left_out = signal.height - used
+    note = f"{used:,} signals measured, {left_out:,} outside the universe left out\n"
+    return note + describe_ladder(result.ladder, config)
+
+
+def read_signal(path: Path) -> pl.DataFrame:
+    """Read and check a file with date, ticker and signal."""
+    if not path.is_file():
+        raise DataError(f"There is no signal file at {path}; check the path.")
+    try:
+        frame = (
+            pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, try_parse_dates=True)
+        )
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(
+            f"{path} is not readable as {path.suffix or 'CSV'}: {' '.join(str(error).split())[:200]}"
+        ) from None
+    missing = [column for column in _COLUMNS if column not in frame.columns]
+    if missing:
+        raise DataError(
+            f"{path} lacks the column {missing[0]!r}; it needs date, ticker, signal and has {frame.columns}."
+        )
+    try:
+        frame = frame.select(
+            pl.col("date").cast(pl.Date), pl.col("ticker").cast(pl.String), pl.col("signal").cast(pl.Float64)
+        )
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"{path}: {' '.join(str(error).split())[:200]}; dates must be YYYY-MM-DD and signals numbers."
+        ) from None
+    frame = frame.drop_nulls()
+    bad = frame.filter(~pl.col("signal").is_finite())
+    if bad.height:
+        row = bad.row(0, named=True)
+        raise DataError(
+            f"{path}: the signal of {row['ticker']} on {row['date']} is {row['signal']}; give finite numbers or leave the row out."
+        )
+    repeated = frame.filter(frame.select("date", "ticker").is_duplicated())
+    if repeated.height:
+        row = repeated.row(0, named=True)
+        raise DataError(
+            f"{path}: {row['ticker']} on {row['date']} appears more than once; keep one signal a firm and date."
+        )
+    return frame
