@@ -170,7 +170,8 @@ class ExplainConfig(Section):
     firms_per_date: int = Field(default=4, ge=1)
     network_dates: int = Field(default=24, ge=1)
     max_peers: int = Field(default=150, ge=2)
-    permutations: int = Field(default=2, ge=1)
+    permutations: int = Field(default=8, ge=1)
+    network_permutations: int = Field(default=1, ge=1)
     seed: int = 0
 
 

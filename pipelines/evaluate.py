@@ -92,7 +92,7 @@ def evaluate(
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
     horizon = config.label.horizon
-    valid = {row["model"]: row for row in scores.group_by("model").mean().iter_rows(named=True)}
+    valid = {row["model"]: row for row in scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean()).iter_rows(named=True)}
     for delay, label_TN in dataset.labels.items():
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)

@@ -104,7 +104,10 @@ def _explain_model(run: Run, dataset: Dataset, folds: list[Fold], name: str, pro
         groups.append(explain_groups(fitted, data, sample, families, group_config))
         if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
             peer_config = PeerGameConfig(
-                permutations=settings.permutations, max_peer_players=settings.max_peers, seed=own_seed
+                permutations=settings.network_permutations,
+                max_peer_players=settings.max_peers,
+                choice="random",
+                seed=own_seed,
             )
             sample = _spread_out(where, max(1, settings.network_dates // parts))
             peers += explain_peers(fitted, data, sample, peer_config)

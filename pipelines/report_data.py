@@ -183,7 +183,7 @@ def _truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
 
 
 def _best_by_validation(run: Run, models: list[str]) -> str:
-    scores = read_scores(run).group_by("model").mean()
+    scores = read_scores(run).group_by("model").agg(pl.col("valid_rank_ic").mean())
     score = dict(scores.select("model", "valid_rank_ic").iter_rows())
     return max(models, key=lambda model: score.get(model, float("-inf")))
 

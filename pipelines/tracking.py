@@ -89,7 +89,8 @@ def log_run(
                     if isinstance(value, float)
                 }
                 _log_metrics(client, child, numbers)
-            per_fold = scores.filter(pl.col("model") == model).group_by("fold").mean().sort("fold")
+            own = scores.filter(pl.col("model") == model)
+            per_fold = own.group_by("fold").agg(pl.col("valid_ic", "valid_rank_ic").mean()).sort("fold")
             for row in per_fold.iter_rows(named=True):
                 numbers = {key: row[key] for key in ("valid_ic", "valid_rank_ic")}
                 _log_metrics(client, child, numbers, step=int(row["fold"]))
