@@ -236,9 +236,15 @@ def references() -> dict[str, Reference]:
         )
     for w in (1, 5):
         out[f"group_relative_return_{w}"] = lambda m, f, t, w=w: m.trailing(f, t, w) - m.peers(f, t, w)
-        out[f"volume_surprise_{w}"] = lambda m, f, t, w=w: math.log(
+    for name, w, long in (
+        ("volume_surprise_1", 1, 21),
+        ("volume_surprise_5", 5, 21),
+        ("volume_trend_5_63", 5, 63),
+        ("volume_trend_21_126", 21, 126),
+    ):
+        out[name] = lambda m, f, t, w=w, long=long: math.log(
             m.statistic(f.raw * f.volume, t, w, (w + 1) // 2, np.mean)
-            / m.statistic(f.raw * f.volume, t, 21, 11, np.mean)
+            / m.statistic(f.raw * f.volume, t, long, (long + 1) // 2, np.mean)
         )
     for w in (1, 5, 21):
         out[f"group_return_{w}"] = lambda m, f, t, w=w: m.peers(f, t, w)
@@ -249,6 +255,8 @@ def references() -> dict[str, Reference]:
     span: Callable[[Firm], FloatArray] = lambda f: np.log(f.high / f.low)  # noqa: E731
     return out | {
         "overnight_return": lambda m, f, t: f.open[t] / f.last(t - 1) - 1,
+        "high_return": lambda m, f, t: f.high[t] / f.last(t - 1) - 1,
+        "market_component_1": lambda m, f, t: m.fit(f, t - 1)[0] * m.m[t],
         "intraday_return": lambda m, f, t: f.close[t] / f.open[t] - 1,
         "close_location": lambda m, f, t: (f.close[t] - f.low[t]) / (f.high[t] - f.low[t]),
         "momentum_63": lambda m, f, t: m.trailing(f, t, 63),

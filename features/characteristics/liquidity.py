@@ -47,25 +47,29 @@ def amihud(panel: Panel) -> FloatArray:
     return 1e6 * rolling_mean(impact_TN, 21, half(21))
 
 
-def _volume_surprise(window: int) -> Compute:
+def _volume_ratio(short: int, long: int) -> Compute:
     def compute(panel: Panel) -> FloatArray:
         volume_TN = dollar_volume(panel)
-        recent_TN = rolling_mean(volume_TN, window, half(window))
-        return np.log(recent_TN / rolling_mean(volume_TN, 21, half(21)))
+        return np.log(rolling_mean(volume_TN, short, half(short)) / rolling_mean(volume_TN, long, half(long)))
 
     return compute
 
 
-for _window in (1, 5):
+for _name, _short, _long, _source in (
+    ("volume_surprise_1", 1, 21, "Gervais, Kaniel and Mingelgrin 2001"),
+    ("volume_surprise_5", 5, 21, "Gervais, Kaniel and Mingelgrin 2001"),
+    ("volume_trend_5_63", 5, 63, "Gervais, Kaniel and Mingelgrin 2001; Lee and Swaminathan 2000"),
+    ("volume_trend_21_126", 21, 126, "Lee and Swaminathan 2000"),
+):
     characteristic(
-        f"volume_surprise_{_window}",
+        _name,
         "liquidity",
         needs=("close", "volume"),
-        warmup=20,
-        formula=f"ln(mean(dv over {_window} session(s) to t) / mean(dv[t-20..t])); NaN at no volume",
+        warmup=_long - 1,
+        formula=f"ln(mean(dv[t-{_short - 1}..t]) / mean(dv[t-{_long - 1}..t])); NaN at no volume",
         unit="log ratio",
-        source="Gervais, Kaniel and Mingelgrin 2001",
-    )(_volume_surprise(_window))
+        source=_source,
+    )(_volume_ratio(_short, _long))
 
 
 @characteristic(

@@ -73,6 +73,11 @@ def idiosyncratic_volatility(panel: Panel) -> FloatArray:
     return market_regression(panel, 63)[1]
 
 
+def market_component(panel: Panel) -> FloatArray:
+    """Compute ``beta_63[t-1] m[t]``: what yesterday's beta and today's market explain of the day's return."""
+    return lag(market_regression(panel, 63)[0], 1) * market_return(panel)
+
+
 @characteristic(
     "residual_return_1",
     "reversal",
@@ -82,6 +87,15 @@ def idiosyncratic_volatility(panel: Panel) -> FloatArray:
     source="Blitz, Huij, Lansdorp and Verbeek 2013",
 )
 def residual_return(panel: Panel) -> FloatArray:
-    """Compute the day's return beyond what yesterday's beta and today's market explain."""
-    beta_TN = lag(market_regression(panel, 63)[0], 1)
-    return daily_return(panel) - beta_TN * market_return(panel)
+    """Compute the day's return beyond its market component."""
+    return daily_return(panel) - market_component(panel)
+
+
+characteristic(
+    "market_component_1",
+    "reversal",
+    warmup=64,
+    formula="beta_63[t-1] m[t]",
+    unit="fraction",
+    source="Lo and MacKinlay 1990; Blitz, Huij, Lansdorp and Verbeek 2013",
+)(market_component)

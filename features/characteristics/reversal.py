@@ -135,6 +135,20 @@ def intraday_return(panel: Panel) -> FloatArray:
 
 
 @characteristic(
+    "high_return",
+    "reversal",
+    needs=("close", "high"),
+    warmup=1,
+    formula="high[t] / C[t-1] - 1",
+    unit="fraction",
+    source="George and Hwang 2004; Bali, Cakici and Whitelaw 2011 on extremes",
+)
+def high_return(panel: Panel) -> FloatArray:
+    """Compute the return from the last close to today's high."""
+    return column(panel, "high") / lag(carried_close(panel), 1) - 1.0
+
+
+@characteristic(
     "close_location",
     "reversal",
     needs=("close", "high", "low"),
