@@ -32,7 +32,8 @@ def main() -> None:
     ratios = [ours / torch for ours, torch in pairs]
     print(f"peerglass --help   median {statistics.median(ours for ours, _ in pairs):.3f} s over {runs} runs")
     print(f"import torch       median {statistics.median(torch for _, torch in pairs):.3f} s")
-    print(f"ratio              median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}")
+    spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+    print(f"ratio              median {statistics.median(ratios):.3f}, {spread}")
 
 
 if __name__ == "__main__":

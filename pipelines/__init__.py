@@ -1,1 +1,1 @@
-"""The only part that reads or writes: config, sources, lake, walk-forward, tracking, reports, command line."""
+"""The only part that reads or writes: config, sources, lake, walk-forward, tracking, reports, commands."""

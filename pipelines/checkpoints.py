@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from features.scaling import ChannelScaler
-from models.fit import Fitted, FittedState, restore
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from features.scaling import ChannelScaler
+from models.fit import Fitted, FittedState, restore
 from pipelines.errors import DataError
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"

@@ -76,7 +76,7 @@ class LabelConfig(Section):
     horizon: int = Field(default=1, ge=1)
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
-    also_delays: tuple[int, ...] = ()  # the same forecasts are also measured against labels of these delays
+    also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
 
     @property
     def delays(self) -> tuple[int, ...]:

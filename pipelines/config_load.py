@@ -141,12 +141,15 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         old = merged.get(key)
-        both = isinstance(old, dict) and isinstance(value, dict)
-        if both and all(value.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme")):
+        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value):
             merged[key] = _merge(old, value)
         else:
             merged[key] = value
     return merged
+
+
+def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme"))
 
 
 def _parse_override(text: str) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
 from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
 from features.channels import available_channels, compute_channels
+from features.characteristics import available_characteristics, compute_characteristics
 from features.labels import forward_returns, target
+from features.panel import Panel, build_panel
 from features.scaling import ChannelScaler, fit_channel_scaler
 from features.transforms import rank_normal
 from features.universe import UniverseRule, universe
-
-from features.characteristics import available_characteristics, compute_characteristics
-from features.panel import Panel, build_panel
 from pipelines.config import Config
 from pipelines.errors import ConfigError, DataError
 
@@ -123,10 +125,10 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
         if plan.scheme == "dated":
             fold = dated_fold(
                 dataset.panel.dates_T,
-                train_from=np.datetime64(max(plan.train_from, _date(dataset, dataset.first_session)), "D"),
-                valid_from=np.datetime64(plan.valid_from, "D"),
-                test_from=np.datetime64(plan.test_from, "D"),
-                test_to=np.datetime64(plan.test_to, "D"),
+                train_from=max(plan.train_from, _date(dataset, dataset.first_session)),
+                valid_from=plan.valid_from,
+                test_from=plan.test_from,
+                test_to=plan.test_to,
                 embargo=plan.embargo,
                 delay=label.reach,
                 horizon=label.horizon,
@@ -165,5 +167,5 @@ def spread(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
     return value_TN
 
 
-def _date(dataset: Dataset, session: int) -> object:
-    return dataset.panel.dates_T[session].astype("datetime64[D]").item()
+def _date(dataset: Dataset, session: int) -> dt.date:
+    return cast("dt.date", dataset.panel.dates_T[session].astype("datetime64[D]").item())

@@ -1,4 +1,4 @@
-"""From forecasts in the lake to the tables of a backtest: metrics, books, costs, and the truth where known."""
+"""From forecasts in the lake to a backtest's tables: metrics, books, costs, and the truth where known."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def evaluate(
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
     horizon = config.label.horizon
-    valid = {row["model"]: row for row in scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean()).iter_rows(named=True)}
+    means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
+    valid = {row["model"]: row for row in means.iter_rows(named=True)}
     for delay, label_TN in dataset.labels.items():
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)

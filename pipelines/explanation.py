@@ -40,7 +40,7 @@ from pipelines.progress import Progress
 from pipelines.runs import Run
 from pipelines.walkforward import gather, pick_device, to_tensors
 
-IntArray = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 _STRONGEST = 20  # peers kept for each firm in the stored network
 _ROC_POINTS = 200
@@ -135,13 +135,15 @@ def _fitted(
 
 
 def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:
-    return sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
+    kept: IntArray = sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
+    return kept
 
 
 def _spread_out(sessions: IntArray, count: int) -> IntArray:
     """``count`` sessions in even steps, without the edges of the segment when there is a choice."""
     places = (np.arange(min(count, len(sessions))) + 0.5) * len(sessions) / min(count, len(sessions))
-    return sessions[places.astype(np.int64)]
+    chosen: IntArray = sessions[places.astype(np.int64)]
+    return chosen
 
 
 def _tables(explained: Explained, dataset: Dataset, truth: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
@@ -219,9 +221,7 @@ def _example(explained: Explained, dataset: Dataset) -> pl.DataFrame:
     )
 
 
-def _edges(
-    model: str, network: PeerNetwork, dataset: Dataset, planted_NN: BoolArray | None
-) -> pl.DataFrame:
+def _edges(model: str, network: PeerNetwork, dataset: Dataset, planted_NN: BoolArray | None) -> pl.DataFrame:
     """The network as a table: the strongest peers of each firm; ``planted`` is null on real data."""
     table = edge_table(network, top=_STRONGEST)
     tickers = np.asarray(dataset.panel.tickers_N)
@@ -310,7 +310,6 @@ def _sentence(explained: Explained) -> str:
     ]
     for kind in ("days", "peers"):
         if f"agreement_{kind}" in facts:
-            parts.append(
-                f"attention over {kind} agrees with |SHAP| at rank correlation {facts[f'agreement_{kind}']:+.2f}"
-            )
+            agreement = facts[f"agreement_{kind}"]
+            parts.append(f"attention over {kind} and |SHAP| agree at rank correlation {agreement:+.2f}")
     return "; ".join(parts)

@@ -18,6 +18,14 @@ from pipelines.progress import Progress
 from pipelines.runs import Run, open_run, start_run
 from pipelines.sources.base import Source
 
+_LADDER_CELLS = (  # column, digits, width
+    ("valid_rank_ic", 4, 10),
+    ("ic", 4, 9),
+    ("icir", 2, 8),
+    ("rank_ic", 4, 9),
+    ("ensemble_ic", 4, 9),
+    ("ic_t", 1, 7),
+)
 INPUT_TABLES = ("prices", "securities", "fundamentals", "truth_mu", "truth_edges", "truth_days")
 
 
@@ -229,10 +237,7 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
         )
         for row in rows.iter_rows(named=True):
             sharpes = "".join(f"{_number(row[f'{book}.sharpe_net'], 2):>18}" for book in books)
-            cells = (
-                f"{_number(row['valid_rank_ic'], 4):>10}{_number(row['ic'], 4):>9}{_number(row['icir'], 2):>8}"
-                f"{_number(row['rank_ic'], 4):>9}{_number(row['ensemble_ic'], 4):>9}{_number(row['ic_t'], 1):>7}"
-            )
+            cells = "".join(f"{_number(row[key], digits):>{width}}" for key, digits, width in _LADDER_CELLS)
             lines.append(f"  {row['model']:<22}{cells}{sharpes}")
         if rows["truth_ic"].drop_nulls().len():
             truth = rows.row(0, named=True)

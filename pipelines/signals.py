@@ -39,8 +39,8 @@ def backtest_file(path: Path, config: Config, progress: Progress) -> str:
     used = int(np.isfinite(signal_TN).sum())
     if used == 0:
         raise DataError(
-            f"{path}: none of its {signal.height:,} rows is a firm of the universe on a session of {lake.root}; "
-            "check dates, tickers and the universe rule."
+            f"{path}: none of its {signal.height:,} rows is a firm of the universe on a session of "
+            f"{lake.root}; check dates, tickers and the universe rule."
         )
     with progress.stage("backtest"):
         result = evaluate({path.stem: {0: signal_TN}}, dataset, config, _NO_SCORES, truth_TN=None)
@@ -79,12 +79,14 @@ def read_signal(path: Path) -> pl.DataFrame:
     if bad.height:
         row = bad.row(0, named=True)
         raise DataError(
-            f"{path}: the signal of {row['ticker']} on {row['date']} is {row['signal']}; give finite numbers or leave the row out."
+            f"{path}: the signal of {row['ticker']} on {row['date']} is {row['signal']}; "
+            "give finite numbers or leave the row out."
         )
     repeated = frame.filter(frame.select("date", "ticker").is_duplicated())
     if repeated.height:
         row = repeated.row(0, named=True)
         raise DataError(
-            f"{path}: {row['ticker']} on {row['date']} appears more than once; keep one signal a firm and date."
+            f"{path}: {row['ticker']} on {row['date']} appears more than once; "
+            "keep one signal a firm and date."
         )
     return frame

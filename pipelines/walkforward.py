@@ -1,8 +1,8 @@
 """Walk-forward training: every (model, fold, seed) is a task that is done once, whatever interrupts it.
 
 A task fits on the fold's training sessions, chooses on its validation sessions, and forecasts its test
-sessions a single time. Its checkpoint is written first and its forecasts are then committed to the lake in one
-transaction: that commit is what makes the task done. A task is a pure function of its arguments, computed
+sessions a single time. Its checkpoint is written first and its forecasts are then committed to the lake in
+one transaction: that commit is what makes the task done. A task is a pure function of its arguments, computed
 on one thread, so that doing it again after a kill gives the same numbers.
 """
 
@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import torch
+
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
-
 from features.scaling import ChannelScaler
 from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
