@@ -152,7 +152,7 @@ class CostsConfig(Section):
 
 
 class BacktestConfig(Section):
-    """Books and costs; trades are made at the close of ``t + label.delay`` unless ``delay`` says otherwise."""
+    """Books and costs; trades are made at the close of ``t + label.delay`` unless ``delay`` is set."""
 
     books: dict[str, BookConfig] = {
         "long_short": QuantileBookConfig(kind="quantile_long_short"),

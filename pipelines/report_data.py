@@ -124,7 +124,7 @@ def _ladder(ladder: pl.DataFrame, book: str) -> pl.DataFrame:
     """The report's ladder: the main book's columns under plain names, and who beats whom net of costs."""
     names = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
     frame = ladder.with_columns(
-        *(pl.col(f"{book}.{name}").alias(name) for name in names),
+        *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in names),
         share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
     )
     for rival in ("ridge", "lightgbm"):

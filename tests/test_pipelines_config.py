@@ -111,7 +111,7 @@ def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_name(
     ("override", "words"),
     [
         ("label.horizon=0", ("label.horizon", "greater than or equal to 1", "0")),
-        ("folds={scheme: expanding, train: 9, valid: 9, test: 9}", ("embargo", "required")),
+        ("folds={scheme: rolling, train: 9, valid: 9, test: 9}", ("embargo", "required")),
         ("source={kind: bloomberg}", ("source", "bloomberg")),
         ("seeds=[1,1]", ("distinct",)),
         ("models=null", ("models",)),
