@@ -17,6 +17,9 @@ from models.attention import attention, attention_weights, join_heads, split_hea
 from models.batch import Batch, Cut
 from models.forecaster import zero_linear
 
+OWN_GROUP_START = 3.0
+"""Logit that a firm of the own group starts ahead with."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerSizes:
@@ -40,6 +43,11 @@ class PeerLayer(nn.Module):
     ``u . sum_j softmax_j(logit_ij) v_j``: with only W_O and a head behind it, three matrices would
     have to grow together before any gradient says whom to listen to, and a daily IC of a few
     percent never gets them there.  W_O, W_2 and u start at 0: at first, nobody has peers.
+
+    Where the search starts decides whether it ends.  Under even weights all firms hear the same
+    mean, which holds nothing about any of them and so sends no gradient to the logits.  So the own
+    group starts ahead, and each head starts with a taste for some random direction of identities
+    that is common to all queries.  The values start with the recent days alone, where there are any.
     """
 
     def __init__(self, sizes: PeerSizes) -> None:
@@ -58,6 +66,14 @@ class PeerLayer(nn.Module):
         self.group_bias_HSS = (
             nn.Parameter(torch.zeros(heads, sizes.n_groups, sizes.n_groups)) if sizes.n_groups else None
         )
+        with torch.no_grad():
+            self.query.bias.normal_()
+            self.key.weight.normal_(std=sizes.identity**-0.5)
+            if self.recent is not None:
+                self.value.weight.zero_()
+                self.value.bias.zero_()
+            if self.group_bias_HSS is not None:
+                self.group_bias_HSS.add_(OWN_GROUP_START * torch.eye(sizes.n_groups))
         self.forward_norm = nn.LayerNorm(width)
         self.forward_in = nn.Linear(width, 4 * width)
         self.forward_out = zero_linear(4 * width, width)
