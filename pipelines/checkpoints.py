@@ -13,18 +13,20 @@ from safetensors.numpy import load_file, save_file
 
 from features.scaling import ChannelScaler
 from models.fit import Fitted, FittedState, restore
+from pipelines.dataset import FoldInputs
 from pipelines.errors import DataError
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
 
 
-def save_checkpoint(folder: Path, state: FittedState, scaler: ChannelScaler) -> None:
-    """Write a fitted model and its fold's scaler; the folder appears whole or not at all."""
+def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
+    """Write a fitted model and its fold's inputs; the folder appears whole or not at all."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     tensors = {name: np.array(value, order="C") for name, value in state.tensors.items()}
-    tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C}
+    scaler = inputs.scaler
+    tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C, "groups_G": inputs.groups_G}
     save_file(tensors, partial / _TENSORS)
     config = {**state.config, "scaler_clip": scaler.clip}
     (partial / _CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True))
@@ -37,8 +39,8 @@ def checkpoint_exists(folder: Path) -> bool:
     return (folder / _TENSORS).is_file() and (folder / _CONFIG).is_file()
 
 
-def load_checkpoint(folder: Path) -> tuple[Fitted, ChannelScaler]:
-    """Read a fitted model and its scaler.
+def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
+    """Read a fitted model and its fold's inputs.
 
     Raises
     ------
@@ -56,7 +58,8 @@ def load_checkpoint(folder: Path) -> tuple[Fitted, ChannelScaler]:
             std_C=tensors.pop("scaler.std_C"),
             clip=config.pop("scaler_clip"),
         )
-        return restore(FittedState(config=config, tensors=tensors)), scaler
+        inputs = FoldInputs(scaler, groups_G=tensors.pop("groups_G"))
+        return restore(FittedState(config=config, tensors=tensors)), inputs
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {cure}") from None

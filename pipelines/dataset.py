@@ -149,9 +149,38 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
         raise DataError(f"folds: {error}") from None
 
 
-def fit_scaler(dataset: Dataset, fold: Fold) -> ChannelScaler:
-    """Fit the channel scaler of a fold on its training sessions alone."""
-    return fit_channel_scaler(dataset.channels_TNC, dataset.universe_TN, fold.train)
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldInputs:
+    """What a fold's training sessions fix about its models' inputs; stored with each of them.
+
+    Attributes
+    ----------
+    scaler
+        Scale of the channels.
+    groups_G
+        Codes of the groups that had a firm in the universe by then, ascending. A model has one place for each
+        of them: one for every group that is ever seen would make its size, and so the draw of its first
+        weights, depend on groups that are yet to come.
+    """
+
+    scaler: ChannelScaler
+    groups_G: IntArray
+
+    def known_groups(self, group_TN: npt.NDArray[np.integer]) -> IntArray:
+        """Replace the panel's codes by places among ``groups_G``; -1 for any other group."""
+        place_TN = np.searchsorted(self.groups_G, group_TN)
+        found_TN = np.isin(group_TN, self.groups_G)
+        places: IntArray = np.where(found_TN, place_TN, -1)
+        return places
+
+
+def fit_inputs(dataset: Dataset, fold: Fold) -> FoldInputs:
+    """Fit what a fold's inputs need on its training sessions alone."""
+    groups_G = np.unique(dataset.panel.group_TN[fold.train][dataset.universe_TN[fold.train]])
+    return FoldInputs(
+        scaler=fit_channel_scaler(dataset.channels_TNC, dataset.universe_TN, fold.train),
+        groups_G=groups_G[groups_G >= 0].astype(np.int64),
+    )
 
 
 def spread(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:

@@ -22,12 +22,11 @@ import torch
 
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
-from features.scaling import ChannelScaler
 from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint
 from pipelines.config_load import build_settings, digest, settings_of
-from pipelines.dataset import Dataset, fit_scaler, plan_folds
+from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
 from pipelines.errors import DivergedError
 from pipelines.lake import Lake
 from pipelines.progress import Progress
@@ -36,7 +35,7 @@ from pipelines.runs import Run
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrays:
-    """The part of a dataset that a task reads, apart from its channels' scale."""
+    """The part of a dataset that a task reads, before its fold's `FoldInputs`."""
 
     channels_TNC: npt.NDArray[np.float32]
     characteristics_TNF: npt.NDArray[np.float32]
@@ -45,7 +44,6 @@ class Arrays:
     target_TN: npt.NDArray[np.float32]
     label_TN: npt.NDArray[np.float64]
     characteristic_names: tuple[str, ...]
-    n_groups: int
     window: int
 
 
@@ -58,7 +56,7 @@ class Task:
     fit: FitConfig
     fold: Fold
     seed: int
-    scaler: ChannelScaler
+    inputs: FoldInputs
     device: str
     curve: Path
 
@@ -77,8 +75,8 @@ class Outcome:
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     """Do every task of a run that is not done yet, and commit each as soon as it ends."""
     folds = plan_folds(dataset, run.config)
-    record_trials(run, lake)
     done = _done(run, lake)
+    record_trials(run, lake)
     tasks = [task for task in _tasks(run, dataset, folds) if _key(task) not in done]
     with progress.stage("train", total=len(tasks)):
         if done:
@@ -95,7 +93,7 @@ def run_task(task: Task, arrays: Arrays) -> Outcome:
     """Fit, choose on validation, forecast the test once. Pure, and on one thread on a CPU."""
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, task.scaler, task.device)
+    data = to_tensors(arrays, task.inputs, task.device)
     task.curve.parent.mkdir(parents=True, exist_ok=True)
     with task.curve.open("w", encoding="utf-8") as curve:
 
@@ -135,21 +133,20 @@ def gather(dataset: Dataset, window: int) -> Arrays:
         target_TN=dataset.target_TN,
         label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
         characteristic_names=dataset.characteristic_names,
-        n_groups=len(dataset.panel.groups_S),
         window=window,
     )
 
 
-def to_tensors(arrays: Arrays, scaler: ChannelScaler, device: str) -> PanelTensors:
-    """Put a fold's panel on the device, channels scaled as the fold's training sessions say."""
+def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
+    """Put a fold's panel on the device, channels and groups as the fold's training sessions know them."""
     return PanelTensors.from_arrays(
-        channels_TNC=scaler.apply(arrays.channels_TNC),
+        channels_TNC=inputs.scaler.apply(arrays.channels_TNC),
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),
         mask_TN=np.asarray(arrays.universe_TN),
-        group_TN=np.asarray(arrays.group_TN),
+        group_TN=inputs.known_groups(arrays.group_TN),
         target_TN=np.asarray(arrays.target_TN),
         window=arrays.window,
-        n_groups=arrays.n_groups,
+        n_groups=len(inputs.groups_G),
         characteristic_names=arrays.characteristic_names,
         device=device,
     )
@@ -188,7 +185,7 @@ def record_trials(run: Run, lake: Lake) -> None:
 
 def _tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
     device = pick_device(run.config.device)
-    scalers = {fold.index: fit_scaler(dataset, fold) for fold in folds}
+    inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
         for seed in run.config.seeds:
             for model in run.config.models:
@@ -199,7 +196,7 @@ def _tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
                     fit=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
                     fold=fold,
                     seed=seed,
-                    scaler=scalers[fold.index],
+                    inputs=inputs[fold.index],
                     device=device,
                     curve=run.curve(model, fold.index, seed),
                 )
@@ -230,7 +227,7 @@ def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Ou
 
 
 def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
-    save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.scaler)
+    save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
     label_BN = dataset.labels[run.config.label.delay][task.fold.test]
     rows, columns = np.nonzero(np.isfinite(outcome.test_BN))
     label = label_BN[rows, columns]
