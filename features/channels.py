@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import Float32Array, FloatArray
-from features.derived import carried_close, column, daily_return, dollar_volume, group_mean
+from features.derived import carried_close, column, daily_return, dollar_volume, group_mean, market_return
 from features.panel import Panel
 from features.registry import Compute, compute_stacked, split_by_needs
 from features.rolling import lag, rolling_mean
@@ -134,6 +134,21 @@ def dollar_volume_surprise(panel: Panel) -> FloatArray:
     """Compare the day's dollar volume with its mean over 21 sessions."""
     volume_TN = dollar_volume(panel)
     return np.log(volume_TN / rolling_mean(volume_TN, 21, 11))
+
+
+@channel(
+    "market_relative_return",
+    formula="return minus its mean over the firms that traded at t",
+    unit="fraction",
+    source="Lo and MacKinlay 1990",
+)
+def market_relative_return(panel: Panel) -> FloatArray:
+    """Compute the day's return beyond that of the equal-weight market.
+
+    Unlike the group-relative return its mean over a group is not zero, so a model that averages a group
+    still hears what the group's leaders did.
+    """
+    return daily_return(panel) - market_return(panel)
 
 
 @channel(

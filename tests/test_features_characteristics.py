@@ -308,6 +308,7 @@ CHANNEL_REFERENCES: dict[str, Reference] = {
     "dollar_volume_surprise": lambda m, f, t: math.log(
         f.raw[t] * f.volume[t] / m.statistic(f.raw * f.volume, t, 21, 11, np.mean)
     ),
+    "market_relative_return": lambda m, f, t: f.r[t] - m.m[t],
     "group_relative_return": lambda m, f, t: f.r[t] - m.peers(f, t, 1),
 }
 
