@@ -76,6 +76,7 @@ class LabelConfig(Section):
     horizon: int = Field(default=1, ge=1)
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
+    clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
 
     @property

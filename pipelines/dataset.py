@@ -19,7 +19,7 @@ from features.panel import Panel, build_panel
 from features.scaling import ChannelScaler, fit_channel_scaler
 from features.transforms import rank_normal
 from features.universe import UniverseRule, universe
-from pipelines.config import Config
+from pipelines.config import Config, LabelConfig
 from pipelines.errors import ConfigError, DataError
 
 FloatArray = npt.NDArray[np.float64]
@@ -105,11 +105,17 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         channels_TNC=compute_channels(panel, channels),
         characteristics_TNF=np.nan_to_num(ranked_TNF, nan=0.0, copy=False),
         labels=labels,
-        target_TN=target(labels[config.label.delay], universe_TN, config.label.transform),
+        target_TN=_target(labels[config.label.delay], universe_TN, config.label),
         channel_names=tuple(channels),
         characteristic_names=tuple(characteristics),
         notes=(*channel_notes, *characteristic_notes),
     )
+
+
+def _target(label_TN: FloatArray, universe_TN: BoolArray, label: LabelConfig) -> Float32Array:
+    """The label transformed within the date, and cut off where a config says that a tail is noise."""
+    target_TN = target(label_TN, universe_TN, label.transform)
+    return target_TN if label.clip is None else np.clip(target_TN, -label.clip, label.clip)
 
 
 def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
