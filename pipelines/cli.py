@@ -47,6 +47,11 @@ def _common(
     _State.debug = debug
 
 
+def _say(text: str) -> None:
+    """Print at once, so that a log shows what a long run has found so far."""
+    print(text, flush=True)
+
+
 class _State:
     """What :func:`main` has to know about the command line that was parsed."""
 
@@ -63,7 +68,7 @@ def demo(overrides: SetOption = None) -> None:
     from pipelines.demo import demo_config
     from pipelines.run import run_config
 
-    print(run_config(demo_config(overrides or [])))
+    print(run_config(demo_config(overrides or []), say=_say))
 
 
 @app.command()
@@ -136,7 +141,7 @@ def run_(config: ConfigArgument, overrides: SetOption = None) -> None:
     from pipelines.config_load import load_config
     from pipelines.run import run_config
 
-    print(run_config(load_config(config, overrides or [])))
+    print(run_config(load_config(config, overrides or []), say=_say))
 
 
 @app.command()

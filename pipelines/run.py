@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -207,20 +208,27 @@ def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     return path
 
 
-def run_config(config: Config) -> str:
-    """Ingest, train, backtest, explain, report; the report's path is the last thing said."""
+def run_config(config: Config, say: Callable[[str], None]) -> Path:
+    """Ingest, train, backtest, explain, report; what each stage found is said as soon as it is known.
+
+    Returns
+    -------
+    Path
+        The report.
+    """
     from pipelines.explanation import explain
     from pipelines.walkforward import train
 
     progress = Progress()
-    said = [ingest_config(config, progress)]
+    say(ingest_config(config, progress))
     run, dataset, lake = prepare(config, progress)
     train(run, dataset, lake, progress)
-    said.append(backtest_run(run, dataset, lake, progress))
-    said.append(explain(run, dataset, lake, progress))
+    say(f"\n{backtest_run(run, dataset, lake, progress)}\n")
+    say(explain(run, dataset, lake, progress))
     path = write_report(run, dataset, lake, progress)
     took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
-    return "\n\n".join((*said, f"run {run.run_id}  ({took})")) + f"\n{path.resolve()}"
+    say(f"\nrun {run.run_id}  ({took})")
+    return path.resolve()
 
 
 def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:

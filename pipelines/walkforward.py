@@ -31,6 +31,7 @@ from pipelines.errors import DivergedError
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
+from pipelines.watch import watch_curves
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +79,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     done = _done(run, lake)
     record_trials(run, lake)
     tasks = [task for task in _tasks(run, dataset, folds) if _key(task) not in done]
-    with progress.stage("train", total=len(tasks)):
+    with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
         if done:
             progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
         for task, outcome in _execute(tasks, gather(dataset, run.config.features.window), run.config.workers):
