@@ -1,0 +1,84 @@
+"""What several tests of the pipeline share: a market small enough to train every model on in a second."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.contracts import check
+from pipelines.run import make_source
+
+TINY: Mapping[str, Any] = {
+    "name": "tiny",
+    "source": {"kind": "simulated", "seed": 3, "market": {"firms": 16, "sessions": 320, "bad_ticks": 4}},
+    "lake": "lake",
+    "output": "runs",
+    "universe": {"min_price": 1.0, "min_history": 30},
+    "features": {"window": 5},
+    "label": {"horizon": 1, "delay": 0, "transform": "demean"},
+    "folds": {"scheme": "expanding", "train": 120, "valid": 25, "test": 40, "embargo": 1, "max_folds": 2},
+    "fit": {"epochs": 2, "batch_dates": 16, "lr": 0.003},
+    "models": {"zero": {}},
+    "backtest": {
+        "books": {
+            "long_short": {"kind": "quantile_long_short", "quantiles": 4},
+            "long_only": {"kind": "top_k_long_only", "k": 4},
+        }
+    },
+    "explain": {
+        "dates": 2,
+        "firms_per_date": 2,
+        "network_dates": 2,
+        "max_peers": 8,
+        "permutations": 2,
+        "network_permutations": 1,
+    },
+    "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"},
+    "workers": 1,
+    "device": "cpu",
+}
+
+TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
+    "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50},
+    "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "self_peer": {"width": 8, "heads": 2, "layers": 1},
+    "temporal_peer": {"width": 8, "heads": 2},
+}
+"""Settings that make a registered model quick; one that is not named here takes its defaults."""
+
+
+@pytest.fixture
+def tiny() -> dict[str, Any]:
+    """Settings of a run that takes seconds; paths are relative, so change to a folder of the test first."""
+    return {**TINY}
+
+
+@pytest.fixture(scope="session")
+def every_model() -> dict[str, dict[str, Any]]:
+    """Every registered model with settings that are quick to fit."""
+    from models.registry import MODELS
+
+    return {name: dict(TINY_MODELS.get(name, {})) for name in MODELS}
+
+
+@pytest.fixture(scope="session")
+def tiny_config(every_model: dict[str, dict[str, Any]]) -> Config:
+    """The settings with every registered model."""
+    return check_config({**TINY, "models": every_model}, origin="tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_tables(tiny_config: Config) -> dict[str, pl.DataFrame]:
+    """The market's tables as the lake would give them: rows that satisfy their contracts."""
+    now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    tables = dict(make_source(tiny_config).fetch().tables)
+    tables["prices"] = tables["prices"].with_columns(
+        pl.lit("simulated").alias("source"), pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
+    )
+    return {name: check(name, frame).valid for name, frame in tables.items()}

@@ -1,0 +1,382 @@
+"""Who knew this at the close of t? Everything after t is replaced by noise; everything up to t must stay.
+
+The comparison is of bits, over every registered channel, characteristic and model, so that one that is
+added later is covered by being registered. The last tests plant leaks and demand that they are noticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import polars as pl
+import pytest
+
+from backtest.splits import Fold
+from features.channels import CHANNELS
+from features.characteristics import CHARACTERISTICS
+from features.panel import Panel
+from models.batch import PanelTensors
+from models.fit import restore
+from models.registry import MODELS
+from pipelines import dataset as dataset_module
+from pipelines import walkforward
+from pipelines.config import Config
+from pipelines.contracts import check
+from pipelines.dataset import Dataset, build_dataset, plan_folds
+from pipelines.walkforward import Outcome, gather, run_task, to_tensors
+
+Tables = Mapping[str, pl.DataFrame]
+Array = npt.NDArray[Any]
+NEWCOMER, NEW_GROUP = "AAAA", "Airlines"  # sorts before every firm, so that every column moves
+MODEL_SEEDS = (0, 1)
+
+
+def noise_after(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFrame]:
+    """Replace all that became known after a day, for every firm, by noise that satisfies the contracts.
+
+    Prices: other bars, volumes, splits and dividends, some sessions missing, and a firm that nobody had
+    heard of. Statements: other values, and restatements of all that had been published. Listings: other
+    groups, delistings and delisting returns.
+    """
+    rng = np.random.default_rng(seed)
+    noisy = {
+        "prices": _noisy_prices(tables["prices"], day, rng),
+        "fundamentals": _noisy_statements(tables["fundamentals"], day, rng),
+        "securities": _noisy_securities(tables["securities"], day, rng),
+    }
+    for name, frame in noisy.items():
+        assert check(name, frame).rejected.is_empty(), f"the noise in {name} breaks its contract"
+    return noisy
+
+
+def _noisy_prices(prices: pl.DataFrame, day: dt.date, rng: np.random.Generator) -> pl.DataFrame:
+    later = prices.filter(pl.col("date") > day)
+    # A firm that is halted on the day trades again at some time, so that its label until then stays.
+    halted = later.join(prices.filter(pl.col("date") == day), on="ticker", how="anti")
+    resumes = halted.group_by("ticker").agg(pl.col("date").min())
+    keep = pl.Series(rng.random(later.height) < 0.9)
+    later = pl.concat([later.filter(keep), later.join(resumes, on=["ticker", "date"], how="semi")]).unique(
+        ["date", "ticker"], maintain_order=True
+    )
+    unheard = later.unique("date", maintain_order=True).with_columns(pl.lit(NEWCOMER).alias("ticker"))
+    later = pl.concat([later, unheard])
+    size = later.height
+    middle = np.exp(rng.normal(2.0, 2.0, size))
+    low, high = middle * rng.uniform(0.5, 1.0, size), middle * rng.uniform(1.0, 2.0, size)
+    close = rng.uniform(low, high)
+    bars = {"low": low, "high": high, "close": close, "open": rng.uniform(low, high)}
+    events = {
+        "volume": np.floor(np.exp(rng.normal(10.0, 3.0, size))),
+        "split_ratio": rng.choice([0.1, 0.5, 1.0, 2.0, 7.0], size),
+        "dividend": np.where(rng.random(size) < 0.2, 0.3 * close, 0.0),
+    }
+    later = later.with_columns(**{name: pl.Series(values) for name, values in (bars | events).items()})
+    return pl.concat([prices.filter(pl.col("date") <= day), later]).sort("date", "ticker")
+
+
+def _noisy_statements(statements: pl.DataFrame, day: dt.date, rng: np.random.Generator) -> pl.DataFrame:
+    known, later = statements.filter(pl.col("known_at") <= day), statements.filter(pl.col("known_at") > day)
+    restated = known.with_columns(
+        pl.lit(day + dt.timedelta(days=1)).alias("known_at"), pl.lit("restated").alias("filing_id")
+    )
+    later = pl.concat([later, restated.unique(["ticker", "period_end", "known_at", "item"])])
+    later = later.unique(["ticker", "period_end", "known_at", "item"], keep="first", maintain_order=True)
+    values = np.exp(rng.normal(10.0, 5.0, later.height))
+    return pl.concat([known, later.with_columns(pl.Series("value", values))])
+
+
+def _noisy_securities(securities: pl.DataFrame, day: dt.date, rng: np.random.Generator) -> pl.DataFrame:
+    known, later = (
+        securities.filter(pl.col("valid_from") <= day),
+        securities.filter(pl.col("valid_from") > day),
+    )
+    gone = (pl.col("delisted_on") <= day).fill_null(value=False)
+    fate = pl.Series([day + dt.timedelta(days=int(n)) for n in rng.integers(1, 200, known.height)])
+    paid = pl.Series(rng.uniform(-1.0, 0.5, known.height))
+    until = day + dt.timedelta(days=1)
+    ended = (pl.col("valid_to") <= day).fill_null(value=False)
+    known = known.with_columns(
+        pl.when(gone).then(pl.col("delisted_on")).otherwise(fate).alias("delisted_on"),
+        pl.when(gone).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
+        pl.when(ended).then(pl.col("valid_to")).otherwise(pl.lit(until)).alias("valid_to"),
+    )
+    moved = known.filter(pl.col("valid_to") == until).with_columns(
+        pl.lit(until).alias("valid_from"), pl.lit(None, dtype=pl.Date).alias("valid_to")
+    )
+    unheard = moved.head(1).with_columns(
+        pl.lit(NEWCOMER).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
+    )
+    later = pl.concat([later, moved, unheard]).unique(["ticker", "valid_from"], keep="first")
+    groups = pl.Series(rng.choice([*securities["industry"].unique().sort(), NEW_GROUP], later.height))
+    return pl.concat([known, later.with_columns(groups.alias("industry"))])
+
+
+def assert_same_bits(left: Array, right: Array, what: str) -> None:
+    assert left.dtype == right.dtype, what
+    assert left.shape == right.shape, f"{what}: {left.shape} and {right.shape}"
+    if left.tobytes() != right.tobytes():
+        same = (left == right) | (pd.isna(left) & pd.isna(right))
+        first = np.argwhere(~same)[0] if not same.all() else "a sign or a NaN's payload"
+        raise AssertionError(f"{what} knew the future: it differs first at {first}")
+
+
+def assert_same_until(t: int, true: Dataset, noisy: Dataset) -> None:
+    """Compare everything that two datasets say of sessions up to ``t``, firm by firm."""
+    assert_same_bits(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the sessions")
+    assert true.channel_names == noisy.channel_names
+    assert true.characteristic_names == noisy.characteristic_names
+    seen = {ticker: n for n, ticker in enumerate(true.panel.tickers_N)}
+    columns = [n for n, ticker in enumerate(noisy.panel.tickers_N) if ticker in seen]
+    own = [seen[noisy.panel.tickers_N[n]] for n in columns]
+    strangers = np.setdiff1d(np.arange(noisy.panel.n_firms), columns)
+    assert np.isnan(noisy.panel.close_TN[: t + 1, strangers]).all()
+    assert not noisy.universe_TN[: t + 1, strangers].any()
+    missing = np.setdiff1d(np.arange(true.panel.n_firms), own)
+    assert np.isnan(true.panel.close_TN[: t + 1, missing]).all(), "the noise took away a known firm"
+
+    def compare(get: Callable[[Dataset], Array], what: str) -> None:
+        assert_same_bits(
+            np.ascontiguousarray(get(true)[: t + 1][:, own]),
+            np.ascontiguousarray(get(noisy)[: t + 1][:, columns]),
+            what,
+        )
+
+    compare(lambda data: data.universe_TN, "the universe")
+    for c, name in enumerate(true.channel_names):
+        compare(lambda data, c=c: data.channels_TNC[:, :, c], f"channel {name}")  # type: ignore[misc]
+    for f, name in enumerate(true.characteristic_names):
+        compare(lambda data, f=f: data.characteristics_TNF[:, :, f], f"characteristic {name}")  # type: ignore[misc]
+    for field in ("close_TN", "open_TN", "high_TN", "low_TN", "raw_close_TN", "volume_TN", "group_TN"):
+        compare(lambda data, field=field: getattr(data.panel, field), f"the panel's {field}")  # type: ignore[misc]
+    codes = np.unique(true.panel.group_TN[: t + 1])
+    for code in codes[codes >= 0]:
+        assert true.panel.groups_S[code] == noisy.panel.groups_S[code]
+    assert set(true.panel.statements) == set(noisy.panel.statements)
+    for item in true.panel.statements:
+        compare(lambda data, item=item: data.panel.statements[item], f"statement {item}")  # type: ignore[misc]
+    for delay, label_TN in true.labels.items():
+        known = t + 1 - delay - 1  # the label's span ends at t at the latest
+        assert_same_bits(
+            np.ascontiguousarray(label_TN[:known][:, own]),
+            np.ascontiguousarray(noisy.labels[delay][:known][:, columns]),
+            f"the label at delay {delay}",
+        )
+
+
+def fold_until(dataset: Dataset, config: Config, t: int) -> Fold:
+    """The fold with ``t`` in its test; its training and validation labels are known before that."""
+    plan = config.folds.model_copy(update={"max_folds": None})
+    folds = plan_folds(dataset, config.model_copy(update={"folds": plan}))
+    return next(fold for fold in folds if fold.test[0] <= t <= fold.test[-1])
+
+
+def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
+    t: int, dataset: Dataset, config: Config, fold: Fold, model: str, folder: Path
+) -> tuple[Array, Outcome]:
+    """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
+    only = config.model_copy(update={"models": {model: config.models[model]}})
+    run = walkforward.Run("tiny", only, {}, folder)
+    (task,) = list(walkforward._tasks(run, dataset, [fold]))
+    arrays = gather(dataset, config.features.window)
+    outcome = run_task(task, arrays)
+    data: PanelTensors = to_tensors(arrays, task.inputs, "cpu")
+    dates = np.arange(dataset.first_session, t + 1)
+    forecast_BN = restore(outcome.state).forecast(data, dates)
+    at_test = np.isin(fold.test, dates)
+    assert_same_bits(forecast_BN[np.isin(dates, fold.test)], outcome.test_BN[at_test], "the restored model")
+    return forecast_BN, outcome
+
+
+@pytest.fixture(scope="module")
+def market(tiny_tables: Tables) -> dict[str, pl.DataFrame]:
+    """The tiny market with coarse prices, so that some days have no return and every feature is alive."""
+    coarse = [pl.max_horizontal(pl.col(name).round(1), 0.1) for name in ("open", "high", "low", "close")]
+    return {**tiny_tables, "prices": tiny_tables["prices"].with_columns(coarse)}
+
+
+@pytest.fixture(scope="module")
+def true(market: Tables, tiny_config: Config) -> Dataset:
+    return build_dataset(market, tiny_config)
+
+
+def day_of(dataset: Dataset, t: int) -> dt.date:
+    day: dt.date = dataset.panel.dates_T[t].astype("datetime64[D]").item()
+    return day
+
+
+def sessions_to_try() -> list[int]:
+    rng = np.random.default_rng(20_261)
+    return sorted(int(t) for t in rng.integers(40, 310, 12))
+
+
+def test_the_registries_are_covered(true: Dataset) -> None:
+    assert set(true.channel_names) == set(CHANNELS), "the tiny market must allow every channel"
+    assert set(true.characteristic_names) == set(CHARACTERISTICS), "and every characteristic"
+    assert true.panel.statements
+    assert true.panel.groups_S
+    known = np.abs(true.characteristics_TNF).sum(axis=(0, 1))
+    assert (known > 0).all(), "a characteristic that is never known cannot be tested"
+    assert np.isfinite(true.channels_TNC).any(axis=(0, 1)).all()
+
+
+@pytest.mark.parametrize("t", sessions_to_try())
+def test_features_and_universe_up_to_t_do_not_see_what_comes_after(
+    t: int, true: Dataset, market: Tables, tiny_config: Config
+) -> None:
+    noisy = build_dataset(noise_after(market, day_of(true, t), seed=t), tiny_config)
+    assert not np.array_equal(true.channels_TNC[t + 1 :, 0], noisy.channels_TNC[t + 1 :, 0], equal_nan=True)
+    assert_same_until(t, true, noisy)
+
+
+@pytest.mark.parametrize("t", sessions_to_try()[::4])
+def test_features_and_universe_up_to_t_are_those_of_a_panel_that_ends_at_t(
+    t: int, true: Dataset, market: Tables, tiny_config: Config
+) -> None:
+    day = day_of(true, t)
+    until = {
+        "prices": market["prices"].filter(pl.col("date") <= day),
+        "fundamentals": market["fundamentals"].filter(pl.col("known_at") <= day),
+        "securities": market["securities"].filter(pl.col("valid_from") <= day),
+    }
+    ended = dataclasses.replace(build_dataset(until, tiny_config), labels={})
+    assert_same_until(t, dataclasses.replace(true, labels={}), ended)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("seed", MODEL_SEEDS)
+def test_forecasts_up_to_t_do_not_see_what_comes_after(  # noqa: PLR0917 (fixtures)
+    seed: int, model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    t = int(rng.integers(210, 300))
+    noisy = build_dataset(noise_after(market, day_of(true, t), seed=seed), tiny_config)
+    before = compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
+    assert np.isfinite(before).any(axis=1).all(), "every session up to t must have been forecast"
+    if model != "zero":
+        assert np.nanstd(before, axis=1).min() > 0, "a constant forecast proves nothing"
+
+
+def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
+    t: int, true: Dataset, noisy: Dataset, config: Config, model: str, folder: Path
+) -> Array:
+    """Fit the model on either dataset, and demand the same scaler, weights and forecasts."""
+    fold, same = fold_until(true, config, t), fold_until(noisy, config, t)
+    for segment in ("train", "valid", "test"):
+        assert_same_bits(getattr(fold, segment), getattr(same, segment), segment)
+    left_BN, left = forecasts_until(t, true, config, fold, model, folder)
+    right_BN, right = forecasts_until(t, noisy, config, same, model, folder)
+    for name, tensor in left.state.tensors.items():
+        assert_same_bits(tensor, right.state.tensors[name], f"{model}: {name}")
+    columns = [noisy.panel.tickers_N.index(ticker) for ticker in true.panel.tickers_N]
+    assert_same_bits(left_BN, np.ascontiguousarray(right_BN[:, columns]), f"{model}: the forecasts")
+    return left_BN
+
+
+@pytest.mark.xfail(
+    reason="models.training splits a step by the number of firms in the whole panel, later ones included",
+)
+@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind == "neural"])
+def test_steps_of_many_dates_do_not_see_how_many_firms_will_ever_be_listed(
+    model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
+) -> None:
+    config = tiny_config.model_copy(update={"fit": {"epochs": 1, "batch_dates": 120}})
+    noisy = build_dataset(noise_after(market, day_of(true, 240), seed=5), config)
+    compare_forecasts(240, true, noisy, config, model, tmp_path)
+
+
+# Planted leaks: a comparison that cannot fail would prove nothing.
+
+
+def centred_mean(panel: Panel) -> Array:
+    value_TN = np.nan_to_num(panel.close_TN)
+    return (np.roll(value_TN, 1, axis=0) + value_TN + np.roll(value_TN, -1, axis=0)) / 3.0
+
+
+def full_sample_maximum(panel: Panel) -> Array:
+    return panel.close_TN / np.nanmax(panel.close_TN, axis=0)
+
+
+def backward_adjusted(panel: Panel) -> Array:
+    return panel.close_TN / panel.close_TN[-1]
+
+
+@pytest.mark.parametrize("leak", [centred_mean, full_sample_maximum, backward_adjusted])
+@pytest.mark.parametrize("registry", ["channel", "characteristic"])
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
+def test_a_feature_that_looks_ahead_is_noticed(
+    leak: Callable[[Panel], Array],
+    registry: str,
+    market: Tables,
+    tiny_config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries: dict[str, Any] = CHANNELS if registry == "channel" else CHARACTERISTICS  # type: ignore[assignment]
+    name = next(reversed(entries))
+    monkeypatch.setitem(entries, name, dataclasses.replace(entries[name], compute=leak))
+    leaky = build_dataset(market, tiny_config)
+    t = 200
+    noisy = build_dataset(noise_after(market, day_of(leaky, t), seed=2), tiny_config)
+    with pytest.raises(AssertionError, match=f"{registry} {name} knew the future"):
+        assert_same_until(t, leaky, noisy)
+
+
+def test_a_universe_that_drops_firms_without_a_next_price_is_noticed(
+    market: Tables, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = dataset_module.universe
+
+    def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
+        next_TN = np.roll(panel.close_TN, -1, axis=0)
+        return honest(panel, *rest) & ~np.isnan(next_TN)
+
+    monkeypatch.setattr(dataset_module, "universe", survivors)
+    leaky = build_dataset(market, tiny_config)
+    t = 200
+    noisy = build_dataset(noise_after(market, day_of(leaky, t), seed=t), tiny_config)
+    with pytest.raises(AssertionError, match="the universe knew the future"):
+        assert_same_until(t, leaky, noisy)
+
+
+@pytest.mark.parametrize("model", ["ridge", "temporal_peer"])
+@pytest.mark.parametrize("leak", ["scaler", "groups", "purge"])
+def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa: PLR0917 (fixtures)
+    leak: str,
+    model: str,
+    true: Dataset,
+    market: Tables,
+    tiny_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    t = 240
+    everything = np.arange(true.panel.n_sessions)
+    honest = walkforward.fit_inputs
+
+    def fitted_on_all(dataset: Dataset, fold: Fold) -> Any:  # noqa: ANN401 (FoldInputs, patched)
+        wide = honest(dataset, dataclasses.replace(fold, train=everything))
+        own = honest(dataset, fold)
+        return (
+            dataclasses.replace(own, scaler=wide.scaler)
+            if leak == "scaler"
+            else dataclasses.replace(own, groups_G=wide.groups_G)
+        )
+
+    if leak == "purge":
+        last = fold_until(true, tiny_config, t)
+        unpurged = dataclasses.replace(last, train=np.arange(last.train[0], t + 1))
+        monkeypatch.setattr(f"{__name__}.fold_until", lambda *_: unpurged)
+    else:
+        monkeypatch.setattr(walkforward, "fit_inputs", fitted_on_all)
+    noisy = build_dataset(noise_after(market, day_of(true, t), seed=1), tiny_config)
+    if model == "ridge" and leak != "purge":  # ridge reads neither channels nor groups
+        compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
+        return
+    with pytest.raises(AssertionError, match=rf"{model}: "):
+        compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
