@@ -1,0 +1,108 @@
+"""Ensembles, the ladder and the planted edges, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+
+from features.panel import Panel
+from pipelines.dataset import Dataset, spread
+from pipelines.evaluate import ensemble, forecasts_to_arrays
+from pipelines.explanation import families_of, planted_edges
+from pipelines.report_data import _ladder
+
+DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(4)]
+NAN = float("nan")
+
+
+def market(tickers: tuple[str, ...]) -> Any:  # noqa: ANN401 (stands in for a Panel: only these fields are read)
+    dates_T = np.array(DATES, dtype="datetime64[D]")
+    return SimpleNamespace(dates_T=dates_T, tickers_N=tickers, n_sessions=len(DATES), n_firms=len(tickers))
+
+
+def test_an_ensemble_averages_scores_not_forecasts_so_that_no_seed_shouts_down_the_others() -> None:
+    quiet = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
+    loud = np.array([[300.0, 200.0, 100.0], [0.0, NAN, 2.0]])
+    combined = ensemble({0: quiet, 1: loud})
+    np.testing.assert_allclose(combined[0], [0.0, 0.0, 0.0], atol=1e-12)  # opposite ranks cancel exactly
+    np.testing.assert_allclose(combined[1, [0, 2]], [-0.5, 0.5])  # a constant date adds nothing
+    assert np.isnan(combined[1, 1])  # a firm that one seed does not forecast has no ensemble
+
+
+def test_one_seed_keeps_the_order_of_its_forecasts() -> None:
+    forecast = np.random.default_rng(0).normal(size=(5, 9))
+    combined = ensemble({3: forecast})
+    np.testing.assert_array_equal(np.argsort(combined, axis=1), np.argsort(forecast, axis=1))
+    np.testing.assert_allclose(combined.std(axis=1), 1.0)
+
+
+def test_forecasts_are_spread_over_sessions_and_firms_and_unknown_ones_left_out() -> None:
+    frame = pl.DataFrame(
+        {
+            "model": ["ridge", "ridge", "zero", "ridge"],
+            "seed": [0, 0, 0, 1],
+            "date": [DATES[1], DATES[3], DATES[0], dt.date(2031, 1, 1)],
+            "ticker": ["B", "A", "A", "A"],
+            "forecast": [0.5, -0.25, 0.0, 9.0],
+        }
+    )
+    arrays = forecasts_to_arrays(frame, cast("Panel", market(("A", "B"))))
+    expected = np.full((4, 2), np.nan)
+    expected[1, 1], expected[3, 0] = 0.5, -0.25
+    np.testing.assert_array_equal(arrays["ridge"][0], expected)
+    assert arrays["zero"][0][0, 0] == 0.0
+    assert np.isnan(arrays["ridge"][1]).all()  # a date that the panel does not have
+
+
+def test_spread_reads_dates_and_tickers_in_any_order() -> None:
+    frame = pl.DataFrame({"date": [DATES[2], DATES[0]], "ticker": ["A", "B"], "mu": [1.0, 2.0]})
+    mu_TN = spread(frame, "mu", cast("Panel", market(("A", "B"))))
+    assert mu_TN[2, 0] == 1.0
+    assert mu_TN[0, 1] == 2.0
+    assert np.isfinite(mu_TN).sum() == 2
+
+
+def test_planted_edges_are_those_that_held_on_at_least_half_of_the_sessions() -> None:
+    truth = pl.DataFrame(
+        {
+            "leader": ["A", "B", "C", "A"],
+            "follower": ["B", "C", "A", "B"],
+            "valid_from": [DATES[0], DATES[3], DATES[0], DATES[0]],
+            "valid_to": [None, None, DATES[2], None],
+            "lag": [1, 1, 1, 2],
+        }
+    )
+    dataset = cast("Dataset", SimpleNamespace(panel=market(("A", "B", "C"))))
+    planted = planted_edges(truth, dataset, np.arange(4))
+    expected = np.zeros((3, 3), dtype=bool)
+    expected[1, 0] = True  # A -> B on all four; its second lag is the same edge, not another
+    expected[0, 2] = True  # C -> A on two of four, its end excluded
+    np.testing.assert_array_equal(planted, expected)  # B -> C held on one of four
+
+
+def test_families_hold_every_column_once() -> None:
+    families = families_of(("return_1", "volatility_21", "return_5"))
+    assert sorted(column for columns in families.values() for column in columns) == [0, 1, 2]
+    assert families["reversal"] == [0, 2]
+
+
+def test_a_model_without_a_sharpe_ratio_beats_nobody_and_nobody_beats_itself() -> None:
+    frame = pl.DataFrame(
+        {
+            "model": ["zero", "ridge", "lightgbm", "net"],
+            "delay": [0] * 4,
+            "rank_ic": [NAN, 0.02, 0.03, 0.04],
+            "truth_rank_ic": [None] * 4,
+            **{f"ls.{name}": [NAN, 0.5, 1.0, 0.75] for name in ("sharpe_gross", "sharpe_net", "turnover")},
+            **{f"ls.{name}": [0.0] * 4 for name in ("annual_return_net", "max_drawdown_net")},
+        },
+        schema_overrides={"truth_rank_ic": pl.Float64},
+    )
+    ladder = _ladder(frame, "ls")
+    assert ladder["beats_ridge"].to_list() == [None, None, True, True]
+    assert ladder["beats_lightgbm"].to_list() == [None, False, None, False]
+    assert ladder["share_of_truth"].to_list() == [None] * 4
