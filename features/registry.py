@@ -34,7 +34,7 @@ Entry = TypeVar("Entry", bound=Feature)
 def split_by_needs(
     kind: str, registry: Mapping[str, Entry], panel: Panel, names: Iterable[str] | None
 ) -> tuple[list[str], list[str]]:
-    """Split names into those that the panel's columns allow and a sentence for each of the others.
+    """Split names into those that the panel's columns allow and a sentence for each lack of the others.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def split_by_needs(
     usable : list of str
         In the order asked for.
     messages : list of str
-        ``"The characteristic x is left out: these data have no volume."``
+        ``"These data have no volume: the characteristics x and y are left out."``
 
     Raises
     ------
@@ -64,14 +64,18 @@ def split_by_needs(
     if unknown:
         msg = f"Unknown {kind} {', '.join(unknown)}: choose among {', '.join(sorted(registry))}."
         raise ValueError(msg)
-    usable, messages = [], []
+    lacking: dict[tuple[str, ...], list[str]] = {}
     for name in wanted:
-        missing = sorted(registry[name].needs - panel.fields)
-        if missing:
-            messages.append(f"The {kind} {name} is left out: these data have no {' and no '.join(missing)}.")
-        else:
-            usable.append(name)
-    return usable, messages
+        lacking.setdefault(tuple(sorted(registry[name].needs - panel.fields)), []).append(name)
+    usable = lacking.pop((), [])
+    return usable, [_lack(kind, missing, left_out) for missing, left_out in lacking.items()]
+
+
+def _lack(kind: str, missing: tuple[str, ...], names: list[str]) -> str:
+    fields = " and no ".join(field.removeprefix("statements:") for field in missing)
+    if len(names) == 1:
+        return f"These data have no {fields}: the {kind} {names[0]} is left out."
+    return f"These data have no {fields}: the {kind}s {', '.join(names[:-1])} and {names[-1]} are left out."
 
 
 def compute_stacked(

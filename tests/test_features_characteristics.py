@@ -377,7 +377,7 @@ def test_stacked_values_are_the_single_ones_in_float32_and_in_the_order_asked(pa
         stacked[:, :, 1], CHARACTERISTICS["return_1"].compute(panel).astype(np.float32)
     )
     assert compute_characteristics(panel).shape[2] == len(CHARACTERISTICS)
-    assert compute_channels(panel).shape == (T, N, 6)
+    assert compute_channels(panel).shape == (T, N, len(CHANNELS))
 
 
 def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) -> None:
@@ -389,10 +389,10 @@ def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) ->
     usable, messages = available_characteristics(panel)
     assert "return_5" in usable
     assert "amihud_21" not in usable
-    assert len(usable) + len(messages) == len(CHARACTERISTICS)
-    assert "The characteristic amihud_21 is left out: these data have no volume." in messages
+    assert all(name in usable or any(name in one for one in messages) for name in CHARACTERISTICS)
+    assert any("no volume: the characteristics" in one and "amihud_21" in one for one in messages)
     assert available_channels(panel)[0] == ["return"]
-    with pytest.raises(ValueError, match="close_location is left out: these data have no high and no low"):
+    with pytest.raises(ValueError, match=r"no high and no low: the .* close_location is left out"):
         compute_channels(panel, ["close_location"])
     with pytest.raises(ValueError, match=r"Unknown characteristic retrun_5: choose among .*return_5"):
         available_characteristics(panel, ["retrun_5"])
