@@ -391,7 +391,7 @@ def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) ->
     assert "amihud_21" not in usable
     assert all(name in usable or any(name in one for one in messages) for name in CHARACTERISTICS)
     assert any("no volume: the characteristics" in one and "amihud_21" in one for one in messages)
-    assert available_channels(panel)[0] == ["return"]
+    assert available_channels(panel)[0] == ["return", "market_relative_return"]
     with pytest.raises(ValueError, match=r"no high and no low: the .* close_location is left out"):
         compute_channels(panel, ["close_location"])
     with pytest.raises(ValueError, match=r"Unknown characteristic retrun_5: choose among .*return_5"):
