@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
@@ -54,6 +55,10 @@ class FitConfig:
         ``mse``, ``huber`` or ``ic``.
     valid_dates
         Validation dates used for early stopping, evenly spaced; None takes all.
+    average
+        Decay a step of the running mean of the weights that is validated and kept, in [0, 1); 0 keeps
+        the last weights themselves. Where noise drowns the gradient, the mean is the better model
+        (Polyak and Juditsky 1992).
     autocast
         bf16 matrix products, on CUDA alone.
     """
@@ -69,6 +74,7 @@ class FitConfig:
     patience: int = 4
     loss: str = "mse"
     valid_dates: int | None = None
+    average: float = 0.0
     autocast: bool = True
 
     def __post_init__(self) -> None:
@@ -82,6 +88,8 @@ class FitConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive.")
         if not self.weight_decay >= 0:
             raise ValueError(f"weight_decay is {self.weight_decay}: it must not be negative.")
+        if not 0.0 <= self.average < 1.0:
+            raise ValueError(f"average is {self.average}: it is a decay a step, in [0, 1).")
         if not 0.0 <= self.warmup < 1.0:
             raise ValueError(f"warmup is {self.warmup}: it is a share of the steps, in [0, 1).")
 
@@ -126,6 +134,7 @@ class Trainer:
         optimizer, schedule = _optimizer(
             module, config, config.epochs * math.ceil(per_epoch / config.batch_dates)
         )
+        mean = RunningMean(module, config.average)
         history: list[EpochRecord] = []
         best_ic, best_epoch, best = -math.inf, -1, module.state_dict()
         for epoch in range(config.epochs):
@@ -136,8 +145,11 @@ class Trainer:
             for dates_B in torch.split(dates_D, config.batch_dates):
                 total += self._step(dates_B, optimizer) * len(dates_B)
                 schedule.step()
+                mean.update()
             module.eval()
-            valid_ic = mean_rank_ic(zip(forecast(valid), valid_DN, strict=True))
+            with mean.in_place():
+                valid_ic = mean_rank_ic(zip(forecast(valid), valid_DN, strict=True))
+                weights = {key: value.clone() for key, value in module.state_dict().items()}
             if not math.isfinite(valid_ic):
                 raise Diverged(
                     f"Epoch {epoch} has no validation rank IC: forecasts not finite, or targets constant; "
@@ -149,8 +161,7 @@ class Trainer:
             if on_epoch is not None:
                 on_epoch(record)
             if valid_ic > best_ic:
-                best_ic, best_epoch = valid_ic, epoch
-                best = {key: value.clone() for key, value in module.state_dict().items()}
+                best_ic, best_epoch, best = valid_ic, epoch, weights
             if epoch - best_epoch >= config.patience:
                 break
         module.load_state_dict(best)
@@ -191,6 +202,44 @@ class Trainer:
             raise Diverged(f"The gradient's norm became {float(norm)}: lower lr (it is {config.lr:g}).")
         optimizer.step()
         return total
+
+
+class RunningMean:
+    """Exponential mean of a module's parameters over the steps.
+
+    ``m <- m + (1 - d) (w - m)`` with ``d = min(decay, (1 + n) / (10 + n))`` at step n, so that the
+    first weights are soon forgotten.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.module, self.decay, self.steps = module, decay, 0
+        self.means = [p.detach().clone() for p in module.parameters()] if decay > 0.0 else []
+
+    def update(self) -> None:
+        """Take the parameters of one step in."""
+        if not self.means:
+            return
+        keep = min(self.decay, (1.0 + self.steps) / (10.0 + self.steps))
+        self.steps += 1
+        torch._foreach_lerp_(self.means, [p.detach() for p in self.module.parameters()], 1.0 - keep)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the module hold the means while the block runs."""
+        if not self.means:
+            yield
+            return
+        parameters = list(self.module.parameters())
+        live = [p.detach().clone() for p in parameters]
+        with torch.no_grad():
+            for parameter, value in zip(parameters, self.means, strict=True):
+                parameter.copy_(value)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(parameters, live, strict=True):
+                    parameter.copy_(value)
 
 
 def _thin(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:

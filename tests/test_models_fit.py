@@ -15,7 +15,7 @@ from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
 from models.rank_ic import mean_rank_ic
 from models.registry import MODELS
-from models.training import Trainer, _thin
+from models.training import RunningMean, Trainer, _thin
 
 T, N, C, F, W, S = 90, 24, 2, 3, 5, 3
 NAMES = ("return_1", "size", "noise")
@@ -296,3 +296,28 @@ def test_calls_that_cannot_work_say_why() -> None:
     longer = PanelTensors.from_arrays(**arrays(), window=6, n_groups=S, characteristic_names=NAMES)
     with pytest.raises(ValueError, match="needs window 5 but the data has 6"):
         model.forecast(longer, TEST)
+
+
+def test_a_running_mean_follows_its_recurrence_and_leaves_the_weights_as_they_were() -> None:
+    module = torch.nn.Linear(2, 1, bias=False)
+    mean = RunningMean(module, decay=0.9)
+    expected = module.weight.detach().clone()
+    for step in range(30):
+        with torch.no_grad():
+            module.weight.add_(step + 1.0)
+        mean.update()
+        keep = min(0.9, (1 + step) / (10 + step))
+        expected = expected + (1 - keep) * (module.weight.detach() - expected)
+    live = module.weight.detach().clone()
+    with mean.in_place():
+        torch.testing.assert_close(module.weight.detach(), expected)
+    assert torch.equal(module.weight, live)
+
+
+def test_the_averaged_weights_are_the_ones_that_are_kept() -> None:
+    data = panel()
+    averaged = fitted("self_peer", data, config=dataclasses.replace(QUICK, average=0.99))
+    last = fitted("self_peer", data)
+    assert not np.array_equal(averaged.forecast(data, VALID), last.forecast(data, VALID))
+    with pytest.raises(ValueError, match=r"average is 1\.0"):
+        FitConfig(average=1.0)
