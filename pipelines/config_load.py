@@ -87,6 +87,8 @@ def to_yaml(config: Config) -> str:
 
 def _check_settings(config: Config, origin: str) -> None:
     """Check what belongs to other modules' dataclasses: models, fitting, the simulated market."""
+    from features.channels import CHANNELS
+    from features.characteristics import CHARACTERISTICS
     from models.fit import FitConfig
     from models.registry import MODELS
 
@@ -102,6 +104,18 @@ def _check_settings(config: Config, origin: str) -> None:
                 f"{origin}: models.{name}.fit is {fit!r}; give a mapping such as {{epochs: 10}}."
             )
         build_settings(FitConfig, {**config.fit, **fit}, f"{origin}: models.{name}.fit")
+    wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
+        "channels": (config.features.channels or (), CHANNELS),
+        "characteristics": (config.features.characteristics or (), CHARACTERISTICS),
+    }
+    for kind, (names, known) in wanted.items():
+        for name in names:
+            if name not in known:
+                raise ConfigError(_unknown(f"{origin}: features.{kind}.{name}", name, known))
+    if min(config.label.delays) < 0:
+        raise ConfigError(
+            f"{origin}: label.also_delays is {list(config.label.also_delays)}; give sessions of at least 0."
+        )
     if config.source.kind == "simulated":
         from pipelines.sources.simulated import MarketConfig
 

@@ -1,0 +1,403 @@
+"""The command line on bad input: the exit code, one sentence with the cure, and a lake that is as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from pipelines import cli
+from pipelines.lake import Lake
+
+GOOD_ROWS = [
+    f"2020-01-{day:02d},{ticker},10,11,9,{close},100"
+    for day in range(2, 31)
+    for ticker, close in (
+        ("AAA", 10 + day % 3 * 0.2),
+        ("BBB", 10 - day % 2 * 0.3),
+        ("CCC", 9.5 + day % 5 * 0.1),
+    )
+]
+HEADER = "date,ticker,open,high,low,close,volume"
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, two levels down, so that a path that climbs out of it would be seen."""
+    folder = tmp_path / "outer" / "inner"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command, in this process."""
+
+    def call(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return Answer(code or 0, said.out, said.err)
+
+    return call
+
+
+def files_config(
+    here: Path,
+    tiny: dict[str, Any],
+    rows: list[str],
+    header: str = HEADER,
+    **changes: Any,  # noqa: ANN401 (settings)
+) -> str:
+    """A config on a CSV of the user's, and the CSV."""
+    (here / "prices.csv").write_text("\n".join([header, *rows]) + "\n")
+    settings = {
+        **tiny,
+        "source": {"kind": "files", "prices": "prices.csv"},
+        "universe": {"min_history": 5},
+        **changes,
+    }
+    (here / "mine.yaml").write_text(yaml.safe_dump(settings))
+    return "mine.yaml"
+
+
+def listing(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file below a folder, with its size and time of change."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def refused(answer: Answer, code: int, *words: str) -> None:
+    """One sentence on stderr that says what is wrong, nothing on stdout, no traceback."""
+    assert answer.code == code, answer.err
+    assert answer.out == ""
+    said = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
+    assert len(said) == 1, said
+    assert said[0].startswith("peerglass: ")
+    assert "Traceback" not in answer.err
+    for word in words:
+        assert word in said[0], said[0]
+
+
+@pytest.fixture
+def lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> dict[str, tuple[int, int]]:
+    """A lake that holds good prices; the answer is its listing."""
+    assert peerglass("ingest", files_config(here, tiny, GOOD_ROWS)).code == 0
+    before = listing(here / "lake")
+    assert any(name.startswith("prices/_delta_log") for name in before)
+    assert Lake(here / "lake").read("prices").height == len(GOOD_ROWS)
+    return before
+
+
+# What stops a command.
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "words"),
+    [
+        ({"univers": {}}, (), ("univers is not a known name", "did you mean 'universe'?")),
+        ({"folds": {"scheme": "expanding", "trian": 1}}, (), ("folds.trian", "did you mean 'train'?")),
+        ({"models": {"temporal_per": {}}}, (), ("models.temporal_per", "did you mean 'temporal_peer'?")),
+        ({"models": {"ridge": {"alpha": 1}}}, (), ("models.ridge.alpha", "did you mean 'alphas'?")),
+        ({}, ("--set", "fit.epoch=3"), ("fit.epoch", "did you mean 'epochs'?")),
+        ({}, ("--set", "fit.epochs"), ("not of the form a.b=c",)),
+        ({}, ("--set", "label.horizon=0"), ("label.horizon", "given: 0")),
+        ({}, ("--set", "features.channels=[retrun]"), ("features.channels.retrun", "did you mean 'return'?")),
+        ({}, ("--set", "features.characteristics=[return_6]"), ("features.characteristics.return_6",)),
+        ({}, ("--set", "label.also_delays=[1, -1]"), ("label.also_delays", "-1")),
+    ],
+)
+@pytest.mark.parametrize("command", ["ingest", "train"])
+def test_a_wrong_setting_is_a_usage_error(  # noqa: PLR0917 (fixtures)
+    here: Path,
+    tiny: dict[str, Any],
+    peerglass: Call,
+    lake: dict[str, tuple[int, int]],
+    changes: dict[str, Any],
+    arguments: tuple[str, ...],
+    words: tuple[str, ...],
+    command: str,
+) -> None:
+    config = files_config(here, tiny, GOOD_ROWS, **changes)
+    refused(peerglass(command, config, *arguments), 2, *words)
+    assert listing(here / "lake") == lake
+
+
+def test_files_that_are_missing_are_named(
+    here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
+) -> None:
+    refused(peerglass("ingest", "absent.yaml"), 2, "There is no config file at absent.yaml")
+    config = files_config(here, tiny, GOOD_ROWS)
+    (here / "prices.csv").unlink()
+    refused(peerglass("ingest", config), 3, "there is no file prices.csv", "mend the path")
+    (here / "mine.yaml").write_text("name: [")
+    refused(peerglass("ingest", config), 2, "mine.yaml is not valid YAML")
+    assert listing(here / "lake") == lake
+
+
+@pytest.mark.parametrize("column", ["date", "ticker", "close"])
+def test_a_csv_without_a_column_that_is_needed(
+    here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]], column: str
+) -> None:
+    config = files_config(here, tiny, GOOD_ROWS, header=HEADER.replace(column, "other"))
+    refused(peerglass("ingest", config), 3, f"prices.csv has no column '{column}'", "map it")
+    assert listing(here / "lake") == lake
+
+
+def test_nothing_but_bad_rows(
+    here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
+) -> None:
+    config = files_config(here, tiny, ["2020-01-02,AAA,10,11,9,-1,100", "2020-01-03,AAA,10,11,12,11,100"])
+    refused(peerglass("ingest", config), 3, "close_is_positive (1)", "high_not_below_low (1)")
+    config = files_config(here, tiny, [])
+    refused(peerglass("ingest", config), 3, "no rows")
+    assert listing(here / "lake") == lake
+
+
+def test_an_empty_universe(
+    here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
+) -> None:
+    config = files_config(here, tiny, GOOD_ROWS, universe={"min_history": 5, "min_price": 1000})
+    answer = peerglass("train", config)
+    refused(answer, 3, "The universe is empty on all 29 sessions", "'min_price': 1000.0", "loosen")
+    assert listing(here / "lake") == lake
+
+
+def test_fewer_sessions_than_a_fold_needs(
+    here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
+) -> None:
+    features = {"window": 2, "channels": ["return"], "characteristics": ["return_1"]}
+    folds = {"scheme": "rolling", "train": 20, "valid": 5, "test": 5, "embargo": 2}
+    config = files_config(here, tiny, GOOD_ROWS, features=features, folds=folds)
+    # 4 sessions of history first; two gaps of delay 0 + horizon 1 + embargo 2; 1 for the last label
+    refused(peerglass("train", config), 3, "One fold needs 41 sessions", "there are 29", "shorten")
+    assert listing(here / "lake") == lake
+    dated = {"scheme": "dated", "embargo": 0, "train_from": "2021-01-01", "valid_from": "2021-02-01"}
+    dated |= {"test_from": "2021-03-01", "test_to": "2021-04-01"}
+    config = files_config(here, tiny, GOOD_ROWS, features=features, folds=dated)
+    refused(peerglass("train", config), 3, "segment", "2020-01-02 to 2020-01-30")
+    assert listing(here / "lake") == lake
+
+
+def test_an_empty_lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
+    config = files_config(here, tiny, GOOD_ROWS)
+    refused(peerglass("train", config), 3, "holds no prices yet", "peerglass ingest")
+    assert not (here / "lake").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [("ingest", "prices"), ("ingest", "quarantine"), ("train", "prices"), ("train", "forecasts")],
+)
+def test_a_lake_table_that_is_not_delta(  # noqa: PLR0917 (fixtures)
+    here: Path,
+    tiny: dict[str, Any],
+    peerglass: Call,
+    lake: dict[str, tuple[int, int]],
+    table: str,
+    command: str,
+) -> None:
+    folder = here / "lake" / table
+    if (folder / "_delta_log").exists():
+        (folder / "_delta_log").rename(here / "log")
+    folder.mkdir(exist_ok=True)
+    (folder / "notes.txt").write_text("mine")
+    before = listing(here / "lake")
+    features = {"window": 2, "channels": ["return"], "characteristics": ["return_1"]}
+    folds = {"scheme": "rolling", "train": 8, "valid": 4, "test": 4, "embargo": 0}
+    config = files_config(here, tiny, GOOD_ROWS, features=features, folds=folds)
+    refused(peerglass(command, config), 3, f"lake/{table} is not a Delta table", "move it")
+    assert listing(here / "lake") == before
+
+
+# What is kept out while the rest goes in.
+
+
+BAD_ROWS = {
+    "duplicate_key": ["2020-02-03,AAA,10,11,9,10,100", "2020-02-03,AAA,10,11,9,10.5,100"],
+    "close_is_positive": ["2020-02-04,AAA,10,11,9,-10,100"],
+    "high_not_below_low": ["2020-02-04,BBB,10,9,11,10,100"],
+    "volume_is_finite_and_not_negative": ["2020-02-05,BBB,10,11,9,10,inf"],
+    "ticker_is_plain": ["2020-02-05,../../x,10,11,9,10,100", "2020-02-05,<script>,10,11,9,10,100"],
+}
+
+
+@pytest.mark.parametrize("rule", BAD_ROWS)
+def test_a_bad_row_is_quarantined_and_named(
+    here: Path, tiny: dict[str, Any], peerglass: Call, rule: str
+) -> None:
+    bad = BAD_ROWS[rule]
+    config = files_config(here, tiny, [*bad, *GOOD_ROWS])
+    answer = peerglass("ingest", config)
+    assert answer.code == 0
+    assert f"quarantined {len(bad)} by rule {rule}" in answer.out
+    assert f"{len(GOOD_ROWS)} added" in " ".join(answer.out.split())
+    lake = Lake(here / "lake")
+    quarantine = lake.read("quarantine")
+    assert quarantine["rule"].to_list() == [rule] * len(bad)
+    for row in bad:
+        day, ticker = row.split(",")[:2]
+        assert quarantine.filter(
+            pl.col("row").str.contains(f'"{day}","ticker":"{ticker}"', literal=True)
+        ).height
+    assert lake.read("prices").height == len(GOOD_ROWS)
+    assert sorted(path.name for path in here.parent.parent.iterdir()) == ["outer"]
+    assert sorted(path.name for path in here.parent.iterdir()) == ["inner"]
+    assert sorted(path.name for path in here.iterdir()) == ["lake", "mine.yaml", "prices.csv"]
+
+    before = listing(here / "lake")
+    again = peerglass("ingest", config)
+    assert again.code == 0
+    assert f"quarantined {len(bad)} by rule {rule}" in again.out
+    assert f"0 added 0 updated {len(GOOD_ROWS)} unchanged" in " ".join(again.out.split())
+    assert listing(here / "lake") == before
+
+
+def test_dates_that_are_not_sorted_are_sorted(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
+    assert peerglass("ingest", files_config(here, tiny, GOOD_ROWS)).code == 0
+    sorted_rows = Lake(here / "lake").read("prices").drop("ingested_at")
+    config = files_config(here, tiny, GOOD_ROWS[::-1], lake="other")
+    answer = peerglass("ingest", config)
+    assert answer.code == 0
+    assert "quarantined" not in answer.out
+    assert Lake(here / "other").read("prices").drop("ingested_at").equals(sorted_rows)
+    assert sorted_rows["date"].is_sorted()
+    before = listing(here / "lake")
+    assert peerglass("ingest", files_config(here, tiny, GOOD_ROWS[::-1])).code == 0
+    assert listing(here / "lake") == before
+
+
+def test_an_exact_duplicate_collapses(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
+    answer = peerglass("ingest", files_config(here, tiny, [*GOOD_ROWS, GOOD_ROWS[3]]))
+    assert answer.code == 0
+    assert "1 exact duplicates collapsed" in answer.out
+    assert Lake(here / "lake").read("prices").height == len(GOOD_ROWS)
+
+
+# A run that was damaged.
+
+
+@pytest.fixture
+def trained(here: Path, tiny: dict[str, Any], peerglass: Call) -> tuple[str, Path]:
+    """A finished run of one small attention model: its id and the folder of a checkpoint."""
+    settings = {**tiny, "models": {"self_peer": {"width": 8, "heads": 2, "layers": 1}}}
+    (here / "sim.yaml").write_text(yaml.safe_dump(settings))
+    assert peerglass("ingest", "sim.yaml", "--set", "folds.max_folds=1").code == 0
+    answer = peerglass("train", "sim.yaml", "--set", "folds.max_folds=1")
+    assert answer.code == 0
+    run_id = answer.out.strip()
+    return run_id, here / "runs" / run_id / "checkpoints" / "self_peer" / "fold-0-seed-0"
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut", "empty", "other bytes", "garbage json", "json of another", "gone", "shape"]
+)
+def test_a_corrupted_checkpoint(here: Path, peerglass: Call, trained: tuple[str, Path], damage: str) -> None:
+    run_id, folder = trained
+    tensors, config = folder / "model.safetensors", folder / "model.json"
+    whole = tensors.read_bytes()
+    match damage:
+        case "cut":
+            tensors.write_bytes(whole[: len(whole) // 2])
+        case "empty":
+            tensors.write_bytes(b"")
+        case "other bytes":
+            tensors.write_bytes(b"\x80\x04garbage" * 100)
+        case "garbage json":
+            config.write_text("{]")
+        case "json of another":
+            config.write_text("[1, 2]")
+        case "gone":
+            tensors.unlink()
+        case "shape":
+            config.write_text(config.read_text().replace('"width": 8', '"width": 16'))
+    before = listing(here / "lake")
+    answer = peerglass("explain", run_id, "--output", "runs")
+    words = "There is no checkpoint in" if damage == "gone" else "corrupted"
+    refused(answer, 3, words, "fold-0-seed-0", "delete that folder and run 'peerglass train' again")
+    assert listing(here / "lake") == before
+
+    for path in folder.iterdir():  # the cure
+        path.unlink()
+    folder.rmdir()
+    assert peerglass("train", "sim.yaml", "--set", "folds.max_folds=1").out.strip() == run_id
+    assert listing(here / "lake") == before
+    assert tensors.read_bytes() == whole
+
+
+def test_runs_that_do_not_exist(here: Path, peerglass: Call, trained: tuple[str, Path]) -> None:
+    run_id, _ = trained
+    for command in ("explain", "report", "backtest"):
+        refused(peerglass(command, "nothing", "--output", "runs"), 2, "No run begins with 'nothing'", run_id)
+        refused(peerglass(command, "../../x", "--output", "runs"), 2, "neither a run id nor a run's folder")
+    (here / "runs" / run_id / "run.json").write_text("{")
+    refused(peerglass("report", run_id, "--output", "runs"), 3, run_id, "damaged")
+
+
+# The command itself.
+
+
+def test_usage_errors_of_the_command_line_exit_2(here: Path, peerglass: Call) -> None:
+    assert peerglass("fly").code == 2
+    assert peerglass("train").code == 2
+    assert peerglass("train", "a.yaml", "--nonsense").code == 2
+    assert not list(here.iterdir())
+
+
+def test_a_bug_exits_1_without_a_traceback_unless_asked(
+    peerglass: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines import config_load
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(config_load, "load_config", broken)
+    refused(peerglass("validate", "a.yaml"), 1, "this is a bug (RuntimeError: boom)", "--debug")
+    monkeypatch.setattr(sys, "argv", ["peerglass", "--debug", "validate", "a.yaml"])
+    with pytest.raises(RuntimeError, match="boom"):
+        cli.main()
+
+
+def test_the_real_command_exits_with_the_same_codes(here: Path, tiny: dict[str, Any]) -> None:
+    config = files_config(here, tiny, GOOD_ROWS)
+    command = [sys.executable, "-c", "from pipelines.cli import main; main()"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=60
+        )
+
+    wrong = run("ingest", config, "--set", "lak=x")
+    assert (wrong.returncode, wrong.stdout) == (2, ""), wrong.stderr
+    assert wrong.stderr.count("\n") == 1
+    missing = run("train", config)
+    assert (missing.returncode, missing.stdout) == (3, ""), missing.stderr
+    assert "peerglass: The lake" in missing.stderr.splitlines()[-1]

@@ -1,0 +1,167 @@
+"""Folds from a config: no label of a segment is still open when a later segment begins."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from backtest.splits import Fold
+from features.panel import Panel
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.dataset import Dataset, plan_folds
+from pipelines.errors import DataError
+
+START = np.datetime64("2001-01-01")
+
+
+def sessions_only(n_sessions: int, first: int) -> Dataset:
+    """A dataset of one firm that is in the universe from session ``first`` on; its values play no role."""
+    ones_TN = np.ones((n_sessions, 1))
+    universe_TN = np.arange(n_sessions)[:, None] >= first
+    panel = Panel(
+        dates_T=START + np.arange(n_sessions),
+        tickers_N=("AAA",),
+        close_TN=ones_TN,
+        open_TN=None,
+        high_TN=None,
+        low_TN=None,
+        raw_close_TN=ones_TN,
+        volume_TN=None,
+        wealth_TN=ones_TN,
+        group_TN=np.zeros((n_sessions, 1), dtype=np.int16),
+        groups_S=("g",),
+        delisted_N=np.array([n_sessions]),
+        statements={},
+        hazards=(),
+    )
+    return Dataset(
+        panel=panel,
+        universe_TN=universe_TN,
+        channels_TNC=np.zeros((n_sessions, 1, 1), dtype=np.float32),
+        characteristics_TNF=np.zeros((n_sessions, 1, 1), dtype=np.float32),
+        labels={},
+        target_TN=np.zeros((n_sessions, 1), dtype=np.float32),
+        channel_names=("return",),
+        characteristic_names=("return_1",),
+        notes=(),
+    )
+
+
+def config(folds: dict[str, Any], label: dict[str, Any]) -> Config:
+    raw = {
+        "name": "folds",
+        "source": {"kind": "sample"},
+        "lake": "lake",
+        "folds": folds,
+        "label": label,
+        "models": {"zero": {}},
+    }
+    return check_config(raw, origin="test")
+
+
+def label_end(sessions: np.ndarray[Any, Any], label: dict[str, Any]) -> int:
+    """Last session that any label of a segment looks at, at any delay: written out, not taken from Config."""
+    delays = [label["delay"], *label["also_delays"]]
+    return max(int(t) + delay + label["horizon"] for t in sessions for delay in delays)
+
+
+LABELS = st.fixed_dictionaries(
+    {
+        "horizon": st.integers(1, 12),
+        "delay": st.integers(0, 5),
+        "also_delays": st.lists(st.integers(0, 15), max_size=3),
+    }
+)
+
+
+def check_fold(fold: Fold, label: dict[str, Any], embargo: int) -> None:
+    for earlier, later in ((fold.train, fold.valid), (fold.valid, fold.test), (fold.train, fold.test)):
+        assert len(earlier)
+        assert len(later)
+        assert (np.diff(earlier) == 1).all()
+        assert label_end(earlier, label) + embargo < later[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    label=LABELS,
+    folds=st.fixed_dictionaries(
+        {
+            "scheme": st.sampled_from(["expanding", "rolling"]),
+            "train": st.integers(1, 40),
+            "valid": st.integers(1, 20),
+            "test": st.integers(1, 20),
+            "embargo": st.integers(0, 8),
+        }
+    ),
+    step=st.none() | st.integers(0, 10),
+    sessions=st.integers(20, 300),
+    first=st.integers(0, 30),
+)
+def test_no_label_of_a_segment_reaches_a_later_one(
+    label: dict[str, Any], folds: dict[str, Any], step: int | None, sessions: int, first: int
+) -> None:
+    assume(first < sessions)
+    plan = {**folds, "step": None if step is None else folds["test"] + step}
+    dataset = sessions_only(sessions, first)
+    gap = max([label["delay"], *label["also_delays"]]) + label["horizon"] + folds["embargo"]
+    needed = first + sum(folds[name] for name in ("train", "valid", "test")) + 3 * gap - folds["embargo"]
+    if sessions < needed:
+        with pytest.raises(
+            DataError, match=rf"folds: One fold needs {needed} sessions .* there are {sessions}"
+        ):
+            plan_folds(dataset, config(plan, label))
+        return
+    made = plan_folds(dataset, config(plan, label))
+    assert made, "the sessions suffice, so there is a fold"
+    tested = np.concatenate([fold.test for fold in made])
+    assert len(np.unique(tested)) == len(tested), "a session is tested once"
+    for fold in made:
+        check_fold(fold, label, folds["embargo"])
+        assert fold.train[0] >= first, "no training before there is a universe"
+        assert label_end(fold.test, label) < sessions
+        assert (len(fold.valid), len(fold.test)) == (folds["valid"], folds["test"])
+        assert len(fold.train) >= folds["train"]
+        if folds["scheme"] == "rolling":
+            assert len(fold.train) == folds["train"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    label=LABELS,
+    embargo=st.integers(0, 8),
+    days=st.lists(st.integers(0, 200), min_size=4, max_size=4, unique=True).map(sorted),
+    first=st.integers(0, 30),
+)
+def test_no_label_of_a_dated_segment_reaches_a_later_one(
+    label: dict[str, Any], embargo: int, days: list[int], first: int
+) -> None:
+    names = ("train_from", "valid_from", "test_from", "test_to")
+    dates = [dt.date(2001, 1, 1) + dt.timedelta(days=day) for day in days]
+    plan = {"scheme": "dated", "embargo": embargo, **dict(zip(names, dates, strict=True))}
+    try:
+        (fold,) = plan_folds(sessions_only(220, first), config(plan, label))
+    except DataError as error:
+        assert "folds: " in str(error)  # noqa: PT017 (either answer is right)
+        gap = max([label["delay"], *label["also_delays"]]) + label["horizon"] + embargo
+        assert min(days[1] - max(days[0], first), days[2] - days[1]) <= gap, "there was room for a fold"
+        return
+    check_fold(fold, label, embargo)
+    assert fold.train[0] == max(days[0], first)
+    assert (fold.test[0], fold.test[-1]) == (days[2], days[3])
+
+
+def test_the_reported_delays_are_purged_as_well() -> None:
+    plan = {"scheme": "rolling", "train": 10, "valid": 5, "test": 5, "embargo": 1}
+    (fold,) = plan_folds(
+        sessions_only(40, 0), config({**plan, "max_folds": 1}, {"horizon": 1, "delay": 0, "also_delays": [3]})
+    )
+    assert fold.train.tolist() == list(range(10))
+    assert fold.valid.tolist() == [15, 16, 17, 18, 19]  # 9 + delay 3 + horizon 1 + embargo 1 < 15
+    assert fold.test.tolist() == [25, 26, 27, 28, 29]
