@@ -29,11 +29,23 @@ def rank_ic(forecast_N: FloatArray, target_N: FloatArray) -> float:
     known_N = np.isfinite(forecast_N) & np.isfinite(target_N)
     if known_N.sum() < 3:
         return float("nan")
-    a_N, b_N = average_ranks(forecast_N[known_N]), average_ranks(target_N[known_N])
-    a_N, b_N = a_N - a_N.mean(), b_N - b_N.mean()
-    if not b_N.any():
+    return _correlation(average_ranks(forecast_N[known_N]), average_ranks(target_N[known_N]))
+
+
+def ic(forecast_N: FloatArray, target_N: FloatArray) -> float:
+    """Pearson's correlation, under the same rules as :func:`rank_ic`."""
+    known_N = np.isfinite(forecast_N) & np.isfinite(target_N)
+    if known_N.sum() < 3:
         return float("nan")
-    return float(a_N @ b_N / np.sqrt((a_N @ a_N) * (b_N @ b_N))) if a_N.any() else 0.0
+    return _correlation(forecast_N[known_N].astype(np.float64), target_N[known_N].astype(np.float64))
+
+
+def _correlation(a_N: npt.NDArray[np.float64], b_N: npt.NDArray[np.float64]) -> float:
+    constant = np.ptp(a_N) == 0.0
+    a_N, b_N = a_N - a_N.mean(), b_N - b_N.mean()
+    if np.ptp(b_N) == 0.0:
+        return float("nan")
+    return 0.0 if constant else float(a_N @ b_N / np.sqrt((a_N @ a_N) * (b_N @ b_N)))
 
 
 def mean_rank_ic(dates: Iterable[tuple[FloatArray, FloatArray]]) -> float:
@@ -41,6 +53,15 @@ def mean_rank_ic(dates: Iterable[tuple[FloatArray, FloatArray]]) -> float:
 
     NaN if no date has one.
     """
-    daily_T = np.array([rank_ic(forecast_N, target_N) for forecast_N, target_N in dates])
+    return _mean_known([rank_ic(forecast_N, target_N) for forecast_N, target_N in dates])
+
+
+def mean_ic(dates: Iterable[tuple[FloatArray, FloatArray]]) -> float:
+    """Mean Pearson correlation over dates; as :func:`mean_rank_ic`."""
+    return _mean_known([ic(forecast_N, target_N) for forecast_N, target_N in dates])
+
+
+def _mean_known(daily: list[float]) -> float:
+    daily_T = np.array(daily)
     known_T = np.isfinite(daily_T)
     return float(daily_T[known_T].mean()) if known_T.any() else float("nan")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from scipy.stats import pearsonr
 from sklearn.linear_model import Ridge as SklearnRidge
 
 from models.batch import PanelTensors
 from models.fit import FitConfig, fit
-from models.rank_ic import mean_rank_ic
+from models.rank_ic import ic, mean_ic, mean_rank_ic
 
 T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)
@@ -125,3 +127,34 @@ def test_lightgbm_learns_keeps_its_best_round_and_does_not_depend_on_threads() -
     np.testing.assert_array_equal(run(num_threads=2).forecast(data, TEST), model.forecast(data, TEST))
     scale = np.nanstd(model.forecast(data, TEST)) / np.nanstd(target[TEST])
     assert 0.5 < scale < 1.2
+
+
+def test_lightgbm_stops_where_the_measure_that_was_asked_for_is_highest() -> None:
+    data = panel(noise=10.0)
+    target = data.target_TN[torch.tensor(VALID)].numpy()
+    scores: dict[str, tuple[float, float]] = {}
+    for stop_on in ("rank_ic", "ic"):  # the same trees, cut at one's own best round
+        config = {
+            "min_data_in_leaf": 20,
+            "rounds": 60,
+            "evaluate_every": 1,
+            "patience": 60,
+            "stop_on": stop_on,
+        }
+        model = fit("lightgbm", config, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+        pairs = list(zip(model.forecast(data, VALID), target, strict=True))
+        scores[stop_on] = (mean_rank_ic(pairs), mean_ic(pairs))
+    assert scores["rank_ic"][0] > scores["ic"][0]
+    assert scores["ic"][1] > scores["rank_ic"][1]
+    with pytest.raises(ValueError, match="stop_on is 'r2'"):
+        fit("lightgbm", {"stop_on": "r2"}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+
+
+def test_ic_is_scipys_pearson_correlation_over_what_is_known() -> None:
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=50), rng.normal(size=50)
+    a[3], b[7] = np.nan, np.nan
+    known = np.isfinite(a) & np.isfinite(b)
+    assert ic(a, b) == pytest.approx(pearsonr(a[known], b[known]).statistic, rel=1e-12)
+    assert ic(np.ones(50), b) == 0.0
+    assert np.isnan(ic(a, np.ones(50)))
