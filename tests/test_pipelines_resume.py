@@ -1,0 +1,214 @@
+"""``peerglass train`` killed at random moments and started again ends as if nothing had happened.
+
+The real command in processes of its own, killed by SIGKILL with their whole group. Moments are drawn over the
+training of an undisturbed run, counted from when the command says that training starts (its start-up, which
+only reads, is left alone except for the first kill).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from pipelines.checkpoints import load_checkpoint
+from pipelines.config import Config
+from pipelines.config_load import load_config
+from pipelines.lake import Lake
+from pipelines.run import ingest_config, train_config
+from pipelines.runs import open_run
+from pipelines.walkforward import read_curves, read_scores
+
+COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "train", "tiny.yaml"]
+KILLS = 10
+MODELS = {
+    "zero": {},
+    "ridge": {},
+    "self_peer": {"width": 8, "heads": 2, "layers": 1},
+    "temporal_peer": {"width": 8, "heads": 2},
+}
+SEEDS = (0, 1, 2)
+FOLDS = 2
+
+
+def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # noqa: ANN401 (settings)
+    """A folder with a config and a filled lake; equal in every folder, so that run ids are equal."""
+    folder.mkdir()
+    settings = {
+        **tiny,
+        "models": MODELS,
+        "seeds": list(SEEDS),
+        "fit": {"epochs": 4, "batch_dates": 8},
+        **changes,
+    }
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    config = load_config(folder / "tiny.yaml")
+    ingest_config(config.model_copy(update={"lake": str(folder / "lake")}))
+    return config
+
+
+@contextmanager
+def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process group of its own, which is gone at the end whatever happens."""
+    process = subprocess.Popen(
+        COMMAND,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        kill_group(process)
+        process.communicate()
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def event_of(line: str) -> dict[str, Any]:
+    assert line.startswith("{"), line  # anything else is an error of the command
+    event: dict[str, Any] = json.loads(line)
+    return event
+
+
+def finish(folder: Path) -> tuple[str, float, list[dict[str, Any]]]:
+    """Let the command run to its end: run id, seconds of training, and what it said on the way."""
+    with training(folder) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    events = [event_of(line) for line in err.splitlines()]
+    ends = [event for event in events if event["stage"] == "train" and event["event"] == "end"]
+    return out.strip(), ends[0]["seconds"], events
+
+
+def kill_during_training(folder: Path, after: float) -> bool:
+    """Kill the command some seconds after its training starts; whether it was still at it."""
+    with training(folder) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            event = event_of(line)
+            if event["stage"] == "train" and event["event"] == "start":
+                break
+        # Its reports go on to be read, as a terminal or a log would.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        try:
+            process.wait(timeout=after)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+            return True
+    return False
+
+
+def forecasts(folder: Path) -> pl.DataFrame:
+    return Lake(folder / "lake").read("forecasts")
+
+
+def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tuple[int, ...]) -> None:
+    """Every task is there once: one commit, a checkpoint that can be read, a score, a learning curve."""
+    tasks = {(model, fold, seed) for model in models for fold in range(FOLDS) for seed in seeds}
+    lake = Lake(folder / "lake")
+    frame = lake.read("forecasts")
+    key = ["run_id", "model", "fold", "seed", "date", "ticker"]
+    assert frame.height > 100 * len(tasks)
+    assert frame.select(key).n_unique() == frame.height
+    assert set(frame.select("model", "fold", "seed").unique().iter_rows()) == tasks
+    assert frame.group_by("model", "seed").len()["len"].n_unique() == 1
+    assert lake.version("forecasts") == len(tasks), "a task was committed more than once"
+    assert lake.read("trials").height == len(models)
+    run = open_run(str(folder / "runs" / run_id))
+    assert read_scores(run).height == len(tasks)
+    assert read_curves(run).select("model", "fold", "seed").n_unique() == len(tasks)
+    for task in tasks:
+        load_checkpoint(run.checkpoint(*task))
+
+
+def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    prepared(tmp_path / "calm", tiny)
+    run_id, seconds, _ = finish(tmp_path / "calm")
+    check_complete(tmp_path / "calm", run_id, MODELS, SEEDS)
+
+    folder = tmp_path / "killed"
+    prepared(folder, tiny)
+    rng = random.Random(7)  # noqa: S311 (when to kill is no secret)
+    with training(folder):  # once before anything was reported, in the middle of the imports
+        time.sleep(rng.uniform(0.1, 1.0))
+    kills, seen = 1, [0]
+    while kills < KILLS:
+        # Nine pieces of a whole training on average, so that most of them meet unfinished work.
+        if not kill_during_training(folder, after=rng.uniform(0.0, 1.6) * seconds / KILLS):
+            break
+        kills += 1
+        seen.append(forecasts(folder).height if Lake(folder / "lake").exists("forecasts") else 0)
+    assert kills == KILLS, f"training ended after {kills} kills: draw shorter moments"
+    assert seen == sorted(seen), "something that was committed was lost"
+    assert 0 < seen[-1] < forecasts(tmp_path / "calm").height, "the kills must fall between commits"
+
+    again, _, events = finish(folder)
+    assert again == run_id
+    notes = [event["message"] for event in events if event["event"] == "note"]
+    assert any("already done and are kept" in note for note in notes)
+    check_complete(folder, run_id, MODELS, SEEDS)
+    assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
+
+
+def test_a_pool_that_is_killed_ends_as_one_process_does(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, seeds = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}, (0, 1)
+    calm = prepared(tmp_path / "calm", tiny, models=models, seeds=list(seeds))
+    monkeypatch.chdir(tmp_path / "calm")
+    run_id = train_config(calm)
+
+    folder = tmp_path / "killed"
+    prepared(folder, tiny, models=models, seeds=list(seeds), workers=2)
+    with training(folder) as process:  # only the parent, as the kernel kills the largest process
+        assert process.stderr is not None
+        for line in process.stderr:
+            if event_of(line)["event"] == "step":
+                break
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+        assert 0 < forecasts(folder).height < forecasts(tmp_path / "calm").height
+        again, _, _ = finish(folder)
+    assert again == run_id, "the number of workers must not make another run"
+    check_complete(folder, run_id, models, seeds)
+    assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "scores"])
+def test_a_task_whose_files_are_lost_is_done_again_and_committed_once(
+    tmp_path: Path, tiny: dict[str, Any], lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = prepared(tmp_path / "here", tiny, models={"ridge": {}}, seeds=[0])
+    monkeypatch.chdir(tmp_path / "here")
+    run_id = train_config(config)
+    run, before = open_run(run_id, Path("runs")), forecasts(Path.cwd())
+    if lost == "checkpoint":
+        (run.checkpoint("ridge", 1, 0) / "model.json").unlink()
+    else:
+        (run.folder / "scores" / "ridge-fold-1-seed-0.json").unlink()
+    assert train_config(config) == run_id
+    assert forecasts(Path.cwd()).equals(before)
+    check_complete(Path.cwd(), run_id, {"ridge": {}}, (0,))
