@@ -77,6 +77,7 @@ def ingest_config(config: Config, progress: Progress | None = None) -> str:
     progress = progress or Progress()
     lake = Lake(config.lake)
     with progress.stage("ingest"):
+        lake.version("sources")  # raises before anything is written if what is there is not a Delta table
         summary = ingest(make_source(config), lake)
         lake.upsert("sources", _source_row(summary))
     return describe_ingest(summary)
@@ -257,7 +258,9 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
 
 
 def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.0e}"  # wider would run into its neighbour
 
 
 def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:

@@ -16,6 +16,8 @@ from pipelines.progress import Progress
 from pipelines.run import describe_ladder, input_versions, read_tables
 
 _COLUMNS = ("date", "ticker", "signal")
+# Guessing would read 05/01/2015 as one of two days, and the ticker 0700 as the number 700.
+_AS_TEXT = {"date": pl.String, "ticker": pl.String}
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
@@ -55,7 +57,9 @@ def read_signal(path: Path) -> pl.DataFrame:
         raise DataError(f"There is no signal file at {path}; check the path.")
     try:
         frame = (
-            pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, try_parse_dates=True)
+            pl.read_parquet(path)
+            if path.suffix == ".parquet"
+            else pl.read_csv(path, schema_overrides=_AS_TEXT)
         )
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(
@@ -67,8 +71,11 @@ def read_signal(path: Path) -> pl.DataFrame:
             f"{path} lacks the column {missing[0]!r}; it needs date, ticker, signal and has {frame.columns}."
         )
     try:
+        day = pl.col("date")
+        if frame.schema["date"] == pl.String:
+            day = day.str.replace(r"[T ]00:00(:00(\.0+)?)?$", "").str.to_date("%Y-%m-%d")
         frame = frame.select(
-            pl.col("date").cast(pl.Date), pl.col("ticker").cast(pl.String), pl.col("signal").cast(pl.Float64)
+            day.cast(pl.Date), pl.col("ticker").cast(pl.String), pl.col("signal").cast(pl.Float64)
         )
     except pl.exceptions.PolarsError as error:
         raise DataError(

@@ -213,7 +213,13 @@ def test_an_empty_lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> Non
 
 @pytest.mark.parametrize(
     ("command", "table"),
-    [("ingest", "prices"), ("ingest", "quarantine"), ("train", "prices"), ("train", "forecasts")],
+    [
+        ("ingest", "prices"),
+        ("ingest", "quarantine"),
+        ("ingest", "sources"),
+        ("train", "prices"),
+        ("train", "forecasts"),
+    ],
 )
 def test_a_lake_table_that_is_not_delta(  # noqa: PLR0917 (fixtures)
     here: Path,

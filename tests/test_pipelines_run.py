@@ -1,0 +1,331 @@
+"""A whole run on a tiny market, in this process: every command, every model, and a signal of one's own."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+
+from models.registry import MODELS
+from pipelines import cli
+from pipelines.config_load import load_config
+from pipelines.dataset import build_dataset
+from pipelines.lake import Lake
+from pipelines.run import input_versions, read_tables
+from pipelines.runs import open_run
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def steps(self) -> list[dict[str, Any]]:
+        """Steps of the training stage that were reported."""
+        events = [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
+        return [event for event in events if event["event"] == "step" and event["stage"] == "train"]
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    """The command, in this process and in the folder of the module's run."""
+
+    def call(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capfd.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return Answer(code or 0, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, every_model: dict[str, dict[str, Any]]) -> Path:
+    """A folder that the first test runs in and the others look at."""
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(autouse=True)
+def _here(
+    folder: Path,
+    tiny: dict[str, Any],
+    every_model: dict[str, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    settings = {
+        **tiny,
+        "models": every_model,
+        "seeds": [0, 1],
+        "label": {"horizon": 1, "delay": 0, "also_delays": [1]},
+    }
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture
+def done(peerglass: Call) -> str:
+    """The finished run's id; whichever test comes first runs it."""
+    known = list(Path("runs").glob("*/report.html"))
+    if not known:
+        assert peerglass("run", "tiny.yaml").code == 0
+        known = list(Path("runs").glob("*/report.html"))
+    return known[0].parent.name
+
+
+def test_run_ends_with_a_report_that_fetches_nothing(done: str) -> None:
+    text = Path("runs", done, "report.html").read_text(encoding="utf-8")
+    assert text.lower().startswith("<!doctype html>")
+    assert done in text
+    fetched = re.findall(
+        r"""(?:src|href)\s*=\s*["']?([^"'\s>]+)|@import|url\(\s*["']?([^"')]+)""", text.split("<script")[0]
+    )
+    assert not [target for pair in fetched for target in pair if "//" in target]
+    tags = re.findall(r"<(?:script|link|img|iframe|object|embed|source)\b[^>]*>", text)
+    assert tags, "the figures need a script"
+    assert not [tag for tag in tags if re.search(r"""(?:src|href|data)\s*=\s*["']?\s*(?:https?:)?//""", tag)]
+    for name in MODELS:
+        assert name in text
+
+
+def test_every_model_is_on_the_ladder_and_zero_has_no_correlation(done: str) -> None:
+    ladder = open_run(done, Path("runs")).read_table("ladder")
+    assert ladder is not None
+    for delay in (0, 1):
+        rows = {row["model"]: row for row in ladder.filter(pl.col("delay") == delay).iter_rows(named=True)}
+        assert set(rows) == set(MODELS)
+        for name, row in rows.items():
+            for column in ("ic", "rank_ic"):
+                value = row[column]
+                if name == "zero":
+                    assert value is None or math.isnan(value)
+                else:
+                    assert -1 <= value <= 1
+            assert row["long_short.turnover"] is not None
+            assert row["seeds"] == 2
+        assert 0 < rows["ridge"]["truth_ic"] < 1 or delay == 1
+
+
+def test_forecasts_are_there_once_for_every_key(done: str) -> None:
+    frame = Lake("lake").read("forecasts")
+    assert frame["run_id"].unique().to_list() == [done]
+    key = ["run_id", "model", "fold", "seed", "date", "ticker"]
+    assert frame.select(key).n_unique() == frame.height
+    cells = frame.group_by("model", "fold", "seed").len()
+    assert cells.height == len(MODELS) * 2 * 2
+    assert cells.group_by("fold").agg(pl.col("len").n_unique())["len"].to_list() == [1, 1]
+    per_fold = frame.group_by("fold").agg(pl.col("date").n_unique()).sort("fold")
+    assert per_fold["date"].to_list() == [40, 40]
+
+    config = load_config(Path("tiny.yaml"))
+    lake = Lake("lake")
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), config)
+    label = frame.filter((pl.col("model") == "ridge") & (pl.col("seed") == 0)).sample(50, seed=1)
+    wealth_TN, tickers = dataset.panel.wealth_TN, list(dataset.panel.tickers_N)
+    for row in label.iter_rows(named=True):
+        t = int(np.searchsorted(dataset.panel.dates_T, np.datetime64(row["date"])))
+        n = tickers.index(row["ticker"])
+        assert dataset.universe_TN[t, n]
+        expected = wealth_TN[t + 1, n] / wealth_TN[t, n] - 1
+        assert (row["label"] is None and math.isnan(expected)) or row["label"] == pytest.approx(expected)
+
+
+def test_the_reports_tables_are_there(done: str) -> None:
+    run = open_run(done, Path("runs"))
+    names = {path.stem for path in (run.folder / "tables").glob("*.parquet")}
+    assert {
+        "ladder",
+        "ic_series",
+        "quantiles",
+        "equity",
+        "costs",
+        "explain_players",
+        "explain_edges",
+    } <= names
+    edges = run.read_table("explain_edges")
+    assert edges is not None
+    assert edges.height
+    assert set(edges["model"]) == {"self_peer", "temporal_peer"}
+    assert (edges["leader"] != edges["follower"]).all()
+    players = run.read_table("explain_players")
+    assert players is not None
+    assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind == "neural"}
+    assert Lake("lake").read("trials").height == len(MODELS)
+
+
+def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "tiny"]
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 1 + len(MODELS)
+    (parent,) = [one for one in runs if "mlflow.parentRunId" not in one.data.tags]
+    assert all(one.info.status == "FINISHED" for one in runs)
+    assert {one.data.tags["mlflow.parentRunId"] for one in runs if one is not parent} == {parent.info.run_id}
+
+
+def test_running_again_trains_nothing_and_leaves_the_lake_alone(done: str, peerglass: Call) -> None:
+    lake = Lake("lake")
+    before, forecasts = lake.versions(), lake.read("forecasts")
+    ladder = open_run(done, Path("runs")).read_table("ladder")
+    answer = peerglass("run", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert not answer.steps
+    assert Path(answer.out.splitlines()[-1]) == Path("runs", done, "report.html").resolve()
+    assert lake.versions() == before
+    assert lake.read("forecasts").equals(forecasts)
+    again = open_run(done, Path("runs")).read_table("ladder")
+    assert ladder is not None
+    assert again is not None
+    assert again.equals(ladder)
+    assert peerglass("train", "tiny.yaml").out.strip() == done
+    assert lake.versions() == before
+
+
+def test_stages_can_be_repeated_alone(done: str, peerglass: Call) -> None:
+    run = open_run(done, Path("runs"))
+    (run.folder / "report.html").unlink()
+    for table in ("ladder", "explain_edges"):
+        (run.folder / "tables" / f"{table}.parquet").rename(run.folder / f"{table}.before")
+    backtest = peerglass("backtest", done[:-3], "--output", "runs")
+    assert backtest.code == 0, backtest.err
+    assert all(re.search(rf"^  {name} ", backtest.out, re.MULTILINE) for name in MODELS)
+    assert re.search(r"^  zero +- +- +- +- ", backtest.out, re.MULTILINE)
+    explain = peerglass("explain", done, "--output", "runs")
+    assert explain.code == 0, explain.err
+    report = peerglass("report", f"runs/{done}")
+    assert report.code == 0, report.err
+    assert Path(report.out.strip()).resolve() == (run.folder / "report.html").resolve()
+    for table in ("ladder", "explain_edges"):
+        again, before = run.read_table(table), pl.read_parquet(run.folder / f"{table}.before")
+        assert again is not None
+        assert again.equals(before), f"{table} changed when it was computed again"
+
+
+def test_validate_prints_what_it_read(done: str, peerglass: Call) -> None:
+    answer = peerglass("validate", "tiny.yaml", "--set", "label.horizon=3")
+    assert answer.code == 0
+    resolved = yaml.safe_load(answer.out)
+    assert resolved["label"]["horizon"] == 3
+    assert set(resolved["models"]) == set(MODELS)
+
+
+def test_doctor_finds_this_machine_in_order(peerglass: Call) -> None:
+    answer = peerglass("doctor")
+    assert answer.code == 0, answer.out
+    lines = answer.out.splitlines()
+    assert all(line.split()[0] in {"ok", "note"} for line in lines)
+    assert any("libraries" in line for line in lines)
+
+
+# A signal of one's own.
+
+
+@pytest.fixture
+def foresight(done: str) -> Path:
+    """Tomorrow's return as a signal: what nobody can have, and what a backtest must be able to see."""
+    lake = Lake("lake")
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
+    t, n = np.nonzero(dataset.universe_TN & np.isfinite(dataset.labels[0]))
+    frame = pl.DataFrame(
+        {
+            "date": dataset.panel.dates_T[t],
+            "ticker": np.asarray(dataset.panel.tickers_N)[n],
+            "signal": dataset.labels[0][t, n],
+        }
+    )
+    frame.write_csv("foresight.csv")
+    return Path("foresight.csv")
+
+
+def numbers(out: str, delay: int) -> dict[str, float]:
+    """The line of the ladder at a delay, as numbers by its head."""
+    block = out.split(f"delay {delay}, horizon")[1].splitlines()
+    head = re.split(r"\s{2,}", block[1].strip())
+    cells = re.split(r"\s{2,}", block[2].strip())
+    return {name: float(cell) for name, cell in zip(head[1:], cells[1:], strict=True) if cell != "-"}
+
+
+def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_later(
+    foresight: Path, peerglass: Call
+) -> None:
+    answer = peerglass("backtest", str(foresight), "--config", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert re.match(r"[\d,]+ signals measured, 0 outside the universe left out", answer.out)
+    at_once, later = numbers(answer.out, 0), numbers(answer.out, 1)
+    assert at_once["IC"] == pytest.approx(1.0, abs=1e-3)
+    assert at_once["rank IC"] == pytest.approx(1.0, abs=1e-3)
+    assert at_once["long_short net"] > 10
+    assert at_once["long_only net"] > 5
+    assert abs(later["IC"]) < 0.1
+    assert later["long_short net"] < 2
+    alone = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "label.delay=1")
+    assert numbers(alone.out, 1)["IC"] == later["IC"]
+
+
+def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, peerglass: Call) -> None:
+    strangers = pl.DataFrame({"date": ["2015-01-05"], "ticker": ["NOBODY"], "signal": [1.0]})
+    frame = pl.concat([pl.read_csv(foresight), strangers]).with_columns(pl.col("date").str.to_date())
+    frame.write_parquet("strangers.parquet")
+    answer = peerglass("backtest", "strangers.parquet", "--config", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert "1 outside the universe left out" in answer.out
+    assert numbers(answer.out, 0)["IC"] == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("day,ticker,signal\n2015-01-05,AAA,1\n", "lacks the column 'date'"),
+        ("date,ticker\n2015-01-05,AAA\n", "lacks the column 'signal'"),
+        ("date,ticker,signal\n05/01/2015,AAA,1\n", "dates must be YYYY-MM-DD"),
+        ("date,ticker,signal\n2015-01-05,AAA,high\n", "signals numbers"),
+        ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; give finite numbers"),
+        ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),
+        ("date,ticker,signal\n2015-01-05,NOBODY,1\n", "none of its 1 rows"),
+        ("date,ticker,signal\n", "none of its 0 rows"),
+        ("", "not readable"),
+        (None, "There is no signal file at signal.csv"),
+    ],
+)
+def test_a_signal_that_cannot_be_used(done: str, peerglass: Call, text: str | None, words: str) -> None:
+    path = Path("signal.csv")
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text)
+    before = Lake("lake").versions()
+    answer = peerglass("backtest", "signal.csv", "--config", "tiny.yaml")
+    assert answer.code == 3, answer.err
+    assert answer.out == ""
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("peerglass: ")
+    assert words in last
+    assert Lake("lake").versions() == before
+
+
+def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peerglass: Call) -> None:
+    answer = peerglass("backtest", str(foresight))
+    assert answer.code == 2
+    assert "add --config CONFIG" in answer.err
+    answer = peerglass("backtest", "tiny", "--output", "runs", "--set", "label.delay=1")
+    assert answer.code == 2
+    assert "--set needs --config" in answer.err
