@@ -164,7 +164,13 @@ class BacktestConfig(Section):
 
 
 class ExplainConfig(Section):
-    """How many test forecasts are attributed, and for which models (null: every attention model)."""
+    """How many test forecasts are attributed, and for which models (null: every attention model).
+
+    ``dates`` times ``firms_per_date`` forecasts are split between days, feature families and peers, with
+    ``permutations`` antithetic permutations and as many background firms. The network is played on
+    ``network_dates`` with every firm as a player; beyond ``max_peers`` firms, those that receive most
+    attention play alone and the others together.
+    """
 
     models: tuple[str, ...] | None = None
     dates: int = Field(default=12, ge=1)

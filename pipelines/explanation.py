@@ -106,7 +106,6 @@ def _explain_model(run: Run, dataset: Dataset, folds: list[Fold], name: str, pro
             peer_config = PeerGameConfig(
                 permutations=settings.network_permutations,
                 max_peer_players=settings.max_peers,
-                choice="random",
                 seed=own_seed,
             )
             sample = _spread_out(where, max(1, settings.network_dates // parts))
