@@ -68,6 +68,7 @@ class SelfPeer(Forecaster):
             recent=0,
             n_groups=shape.n_groups if config.group_bias else 0,
             dropout=config.dropout,
+            tokens=config.width,
         )
         self.group = nn.Embedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(shape.n_characteristics + config.group_width, config.width)

@@ -24,7 +24,10 @@ from models.encoder import (
 )
 from models.forecaster import Forecaster, zero_linear
 from models.peers import PeerLayer, PeerSizes, peer_keep
-from models.spec import Shape, require_choice
+from models.spec import Shape, require_choice, require_heads
+
+SIZES: tuple[str, ...] = ("log_market_equity", "log_dollar_volume_21")
+"""Characteristics that say how large a firm is, the best known first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,13 @@ class TemporalPeerConfig:
     Attributes
     ----------
     width, heads
-        D and H, of the day encoder and of the peer layers alike.
+        D and H, of the day encoder's tokens; peer layers have as many heads.
+    peer_width
+        Width of queries, keys and messages, all heads together.
+    leader_slope
+        Slope on size with which attention starts: how many e-folds more weight a firm gets for one
+        standard deviation of rank-normal size.  Size is the first of :data:`SIZES` among the
+        characteristics; with none of them, or keys from tokens, attention starts without.
     day_layers, positions, causal, pooling
         The day encoder's.
     peer_layers
@@ -52,8 +61,10 @@ class TemporalPeerConfig:
         Probability, while training.
     """
 
-    width: int = 32
+    width: int = 16
     heads: int = 4
+    peer_width: int = 32
+    leader_slope: float = 2.0
     day_layers: int = 1
     positions: Positions = "learned"
     causal: bool = False
@@ -61,12 +72,13 @@ class TemporalPeerConfig:
     peer_layers: int = 1
     recent_days: int = 3
     keys_from: Literal["identity", "token"] = "identity"
-    group_width: int = 8
+    group_width: int = 4
     group_bias: bool = True
-    dropout: float = 0.1
+    dropout: float = 0.3
 
     def __post_init__(self) -> None:
         self.encoder()
+        require_heads(self.peer_width, self.heads)
         require_choice("keys_from", self.keys_from, ("identity", "token"))
         for name in ("peer_layers", "recent_days", "group_width"):
             if getattr(self, name) < 1:
@@ -104,14 +116,19 @@ class TemporalPeer(Forecaster):
             )
         self.config = config
         identity = shape.n_characteristics + config.group_width
+        names = shape.characteristic_names
+        sizes_seen = [names.index(name) for name in SIZES if name in names]
         recent = config.recent_days * shape.n_channels
         sizes = PeerSizes(
-            width=config.width,
+            width=config.peer_width,
             heads=config.heads,
             identity=identity if config.keys_from == "identity" else config.width,
             recent=recent,
             n_groups=shape.n_groups if config.group_bias else 0,
             dropout=config.dropout,
+            tokens=config.width,
+            leader=sizes_seen[0] if sizes_seen and config.keys_from == "identity" else None,
+            leader_slope=config.leader_slope,
         )
         self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
         self.group = nn.Embedding(shape.n_groups, config.group_width)
