@@ -149,28 +149,33 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[s
     run_id, seconds, _ = finish(tmp_path / "calm")
     check_complete(tmp_path / "calm", run_id, MODELS, SEEDS)
 
+    whole = forecasts(tmp_path / "calm")
     folder = tmp_path / "killed"
     prepared(folder, tiny)
     rng = random.Random(7)  # noqa: S311 (when to kill is no secret)
     with training(folder):  # once before anything was reported, in the middle of the imports
         time.sleep(rng.uniform(0.1, 1.0))
-    kills, seen = 1, [0]
+    kills, seen, between = 1, 0, 0
     while kills < KILLS:
-        # Nine pieces of a whole training on average, so that most of them meet unfinished work.
+        # Nine pieces of a whole training on average, so that nearly all of them meet unfinished work.
         if not kill_during_training(folder, after=rng.uniform(0.0, 1.6) * seconds / KILLS):
-            break
+            # The machine has become faster since it was measured: this run is complete, go on with another.
+            assert forecasts(folder).equals(whole)
+            folder, seen = tmp_path / f"killed-{kills}", 0
+            prepared(folder, tiny)
+            continue
         kills += 1
-        seen.append(forecasts(folder).height if Lake(folder / "lake").exists("forecasts") else 0)
-    assert kills == KILLS, f"training ended after {kills} kills: draw shorter moments"
-    assert seen == sorted(seen), "something that was committed was lost"
-    assert 0 < seen[-1] < forecasts(tmp_path / "calm").height, "the kills must fall between commits"
+        kept = forecasts(folder).height if Lake(folder / "lake").exists("forecasts") else 0
+        assert kept >= seen, "something that was committed was lost"
+        seen, between = kept, between + (0 < kept < whole.height)
+    assert between, "some kills must fall between commits"
 
     again, _, events = finish(folder)
     assert again == run_id
     notes = [event["message"] for event in events if event["event"] == "note"]
-    assert any("already done and are kept" in note for note in notes)
+    assert any("already done and are kept" in note for note in notes) or not seen
     check_complete(folder, run_id, MODELS, SEEDS)
-    assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
+    assert forecasts(folder).equals(whole)
 
 
 def test_a_pool_that_is_killed_ends_as_one_process_does(
