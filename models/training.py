@@ -114,6 +114,7 @@ class Trainer:
         self.data = data
         self.config = config
         self.generator = torch.Generator().manual_seed(seed)
+        self.dates_at_once = config.batch_dates
 
     def run(
         self,
@@ -129,6 +130,10 @@ class Trainer:
         module, config = self.module, self.config
         module.target_scale.copy_(_target_scale(self.data, train))
         train_D = torch.as_tensor(train, dtype=torch.int64)
+        if self.data.device.type == "cpu":
+            # counted over the training dates: firms that are listed later must not change a sum's order
+            most_firms = int(self.data.mask_TN[train_D].sum(dim=1).max())
+            self.dates_at_once = max(1, CPU_CELLS // most_firms)
         valid_DN = self.data.target_TN[torch.as_tensor(valid, device=self.data.device)].cpu().numpy()
         per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
         optimizer, schedule = _optimizer(
@@ -174,9 +179,7 @@ class Trainer:
         total = 0.0
         # A date's loss does not depend on the other dates of the step: on a CPU, going through them in
         # parts that fit its cache gives the same gradient sooner.
-        firms = data.mask_TN.shape[1]
-        at_once = max(1, CPU_CELLS // firms) if data.device.type == "cpu" else len(dates_B)
-        parts = torch.split(dates_B, at_once)
+        parts = torch.split(dates_B, self.dates_at_once)
         for part_B in parts:
             batch = data.batch(part_B)
             known_BN = batch.m_BN & batch.y_BN.isfinite()

@@ -34,6 +34,12 @@ def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> Non
     partial.rename(folder)
 
 
+def sweep_partial(checkpoints: Path) -> None:
+    """Remove what a killed process left half-written under a run's checkpoints."""
+    for leftover in checkpoints.glob("*/.*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def checkpoint_exists(folder: Path) -> bool:
     """Whether a checkpoint was written there (not whether it can be read)."""
     return (folder / _TENSORS).is_file() and (folder / _CONFIG).is_file()

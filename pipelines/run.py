@@ -11,7 +11,7 @@ import polars as pl
 
 from pipelines.config import Config
 from pipelines.config_load import build_settings, load_config
-from pipelines.dataset import Dataset, FloatArray, build_dataset, spread
+from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import IngestSummary, ingest
 from pipelines.lake import Lake
@@ -107,6 +107,7 @@ def prepare(config: Config, progress: Progress) -> tuple[Run, Dataset, Lake]:
         dataset = build_dataset(read_tables(lake, versions), config)
         for note in dataset.notes:
             progress.note(note)
+    plan_folds(dataset, config)  # too few sessions: say so before a run's folder is there
     return start_run(config, versions), dataset, lake
 
 

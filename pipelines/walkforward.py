@@ -24,7 +24,7 @@ from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
 from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
-from pipelines.checkpoints import checkpoint_exists, save_checkpoint
+from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
 from pipelines.config_load import build_settings, digest, settings_of
 from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
 from pipelines.errors import DivergedError
@@ -76,6 +76,7 @@ class Outcome:
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     """Do every task of a run that is not done yet, and commit each as soon as it ends."""
     folds = plan_folds(dataset, run.config)
+    sweep_partial(run.folder / "checkpoints")
     done = _done(run, lake)
     record_trials(run, lake)
     tasks = [task for task in _tasks(run, dataset, folds) if _key(task) not in done]

@@ -279,9 +279,6 @@ def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
     return left_BN
 
 
-@pytest.mark.xfail(
-    reason="models.training splits a step by the number of firms in the whole panel, later ones included",
-)
 @pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind == "neural"])
 def test_steps_of_many_dates_do_not_see_how_many_firms_will_ever_be_listed(
     model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
