@@ -81,7 +81,7 @@ def test_tables_hold_what_the_lake_expects(default: SourceTables) -> None:
     assert prices.select("date", "ticker").is_duplicated().sum() == 0
     assert prices.null_count().sum_horizontal().item() == 0
     assert np.isfinite(prices.select(pl.selectors.float()).to_numpy()).all()
-    assert prices["date"].n_unique() == 1600
+    assert prices["date"].n_unique() == 2600
     assert prices["date"].dt.weekday().max() == 5
     per_day = prices.group_by("date").len()["len"]
     assert 112 <= float(per_day.mean()) <= 121  # type: ignore[arg-type]
@@ -246,11 +246,11 @@ def test_edges_follow_the_rules_that_a_model_can_see(default: SourceTables) -> N
     expected = set()
     for kind in INDUSTRIES:
         members = sorted((k for k in size if industry[k] == kind), key=lambda k: -size[k])
-        expected |= {(j, i) for j in members[:3] for i in members if size[j] >= 1.5 * size[i] and i != j}
+        expected |= {(j, i) for j in members[:1] for i in members if size[j] >= 1.5 * size[i] and i != j}
     found = set(active.filter(pl.col("rule") == "industry").select("leader", "follower").iter_rows())
     # Splits since the last statement, and firms without one, are all that a model cannot see.
     assert len(found & expected) / len(found | expected) > 0.9
-    assert len(found) > 120
+    assert len(found) > 90
     leaders = active.select("leader", "follower").unique().group_by("follower").len()["len"]
     assert 2 <= float(leaders.mean()) <= 4  # type: ignore[arg-type]
 

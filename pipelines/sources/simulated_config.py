@@ -80,7 +80,7 @@ class MarketConfig:
     """
 
     start: dt.date = dt.date(2014, 1, 2)
-    sessions: int = 1600
+    sessions: int = 2600
     firms: int = 120
     delay: int = 0
     temporal_share: float = 0.3
@@ -88,7 +88,7 @@ class MarketConfig:
     characteristic_share: float = 0.2
     truth_ic: float = 0.08
     size_gap: float = 1.5
-    industry_leaders: int = 3
+    industry_leaders: int = 1
     hidden_share: float = 0.1
     market_volatility: float = 0.009
     idiosyncratic_volatility: float = 0.018

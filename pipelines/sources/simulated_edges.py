@@ -30,9 +30,9 @@ from pipelines.sources.simulated_firms import BoolArray, Firms, FloatArray, Inde
 RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
 WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {
     "industry": {1: 1.0, 2: 0.6},
-    "supplier": {1: 1.0, 3: 0.6},
-    "supplier_of_supplier": {2: 1.0},
-    "hidden": {1: 1.0},
+    "supplier": {1: 0.8, 3: 0.5},
+    "supplier_of_supplier": {2: 0.6},
+    "hidden": {1: 0.8},
 }
 """Rule -> lag in sessions -> weight relative to the others; lag 1 is the session right after the decision."""
 
