@@ -52,7 +52,7 @@ class FitConfig:
     patience
         Epochs without a better validation rank IC before stopping.
     loss
-        ``mse``, ``huber`` or ``ic``.
+        A key of :data:`models.losses.LOSSES`.
     valid_dates
         Validation dates used for early stopping, evenly spaced; None takes all.
     average
