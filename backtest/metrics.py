@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 MIN_FIRMS = 3
+ROUNDING = 1e-12
 LITERATURE_YEAR = 15.87  # square root of 252 as the published tables round it
 
 
@@ -163,9 +164,13 @@ def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> Floa
 
 
 def icir(ic_T: FloatArray) -> float:
-    """Mean of a series of ICs over its population standard deviation; not annualised."""
+    """Mean of a series of ICs over its population standard deviation; not annualised.
+
+    NaN where the series does not vary by more than rounding, as that of a perfect forecast.
+    """
     known_T = ic_T[~np.isnan(ic_T)]
-    return ratio(mean_known(known_T), float(known_T.std()) if len(known_T) else 0.0)
+    spread = float(known_T.std()) if len(known_T) else 0.0
+    return ratio(mean_known(known_T), spread if spread > ROUNDING else 0.0)
 
 
 def newey_west_lags(n: int) -> int:
