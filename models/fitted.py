@@ -5,6 +5,7 @@ Legend: N firms of the panel, D dates asked for.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ class EpochRecord:
         Learning rate at the end of the epoch; 0 for ridge.
     seconds
         Wall-clock time.
+    valid_ic
+        Mean IC over the validation dates; NaN where it was not measured.
     """
 
     epoch: int
@@ -49,6 +52,7 @@ class EpochRecord:
     valid_rank_ic: float
     lr: float
     seconds: float
+    valid_ic: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -122,7 +122,12 @@ class LightGBM(Baseline):
             score = float(booster.eval_valid(measure)[0][2])
             rank_ic = measured["rank_ic"]
             record = EpochRecord(
-                index, math.nan, rank_ic, self.config.learning_rate, time.perf_counter() - started
+                index,
+                math.nan,
+                rank_ic,
+                self.config.learning_rate,
+                time.perf_counter() - started,
+                valid_ic=measured["ic"],
             )
             started = time.perf_counter()
             history.append(record)

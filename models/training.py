@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
 from models.forecaster import Forecaster
 from models.losses import LOSSES
-from models.rank_ic import mean_rank_ic
+from models.rank_ic import mean_ic, mean_rank_ic
 from models.spec import require_choice
 
 OnEpoch = Callable[[EpochRecord], None]
@@ -50,7 +51,9 @@ class FitConfig:
     clip
         Largest norm of the gradient.
     patience
-        Epochs without a better validation rank IC before stopping.
+        Epochs without a better validation score before stopping.
+    stop_on
+        That score: ``rank_ic``, or ``ic`` where the tails of the target are what is wanted.
     loss
         A key of :data:`models.losses.LOSSES`.
     valid_dates
@@ -72,6 +75,7 @@ class FitConfig:
     warmup: float = 0.1
     clip: float = 1.0
     patience: int = 4
+    stop_on: Literal["rank_ic", "ic"] = "rank_ic"
     loss: str = "mse"
     valid_dates: int | None = None
     average: float = 0.0
@@ -79,6 +83,7 @@ class FitConfig:
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, tuple(LOSSES))
+        require_choice("stop_on", self.stop_on, ("rank_ic", "ic"))
         for name in ("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "patience", "valid_dates"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -95,7 +100,7 @@ class FitConfig:
 
 
 class Trainer:
-    """AdamW over shuffled dates, stopped early on validation rank IC.
+    """AdamW over shuffled dates, stopped early on validation.
 
     Parameters
     ----------
@@ -123,7 +128,7 @@ class Trainer:
         forecast: Callable[[IntArray], FloatArray32],
         on_epoch: OnEpoch | None,
     ) -> tuple[EpochRecord, ...]:
-        """Train; leave the weights of the best validation rank IC in the module.
+        """Train; leave the weights of the best epoch on validation in the module.
 
         ``forecast`` answers [D, N] for validation dates, the way the fitted model will.
         """
@@ -141,7 +146,7 @@ class Trainer:
         )
         mean = RunningMean(module, config.average)
         history: list[EpochRecord] = []
-        best_ic, best_epoch, best = -math.inf, -1, module.state_dict()
+        best_score, best_epoch, best = -math.inf, -1, module.state_dict()
         for epoch in range(config.epochs):
             started = time.perf_counter()
             module.train()
@@ -153,20 +158,23 @@ class Trainer:
                 mean.update()
             module.eval()
             with mean.in_place():
-                valid_ic = mean_rank_ic(zip(forecast(valid), valid_DN, strict=True))
+                pairs = list(zip(forecast(valid), valid_DN, strict=True))
                 weights = {key: value.clone() for key, value in module.state_dict().items()}
-            if not math.isfinite(valid_ic):
+            rank_ic, ic = mean_rank_ic(pairs), mean_ic(pairs)
+            if not math.isfinite(rank_ic):
                 raise Diverged(
                     f"Epoch {epoch} has no validation rank IC: forecasts not finite, or targets constant; "
                     f"lower lr (it is {config.lr:g}), or look at the validation dates."
                 )
             lr = float(schedule.get_last_lr()[0])
-            record = EpochRecord(epoch, total / per_epoch, valid_ic, lr, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            record = EpochRecord(epoch, total / per_epoch, rank_ic, lr, seconds, valid_ic=ic)
             history.append(record)
             if on_epoch is not None:
                 on_epoch(record)
-            if valid_ic > best_ic:
-                best_ic, best_epoch, best = valid_ic, epoch, weights
+            score = rank_ic if config.stop_on == "rank_ic" else ic
+            if score > best_score:
+                best_score, best_epoch, best = score, epoch, weights
             if epoch - best_epoch >= config.patience:
                 break
         module.load_state_dict(best)

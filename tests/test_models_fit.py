@@ -13,7 +13,7 @@ import torch
 
 from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
-from models.rank_ic import mean_rank_ic
+from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS
 from models.training import RunningMean, Trainer, _thin
 
@@ -321,3 +321,19 @@ def test_the_averaged_weights_are_the_ones_that_are_kept() -> None:
     assert not np.array_equal(averaged.forecast(data, VALID), last.forecast(data, VALID))
     with pytest.raises(ValueError, match=r"average is 1\.0"):
         FitConfig(average=1.0)
+
+
+@pytest.mark.parametrize("stop_on", ["rank_ic", "ic"])
+def test_the_kept_weights_are_those_of_the_best_epoch_by_the_score_that_was_asked_for(stop_on: str) -> None:
+    data = panel()
+    config = dataclasses.replace(QUICK, epochs=6, lr=0.03, patience=6, valid_dates=None, stop_on=stop_on)
+    model = fitted("self_peer", data, config=config)
+    target = data.target_TN[torch.tensor(VALID)].numpy()
+    pairs = list(zip(model.forecast(data, VALID), target, strict=True))
+    best = {
+        "rank_ic": max(record.valid_rank_ic for record in model.history),
+        "ic": max(record.valid_ic for record in model.history),
+    }
+    kept = {"rank_ic": mean_rank_ic(pairs), "ic": mean_ic(pairs)}
+    assert kept[stop_on] == pytest.approx(best[stop_on], abs=1e-9)
+    assert len({record.valid_ic for record in model.history}) > 1
