@@ -80,9 +80,10 @@ def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[
             notes += json.loads(row["notes"])
     hazards += dataset.panel.hazards
     if run.config.label.delay == 0:
+        longer = "; see the table of a longer delay" if run.config.label.also_delays else ""
         hazards.append(
             "Delay 0: the label starts at the very close that the forecast is made from, at which nobody can "
-            "trade; read it as a forecast, not as a strategy, and see the table of a longer delay."
+            f"trade. Read it as a forecast, not as a strategy{longer}."
         )
     return hazards, [*notes, *dataset.notes]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 import plotly.graph_objects as go
 import polars as pl
@@ -18,12 +19,12 @@ _OTHER_COLOURS = ("#882255", "#E69F00", "#332288", "#56B4E9")
 
 
 def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, Style], ceiling_ic: float) -> go.Figure:
-    """Draw each model's test IC as bars against the IC of the planted mean itself."""
+    """Draw each model's test rank IC as bars against the rank IC of the planted mean itself."""
     frame = ladder.reverse()
     share = frame["share_of_truth"].cast(pl.Float64).fill_nan(None).to_list()
     figure = go.Figure(
         go.Bar(
-            x=frame["ic"].to_list(),
+            x=frame["rank_ic"].to_list(),
             y=[short(model) for model in frame["model"].to_list()],
             orientation="h",
             marker={"color": [styles[model].colour for model in frame["model"].to_list()]},
@@ -42,10 +43,10 @@ def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, Style], ceiling_
     )
     return finish(
         figure,
-        "Test IC against the truth's own",
+        "Test rank IC against the truth's own",
         130 + 30 * max(frame.height, 2),
         margin={"l": 64, "r": 40, "t": 66, "b": 48},
-        xaxis=axis("mean daily IC (Pearson correlation)", zeroline=True),
+        xaxis=axis("mean daily rank IC (Spearman correlation)", zeroline=True),
         yaxis=axis("model", type="category"),
     )
 
@@ -122,6 +123,8 @@ def one_forecast(example: ExampleForecast, model: str) -> go.Figure:
         names.append(f"{rest.height} other players")
         values.append(float(rest["value"].sum()))
     steps = [example.base_value, *values, example.forecast]
+    ends = [0.0, *accumulate([example.base_value, *values]), example.forecast]
+    room = 0.12 * (max(ends) - min(ends) or 1.0)  # for the numbers beside the outermost bars
     figure = go.Figure(
         go.Waterfall(
             orientation="h",
@@ -144,6 +147,8 @@ def one_forecast(example: ExampleForecast, model: str) -> go.Figure:
         f"{safe(example.ticker)} on {safe(example.date)}: one forecast of {short(model)}",
         120 + 26 * (len(names) + 2),
         margin={"l": 64, "r": 56, "t": 48, "b": 48},
-        xaxis=axis("forecast (unit of the forecast)", zeroline=True),
+        xaxis=axis(
+            "forecast (unit of the forecast)", zeroline=True, range=[min(ends) - room, max(ends) + room]
+        ),
         yaxis=axis("player, largest first", type="category", autorange="reversed"),
     )

@@ -89,7 +89,7 @@ _FORECAST_COLUMNS = (
     Column("rank_icir", "rank ICIR", number(2), group=_TEST),
     Column("precision_at_10", "prec@10 %", percent(1), group=_TEST, hint="of the 10 highest, not falling"),
     Column("literature_sr", "SR (lit.)", number(2), group=_TEST, hint="5 highest, equal weight, no costs"),
-    Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="IC over the IC of the truth"),
+    Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="rank IC over that of the truth"),
 )
 _BOOK_COLUMNS = (
     _MODEL,
@@ -268,10 +268,10 @@ def _truth(data: ReportData, styles: Mapping[str, Style]) -> Iterator[Block]:
         ),
         label="What the planted mean itself scores",
     )
-    if not ceiling.is_empty() and known(ceiling["ic"][0]):
+    if not ceiling.is_empty() and known(ceiling["rank_ic"][0]):
         yield (
-            charts_attribution.share_of_ceiling(data.main_ladder, styles, float(ceiling["ic"][0])),
-            "The dashed line is the truth's own IC; the figure at a bar's end is the share of it that the "
+            charts_attribution.share_of_ceiling(data.main_ladder, styles, float(ceiling["rank_ic"][0])),
+            "The dashed line is the truth's own rank IC; the figure at a bar's end is the share of it that the "
             "model reached.",
         )
     yield from _edge_recovery(truth)
