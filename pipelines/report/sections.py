@@ -271,8 +271,8 @@ def _truth(data: ReportData, styles: Mapping[str, Style]) -> Iterator[Block]:
     if not ceiling.is_empty() and known(ceiling["rank_ic"][0]):
         yield (
             charts_attribution.share_of_ceiling(data.main_ladder, styles, float(ceiling["rank_ic"][0])),
-            "The dashed line is the truth's own rank IC; the figure at a bar's end is the share of it that the "
-            "model reached.",
+            "The dashed line is the truth's own rank IC; the figure at a bar's end is the share of it that "
+            "the model reached.",
         )
     yield from _edge_recovery(truth)
 
