@@ -6,7 +6,7 @@ Matrices are [target i, source j]: row i says who moved firm i's forecast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -242,6 +242,15 @@ def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Ga
         return np.concatenate(outputs)
 
     return play
+
+
+def attention_matrices(
+    module: Forecaster, data: PanelTensors, sessions: IntArray
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield the firms of each session, as columns of the panel, and who attends to whom [target, source]."""
+    for session in sessions:
+        batch = data.batch(torch.tensor([int(session)]))
+        yield batch.firms_N.cpu().numpy(), _attention(module, batch)
 
 
 def _attention(module: Forecaster, batch: Batch) -> FloatArray:

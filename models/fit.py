@@ -31,7 +31,17 @@ from models.registry import ModelEntry, model_entry
 from models.spec import Shape, parse_config
 from models.training import FitConfig, OnEpoch, Trainer
 
-__all__ = ["Diverged", "EpochRecord", "FitConfig", "Fitted", "FittedState", "NeuralFitted", "fit", "restore"]
+__all__ = [
+    "Diverged",
+    "EpochRecord",
+    "FitConfig",
+    "Fitted",
+    "FittedState",
+    "NeuralFitted",
+    "fit",
+    "restore",
+    "untrained",
+]
 
 
 class NeuralFitted(Fitted):
@@ -143,6 +153,20 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         trainer = Trainer(fitted.module, data, fit_config, seed)
         fitted.history = trainer.run(train, valid, lambda dates: fitted.forecast(data, dates), on_epoch)
         return fitted
+
+
+def untrained(fitted: NeuralFitted, seed: int) -> Forecaster:
+    """Build the model that a fit with this seed began with, on the same device.
+
+    What an explanation finds in it was put there by the model's start, not by the data.
+    """
+    entry = model_entry(fitted.name)
+    device = next(fitted.module.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        model = entry.build(parse_config(entry.config, fitted.config, fitted.name), fitted.shape)
+    assert isinstance(model, Forecaster), "a neural model was fitted"
+    return model.to(device).eval()
 
 
 def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:

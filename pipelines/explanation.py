@@ -21,14 +21,16 @@ from backtest.splits import Fold
 from features.characteristics import CHARACTERISTICS
 from models.batch import PanelTensors
 from models.explain import GroupAttribution, GroupGameConfig, explain_groups
-from models.explain_peers import PeerAttribution, PeerGameConfig, explain_peers
-from models.fit import Fitted, NeuralFitted
+from models.explain_peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
+from models.fit import Fitted, NeuralFitted, untrained
 from models.peer_network import (
     PeerNetwork,
     attention_network,
     compare_edges,
+    edge_auc,
     edge_table,
     homophily,
+    mean_network,
     peer_network,
 )
 from models.registry import MODELS
@@ -42,6 +44,7 @@ from pipelines.walkforward import gather, pick_device, to_tensors
 
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 _STRONGEST = 20  # peers kept for each firm in the stored network
 _ROC_POINTS = 200
 
@@ -53,6 +56,9 @@ class Explained:
     model: str
     groups: tuple[GroupAttribution, ...]
     peers: tuple[PeerAttribution, ...]
+    untrained: tuple[
+        tuple[IntArray, FloatArray], ...
+    ]  # firms and attention of the weights that training began with
 
 
 def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
@@ -93,6 +99,7 @@ def _explain_model(run: Run, dataset: Dataset, folds: list[Fold], name: str, pro
     families = families_of(dataset.characteristic_names)
     groups: list[GroupAttribution] = []
     peers: list[PeerAttribution] = []
+    before: list[tuple[IntArray, FloatArray]] = []
     parts = len(folds) * len(run.config.seeds)
     for fold, seed, fitted, data in _fitted(run, dataset, folds, name):
         where = _with_universe(dataset, fold.test)
@@ -110,8 +117,9 @@ def _explain_model(run: Run, dataset: Dataset, folds: list[Fold], name: str, pro
             )
             sample = _spread_out(where, max(1, settings.network_dates // parts))
             peers += explain_peers(fitted, data, sample, peer_config)
+            before += attention_matrices(untrained(fitted, seed), data, sample)
         progress.step(f"{name} fold {fold.index} seed {seed}")
-    return Explained(name, tuple(groups), tuple(peers))
+    return Explained(name, tuple(groups), tuple(peers), tuple(before))
 
 
 def _fitted(
@@ -253,7 +261,10 @@ class _Recovery:
 def _recovery(explained: Explained, network: PeerNetwork, planted_NN: BoolArray) -> _Recovery:
     """Compare the network with the planted edges."""
     attention = attention_network(explained.peers, len(planted_NN))
-    found = compare_edges(network, attention, planted_NN, np.ones_like(planted_NN), seed=0)
+    everything_NN = np.ones_like(planted_NN)
+    found = compare_edges(network, attention, planted_NN, everything_NN, seed=0)
+    start = mean_network(explained.untrained, len(planted_NN))
+    by_start = edge_auc(start.weight_NN, planted_NN, network.seen & attention.seen)
     curves = []
     for method, roc in (("shap", found.shap), ("attention", found.attention)):
         step = max(1, len(roc.false_positive_rate_K) // _ROC_POINTS)
@@ -273,6 +284,7 @@ def _recovery(explained: Explained, network: PeerNetwork, planted_NN: BoolArray)
     facts = {
         "auc_shap": found.shap.auc,
         "auc_attention": found.attention.auc,
+        "auc_untrained": by_start.auc,
         "auc_random": found.random_mean,
         "n_planted": found.shap.n_edges,
         "n_pairs": found.shap.n_pairs,

@@ -170,8 +170,8 @@ def _truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
         edge_model=model,
         edge_auc=pl.DataFrame(
             {
-                "method": ["shap", "attention", "random"],
-                "auc": [fact["auc_shap"], fact["auc_attention"], fact["auc_random"]],
+                "method": ["shap", "attention", "attention before training", "random"],
+                "auc": [fact[f"auc_{by}"] for by in ("shap", "attention", "untrained", "random")],
             }
         ),
         roc=None if roc is None else roc.filter(pl.col("model") == model),

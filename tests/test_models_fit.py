@@ -12,7 +12,17 @@ import pytest
 import torch
 
 from models.batch import PanelTensors
-from models.fit import Diverged, EpochRecord, FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
+from models.fit import (
+    Diverged,
+    EpochRecord,
+    FitConfig,
+    Fitted,
+    FittedState,
+    NeuralFitted,
+    fit,
+    restore,
+    untrained,
+)
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS
 from models.training import RunningMean, Trainer, _thin
@@ -337,3 +347,19 @@ def test_the_kept_weights_are_those_of_the_best_epoch_by_the_score_that_was_aske
     kept = {"rank_ic": mean_rank_ic(pairs), "ic": mean_ic(pairs)}
     assert kept[stop_on] == pytest.approx(best[stop_on], abs=1e-9)
     assert len({record.valid_ic for record in model.history}) > 1
+
+
+def test_untrained_is_what_the_same_seed_began_with() -> None:
+    data = panel()
+    model = fitted("self_peer", data, seed=4)
+    assert isinstance(model, NeuralFitted)
+    torch.manual_seed(99)
+    start = untrained(model, seed=4)
+    after = torch.rand(1)
+    torch.manual_seed(99)
+    assert torch.equal(after, torch.rand(1))  # the caller's random state is left alone
+    entry = MODELS["self_peer"]
+    torch.manual_seed(4)
+    want = entry.build(entry.config(**SMALL["self_peer"]), data.shape).state_dict()
+    assert all(torch.equal(value, want[key]) for key, value in start.state_dict().items())
+    assert any(not torch.equal(value, model.module.state_dict()[key]) for key, value in want.items())

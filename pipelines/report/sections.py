@@ -296,6 +296,11 @@ def _edge_recovery(truth: SimulatedTruth) -> Iterator[Block]:
             (Column("method", "pairs ranked by", text, numeric=False), Column("auc", "AUC", number(3))),
             label="Recovery of planted edges",
         )
+        if "attention before training" in auc:
+            yield paragraph(
+                "Attention before training is what the model's start already points at. Only what is found "
+                "beyond it was learned from the data."
+            )
     if truth.roc is not None and not truth.roc.is_empty():
         yield (
             charts_attribution.edge_roc(truth.roc, auc),
