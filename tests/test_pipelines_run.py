@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import numpy as np
 import polars as pl
 import pytest
 import yaml
+from nbclient import NotebookClient
 
 from models.registry import MODELS
 from pipelines import cli
@@ -329,3 +331,19 @@ def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peergl
     answer = peerglass("backtest", "tiny", "--output", "runs", "--set", "label.delay=1")
     assert answer.code == 2
     assert "--set needs --config" in answer.err
+
+
+def test_the_notebook_reviews_a_run(done: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[1] / "notebooks" / "peer_network.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without anybody's data
+    monkeypatch.setenv("PEERGLASS_RUN", done)
+    monkeypatch.setenv("PEERGLASS_OUTPUT", str(Path("runs").resolve()))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    client = NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": "."}}
+    )
+    client.execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("application/vnd.plotly.v1+json" in output.get("data", {}) for output in shown)
+    assert any("temporal_peer" in str(output.get("data", {})) for output in shown)
