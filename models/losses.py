@@ -54,33 +54,4 @@ def ic(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
     return torch.where(counted_B, 1.0 - covariance_B / norm_B, 0.0).sum() / counted_B.sum().clamp(min=1)
 
 
-def rank_mse(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
-    """Squared error against the target's rank within the date, mapped to a standard normal.
-
-    ``target <- Phi^-1((rank - 1/2) / n)``; ties are ranked by column.  Every date and every firm counts
-    alike, however wild the date: what a rank target does, whatever the label is for the other models.
-    """
-    order_BN = torch.where(known_BN, target_BN, torch.inf).argsort(dim=1, stable=True)
-    rank_BN = torch.empty_like(order_BN).scatter(
-        1, order_BN, torch.arange(order_BN.shape[1], device=order_BN.device).expand_as(order_BN)
-    )
-    share_BN = (rank_BN + 0.5) / known_BN.sum(dim=1, keepdim=True).clamp(min=1)
-    normal_BN = torch.special.ndtri(torch.where(known_BN, share_BN, 0.5).to(forecast_BN.dtype))
-    return mse(forecast_BN, normal_BN, known_BN)
-
-
-def z_mse(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
-    """Squared error against the target's z-score within the date, cut off at 5.
-
-    ``target <- clamp((target - mean) / std, -5, 5)`` over the date's known cells: every date counts alike,
-    but a firm's tail counts as a tail.
-    """
-    count_B1 = known_BN.sum(dim=1, keepdim=True).clamp(min=1)
-    target_BN = torch.where(known_BN, target_BN, 0.0)
-    centred_BN = torch.where(known_BN, target_BN - target_BN.sum(dim=1, keepdim=True) / count_B1, 0.0)
-    std_B1 = (centred_BN.square().sum(dim=1, keepdim=True) / count_B1).sqrt()
-    z_BN = torch.where(std_B1 > 0, centred_BN / std_B1.clamp(min=1e-12), 0.0)
-    return mse(forecast_BN, z_BN.clamp(-5.0, 5.0), known_BN)
-
-
-LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "ic": ic, "rank_mse": rank_mse, "z_mse": z_mse}
+LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "ic": ic}

@@ -55,7 +55,7 @@ class FitConfig:
     stop_on
         That score: ``rank_ic``, or ``ic`` where the tails of the target are what is wanted.
     loss
-        A key of :data:`models.losses.LOSSES`.
+        ``mse``, ``huber`` or ``ic``.
     valid_dates
         Validation dates used for early stopping, evenly spaced; None takes all.
     average

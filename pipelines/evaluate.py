@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounting import BookResult, run_book
-from backtest.books import quantile_long_short, top_k_long_only
+from backtest.books import BOOKS
 from backtest.costs import CostModel
 from backtest.metrics import ForecastMetrics, book_metrics, forecast_metrics
 from features.panel import Panel
@@ -181,6 +181,5 @@ def _books(
 
 
 def _target(book: BookConfig, signal_TN: FloatArray) -> FloatArray:
-    if book.kind == "quantile_long_short":
-        return quantile_long_short(signal_TN, book.quantiles, rebalance_every=book.rebalance_every)
-    return top_k_long_only(signal_TN, book.k, rebalance_every=book.rebalance_every)
+    size = book.quantiles if book.kind == "quantile_long_short" else book.k
+    return BOOKS[book.kind].build(signal_TN, size, book.rebalance_every)

@@ -1,4 +1,7 @@
-"""The report: what it says, what it must not fetch, and what it does with names that look like HTML."""
+"""The report: what it says, what it must not fetch, and what it does with names that look like HTML.
+
+Over 500 lines because the fixture is a whole report's worth of tables, and a worked example of them.
+"""
 
 import base64
 import dataclasses
