@@ -240,11 +240,6 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     return out_TN
 
 
-def rolling_min(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Take the smallest known value of the last ``window`` sessions; NaN below ``min_count`` known values."""
-    return -rolling_max(-x_TN, window, min_count)
-
-
 def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     """Take the median of the known values of the last ``window`` sessions.
 

@@ -18,7 +18,7 @@ from features.labels import forward_returns, target
 from features.panel import Panel, build_panel
 from features.scaling import ChannelScaler, fit_channel_scaler
 from features.transforms import rank_normal
-from features.universe import UniverseRule, universe
+from features.universe import UniverseRule, universe, universe_messages
 from pipelines.config import Config, LabelConfig
 from pipelines.errors import ConfigError, DataError
 
@@ -108,7 +108,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         target_TN=_target(labels[config.label.delay], universe_TN, config.label),
         channel_names=tuple(channels),
         characteristic_names=tuple(characteristics),
-        notes=(*channel_notes, *characteristic_notes),
+        notes=(*universe_messages(panel, rule), *channel_notes, *characteristic_notes),
     )
 
 

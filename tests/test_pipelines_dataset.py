@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from backtest.splits import Fold
 from features.panel import Panel
 from pipelines.config import Config
 from pipelines.config_load import check_config
-from pipelines.dataset import Dataset, plan_folds
+from pipelines.dataset import Dataset, build_dataset, plan_folds
 from pipelines.errors import DataError
 
 START = np.datetime64("2001-01-01")
@@ -165,3 +166,13 @@ def test_the_reported_delays_are_purged_as_well() -> None:
     assert fold.train.tolist() == list(range(10))
     assert fold.valid.tolist() == [15, 16, 17, 18, 19]  # 9 + delay 3 + horizon 1 + embargo 1 < 15
     assert fold.test.tolist() == [25, 26, 27, 28, 29]
+
+
+def test_a_limit_that_the_data_cannot_answer_is_said_and_not_dropped_in_silence(
+    tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
+) -> None:
+    silent = tiny_tables["prices"].with_columns(pl.lit(None, dtype=pl.Float64).alias("volume"))
+    rule = tiny_config.universe.model_copy(update={"min_dollar_volume": 1e12})
+    config = tiny_config.model_copy(update={"universe": rule})
+    notes = build_dataset({**tiny_tables, "prices": silent}, config).notes
+    assert any("min_dollar_volume" in note and "not applied" in note for note in notes)
