@@ -62,9 +62,9 @@ def _noisy_prices(prices: pl.DataFrame, day: dt.date, rng: np.random.Generator) 
     halted = later.join(prices.filter(pl.col("date") == day), on="ticker", how="anti")
     resumes = halted.group_by("ticker").agg(pl.col("date").min())
     keep = pl.Series(rng.random(later.height) < 0.9)
-    later = pl.concat([later.filter(keep), later.join(resumes, on=["ticker", "date"], how="semi")]).unique(
-        ["date", "ticker"], maintain_order=True
-    )
+    later = pl.concat(
+        [later.filter(keep), later.join(resumes, on=["ticker", "date"], how="semi", maintain_order="left")]
+    ).unique(["date", "ticker"], maintain_order=True)
     unheard = later.unique("date", maintain_order=True).with_columns(pl.lit(NEWCOMER).alias("ticker"))
     later = pl.concat([later, unheard])
     size = later.height
@@ -86,7 +86,9 @@ def _noisy_statements(statements: pl.DataFrame, day: dt.date, rng: np.random.Gen
     restated = known.with_columns(
         pl.lit(day + dt.timedelta(days=1)).alias("known_at"), pl.lit("restated").alias("filing_id")
     )
-    later = pl.concat([later, restated.unique(["ticker", "period_end", "known_at", "item"])])
+    later = pl.concat(
+        [later, restated.unique(["ticker", "period_end", "known_at", "item"], maintain_order=True)]
+    )
     later = later.unique(["ticker", "period_end", "known_at", "item"], keep="first", maintain_order=True)
     values = np.exp(rng.normal(10.0, 5.0, later.height))
     return pl.concat([known, later.with_columns(pl.Series("value", values))])
@@ -113,9 +115,20 @@ def _noisy_securities(securities: pl.DataFrame, day: dt.date, rng: np.random.Gen
     unheard = moved.head(1).with_columns(
         pl.lit(NEWCOMER).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
     )
-    later = pl.concat([later, moved, unheard]).unique(["ticker", "valid_from"], keep="first")
+    later = pl.concat([later, moved, unheard]).unique(
+        ["ticker", "valid_from"], keep="first", maintain_order=True
+    )
     groups = pl.Series(rng.choice([*securities["industry"].unique().sort(), NEW_GROUP], later.height))
-    return pl.concat([known, later.with_columns(groups.alias("industry"))])
+    drawn = later.with_columns(groups.alias("industry"))
+    newcomer = pl.col("ticker") == NEWCOMER  # certain to be in the universe, so the new group is as well
+    return pl.concat(
+        [
+            known,
+            drawn.with_columns(
+                pl.when(newcomer).then(pl.lit(NEW_GROUP)).otherwise("industry").alias("industry")
+            ),
+        ]
+    )
 
 
 def assert_same_bits(left: Array, right: Array, what: str) -> None:
