@@ -4,20 +4,20 @@ At each close t, in this order:
 
 1. Positions earn the session's return ``wealth[t] / wealth[t-1] - 1``; shorts pay the borrow fee on the
    market value that they had after the trades of ``t-1``.
-2. Firms delisted at ``d < t`` have by then paid their delisting return: their positions turn into cash,
-   free of cost and not counted as turnover.
+2. A position whose firm has ``ended_TN`` has by then earned the delisting return: it turns into cash, free
+   of cost and not counted as turnover.
 3. If the decision of ``t - delay`` exists, every firm that can be traded is moved to its target weight
    times the NAV of this moment (after 1 and 2, before trading costs). Without a decision positions drift.
 4. Half-spread and commission on the traded notional are paid from cash. Cash may be negative; it earns
    nothing.
 
 **What cannot be traded stays.** A firm trades at t only if ``traded_TN`` says so, its wealth is known and
-above zero, and it is not delisted. The rest of its order is dropped, not queued: the next decision tries
+above zero, and it has not ended. The rest of its order is dropped, not queued: the next decision tries
 again. The other firms still go to their targets, so leverage can exceed the target's while a position is
 stuck.
 
 **NaN wealth.** A firm whose wealth is NaN at t cannot be traded at t, so it never enters. A position whose
-wealth turns NaN (fate unknown at the data's end) stays at its last known value, earns nothing, and is
+wealth turns NaN (a gap in the data) stays at its last known value, earns nothing, and is
 reported in ``unpriced_T``; if its price returns it earns the whole move then. What became of it is not
 known: read ``unpriced_T`` before believing the last sessions.
 
@@ -38,7 +38,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.costs import CostModel
-from features.arrays import BoolArray, FloatArray, IntArray, require_shape
+from features.arrays import BoolArray, FloatArray, require_shape
 from features.rolling import carry
 
 LEDGER_SCHEMA = {
@@ -127,7 +127,7 @@ class _Market:
     wealth_TN: FloatArray  # carried over NaN; 1 before the first price, where no position can be
     known_TN: BoolArray
     tradable_TN: BoolArray
-    delisted_N: IntArray
+    ended_TN: BoolArray
     target_TN: FloatArray
     decided_T: BoolArray
     delay: int
@@ -145,7 +145,7 @@ def run_book(
     costs: CostModel,
     delay: int,
     *,
-    delisted_N: IntArray | None = None,
+    ended_TN: BoolArray | None = None,
 ) -> BookResult:
     """Trade target weights decided at t at the close of ``t + delay`` and keep the accounts.
 
@@ -164,10 +164,9 @@ def run_book(
         Rates.
     delay : int
         Sessions between decision and trade, at least 0.
-    delisted_N : ndarray of int, shape (N,), optional
-        Session of a delisted firm's last trade, T or more for the others (`Panel.delisted_N`; for a slice
-        that starts at ``first``, minus ``first``). None: a firm that never trades again while its wealth
-        stays known to the last row. On a slice, that takes a firm halted at its end for delisted.
+    ended_TN : ndarray of bool, shape (T, N), optional
+        Whether a delisting has paid holders out by the close of t (`features.panel.Panel.ended_TN`). None:
+        nobody is ever paid out; a position in a firm that trades no more stays.
 
     Returns
     -------
@@ -180,7 +179,7 @@ def run_book(
         If shapes differ or there is no session, the delay is negative, wealth is negative or infinite, or a
         row of targets is partly NaN or infinite.
     """
-    market = _market(target_TN, wealth_TN, traded_TN, delay, delisted_N)
+    market = _market(target_TN, wealth_TN, traded_TN, delay, ended_TN)
     account = _Account(market, costs)
     account.run()
     return account.result(*_compound(market, costs, account.alive))
@@ -191,7 +190,7 @@ def _market(
     wealth_TN: FloatArray,
     traded_TN: BoolArray,
     delay: int,
-    delisted_N: IntArray | None,
+    ended_TN: BoolArray | None,
 ) -> _Market:
     if wealth_TN.ndim != 2 or not len(wealth_TN):
         msg = f"wealth has shape {wealth_TN.shape}: give at least one row, a session, and a column a firm."
@@ -215,27 +214,18 @@ def _market(
         raise ValueError(msg)
     known_TN = ~np.isnan(wealth_TN)
     carried_TN = carry(wealth_TN)
-    if delisted_N is None:
-        later_TN = np.arange(T)[:, None] > _last_true(traded_TN)
-        priced_N = (known_TN | ~later_TN).all(axis=0) & traded_TN.any(axis=0)
-        delisted_N = np.where(priced_N, _last_true(traded_TN), T)
-    require_shape("delisted", delisted_N, (N,))
-    listed_TN = np.arange(T)[:, None] <= delisted_N
+    if ended_TN is None:
+        ended_TN = np.zeros((T, N), dtype=np.bool_)
+    require_shape("ended", ended_TN, (T, N))
     return _Market(
         wealth_TN=np.where(np.isnan(carried_TN), 1.0, carried_TN),
         known_TN=known_TN,
-        tradable_TN=traded_TN & known_TN & listed_TN & (carried_TN > 0),
-        delisted_N=delisted_N,
+        tradable_TN=traded_TN & known_TN & ~ended_TN & (carried_TN > 0),
+        ended_TN=ended_TN,
         target_TN=target_TN,
         decided_T=unknown_T == 0,
         delay=delay,
     )
-
-
-def _last_true(x_TN: BoolArray) -> IntArray:
-    """Index of each column's last True; 0 without one."""
-    last_N: IntArray = (len(x_TN) - 1 - np.argmax(x_TN[::-1], axis=0)) * x_TN.any(axis=0)
-    return last_N
 
 
 class _Flows(NamedTuple):
@@ -278,7 +268,7 @@ class _Account:
             if nav <= 0:
                 self._close(t, nav, _Flows(zero_N, value_N, borrow_N, pnl_N))
                 return
-            released_N = np.where(market.delisted_N < t, value_N, 0.0)
+            released_N = np.where(market.ended_TN[t], value_N, 0.0)
             trade_N = zero_N
             target_N = market.order(t)
             if target_N is not None:
@@ -364,7 +354,7 @@ def _compound(market: _Market, costs: CostModel, alive: int) -> tuple[FloatArray
         if t == alive:  # the account did not survive this session
             net_T[t] = -1.0
             break
-        weight_N = np.where(market.delisted_N < t, 0.0, weight_N * relative_N / growth)
+        weight_N = np.where(market.ended_TN[t], 0.0, weight_N * relative_N / growth)
         paid = 0.0
         target_N = market.order(t)
         if target_N is not None:

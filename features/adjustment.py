@@ -1,4 +1,4 @@
-"""Forward adjustment for splits and dividends, and a holder's wealth through halts and delistings.
+"""Forward adjustment for splits and dividends, and what a share is worth through halts and delistings.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import FloatArray
 from features.rolling import carry
 
 
@@ -48,24 +48,20 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
     return factor_TN
 
 
-def wealth_index(close_TN: FloatArray, last_N: IntArray, delisting_return_N: FloatArray) -> FloatArray:
-    """Follow what a holder of one share owns, through halts and into cash after a delisting.
+def wealth_index(close_TN: FloatArray, worth_TN: FloatArray) -> FloatArray:
+    """Follow what one share is worth, through halts and delistings.
 
     Parameters
     ----------
     close_TN : ndarray of shape (T, N)
         Forward-adjusted closes; NaN = no trade.
-    last_N : ndarray of int, shape (N,)
-        Each firm's last session with a price; -1 without one.
-    delisting_return_N : ndarray of shape (N,)
-        Return from the last close to the cash paid out; NaN for a firm that is not known to be delisted.
+    worth_TN : ndarray of shape (T, N)
+        Value of a share without a price as a fraction of its last one, `features.endings.find_endings`.
 
     Returns
     -------
     ndarray of shape (T, N)
-        In halts the last close; after a delisting ``last * (1 + delisting return)``, constant; NaN before the
-        first price, and after the last price of a firm whose fate is unknown.
+        The close; in halts the last close; after a delisting ``last * (1 + delisting return)``, constant; NaN
+        before the first price and where nobody knows. Row t depends on rows <= t alone.
     """
-    wealth_TN = carry(close_TN)
-    after_TN = np.arange(len(close_TN))[:, None] > last_N[None, :]
-    return np.where(after_TN, wealth_TN * (1.0 + delisting_return_N), wealth_TN)
+    return np.where(np.isnan(close_TN), carry(close_TN) * worth_TN, close_TN)

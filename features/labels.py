@@ -21,7 +21,8 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     """Compute the return of a holder from ``t+delay`` to ``t+delay+horizon``.
 
     ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.wealth_TN`: halts are held through, a
-    delisting pays its return, cash earns 0 from then on.
+    delisting pays its return on the session on which it is known, cash earns 0 from then on. A label depends
+    on nothing dated after ``t+delay+horizon``.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     -------
     ndarray of shape (T, N)
         A fraction, known at the close of ``t+delay+horizon``; NaN before the first price, where the span
-        passes the panel's end, or where the firm's fate is unknown.
+        passes the panel's end, or where the data have a gap (`features.endings`).
 
     Raises
     ------

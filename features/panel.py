@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from features.adjustment import forward_factor, wealth_index
-from features.arrays import DateArray, FloatArray, IntArray
+from features.arrays import BoolArray, DateArray, FloatArray, IntArray
 from features.asof import groups_as_of, statements_as_of
 from features.endings import EndingRule, find_endings
 
@@ -24,8 +24,7 @@ PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "sp
 class Panel:
     """What is known about every firm at every close; arrays are read-only.
 
-    Everything except ``wealth_TN`` and ``delisted_N`` is causal to the bit: row t depends on rows dated <= t.
-    Wealth is for labels and accounting: after a firm's last price it depends on how the firm ended.
+    Everything is causal to the bit: row t depends on what is dated <= t.
 
     Attributes
     ----------
@@ -41,13 +40,14 @@ class Panel:
     volume_TN : ndarray of shape (T, N) or None
         Shares traded, as quoted.
     wealth_TN : ndarray of shape (T, N)
-        A holder's total-return index, `features.adjustment.wealth_index`.
+        Total-return index through halts and delistings, for labels and accounting;
+        `features.adjustment.wealth_index`.
+    ended_TN : ndarray of bool, shape (T, N)
+        Whether a delisting has paid holders out in cash, `features.endings.find_endings`.
     group_TN : ndarray of int16, shape (T, N)
         Industry or sector as of t; -1 unknown.
     groups_S : tuple of str
         Names of the codes in ``group_TN``.
-    delisted_N : ndarray of int, shape (N,)
-        Index of the last traded session of a delisted firm, T for the others.
     statements : mapping of str to ndarray of shape (T, N)
         Latest statement value known at t, by item, `features.asof.statements_as_of`.
     hazards : tuple of str
@@ -63,9 +63,9 @@ class Panel:
     raw_close_TN: FloatArray
     volume_TN: FloatArray | None
     wealth_TN: FloatArray
+    ended_TN: BoolArray
     group_TN: IntArray
     groups_S: tuple[str, ...]
-    delisted_N: IntArray
     statements: Mapping[str, FloatArray]
     hazards: tuple[str, ...]
 
@@ -94,7 +94,7 @@ def build_panel(
     fundamentals: pl.DataFrame | None = None,
     *,
     group_by: Literal["sector", "industry"] = "industry",
-    stale_sessions: int = 10,
+    stale_sessions: int = 20,
     default_delisting_return: float = -0.30,
     nasdaq_delisting_return: float = -0.55,
 ) -> Panel:
@@ -113,8 +113,8 @@ def build_panel(
     group_by : {"sector", "industry"}
         Which of them the groups are.
     stale_sessions : int
-        A firm without a recorded delisting whose prices stop more sessions than this before the panel's end
-        is taken as delisted; one that stops later has an unknown fate.
+        A firm without a recorded delisting that has no price for more sessions than this is taken as
+        delisted from then on.
     default_delisting_return, nasdaq_delisting_return : float
         Return paid where none is recorded, the second for firms listed on Nasdaq (Shumway 1997, Shumway and
         Warther 1999).
@@ -188,7 +188,7 @@ def build_panel(
     statements: Mapping[str, FloatArray] = {}
     if fundamentals is not None:
         statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
-    wealth_TN = wealth_index(close_TN, ends.last_N, ends.return_N)
+    wealth_TN = wealth_index(close_TN, ends.worth_TN)
     arrays = (
         dates_T,
         close_TN,
@@ -198,8 +198,8 @@ def build_panel(
         raw_TN,
         volume_TN,
         wealth_TN,
+        ends.ended_TN,
         group_TN,
-        ends.delisted_N,
     )
     for array in (*arrays, *statements.values()):
         if array is not None:
@@ -214,9 +214,9 @@ def build_panel(
         raw_close_TN=raw_TN,
         volume_TN=volume_TN,
         wealth_TN=wealth_TN,
+        ended_TN=ends.ended_TN,
         group_TN=group_TN,
         groups_S=groups_S,
-        delisted_N=ends.delisted_N,
         statements=dict(statements),
         hazards=(*hazards, *ends.hazards),
     )

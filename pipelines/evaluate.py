@@ -16,6 +16,7 @@ from backtest.metrics import ForecastMetrics, book_metrics, forecast_metrics
 from features.panel import Panel
 from pipelines.config import BookConfig, Config
 from pipelines.dataset import Dataset, spread
+from pipelines.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -171,13 +172,15 @@ def _books(
     first = int(rows_T[0])
     last = min(int(rows_T[-1]) + execution + config.label.horizon + 1, dataset.panel.n_sessions)
     model = CostModel(**settings.costs.model_dump())
-    traded_TN = np.isfinite(dataset.panel.close_TN[first:last])
+    panel, held = dataset.panel, slice(first, last)
+    traded_TN = np.isfinite(panel.close_TN[held])
     for name, book in settings.books.items():
-        target_TN = _target(book, signal_TN[first:last])
-        yield (
-            name,
-            run_book(target_TN, dataset.panel.wealth_TN[first:last], traded_TN, model, delay=execution),
-        )
+        try:
+            target_TN = _target(book, signal_TN[held])
+        except ValueError as error:
+            raise ConfigError(f"backtest.books.{name}: {error}") from None
+        wealth_TN, ended_TN = panel.wealth_TN[held], panel.ended_TN[held]
+        yield name, run_book(target_TN, wealth_TN, traded_TN, model, delay=execution, ended_TN=ended_TN)
 
 
 def _target(book: BookConfig, signal_TN: FloatArray) -> FloatArray:

@@ -103,6 +103,7 @@ def log_run(
 def _client(run: Run) -> Iterator[MlflowClient]:
     """A client of the run's tracking store; its failures become one sentence."""
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; table creation is not news
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take four minutes to say no
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException

@@ -66,10 +66,10 @@ def test_three_days_two_firms_by_hand() -> None:
 
 
 def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Wealth, traded and delisting sessions with late listings, halts, gaps, delistings and unknown fates."""
+    """Wealth, traded and paid-out cells with late listings, halts, gaps, delistings, some of them revoked."""
     wealth_TN = np.exp(np.cumsum(rng.normal(0, 0.02, (T, N)), axis=0)) * rng.uniform(1, 500, N)
     traded_TN = rng.random((T, N)) > 0.1
-    delisted_N = np.full(N, T)
+    ended_TN = np.zeros((T, N), dtype=bool)
     for n in range(N):
         kind = rng.integers(0, 6)
         listed = int(rng.integers(0, T // 3 + 1)) if kind == 1 else 0
@@ -79,15 +79,16 @@ def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray,
                 wealth_TN[t, n] = wealth_TN[t - 1, n]
         wealth_TN[:listed, n], traded_TN[:listed, n] = NAN, False
         end = int(rng.integers(listed, T))
-        if kind in {2, 3}:  # delisted: pays -100% to +20%, then cash
-            delisted_N[n], traded_TN[end, n] = end, True
-            wealth_TN[end + 1 :, n] = wealth_TN[end, n] * (1 + rng.choice([-1.0, -0.55, -0.3, 0.2]))
-            traded_TN[end + 1 :, n] = False
+        if kind in {2, 3}:  # delisted: pays -100% to +20%, then cash; some trade again, and jump back
+            until = T if kind == 2 else int(rng.integers(end + 1, T + 1))
+            traded_TN[end, n], ended_TN[end + 1 : until, n] = True, True
+            wealth_TN[end + 1 : until, n] = wealth_TN[end, n] * (1 + rng.choice([-1.0, -0.55, -0.3, 0.2]))
+            traded_TN[end + 1 : until, n] = False
         if kind == 4:  # nobody knows
             wealth_TN[end + 1 :, n], traded_TN[end + 1 :, n] = NAN, False
         if kind == 5:  # a hole in the data, with a price after it
             wealth_TN[end : end + 3, n] = NAN
-    return wealth_TN, traded_TN, delisted_N
+    return wealth_TN, traded_TN, ended_TN
 
 
 def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
@@ -125,14 +126,12 @@ def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
     seed: int, T: int, N: int, delay: int, every: int, long_only: bool, told: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    wealth_TN, traded_TN, delisted_N = random_market(rng, T, N)
+    wealth_TN, traded_TN, ended_TN = random_market(rng, T, N)
     signal_TN = np.where(rng.random((T, N)) > 0.2, rng.normal(size=(T, N)), NAN)
     signal_TN[0] = rng.normal(size=N)
     build = top_k_long_only if long_only else quantile_long_short
     target_TN = build(signal_TN, 2, rebalance_every=every)
-    book = run_book(
-        0.7 * target_TN, wealth_TN, traded_TN, DEAR, delay, delisted_N=delisted_N if told else None
-    )
+    book = run_book(0.7 * target_TN, wealth_TN, traded_TN, DEAR, delay, ended_TN=ended_TN if told else None)
     assert book.ruined_at is None
     np.testing.assert_allclose(book.nav_net_T, book.nav_ledger_T, rtol=1e-12)
     assert book.identity_gap <= 1e-12
@@ -149,23 +148,23 @@ def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
 
 def test_a_long_book_agrees_to_1e_12() -> None:
     rng = np.random.default_rng(5)
-    wealth_TN, traded_TN, delisted_N = random_market(rng, 1500, 60)
+    wealth_TN, traded_TN, ended_TN = random_market(rng, 1500, 60)
     target_TN = quantile_long_short(rng.normal(size=(1500, 60)), 5, rebalance_every=3)
-    book = run_book(0.3 * target_TN, wealth_TN, traded_TN, DEAR, 1, delisted_N=delisted_N)
+    book = run_book(0.3 * target_TN, wealth_TN, traded_TN, DEAR, 1, ended_TN=ended_TN)
     assert book.identity_gap <= 1e-12
     assert book.nav_net_T[-1] > 0.01
 
 
 def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
     rng = np.random.default_rng(9)
-    wealth_TN, traded_TN, _ = random_market(rng, 40, 8)
-    delisted_N = np.full(8, 40)
+    wealth_TN, traded_TN, ended_TN = random_market(rng, 40, 8)
     target_TN = top_k_long_only(rng.normal(size=(40, 8)), 3)
-    before = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, delisted_N=delisted_N)
+    before = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, ended_TN=ended_TN)
     wealth_TN[25:] *= rng.uniform(0.5, 2, (15, 8))
     traded_TN[25:] = rng.random((15, 8)) > 0.5
+    ended_TN[25:] = ~traded_TN[25:]
     target_TN[25:] = 0.0
-    after = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, delisted_N=delisted_N)
+    after = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, ended_TN=ended_TN)
     for name in ("nav_net_T", "nav_ledger_T", "turnover_T", "borrow_T", "leverage_T"):
         np.testing.assert_array_equal(getattr(before, name)[:25], getattr(after, name)[:25])
     assert (before.nav_net_T[25:] != after.nav_net_T[25:]).all()
@@ -189,20 +188,19 @@ def test_delay_decides_what_a_signal_of_tomorrow_is_worth(delay: int) -> None:
 
 
 @pytest.mark.parametrize(("weight", "final"), [(1.0, 0.7), (-1.0, 1.3)])
-@pytest.mark.parametrize("told", [True, False])
-def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final: float, told: bool) -> None:
+def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final: float) -> None:
     wealth_TN = np.array([[10.0, 5], [10, 5], [7, 5], [7, 5], [7, 5]])
     traded_TN = np.array([[1, 1], [1, 1], [0, 1], [0, 1], [0, 1]], dtype=bool)
     target_TN = np.array([[weight, 0.0], HOLD, HOLD, [weight, 0.0], HOLD])
-    delisted_N = np.array([1, 5]) if told else None
-    book = run_book(target_TN, wealth_TN, traded_TN, FREE, 0, delisted_N=delisted_N)
+    ended_TN = ~traded_TN
+    book = run_book(target_TN, wealth_TN, traded_TN, FREE, 0, ended_TN=ended_TN)
     np.testing.assert_allclose(book.nav_net_T, [1, 1, final, final, final], rtol=1e-14)
     np.testing.assert_allclose(book.leverage_T, [1, 1, 0, 0, 0], atol=1e-14)
     np.testing.assert_allclose(book.cash_T, [1 - weight, 1 - weight, 1, 1, 1], atol=1e-14)
     np.testing.assert_allclose(book.turnover_T, [0.5, 0, 0, 0, 0])  # paid out, not sold
     np.testing.assert_allclose(book.missed_T, [0, 0, 0, 0.5, 0])  # nobody sells it after its delisting
     assert book.ledger.filter(session=2)["released"].to_list() == pytest.approx([0.7 * weight])
-    assert run_book(target_TN, wealth_TN, traded_TN, DEAR, 0).borrow_T[3] == 0
+    assert run_book(target_TN, wealth_TN, traded_TN, DEAR, 0, ended_TN=ended_TN).borrow_T[3] == 0
 
 
 def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None:
@@ -262,7 +260,7 @@ def test_a_book_that_wants_nothing_trades_nothing() -> None:
     [
         ({"target_TN": np.zeros((3, 1))}, "the target has shape"),
         ({"traded_TN": np.ones((2, 2), bool)}, "traded has shape"),
-        ({"delisted_N": np.ones(3, int)}, "delisted has shape"),
+        ({"ended_TN": np.ones((3, 1), bool)}, "ended has shape"),
         ({"delay": -1}, "delay is -1"),
         ({"wealth_TN": -np.ones((3, 2))}, "negative or infinite"),
         ({"target_TN": np.array([[0, 0], [0, NAN], [0, 0]])}, "session 1 is partly NaN"),

@@ -116,7 +116,9 @@ def test_targets_are_within_the_date_and_the_universe() -> None:
         target(label_TN, universe_TN, "median")  # type: ignore[arg-type]
 
 
-def panel_of(close_TN: FloatArray, volume_TN: FloatArray | None) -> Panel:
+def panel_of(
+    close_TN: FloatArray, volume_TN: FloatArray | None, securities: pl.DataFrame | None = None
+) -> Panel:
     rows = [
         {
             "date": DAYS[t],
@@ -129,7 +131,8 @@ def panel_of(close_TN: FloatArray, volume_TN: FloatArray | None) -> Panel:
     prices = pl.DataFrame(rows, schema_overrides={"volume": pl.Float64})
     null = pl.lit(None, dtype=pl.Float64)
     return build_panel(
-        prices.with_columns(open=null, high=null, low=null, split_ratio=pl.lit(1.0), dividend=pl.lit(0.0))
+        prices.with_columns(open=null, high=null, low=null, split_ratio=pl.lit(1.0), dividend=pl.lit(0.0)),
+        securities,
     )
 
 
@@ -173,7 +176,14 @@ def test_universe_equals_a_loop_over_firms_and_sessions() -> None:
 def test_a_firm_that_is_delisted_tomorrow_is_in_the_universe_today() -> None:
     close_TN = np.full((40, 2), 10.0)
     close_TN[21:, 1] = nan
-    panel = panel_of(close_TN, None)
+    gone = {"ticker": "F1", "valid_from": DAYS[0], "delisted_on": DAYS[21], "delisting_return": -0.3}
+    columns = {"delisted_on": pl.Date, "sector": pl.String, "industry": pl.String, "exchange": pl.String}
+    securities = pl.DataFrame([gone]).with_columns(
+        pl.lit(None, dtype=kind).alias(name)
+        for name, kind in {**columns, "valid_to": pl.Date}.items()
+        if name not in gone
+    )
+    panel = panel_of(close_TN, None, securities)
     inside_TN = universe(panel, UniverseRule(min_history=5))
     assert inside_TN[20, 1]
     assert not inside_TN[21, 1]

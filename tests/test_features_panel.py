@@ -12,7 +12,7 @@ from features.adjustment import forward_factor
 from features.labels import forward_returns
 from features.panel import Panel, build_panel
 
-DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(40)]
+DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(61)]
 nan = float("nan")
 
 
@@ -84,47 +84,114 @@ def test_forward_factor_refers_to_no_later_row() -> None:
 
 
 def test_wealth_and_labels_of_every_kind_of_ending() -> None:
-    n = 30
+    n = 40
+    gone: list[float | None] = [None] * (n - 2)
     closes: dict[str, list[float | None]] = {
         "A": [10.0] * n,  # trades on
-        "B": [10.0, 11.0, *[None] * (n - 2)],  # recorded delisting, recorded return
-        "C": [10.0, 11.0, *[None] * (n - 2)],  # recorded delisting, default return
-        "D": [10.0, 11.0, *[None] * (n - 2)],  # nothing recorded, long gone, on Nasdaq
-        "E": [10.0] * (n - 3) + [None] * 3,  # nothing recorded, away for three sessions: unknown
+        "B": [10.0, 11.0, *gone],  # recorded delisting, recorded return
+        "C": [10.0, 11.0, *gone],  # recorded some sessions after the last price, default return
+        "D": [
+            10.0,
+            11.0,
+            *gone,
+        ],  # nothing recorded, on Nasdaq: halted for 20 sessions, then taken as delisted
+        "E": [10.0] * (n - 3) + [None] * 3,  # nothing recorded, away for three sessions: halted
         "F": [10.0, None, None, 12.0, *[12.0] * (n - 4)],  # halted for two sessions
         "G": [None] * 5 + [10.0] * (n - 5),  # listed late
-        "H": [10.0] * (n - 2) + [None] * 2,  # delisting recorded after the panel's end: unknown yet
+        "H": [10.0] * (n - 2) + [None] * 2,  # delisting recorded after the panel's end: halted
+        "I": [10.0, *[None] * 24, 9.0, *[9.0] * (n - 26)],  # taken as delisted, and back
+        "J": [10.0, 11.0, 12.0, None, 13.0, *[13.0] * (n - 5)],  # prices after a recorded delisting
+        "K": [10.0, 11.0, *gone],  # recorded after it was taken as delisted: too late
     }
     securities = securities_of(
-        {"ticker": "B", "valid_from": DAYS[0], "delisted_on": DAYS[2], "delisting_return": -0.2},
+        {"ticker": "B", "valid_from": DAYS[0], "delisted_on": DAYS[1], "delisting_return": -0.2},
         {"ticker": "C", "valid_from": DAYS[0], "delisted_on": DAYS[4], "exchange": "NYSE"},
         {"ticker": "D", "valid_from": DAYS[0], "exchange": "NasdaqGS"},
-        {"ticker": "H", "valid_from": DAYS[0], "delisted_on": DAYS[35]},
+        {"ticker": "D", "valid_from": DAYS[30], "exchange": "OTC"},  # not yet known when it is paid
+        {"ticker": "H", "valid_from": DAYS[0], "delisted_on": DAYS[n]},
+        {"ticker": "J", "valid_from": DAYS[0], "delisted_on": DAYS[1], "delisting_return": -0.9},
+        {"ticker": "K", "valid_from": DAYS[0], "delisted_on": DAYS[30], "delisting_return": -0.9},
     )
     panel = build_panel(prices_of(closes, {}), securities)
-    np.testing.assert_array_equal(panel.delisted_N, [n, 1, 1, 1, n, n, n, n])
     wealth = dict(zip(panel.tickers_N, panel.wealth_TN.T, strict=True))
     np.testing.assert_allclose(wealth["B"], [10.0, 11.0, *[8.8] * (n - 2)])
-    np.testing.assert_allclose(wealth["C"], [10.0, 11.0, *[7.7] * (n - 2)])
-    np.testing.assert_allclose(wealth["D"], [10.0, 11.0, *[4.95] * (n - 2)])
-    np.testing.assert_allclose(wealth["E"], [10.0] * (n - 3) + [nan] * 3)
+    np.testing.assert_allclose(wealth["C"], [10.0, *[11.0] * 3, *[7.7] * (n - 4)])
+    np.testing.assert_allclose(wealth["D"], [10.0, *[11.0] * 21, *[4.95] * (n - 22)])
+    np.testing.assert_allclose(wealth["E"], [10.0] * n)
     np.testing.assert_allclose(wealth["F"][:5], [10.0, 10.0, 10.0, 12.0, 12.0])
     np.testing.assert_allclose(wealth["G"][3:7], [nan, nan, 10.0, 10.0])
-    assert np.isnan(wealth["H"][-1])
+    np.testing.assert_allclose(wealth["H"], [10.0] * n)
+    np.testing.assert_allclose(wealth["I"], [10.0] * 21 + [7.0] * 4 + [9.0] * (n - 25))
+    np.testing.assert_allclose(wealth["J"][:5], [10.0, 11.0, 12.0, 12.0, 13.0])
+    np.testing.assert_allclose(wealth["K"], [10.0, *[11.0] * 21, *[7.7] * (n - 22)])
+    first_paid = dict(zip(panel.tickers_N, np.argmax(panel.ended_TN, axis=0).tolist(), strict=True))
+    assert {ticker: t for ticker, t in first_paid.items() if t} == {"B": 2, "C": 4, "D": 22, "I": 21, "K": 22}
+    assert panel.ended_TN[:, panel.tickers_N.index("I")].sum() == 4
     assert panel.hazards == (
-        "1 firm(s) have prices that stop more than 10 sessions before the end and no recorded delisting: "
-        "taken as delisted.",
-        "2 delisting(s) have no recorded return: the default is paid (-30%, on Nasdaq -55%).",
-        "2 firm(s) miss the last sessions: their fate and last labels are unknown.",
+        "3 time(s) a firm had no price for more than 20 sessions and no recorded delisting: taken as "
+        "delisted from then on (-30%, on Nasdaq -55%).",
+        "1 delisting(s) have no recorded return: the default is paid (-30%, on Nasdaq -55%).",
     )
     label = dict(zip(panel.tickers_N, forward_returns(panel, 1, 1).T, strict=True))
     np.testing.assert_allclose(
         label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
     )  # the delisting return, then cash
-    np.testing.assert_allclose(label["E"][n - 6 :], [0.0, nan, nan, nan, nan, nan])
+    np.testing.assert_allclose(label["E"][n - 6 :], [0.0, 0.0, 0.0, 0.0, nan, nan])
     np.testing.assert_allclose(label["F"][:3], [0.0, 0.2, 0.0], atol=1e-15)
     assert np.isnan(label["A"][-2:]).all()
     assert np.isfinite(label["A"][:-2]).all()
+
+
+def test_a_session_that_much_of_the_market_misses_is_a_gap_in_the_data_and_not_a_halt() -> None:
+    closes: dict[str, list[float | None]] = {f"F{i:02}": [10.0, 11.0, 12.0, 13.0] for i in range(40)}
+    for i in range(10):
+        closes[f"F{i:02}"][2] = None
+    for i in range(9):
+        closes[f"F{i:02}"][3] = None
+    panel = build_panel(prices_of(closes, {}))
+    np.testing.assert_array_equal(np.isnan(panel.wealth_TN).sum(axis=0), [1] * 10 + [0] * 30)
+    assert np.isnan(panel.wealth_TN[2, :10]).all()  # ten of 40 missed session 2
+    np.testing.assert_allclose(panel.wealth_TN[3, :10], [11.0] * 9 + [13.0])  # and nine session 3
+    assert panel.hazards == (
+        "1 session(s) have no price for a quarter of the market: labels that end there are unknown for the "
+        "missing firms.",
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    traded_TN = np.repeat(
+        rng.random((20, 12)) < 0.6, 3, axis=0
+    )  # long halts, some for ever, some days of gaps
+    closes = {
+        f"F{n:02}": [10.0 + t if on else None for t, on in enumerate(traded_TN[:, n])] for n in range(12)
+    }
+    closes["Z"] = [1.0] * 60
+    ends = rng.integers(0, 60, 12)
+    securities = securities_of(
+        *[
+            {
+                "ticker": f"F{n:02}",
+                "valid_from": DAYS[0],
+                "delisted_on": DAYS[int(end)],
+                "delisting_return": -0.4,
+            }
+            for n, end in enumerate(ends)
+            if n % 2
+        ]
+    )
+    whole = build_panel(prices_of(closes, {}), securities, stale_sessions=4)
+    assert whole.ended_TN.any()
+    for t in (10, 25, 44):
+        past = prices_of({ticker: series[: t + 1] for ticker, series in closes.items()}, {})
+        known = securities.with_columns(
+            pl.when(pl.col("delisted_on") <= DAYS[t]).then(pl.col("delisted_on", "delisting_return"))
+        )
+        part = build_panel(past, known, stale_sessions=4)
+        columns = [whole.tickers_N.index(ticker) for ticker in part.tickers_N]
+        np.testing.assert_array_equal(part.wealth_TN, whole.wealth_TN[: t + 1, columns])
+        np.testing.assert_array_equal(part.ended_TN, whole.ended_TN[: t + 1, columns])
 
 
 def test_groups_follow_their_validity_and_codes_their_first_appearance() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,6 +190,16 @@ def test_an_empty_universe(
     assert listing(here / "lake") == lake
 
 
+def test_a_book_that_is_larger_than_the_market(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
+    books = {"books": {"wide": {"kind": "top_k_long_only", "k": 50}}}
+    (here / "sim.yaml").write_text(yaml.safe_dump({**tiny, "backtest": books}))
+    assert peerglass("ingest", "sim.yaml").code == 0
+    run_id = peerglass("train", "sim.yaml").out.strip()
+    refused(
+        peerglass("backtest", run_id, "--output", "runs"), 2, "backtest.books.wide", "50", "lower its size"
+    )
+
+
 def test_fewer_sessions_than_a_fold_needs(
     here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
 ) -> None:
@@ -304,6 +315,41 @@ def test_an_exact_duplicate_collapses(here: Path, tiny: dict[str, Any], peerglas
     assert answer.code == 0
     assert "1 exact duplicates collapsed" in answer.out
     assert Lake(here / "lake").read("prices").height == len(GOOD_ROWS)
+
+
+# What stops a run half-way.
+
+
+def test_a_training_that_diverges_exits_5_and_keeps_the_folds_that_did_not(
+    here: Path, tiny: dict[str, Any], peerglass: Call
+) -> None:
+    models = {"ridge": {}, "self_peer": {"width": 8, "heads": 2, "layers": 1}}
+    (here / "sim.yaml").write_text(yaml.safe_dump({**tiny, "models": models}))
+    assert peerglass("ingest", "sim.yaml").code == 0
+    wild = ("sim.yaml", "--set", "models.self_peer.fit.lr=1e30")
+    refused(peerglass("train", *wild), 5, "self_peer, fold 0", "lower", "models.self_peer.fit.lr", "are kept")
+    kept = Lake(here / "lake").read("forecasts")
+    assert kept["model"].unique().to_list() == ["ridge"]
+
+
+def test_a_tracking_server_that_is_away_exits_6_and_loses_nothing(
+    here: Path, tiny: dict[str, Any], peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as free:  # nobody listens here once it is closed
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (here / "sim.yaml").write_text(yaml.safe_dump({**tiny, "models": {"ridge": {}}}))
+    answer = peerglass("run", "sim.yaml", "--set", f"tracking.uri=http://127.0.0.1:{port}")
+    assert answer.code == 6, answer.err
+    said = answer.err.splitlines()[-1]
+    assert said.startswith(f"peerglass: The tracking store http://127.0.0.1:{port} cannot be used")
+    assert "Traceback" not in answer.err
+    trained = Lake(here / "lake").read("forecasts")
+    assert len(list((here / "runs").rglob("report.html"))) == 1
+    store = f"sqlite:///{here}/own.db"
+    assert peerglass("run", "sim.yaml", "--set", f"tracking.uri={store}").code == 0
+    assert Lake(here / "lake").read("forecasts").equals(trained)
 
 
 # A run that was damaged.

@@ -35,9 +35,9 @@ def sessions_only(n_sessions: int, first: int) -> Dataset:
         raw_close_TN=ones_TN,
         volume_TN=None,
         wealth_TN=ones_TN,
+        ended_TN=ones_TN < 0,
         group_TN=np.zeros((n_sessions, 1), dtype=np.int16),
         groups_S=("g",),
-        delisted_N=np.array([n_sessions]),
         statements={},
         hazards=(),
     )
