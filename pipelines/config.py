@@ -36,25 +36,66 @@ class SampleSourceConfig(Section):
 
 
 class FilesSourceConfig(Section):
-    """A user's CSV or Parquet file; ``columns`` maps our column names to the file's."""
+    """A user's CSV or Parquet files, globs allowed; ``columns`` maps our column names to the files'.
+
+    ``layout: wide`` reads one file of closes, a column a ticker. ``items`` maps canonical statement items
+    (`pipelines.items`) to the fundamentals file's columns, ``inputs`` names a file of the user's own numbers
+    by date and ticker. Statements without a known_at are taken as known ``assumed_lag_days`` after the
+    period's end.
+    """
 
     kind: Literal["files"]
     prices: str
+    layout: Literal["long", "wide"] = "long"
     securities: str | None = None
+    fundamentals: str | None = None
+    membership: str | None = None
+    inputs: str | None = None
     columns: dict[str, str] = {}
+    units: dict[str, float] = {}  # our column or item -> factor that its values are multiplied by
+    items: dict[str, str] = {}
+    assumed_lag_days: int = Field(default=90, ge=0)
     start: dt.date | None = None
     end: dt.date | None = None
     hazards: tuple[str, ...] = ()
 
 
+class YFinanceSourceConfig(Section):
+    """Yahoo Finance through yfinance: prices, splits, dividends, sectors, quarterly statements.
+
+    ``tickers`` are symbols, or one path of a CSV with a ``ticker`` column (data/universes/).
+    """
+
+    kind: Literal["yfinance"]
+    tickers: tuple[str, ...] | str
+    start: dt.date = dt.date(2010, 1, 1)
+    end: dt.date | None = None
+    statements: bool = True
+    batch: int = Field(default=50, ge=1)
+    assumed_lag_days: int = Field(default=90, ge=0)
+    timeout_seconds: float = Field(default=20.0, gt=0)
+    retries: int = Field(default=5, ge=0)
+
+
+class SecSourceConfig(Section):
+    """Statements from the SEC's EDGAR (extra ``sec``), added to the prices of another source's lake."""
+
+    kind: Literal["sec"]
+    tickers: tuple[str, ...] | str
+    identity: str  # name and e-mail address, which the SEC asks of every client
+    start: dt.date = dt.date(2010, 1, 1)
+
+
 SourceConfig = Annotated[
-    SimulatedSourceConfig | SampleSourceConfig | FilesSourceConfig, Field(discriminator="kind")
+    SimulatedSourceConfig | SampleSourceConfig | FilesSourceConfig | YFinanceSourceConfig | SecSourceConfig,
+    Field(discriminator="kind"),
 ]
 
 
 class UniverseConfig(Section):
     """Which firms may be forecast at ``t``, decided with what is known at ``t``."""
 
+    membership: str | None = None  # name of a universe in the lake's membership table
     min_price: float | None = Field(default=None, ge=0)
     min_dollar_volume: float | None = Field(default=None, ge=0)
     dollar_volume_window: int = Field(default=63, ge=1)
@@ -67,6 +108,7 @@ class FeaturesConfig(Section):
     window: int = Field(default=20, ge=2, le=2048)
     channels: tuple[str, ...] | None = None
     characteristics: tuple[str, ...] | None = None
+    inputs: tuple[str, ...] | None = None  # a user's own numbers in the lake's table of that name
     group_by: Literal["sector", "industry"] = "industry"
 
 
@@ -77,6 +119,7 @@ class LabelConfig(Section):
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
     clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
+    decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the last session of each
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
 
     @property

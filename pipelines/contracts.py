@@ -26,6 +26,9 @@ TICKER_PATTERN: Final = r"^[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}$"
 """Letters, digits and ``. - _ ^ =``: admits BRK.B, BF-B, ^GSPC, 7203.T, EURUSD=X; no slash, angle bracket,
 quote, ampersand or space, so that a name from data is never a path and never markup."""
 
+INPUT_PATTERN: Final = r"^[a-z][a-z0-9_]{0,40}$"
+"""Names of a user's own inputs become feature names."""
+
 RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """Run ids name partition folders, so they are as plain as tickers."""
 
@@ -135,6 +138,8 @@ class Fundamentals(dy.Schema):
     value = _measure()
     unit = dy.String(nullable=True)
     filing_id = dy.String(nullable=True)
+    months = dy.Int64(nullable=True, min=1)  # span of a flow (3, 6, 9, 12); null: an instant, or not said
+    assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a date on which somebody published
 
     ticker_is_plain = _rule(_plain_ticker("ticker"))
     known_after_period_end = _rule(pl.col("known_at") >= pl.col("period_end"))
@@ -151,6 +156,19 @@ class Membership(dy.Schema):
 
     ticker_is_plain = _rule(_plain_ticker("ticker"))
     to_date_after_from_date = _rule(pl.col("to_date") > pl.col("from_date"))
+
+
+class Inputs(dy.Schema):
+    """A user's own numbers by date and firm, as delivered; whether known by then is for the audit."""
+
+    name = _key_text()
+    date = _key_date()
+    ticker = _key_text()
+    value = _measure()
+
+    ticker_is_plain = _rule(_plain_ticker("ticker"))
+    name_is_plain = _rule(pl.col("name").str.contains(INPUT_PATTERN))
+    value_is_finite = _rule(_finite("value"))
 
 
 class Forecasts(dy.Schema):
@@ -258,6 +276,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "securities": Securities,
     "fundamentals": Fundamentals,
     "membership": Membership,
+    "inputs": Inputs,
     "forecasts": Forecasts,
     "quarantine": Quarantine,
     "truth_mu": TruthMu,
@@ -272,6 +291,7 @@ SOURCE_TABLES: Final = (
     "securities",
     "fundamentals",
     "membership",
+    "inputs",
     "truth_mu",
     "truth_edges",
     "truth_days",
@@ -281,7 +301,10 @@ SOURCE_TABLES: Final = (
 STAMPS: Final = frozenset({"ingested_at", "first_seen", "created_at"})
 """Columns that say when a row was written; a different stamp alone is not a change of the row."""
 
-_DEFAULTS: Final[Mapping[str, Mapping[str, float]]] = {"prices": {"split_ratio": 1.0, "dividend": 0.0}}
+_DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
+    "prices": {"split_ratio": 1.0, "dividend": 0.0},
+    "fundamentals": {"assumed": False},
+}
 
 
 @dataclass(frozen=True, slots=True)

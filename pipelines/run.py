@@ -41,6 +41,8 @@ def make_source(config: Config) -> Source:
         from pipelines.sources.sample import SampleSource
 
         return SampleSource()
+    if wanted.kind != "files":
+        raise ConfigError(f"source.kind {wanted.kind} cannot be fetched: use files.")
     from pipelines.sources.files import FilesSource
 
     return FilesSource(

@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
 
 import polars as pl
+
+
+@dataclass(frozen=True, slots=True)
+class TickerStatus:
+    """What became of one ticker that was asked for.
+
+    ``ok``: new rows came. ``unchanged``: nothing new. ``empty``: the source answered and has nothing, which
+    is no evidence of a delisting. ``throttled`` and ``failed``: it did not answer; asked again next time.
+    """
+
+    ticker: str
+    state: Literal["ok", "unchanged", "empty", "throttled", "failed"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the lake holds already, so that a live source asks only for what is missing.
+
+    Attributes
+    ----------
+    last_price
+        Ticker -> date of its last stored price.
+    last_statement
+        Ticker -> last stored known_at of a statement.
+    """
+
+    last_price: Mapping[str, dt.date] = field(default_factory=dict)
+    last_statement: Mapping[str, dt.date] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +51,14 @@ class SourceTables:
         What could not be had or was assumed, one sentence each.
     hazards
         Why a backtest on this data may flatter, one sentence each.
+    statuses
+        Of a source that is asked ticker by ticker: what became of each in this delivery.
     """
 
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
     hazards: tuple[str, ...] = ()
+    statuses: tuple[TickerStatus, ...] = ()
 
 
 class Source(Protocol):
@@ -45,5 +78,29 @@ class Source(Protocol):
             If the source was set up in a way that cannot work.
         DataError
             If the data is missing or lacks what a table needs.
+        """
+        ...
+
+
+@runtime_checkable
+class LiveSource(Protocol):
+    """A source that is asked over a network, a batch of tickers at a time.
+
+    Each batch is committed to the lake before the next one is asked for: an interruption loses one at most.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the origin, recorded with every price."""
+        ...
+
+    def batches(self, known: Known) -> Iterator[SourceTables]:
+        """Deliver batch after batch; ``prices`` may be absent from one.
+
+        Raises
+        ------
+        DataError
+            After the last batch that could be had, if the source went on refusing: what arrived is in the
+            lake by then, and the same command continues.
         """
         ...

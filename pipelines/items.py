@@ -1,0 +1,44 @@
+"""The canonical names of statement items: what every source maps to and every feature reads.
+
+Amounts are in the statement's currency, ``shares_outstanding`` is a count as of the period's end, and
+``eps`` an amount a share. Flows cover the months that the row says.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FLOWS: Final = (
+    "revenue",
+    "cost_of_revenue",
+    "gross_profit",
+    "research_and_development",
+    "selling_general_admin",
+    "operating_income",
+    "interest_expense",
+    "income_tax",
+    "net_income",
+    "depreciation",
+    "operating_cash_flow",
+    "capital_expenditure",  # positive: cash spent
+    "dividends_paid",  # positive: cash paid
+    "eps",
+)
+STOCKS: Final = (
+    "total_assets",
+    "current_assets",
+    "cash",  # and equivalents
+    "short_term_investments",
+    "receivables",
+    "inventory",
+    "fixed_assets",
+    "total_liabilities",
+    "current_liabilities",
+    "accounts_payable",
+    "short_term_debt",
+    "long_term_debt",
+    "book_equity",
+    "retained_earnings",
+    "shares_outstanding",
+)
+ITEMS: Final = (*FLOWS, *STOCKS)
