@@ -6,6 +6,7 @@ Shape suffixes: T sessions, N firms.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,36 @@ from features.arrays import BoolArray, DateArray
 from features.derived import dollar_volume
 from features.panel import Panel
 from features.rolling import rolling_median
+
+Schedule = Literal["daily", "weekly", "monthly", "quarterly"]
+
+
+def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
+    """Tell on which sessions forecasts are made: all, or the first of every week, month or quarter.
+
+    The first and not the last: that a session is a period's last is known from the next one alone.
+
+    Parameters
+    ----------
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions, sorted.
+    schedule : {"daily", "weekly", "monthly", "quarterly"}
+        Weeks start on Monday.
+
+    Returns
+    -------
+    ndarray of bool, shape (T,)
+        Known at the close of t. The panel's first session counts for ``daily`` alone: whether it is its
+        period's first is not known.
+    """
+    decides_T = np.ones(len(dates_T), dtype=np.bool_)
+    if schedule != "daily":
+        day_T = dates_T.astype("datetime64[D]").astype(np.int64)
+        month_T = dates_T.astype("datetime64[M]").astype(np.int64)
+        week_T = (day_T + 3) // 7  # day 0, 1970-01-01, was a Thursday
+        period_T = {"weekly": week_T, "monthly": month_T, "quarterly": month_T // 3}[schedule]
+        decides_T = np.diff(period_T, prepend=period_T[:1]) > 0
+    return decides_T
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class LabelConfig(Section):
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
     clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
-    decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the last session of each
+    decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the first session of each
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
 
     @property

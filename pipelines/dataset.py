@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -18,9 +18,12 @@ from features.labels import forward_returns, target
 from features.panel import Panel, build_panel
 from features.scaling import ChannelScaler, fit_channel_scaler
 from features.transforms import rank_normal
-from features.universe import UniverseRule, universe, universe_messages
+from features.universe import UniverseRule, decision_sessions, universe, universe_messages
 from pipelines.config import Config, LabelConfig
 from pipelines.errors import ConfigError, DataError
+
+INPUT_PREFIX = "input_"
+"""What the names of a user's own inputs begin with among the characteristics."""
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
@@ -77,8 +80,9 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         tables.get("fundamentals"),
         group_by=config.features.group_by,
     )
-    rule = UniverseRule(**config.universe.model_dump())
-    universe_TN = universe(panel, rule)
+    rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
+    universe_TN = universe(panel, rule, _membership(tables, config))
+    universe_TN &= decision_sessions(panel.dates_T, config.label.decide)[:, None]
     if not universe_TN.any():
         raise DataError(
             f"The universe is empty on all {panel.n_sessions} sessions: no firm of {panel.n_firms} passes "
@@ -97,7 +101,12 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
             "No channel or no characteristic can be computed from the columns of these prices: "
             + " ".join((*channel_notes, *characteristic_notes))
         )
-    ranked_TNF = rank_normal(compute_characteristics(panel, characteristics), universe_TN)
+    inputs = _inputs(tables, config)
+    raw_TNF = compute_characteristics(panel, characteristics)
+    if inputs:
+        own = [spread(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
+        raw_TNF = np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2)
+    ranked_TNF = rank_normal(raw_TNF, universe_TN)
     labels = {delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays}
     return Dataset(
         panel=panel,
@@ -107,9 +116,43 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         labels=labels,
         target_TN=_target(labels[config.label.delay], universe_TN, config.label),
         channel_names=tuple(channels),
-        characteristic_names=tuple(characteristics),
+        characteristic_names=(*characteristics, *(f"{INPUT_PREFIX}{name}" for name in inputs)),
         notes=(*universe_messages(panel, rule), *channel_notes, *characteristic_notes),
     )
+
+
+def _membership(tables: Mapping[str, pl.DataFrame], config: Config) -> pl.DataFrame | None:
+    """Rows of the universe that the config names; None if it names none."""
+    name = config.universe.membership
+    if name is None:
+        return None
+    table = tables.get("membership")
+    rows = None if table is None else table.filter(pl.col("universe") == name)
+    if rows is None or rows.is_empty():
+        there = "none" if table is None else ", ".join(table["universe"].unique().sort().to_list())
+        raise DataError(
+            f"universe.membership is {name!r} and the lake's membership table has {there}: ingest a source "
+            "that gives it, or take the setting out."
+        )
+    return rows
+
+
+def _inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.DataFrame]:
+    """The user's own numbers by name: those that the config lists, or all that the lake has."""
+    table = tables.get("inputs")
+    parts = (
+        {}
+        if table is None
+        else {str(name): part for (name,), part in sorted(table.partition_by("name", as_dict=True).items())}
+    )
+    wanted = parts if config.features.inputs is None else config.features.inputs
+    missing = [name for name in wanted if name not in parts]
+    if missing:
+        raise DataError(
+            f"features.inputs names {missing[0]!r} and the lake's inputs are {', '.join(parts) or 'none'}: "
+            "ingest it, or take the name out."
+        )
+    return {name: parts[name] for name in wanted}
 
 
 def _target(label_TN: FloatArray, universe_TN: BoolArray, label: LabelConfig) -> Float32Array:
@@ -121,11 +164,32 @@ def _target(label_TN: FloatArray, universe_TN: BoolArray, label: LabelConfig) ->
 def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
     """Cut the sessions into folds; the purge covers the longest delay whose labels are looked at.
 
+    Lengths count sessions; of each segment, the sessions on which the config decides are kept.
+
     Raises
     ------
     DataError
-        If there are fewer sessions than a fold needs.
+        If there are fewer sessions than a fold needs, or a segment without a decision.
     """
+    folds = _cut(dataset, config)
+    if config.label.decide == "daily":
+        return folds
+    decides_T = decision_sessions(dataset.panel.dates_T, config.label.decide)
+    kept = []
+    for fold in folds:
+        segments = {name: getattr(fold, name) for name in ("train", "valid", "test")}
+        decided = {name: sessions[decides_T[sessions]] for name, sessions in segments.items()}
+        for name, sessions in decided.items():
+            if not len(sessions):
+                raise DataError(
+                    f"folds: the {name} segment of fold {fold.index} ({len(segments[name])} sessions) has no "
+                    f"{config.label.decide} decision; lengthen it."
+                )
+        kept.append(replace(fold, **decided))
+    return kept
+
+
+def _cut(dataset: Dataset, config: Config) -> list[Fold]:
     plan, label = config.folds, config.label
     try:
         if plan.scheme == "dated":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -92,22 +93,22 @@ def evaluate(
     """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
-    horizon = config.label.horizon
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
     valid = {row["model"]: row for row in means.iter_rows(named=True)}
     for delay, label_TN in dataset.labels.items():
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
+            overlap = _overlapping(rows_T, config.label.horizon)
             single = [
-                forecast_metrics(seed_TN[rows_T], label_TN[rows_T], horizon=horizon)
+                forecast_metrics(seed_TN[rows_T], label_TN[rows_T], horizon=overlap)
                 for seed_TN in seeds.values()
             ]
-            joint = forecast_metrics(combined_TN[rows_T], label_TN[rows_T], horizon=horizon)
+            joint = forecast_metrics(combined_TN[rows_T], label_TN[rows_T], horizon=overlap)
             truth = None
             if truth_TN is not None:
                 shown_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
-                truth = forecast_metrics(shown_TN[rows_T], label_TN[rows_T], horizon=horizon)
+                truth = forecast_metrics(shown_TN[rows_T], label_TN[rows_T], horizon=overlap)
             row: dict[str, object] = {
                 "model": model,
                 "delay": delay,
@@ -155,6 +156,12 @@ def evaluate(
         equity=pl.concat(equity),
         costs=pl.DataFrame(costs),
     )
+
+
+def _overlapping(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
+    """How many decisions in a row have labels that share a session."""
+    apart = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
+    return math.ceil(horizon / apart)
 
 
 def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:

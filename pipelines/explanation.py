@@ -36,7 +36,7 @@ from models.peer_network import (
 from models.registry import MODELS
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
-from pipelines.dataset import Dataset, plan_folds
+from pipelines.dataset import INPUT_PREFIX, Dataset, plan_folds
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
@@ -90,7 +90,8 @@ def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
     """Columns of the characteristics by family."""
     families: dict[str, list[int]] = {}
     for column, name in enumerate(names):
-        families.setdefault(CHARACTERISTICS[name].family, []).append(column)
+        family = "input" if name.startswith(INPUT_PREFIX) else CHARACTERISTICS[name].family
+        families.setdefault(family, []).append(column)
     return families
 
 

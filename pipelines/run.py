@@ -13,11 +13,12 @@ from pipelines.config import Config
 from pipelines.config_load import build_settings, load_config
 from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import IngestSummary, ingest
+from pipelines.ingest import ingest
+from pipelines.ingest_summary import IngestStopped, IngestSummary, describe_ingest
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run, open_run, start_run
-from pipelines.sources.base import Source
+from pipelines.sources.base import LiveSource, Source
 
 _LADDER_CELLS = (  # column, digits, width
     ("valid_rank_ic", 4, 10),
@@ -27,10 +28,19 @@ _LADDER_CELLS = (  # column, digits, width
     ("ensemble_ic", 4, 9),
     ("ic_t", 1, 7),
 )
-INPUT_TABLES = ("prices", "securities", "fundamentals", "truth_mu", "truth_edges", "truth_days")
+INPUT_TABLES = (
+    "prices",
+    "securities",
+    "fundamentals",
+    "membership",
+    "inputs",
+    "truth_mu",
+    "truth_edges",
+    "truth_days",
+)
 
 
-def make_source(config: Config) -> Source:
+def make_source(config: Config) -> Source | LiveSource:
     """Build the source that a config names."""
     wanted = config.source
     if wanted.kind == "simulated":
@@ -74,31 +84,22 @@ def input_versions(lake: Lake) -> dict[str, int]:
     return versions
 
 
-def ingest_config(config: Config, progress: Progress | None = None) -> str:
-    """Fetch a config's source into its lake; the answer says what became of every row."""
+def ingest_config(
+    config: Config, say: Callable[[str], None] = print, progress: Progress | None = None
+) -> None:
+    """Fetch a config's source into its lake and say what became of every row, also if the source stops."""
     progress = progress or Progress()
     lake = Lake(config.lake)
     with progress.stage("ingest"):
         lake.version("sources")  # raises before anything is written if what is there is not a Delta table
-        summary = ingest(make_source(config), lake)
-        lake.upsert("sources", _source_row(summary))
-    return describe_ingest(summary)
-
-
-def describe_ingest(summary: IngestSummary) -> str:
-    """Say in a few lines what an ingest did."""
-    lines = [f"source {summary.source}"]
-    for table, counts in summary.tables.items():
-        lines.append(
-            f"  {table:<13}{counts.received:>10,} received  {counts.added:>10,} added  "
-            f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  version {counts.version}"
-        )
-        lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
-        if counts.collapsed:
-            lines.append(f"    {counts.collapsed:,} exact duplicates collapsed")
-    lines += [f"  note: {note}" for note in summary.notes]
-    lines += [f"  hazard: {hazard}" for hazard in summary.hazards]
-    return "\n".join(lines)
+        try:
+            summary = ingest(make_source(config), lake, progress)
+        except IngestStopped as stopped:
+            _record_source(lake, stopped.summary)
+            say(describe_ingest(stopped.summary))
+            raise
+        _record_source(lake, summary)
+    say(describe_ingest(summary))
 
 
 def prepare(config: Config, progress: Progress) -> tuple[Run, Dataset, Lake]:
@@ -224,7 +225,7 @@ def run_config(config: Config, say: Callable[[str], None]) -> Path:
     from pipelines.walkforward import train
 
     progress = Progress()
-    say(ingest_config(config, progress))
+    ingest_config(config, say, progress)
     run, dataset, lake = prepare(config, progress)
     train(run, dataset, lake, progress)
     say(f"\n{backtest_run(run, dataset, lake, progress)}\n")
@@ -277,11 +278,13 @@ def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
     return frame
 
 
-def _source_row(summary: IngestSummary) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "source": [summary.source],
-            "notes": [json.dumps(summary.notes)],
-            "hazards": [json.dumps(summary.hazards)],
-        }
-    )
+def _record_source(lake: Lake, summary: IngestSummary) -> None:
+    """Keep what a source said of its data; one that delivered nothing said nothing."""
+    if summary.batches == 0:
+        return
+    row = {
+        "source": [summary.source],
+        "notes": [json.dumps(summary.notes)],
+        "hazards": [json.dumps(summary.hazards)],
+    }
+    lake.upsert("sources", pl.DataFrame(row))

@@ -1,0 +1,145 @@
+"""Which sessions forecasts are made on, who is a member on them, and a user's own inputs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.universe import Schedule, decision_sessions
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.dataset import build_dataset, plan_folds
+from pipelines.errors import DataError
+from pipelines.evaluate import evaluate
+
+Tables = Mapping[str, pl.DataFrame]
+SCHEDULES: tuple[Schedule, ...] = ("daily", "weekly", "monthly", "quarterly")
+
+
+def period(day: dt.date, schedule: Schedule) -> tuple[int, ...]:
+    """What a day belongs to, by the calendar module and not by arithmetic on numbers of days."""
+    iso = day.isocalendar()
+    return {
+        "daily": (day.toordinal(),),
+        "weekly": (iso.year, iso.week),
+        "monthly": (day.year, day.month),
+        "quarterly": (day.year, (day.month - 1) // 3),
+    }[schedule]
+
+
+@given(
+    days=st.lists(st.dates(dt.date(1950, 1, 1), dt.date(2050, 1, 1)), min_size=2, max_size=60, unique=True),
+    schedule=st.sampled_from(SCHEDULES),
+)
+def test_decisions_are_the_first_sessions_of_their_periods(days: list[dt.date], schedule: Schedule) -> None:
+    days = sorted(days)
+    decides_T = decision_sessions(np.array(days, dtype="datetime64[D]"), schedule)
+    assert decides_T[0] == (schedule == "daily")
+    for t in range(1, len(days)):
+        assert decides_T[t] == (period(days[t], schedule) != period(days[t - 1], schedule)), days[t]
+    part_T = decision_sessions(np.array(days[:-1], dtype="datetime64[D]"), schedule)
+    np.testing.assert_array_equal(part_T, decides_T[:-1])  # nothing here waits for the next session
+
+
+def changed(config: Config, **sections: Any) -> Config:  # noqa: ANN401 (settings)
+    raw = config.model_dump(mode="json")
+    for name, section in sections.items():
+        raw[name] = {**raw[name], **section} if isinstance(section, dict) else section
+    return check_config(raw, origin="changed")
+
+
+def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
+    tiny_tables: Tables, tiny_config: Config
+) -> None:
+    config = changed(tiny_config, label={"decide": "weekly", "horizon": 5})
+    dataset = build_dataset(tiny_tables, config)
+    days = [day.astype("datetime64[D]").item() for day in dataset.panel.dates_T]
+    first = [t for t in range(1, len(days)) if days[t].isocalendar()[1] != days[t - 1].isocalendar()[1]]
+    assert set(np.flatnonzero(dataset.universe_TN.any(axis=1))) <= set(first)
+    folds = plan_folds(dataset, config)
+    assert len(folds) == 2
+    for fold in folds:
+        for segment in (fold.train, fold.valid, fold.test):
+            assert set(segment) <= set(first)
+        assert fold.train[-1] + 5 < fold.valid[0]
+        assert 7 <= len(fold.test) <= 9  # 40 sessions
+    rows = np.concatenate([fold.test for fold in folds])
+    signal_TN = np.full(dataset.universe_TN.shape, np.nan)
+    signal_TN[rows] = np.where(dataset.universe_TN[rows], dataset.characteristics_TNF[rows, :, 0], np.nan)
+    result = evaluate(
+        {"signal": {0: signal_TN}},
+        dataset,
+        config,
+        pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64}),
+        truth_TN=None,
+    )
+    assert result.ic_series["date"].to_list() == [days[t] for t in rows]
+    nav = result.equity.filter(pl.col("book") == "long_only")["nav_gross"].to_numpy()
+    assert np.count_nonzero(np.diff(nav)) > 60  # decided once a week, and marked every session
+
+
+def test_a_segment_without_a_decision_is_named(tiny_tables: Tables, tiny_config: Config) -> None:
+    config = changed(tiny_config, label={"decide": "quarterly"})
+    with pytest.raises(DataError, match=r"the test segment of fold 0 \(40 sessions\) has no quarterly"):
+        plan_folds(build_dataset(tiny_tables, config), config)
+
+
+def test_membership_is_that_of_the_day(tiny_tables: Tables, tiny_config: Config) -> None:
+    free = build_dataset(tiny_tables, tiny_config)
+    tickers = free.panel.tickers_N[:6]
+    middle = free.panel.dates_T[200].astype("datetime64[D]").item()
+    rows = [
+        {"universe": "index", "ticker": ticker, "from_date": dt.date(1990, 1, 1), "to_date": None}
+        for ticker in tickers[:5]
+    ]
+    rows[0]["to_date"] = middle  # leaves on the day; the sixth joins on it
+    rows.append({"universe": "index", "ticker": tickers[5], "from_date": middle, "to_date": None})
+    rows.append(
+        {"universe": "other", "ticker": tickers[5], "from_date": dt.date(1990, 1, 1), "to_date": None}
+    )
+    tables = {**tiny_tables, "membership": pl.DataFrame(rows, schema_overrides={"to_date": pl.Date})}
+    config = changed(tiny_config, universe={"membership": "index"})
+    inside_TN = build_dataset(tables, config).universe_TN
+    expected_TN = free.universe_TN.copy()
+    expected_TN[:, 6:] = False
+    expected_TN[200:, 0] = False
+    expected_TN[:200, 5] = False
+    np.testing.assert_array_equal(inside_TN, expected_TN)
+    assert inside_TN[:200, 0].any()
+    assert inside_TN[200:, 5].any()
+    with pytest.raises(DataError, match=r"universe.membership is 'index' .* has none"):
+        build_dataset(tiny_tables, config)
+    with pytest.raises(DataError, match=r"universe.membership is 'sp' .* has index, other"):
+        build_dataset(tables, changed(tiny_config, universe={"membership": "sp"}))
+
+
+def test_a_users_own_inputs_become_characteristics_of_their_day(
+    tiny_tables: Tables, tiny_config: Config
+) -> None:
+    prices = tiny_tables["prices"]
+    keyed = prices.select("date", "ticker")
+    mine = keyed.with_columns(pl.lit("mine").alias("name"), prices["close"].alias("value"))
+    other = keyed.with_columns(pl.lit("other").alias("name"), (-prices["close"]).alias("value"))
+    tables = {**tiny_tables, "inputs": pl.concat([other, mine.filter(pl.col("ticker") != mine["ticker"][0])])}
+    dataset = build_dataset(tables, tiny_config)
+    assert dataset.characteristic_names[-2:] == ("input_mine", "input_other")
+    mine_TN, other_TN = (dataset.characteristics_TNF[:, :, k] for k in (-2, -1))
+    absent = dataset.panel.tickers_N.index(mine["ticker"][0])
+    assert (mine_TN[:, absent] == 0).all()
+    t = 250
+    inside_N = dataset.universe_TN[t]
+    order = np.argsort(dataset.panel.raw_close_TN[t, inside_N])
+    assert (np.diff(other_TN[t, inside_N][order]) <= 0).all()
+    assert np.ptp(other_TN[t, inside_N]) > 1
+    chosen = build_dataset(tables, changed(tiny_config, features={"inputs": ["other"]}))
+    assert chosen.characteristic_names[-1] == "input_other"
+    assert "input_mine" not in chosen.characteristic_names
+    with pytest.raises(DataError, match=r"features.inputs names 'yours' .* are mine, other"):
+        build_dataset(tables, changed(tiny_config, features={"inputs": ["yours"]}))
