@@ -85,7 +85,7 @@ def ingest(config: ConfigArgument, overrides: SetOption = None) -> None:
     from pipelines.config_load import load_config
     from pipelines.run import ingest_config
 
-    print(ingest_config(load_config(config, overrides or [])))
+    ingest_config(load_config(config, overrides or []), _say)
 
 
 @app.command()

@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import polars as pl
 
 from pipelines.contracts import SOURCE_TABLES, Checked, check
 from pipelines.errors import DataError
+from pipelines.ingest_summary import IngestStoppedError, IngestSummary, TableSummary
 from pipelines.lake import Lake
-from pipelines.sources.base import Source
+from pipelines.progress import Progress
+from pipelines.sources.base import Known, LiveSource, Source, SourceTables, TickerStatus
 
 
-@dataclass(frozen=True, slots=True)
-class TableSummary:
-    """What became of one table's rows.
+def ingest(source: Source | LiveSource, lake: Lake, progress: Progress | None = None) -> IngestSummary:
+    """Take a source's tables, hold them to their contracts, and upsert them into the lake.
 
-    ``received == added + updated + unchanged + collapsed + sum(quarantined.values())``, always.
-
-    Attributes
-    ----------
-    received
-        Rows that the source delivered.
-    added, updated, unchanged
-        Rows stored for the first time, stored in place of a different one, and there already.
-    collapsed
-        Rows left out because an identical one was delivered with them.
-    quarantined
-        Rule -> rows kept out for breaking it, most frequent first; each row counts under the first it broke.
-    version
-        The lake table's version afterwards, None if it holds nothing.
-    """
-
-    received: int
-    added: int
-    updated: int
-    unchanged: int
-    collapsed: int
-    quarantined: Mapping[str, int]
-    version: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class IngestSummary:
-    """What an ingest did, per table, with the source's notes and hazards."""
-
-    source: str
-    tables: Mapping[str, TableSummary]
-    notes: tuple[str, ...] = field(default=())
-    hazards: tuple[str, ...] = field(default=())
-
-
-def ingest(source: Source, lake: Lake) -> IngestSummary:
-    """Fetch a source's tables, hold them to their contracts, and upsert them into the lake.
-
-    Everything is fetched and checked before the lake is touched. Each table is then one atomic commit, the
-    quarantine first, so that a row is never gone from both; a kill in between is mended by running it again,
-    which repeats nothing.
+    A delivery is checked whole before the lake is touched for it. Each of its tables is then one atomic
+    commit, the quarantine first, so that a row is never gone from both; a kill in between is mended by
+    running it again, which repeats nothing. A `Source` makes one delivery. A `LiveSource` is told what the
+    lake holds and makes many, each of them committed before the next is asked for; rows that a delivery
+    does not mention are never touched, so that an empty answer erases nothing.
 
     Parameters
     ----------
@@ -66,45 +30,122 @@ def ingest(source: Source, lake: Lake) -> IngestSummary:
         Where the tables come from.
     lake
         Where they go.
+    progress
+        Told of every batch of a live source, within a stage of the caller's; None for silence.
 
     Raises
     ------
+    IngestStoppedError
+        If a live source refuses after at least one batch: what arrived before stays in the lake, and the
+        error's ``summary`` says what that was.
     DataError
-        If a table lacks a required column, no price row satisfies the contract, or the lake holds something
-        that is not a Delta table. The lake is unchanged.
+        If a table lacks a required column, no price row of a `Source` satisfies the contract, the lake holds
+        something that is not a Delta table, or a live source refuses from the start. The lake is unchanged.
     ConfigError
-        If the source was set up in a way that cannot work. The lake is unchanged.
+        If the source was set up in a way that cannot work.
     """
-    fetched = source.fetch()
-    unknown = sorted(set(fetched.tables) - set(SOURCE_TABLES))
-    if unknown or "prices" not in fetched.tables:
-        raise ValueError(
-            f"source {source.name!r} delivered {sorted(fetched.tables)}: a source gives prices and may give "
-            f"{', '.join(SOURCE_TABLES[1:])}"
-        )
-    now = datetime.now(UTC)
-    checked: dict[str, Checked] = {}
-    for table, frame in fetched.tables.items():
-        stamped = _stamp(frame, source.name, now) if table == "prices" else frame
-        checked[table] = check(table, stamped)
-    _refuse_no_prices(source.name, checked["prices"])
-    for table in (*checked, "quarantine"):
-        lake.version(table)  # raises before anything is written if what is there is not a Delta table
+    if not isinstance(source, LiveSource):
+        return _Ledger(source.name, lake).commit(source.fetch(), must_have_prices=True).summary()
+    ledger = _Ledger(source.name, lake)
+    try:
+        for batch in source.batches(known(lake)):
+            ledger.commit(batch, must_have_prices=False)
+            if progress is not None:
+                progress.step(_told(batch))
+    except DataError as error:
+        if ledger.batches == 0:
+            raise
+        raise IngestStoppedError(str(error), ledger.summary()) from error
+    return ledger.summary()
 
-    lake.upsert("quarantine", _quarantine(checked, now))
-    summaries: dict[str, TableSummary] = {}
-    for table, result in checked.items():
-        counts = lake.upsert(table, result.valid)
-        summaries[table] = TableSummary(
-            received=fetched.tables[table].height,
-            added=counts.added,
-            updated=counts.updated,
-            unchanged=counts.unchanged,
-            collapsed=result.collapsed,
-            quarantined=result.by_rule(),
-            version=counts.version,
+
+def known(lake: Lake) -> Known:
+    """Say what the lake holds already, ticker by ticker."""
+    return Known(
+        last_price=_last(lake, "prices", "date"),
+        last_statement=_last(lake, "fundamentals", "known_at"),
+    )
+
+
+class _Ledger:
+    """Commits deliveries one after another and keeps the count of what became of their rows."""
+
+    def __init__(self, source: str, lake: Lake) -> None:
+        self.batches = 0
+        self._source, self._lake = source, lake
+        self._tables: dict[str, TableSummary] = {}
+        self._notes: dict[str, None] = {}
+        self._hazards: dict[str, None] = {}
+        self._statuses: dict[str, TickerStatus] = {}
+
+    def commit(self, delivered: SourceTables, *, must_have_prices: bool) -> _Ledger:
+        """Check a delivery, then commit its tables, the quarantine first."""
+        tables = self._expected(delivered, must_have_prices=must_have_prices)
+        now = datetime.now(UTC)
+        checked: dict[str, Checked] = {}
+        for table, frame in tables.items():
+            stamped = _stamp(frame, self._source, now) if table == "prices" else frame
+            checked[table] = check(table, stamped)
+        if must_have_prices:
+            _refuse_no_prices(self._source, checked["prices"])
+        for table in (*checked, "quarantine"):
+            self._lake.version(table)  # raises before anything is written if there is no Delta table there
+
+        if checked:
+            self._lake.upsert("quarantine", _quarantine(checked, now))
+        for table, result in checked.items():
+            counts = self._lake.upsert(table, result.valid)
+            summary = TableSummary(
+                received=tables[table].height,
+                added=counts.added,
+                updated=counts.updated,
+                unchanged=counts.unchanged,
+                collapsed=result.collapsed,
+                quarantined=result.by_rule(),
+                version=counts.version,
+            )
+            self._tables[table] = self._tables[table] + summary if table in self._tables else summary
+        self.batches += 1
+        self._notes.update(dict.fromkeys(delivered.notes))
+        self._hazards.update(dict.fromkeys(delivered.hazards))
+        self._statuses.update({status.ticker: status for status in delivered.statuses})
+        return self
+
+    def summary(self) -> IngestSummary:
+        """Return the count so far."""
+        return IngestSummary(
+            self._source,
+            dict(self._tables),
+            tuple(self._notes),
+            tuple(self._hazards),
+            tuple(self._statuses.values()),
+            self.batches,
         )
-    return IngestSummary(source.name, summaries, fetched.notes, fetched.hazards)
+
+    def _expected(self, delivered: SourceTables, *, must_have_prices: bool) -> Mapping[str, pl.DataFrame]:
+        """Refuse what no source may give; leave out a live source's empty frames, which may lack columns."""
+        unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
+        if unknown or (must_have_prices and "prices" not in delivered.tables):
+            raise ValueError(
+                f"source {self._source!r} delivered {sorted(delivered.tables)}: a source gives prices and "
+                f"may give {', '.join(SOURCE_TABLES[1:])}"
+            )
+        if must_have_prices:
+            return delivered.tables
+        return {table: frame for table, frame in delivered.tables.items() if frame.height}
+
+
+def _told(batch: SourceTables) -> str:
+    rows = ", ".join(f"{frame.height:,} {table}" for table, frame in batch.tables.items() if frame.height)
+    tickers = f" of {len(batch.statuses):,} tickers" if batch.statuses else ""
+    return (rows or "nothing new") + tickers
+
+
+def _last(lake: Lake, table: str, column: str) -> dict[str, date]:
+    if not lake.exists(table):
+        return {}
+    rows = lake.read(table, columns=["ticker", column])
+    return dict(rows.group_by("ticker").agg(pl.col(column).max()).sort("ticker").iter_rows())
 
 
 def _stamp(frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:

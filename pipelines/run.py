@@ -14,7 +14,7 @@ from pipelines.config_load import build_settings, load_config
 from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestStopped, IngestSummary, describe_ingest
+from pipelines.ingest_summary import IngestStoppedError, IngestSummary, describe_ingest
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run, open_run, start_run
@@ -94,7 +94,7 @@ def ingest_config(
         lake.version("sources")  # raises before anything is written if what is there is not a Delta table
         try:
             summary = ingest(make_source(config), lake, progress)
-        except IngestStopped as stopped:
+        except IngestStoppedError as stopped:
             _record_source(lake, stopped.summary)
             say(describe_ingest(stopped.summary))
             raise

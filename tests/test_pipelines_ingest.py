@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from datetime import date
+from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import TableSummary, ingest
+from pipelines.ingest import ingest
+from pipelines.ingest_summary import IngestStoppedError, TableSummary, describe_ingest
 from pipelines.lake import Lake
-from pipelines.sources.base import SourceTables
+from pipelines.sources.base import Known, SourceTables, TickerStatus
 from pipelines.sources.files import FilesSource
 from pipelines.sources.sample import SampleSource
 from pipelines.sources.simulated import MarketConfig, SimulatedSource
@@ -42,6 +44,31 @@ class Given:
 
     def fetch(self) -> SourceTables:
         return SourceTables(self.tables, notes=("a note",), hazards=("a hazard",))
+
+
+class Live:
+    """A live source that gives its batches one by one, noting what is stored when each is asked for."""
+
+    name = "live"
+
+    def __init__(self, lake: Lake, *batches: SourceTables | Exception) -> None:
+        self.lake, self.given = lake, batches
+        self.told: Known | None = None
+        self.stored: list[int] = []
+
+    def batches(self, known: Known) -> Iterator[SourceTables]:
+        self.told = known
+        for batch in self.given:
+            held = self.lake.read("prices").height if self.lake.exists("prices") else 0
+            self.stored.append(held)
+            if isinstance(batch, Exception):
+                raise batch
+            yield batch
+
+
+def bars(ticker: str, *closes: float, first: date = date(2024, 1, 2)) -> pl.DataFrame:
+    days = [first + timedelta(days=i) for i in range(len(closes))]
+    return pl.DataFrame({"date": days, "ticker": [ticker] * len(closes), "close": list(closes)})
 
 
 def files(folder: Path, text: str) -> FilesSource:
@@ -182,6 +209,89 @@ def test_the_simulated_market_is_stored_whole_but_for_its_bad_ticks(tmp_path: Pa
     versions = lake.versions()
     ingest(source, lake)
     assert lake.versions() == versions
+
+
+def test_a_live_source_is_committed_batch_by_batch_and_summed_up(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    source = Live(
+        lake,
+        SourceTables(
+            {"prices": bars("A", 1.0, 2.0)},
+            notes=("n",),
+            statuses=(TickerStatus("A", "ok"), TickerStatus("B", "throttled", "429")),
+        ),
+        SourceTables({"prices": bars("B", 3.0, -4.0)}, notes=("n", "m"), statuses=(TickerStatus("B", "ok"),)),
+        SourceTables({"prices": pl.DataFrame()}, statuses=(TickerStatus("C", "empty", "no data"),)),
+    )
+    summary = ingest(source, lake)
+    assert source.stored == [0, 2, 3]
+    prices = summary.tables["prices"]
+    assert (prices.received, prices.added, prices.quarantined) == (4, 3, {"close_is_positive": 1})
+    assert accounted(prices) == prices.received
+    assert prices.version == lake.version("prices") == 2
+    assert (summary.notes, summary.batches) == (("n", "m"), 3)
+    assert [(s.ticker, s.state) for s in summary.statuses] == [("A", "ok"), ("B", "ok"), ("C", "empty")]
+    told = describe_ingest(summary)
+    assert "3 asked for: 2 ok, 1 empty" in told
+    assert "empty: C (no data)" in told
+
+
+def test_a_live_source_is_told_what_the_lake_holds(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    statement = {"ticker": ["A"], "item": ["revenue"], "value": [1.0]}
+    dates = {"period_end": [date(2023, 12, 31)], "known_at": [date(2024, 2, 1)]}
+    first = SourceTables({"prices": bars("A", 1.0, 2.0), "fundamentals": pl.DataFrame(statement | dates)})
+    ingest(Live(lake, first, SourceTables({"prices": bars("B", 1.0)})), lake)
+    again = Live(lake)
+    summary = ingest(again, lake)
+    assert again.told == Known({"A": date(2024, 1, 3), "B": date(2024, 1, 2)}, {"A": date(2024, 2, 1)})
+    assert (summary.batches, dict(summary.tables)) == (0, {})
+    assert "nothing new" in describe_ingest(summary)
+
+
+def test_an_empty_answer_or_one_of_bad_rows_alone_changes_nothing_of_a_living_ticker(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    ingest(Live(lake, SourceTables({"prices": bars("A", 1.0, 2.0)})), lake)
+    before = lake.read("prices")
+    nothing = bars("A", 1.0).clear()
+    bad = bars("A", -1.0, first=date(2024, 1, 4))
+    summary = ingest(Live(lake, SourceTables({"prices": nothing}), SourceTables({"prices": bad})), lake)
+    assert summary.tables["prices"].quarantined == {"close_is_positive": 1}
+    assert lake.read("prices").equals(before)
+
+
+def test_a_live_source_may_give_statements_alone(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = pl.DataFrame({"ticker": ["A"], "item": ["revenue"], "value": [1.0]}).with_columns(
+        period_end=pl.lit(date(2023, 12, 31)), known_at=pl.lit(date(2024, 2, 1))
+    )
+    ingest(Live(lake, SourceTables({"fundamentals": frame})), lake)
+    assert lake.versions() == {"fundamentals": 1}
+
+
+def test_what_arrived_before_a_live_source_refused_stays_and_is_summed_up(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    throttled = tuple(TickerStatus(f"T{i}", "throttled", "429") for i in range(7))
+    source = Live(
+        lake,
+        SourceTables({"prices": bars("A", 1.0, 2.0)}, statuses=throttled),
+        DataError("live refuses to answer: run the same command later"),
+    )
+    with pytest.raises(IngestStoppedError, match="run the same command later") as stopped:
+        ingest(source, lake)
+    assert stopped.value.exit_code == 3
+    assert stopped.value.summary.tables["prices"].added == lake.read("prices").height == 2
+    told = describe_ingest(stopped.value.summary)
+    assert "throttled: T0 (429), T1 (429)" in told
+    assert "and 2 more; asked again next time" in told
+
+
+def test_a_live_source_that_refuses_from_the_start_leaves_the_lake_unchanged(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    with pytest.raises(DataError, match="no answer") as refused:
+        ingest(Live(lake, DataError("no answer: retry later")), lake)
+    assert not isinstance(refused.value, IngestStoppedError)
+    assert lake.versions() == {}
 
 
 @pytest.mark.skipif(

@@ -1,0 +1,124 @@
+"""What an ingest did: counts per table and rule, the state of every ticker asked for, and how it is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pipelines.errors import DataError
+from pipelines.sources.base import TickerStatus
+
+_STATES: Final = ("ok", "unchanged", "empty", "throttled", "failed")
+_NAMED_STATES: Final = ("throttled", "failed", "empty")
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """What became of one table's rows.
+
+    ``received == added + updated + unchanged + collapsed + sum(quarantined.values())``, always.
+
+    Attributes
+    ----------
+    received
+        Rows that the source delivered.
+    added, updated, unchanged
+        Rows stored for the first time, stored in place of a different one, and there already.
+    collapsed
+        Rows left out because an identical one was delivered with them.
+    quarantined
+        Rule -> rows kept out for breaking it, most frequent first; each row counts under the first it broke.
+    version
+        The lake table's version afterwards, None if it holds nothing.
+    """
+
+    received: int
+    added: int
+    updated: int
+    unchanged: int
+    collapsed: int
+    quarantined: Mapping[str, int]
+    version: int | None
+
+    def __add__(self, later: TableSummary) -> TableSummary:
+        """Sum the counts of two batches of the same table, the later one's version standing."""
+        return TableSummary(
+            received=self.received + later.received,
+            added=self.added + later.added,
+            updated=self.updated + later.updated,
+            unchanged=self.unchanged + later.unchanged,
+            collapsed=self.collapsed + later.collapsed,
+            quarantined=_sum(self.quarantined, later.quarantined),
+            version=later.version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSummary:
+    """What an ingest did, per table, with the source's notes, hazards and the last status of every ticker.
+
+    ``batches`` is how many deliveries were committed: 0 if a live source had nothing to say.
+    """
+
+    source: str
+    tables: Mapping[str, TableSummary]
+    notes: tuple[str, ...] = field(default=())
+    hazards: tuple[str, ...] = field(default=())
+    statuses: tuple[TickerStatus, ...] = field(default=())
+    batches: int = 1
+
+
+class IngestStoppedError(DataError):
+    """A live source refused to go on. What it had delivered is in the lake, and ``summary`` says what."""
+
+    def __init__(self, message: str, summary: IngestSummary) -> None:
+        super().__init__(message)
+        self.summary = summary
+
+
+def describe_ingest(summary: IngestSummary) -> str:
+    """Say in a few lines what an ingest did."""
+    lines = [f"source {summary.source}"]
+    for table, counts in summary.tables.items():
+        lines.append(
+            f"  {table:<13}{counts.received:>10,} received  {counts.added:>10,} added  "
+            f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  version {counts.version}"
+        )
+        lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
+        if counts.collapsed:
+            lines.append(f"    {counts.collapsed:,} exact duplicates collapsed")
+    if not summary.tables:
+        lines.append("  nothing new")
+    lines += _describe_statuses(summary.statuses)
+    lines += [f"  note: {note}" for note in summary.notes]
+    lines += [f"  hazard: {hazard}" for hazard in summary.hazards]
+    return "\n".join(lines)
+
+
+def _describe_statuses(statuses: tuple[TickerStatus, ...]) -> list[str]:
+    """Count the tickers by state, and name the first of those that a user may want to look into."""
+    if not statuses:
+        return []
+    by_state: dict[str, list[TickerStatus]] = {}
+    for status in statuses:
+        by_state.setdefault(status.state, []).append(status)
+    counts = ", ".join(f"{len(by_state[state]):,} {state}" for state in _STATES if state in by_state)
+    lines = [f"  tickers      {len(statuses):>10,} asked for: {counts}"]
+    for state in _NAMED_STATES:
+        found = by_state.get(state, [])
+        if not found:
+            continue
+        names = ", ".join(f"{s.ticker} ({s.detail})" if s.detail else s.ticker for s in found[:_NAMED])
+        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+        again = "" if state == "empty" else "; asked again next time"
+        lines.append(f"    {state}: {names}{more}{again}")
+    return lines
+
+
+def _sum(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    """Add counts by rule, most frequent first."""
+    total = Counter(first) + Counter(second)
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
