@@ -7,28 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from typing import Concatenate, ParamSpec
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from features.arrays import FloatArray
 from features.panel import Panel
-from features.rolling import carry, lag, sessions_since_first
+from features.rolling import carry, lag, last_known_index
 
-_remembered: WeakKeyDictionary[Panel, dict[str, FloatArray]] = WeakKeyDictionary()
+HALT = 20
+"""Sessions without a price over which a close is carried; a longer silence is taken as an ending
+(`features.endings`), and a firm that trades again starts anew. It bounds how far back a feature can reach."""
+
+Settings = ParamSpec("Settings")
+_remembered: WeakKeyDictionary[Panel, dict[tuple[object, ...], FloatArray]] = WeakKeyDictionary()
 
 
-def _once_a_panel(compute: Callable[[Panel], FloatArray]) -> Callable[[Panel], FloatArray]:
-    """Remember a series with its panel; panels are immutable, so the series cannot go stale."""
+def once_a_panel(
+    compute: Callable[Concatenate[Panel, Settings], FloatArray],
+) -> Callable[Concatenate[Panel, Settings], FloatArray]:
+    """Remember a series with its panel and settings; panels are immutable, so it cannot go stale."""
 
     @wraps(compute)
-    def remembered(panel: Panel) -> FloatArray:
+    def remembered(panel: Panel, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
         series = _remembered.setdefault(panel, {})
-        if compute.__name__ not in series:
-            array = compute(panel)
+        key = (compute.__module__, compute.__qualname__, *args, *sorted(kwargs.items()))
+        if key not in series:
+            array = compute(panel, *args, **kwargs)
             array.setflags(write=False)
-            series[compute.__name__] = array
-        return series[compute.__name__]
+            series[key] = array
+        return series[key]
 
     return remembered
 
@@ -48,31 +57,39 @@ def column(panel: Panel, name: str) -> FloatArray:
     return array
 
 
-@_once_a_panel
+@once_a_panel
 def carried_close(panel: Panel) -> FloatArray:
-    """Give the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade."""
-    return carry(panel.close_TN)
+    """Give the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade.
+
+    NaN where ``t - s`` exceeds `HALT`, so that row t depends on rows t-HALT..t alone.
+    """
+    return np.where(sessions_quiet(panel) <= HALT, carry(panel.close_TN), np.nan)
 
 
-@_once_a_panel
-def sessions_listed(panel: Panel) -> FloatArray:
-    """Count the sessions since a firm's first price: 0 on it, -1 before."""
-    return sessions_since_first(panel.close_TN).astype(np.float64)
+@once_a_panel
+def sessions_quiet(panel: Panel) -> FloatArray:
+    """Count the sessions since a firm's last price: 0 on a trade, infinite before the first."""
+    seen_TN = last_known_index(~np.isnan(panel.close_TN))
+    age_TN = np.arange(len(seen_TN))[:, None] - seen_TN
+    return np.where(seen_TN >= 0, age_TN, np.inf)
 
 
-@_once_a_panel
+@once_a_panel
 def daily_return(panel: Panel) -> FloatArray:
-    """Compute ``close[t] / carried_close[t-1] - 1``; NaN without a trade (a halt's return is its end's)."""
+    """Compute ``close[t] / carried_close[t-1] - 1``; NaN without a trade (a halt's return is its end's).
+
+    NaN after a silence longer than `HALT` as well: that is not the return of a day.
+    """
     return panel.close_TN / lag(carried_close(panel), 1) - 1.0
 
 
-@_once_a_panel
+@once_a_panel
 def market_return(panel: Panel) -> FloatArray:
     """Compute the equal-weight mean of the day's returns over the firms that traded, shape (T, 1)."""
     return row_mean(daily_return(panel))
 
 
-@_once_a_panel
+@once_a_panel
 def dollar_volume(panel: Panel) -> FloatArray:
     """Compute raw close times shares traded."""
     return panel.raw_close_TN * column(panel, "volume")

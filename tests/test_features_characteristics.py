@@ -29,6 +29,7 @@ from features.panel import Panel, build_panel
 from features.universe import UniverseRule, universe
 
 T, N = 330, 9
+HALT = 20  # a close is carried over so many sessions without one
 DAYS = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(T)]
 TICKERS = [f"F{i}" for i in range(N)]
 ITEMS = ("shares_outstanding", "book_equity", "total_assets", "gross_profit", "net_income")
@@ -119,13 +120,9 @@ class Firm:
     items: dict[str, FloatArray]
 
     def last(self, t: int) -> float:
-        """Last adjusted close at or before t."""
-        known = [c for c in self.close[: max(t + 1, 0)] if not math.isnan(c)]
+        """Last adjusted close at or before t, at most 20 sessions old."""
+        known = [c for c in self.close[max(t - HALT, 0) : max(t + 1, 0)] if not math.isnan(c)]
         return known[-1] if known else nan
-
-    def age(self, t: int) -> int:
-        known = np.flatnonzero(~np.isnan(self.close[: t + 1]))
-        return t - int(known[0]) if len(known) else -1
 
 
 def follow(tables: Tables, ticker: str) -> Firm:
@@ -133,7 +130,7 @@ def follow(tables: Tables, ticker: str) -> Firm:
     rows = {row["date"]: row for row in tables["prices"].filter(pl.col("ticker") == ticker).to_dicts()}
     names = ("close", "open", "high", "low", "raw", "volume", "r")
     series = {name: np.full(T, nan) for name in names}
-    shares, cash, before = 1.0, 0.0, nan
+    shares, cash, before, since = 1.0, 0.0, nan, 0
     splits = []
     for t, day in enumerate(DAYS):
         row = rows.get(day, {"close": None, "split_ratio": 1.0, "dividend": 0.0})
@@ -146,8 +143,8 @@ def follow(tables: Tables, ticker: str) -> Firm:
         series["raw"][t], series["volume"][t] = row["close"], row["volume"]
         for name in ("close", "open", "high", "low"):
             series[name][t] = nan if row[name] is None else shares * row[name]
-        series["r"][t] = series["close"][t] / before - 1
-        before = series["close"][t]
+        series["r"][t] = nan if t - since > HALT + 1 else series["close"][t] / before - 1
+        before, since = series["close"][t], t
     items = {item: np.full(T, nan) for item in ITEMS}
     for item in ITEMS:
         filed = (
@@ -332,7 +329,7 @@ def by_reference(market: Market, reference: Reference, warmup: int) -> FloatArra
     out = np.full((T, N), nan)
     for i, firm in enumerate(market.firms):
         for t in range(T):
-            if math.isnan(firm.close[t]) or firm.age(t) < warmup:
+            if math.isnan(firm.close[t]) or math.isnan(firm.last(t - warmup)):
                 continue
             try:
                 value = reference(market, firm, t)

@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 
 from features.arrays import Float32Array, FloatArray
-from features.derived import sessions_listed
+from features.derived import HALT, sessions_quiet
+from features.rolling import lag
 from features.panel import Panel
 from features.registry import Compute, compute_stacked, split_by_needs
 
@@ -84,7 +85,11 @@ def characteristic(
         def compute(panel: Panel) -> FloatArray:
             with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # no finite value: NaN below
                 value_TN = raw(panel)
-            known_TN = ~np.isnan(panel.close_TN) & (sessions_listed(panel) >= warmup) & np.isfinite(value_TN)
+            known_TN = (
+                ~np.isnan(panel.close_TN)
+                & (lag(sessions_quiet(panel), warmup) <= HALT)
+                & np.isfinite(value_TN)
+            )
             return np.where(known_TN, value_TN, np.nan)
 
         assert name not in CHARACTERISTICS, f"the characteristic {name} is registered twice"
