@@ -5,39 +5,80 @@ All are causal to the bit. Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from threading import Lock
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from features.arrays import FloatArray
+from features.arrays import FloatArray, IntArray
 from features.panel import Panel
 from features.rolling import carry, lag, last_known_index
+from features.tiles import cut, in_order, tiles, whole
 
 HALT = 20
 """Sessions without a price over which a close is carried; a longer silence is taken as an ending
 (`features.endings`), and a firm that trades again starts anew. It bounds how far back a feature can reach."""
 
 Settings = ParamSpec("Settings")
-_remembered: WeakKeyDictionary[Panel, dict[tuple[object, ...], FloatArray]] = WeakKeyDictionary()
+Value = TypeVar("Value")
+
+
+class _Cell:
+    """A remembered value, or the place where it will be."""
+
+    __slots__ = ("lock", "value")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.value: Any = None
+
+
+_remembered: WeakKeyDictionary[Panel, dict[Hashable, _Cell]] = WeakKeyDictionary()
+_registering = Lock()
+
+
+def remember(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
+    """Compute something once a panel; panels are immutable, so it cannot go stale.
+
+    Parameters
+    ----------
+    panel : Panel
+        What it belongs to, and lives as long as.
+    key : hashable
+        Its name among the panel's.
+    compute : callable
+        Gives it. Of several threads that ask, one computes and the others wait.
+
+    Returns
+    -------
+    object
+        What ``compute`` gave the first time.
+    """
+    with _registering:
+        cell = _remembered.setdefault(panel, {}).setdefault(key, _Cell())
+    with cell.lock:
+        if cell.value is None:
+            cell.value = compute()
+        value: Value = cell.value
+    return value
 
 
 def once_a_panel(
     compute: Callable[Concatenate[Panel, Settings], FloatArray],
 ) -> Callable[Concatenate[Panel, Settings], FloatArray]:
-    """Remember a series with its panel and settings; panels are immutable, so it cannot go stale."""
+    """Remember a series with its panel and settings."""
 
     @wraps(compute)
-    def remembered(panel: Panel, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
-        series = _remembered.setdefault(panel, {})
-        key = (compute.__module__, compute.__qualname__, *args, *sorted(kwargs.items()))
-        if key not in series:
+    def remembered(panel: Panel, /, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
+        def frozen() -> FloatArray:
             array = compute(panel, *args, **kwargs)
             array.setflags(write=False)
-            series[key] = array
-        return series[key]
+            return array
+
+        return remember(panel, (compute, args, *sorted(kwargs.items())), frozen)
 
     return remembered
 
@@ -83,10 +124,9 @@ def daily_return(panel: Panel) -> FloatArray:
     return panel.close_TN / lag(carried_close(panel), 1) - 1.0
 
 
-@once_a_panel
 def market_return(panel: Panel) -> FloatArray:
-    """Compute the equal-weight mean of the day's returns over the firms that traded, shape (T, 1)."""
-    return row_mean(daily_return(panel))
+    """Compute the equal-weight mean of the day's returns over all firms that traded, shape (T, 1)."""
+    return market_mean(panel, daily_return)
 
 
 @once_a_panel
@@ -104,28 +144,89 @@ def row_mean(x_TN: FloatArray) -> FloatArray:
     return mean_T1
 
 
-def group_mean(panel: Panel, x_TN: FloatArray) -> FloatArray:
-    """Average x over the firms of each firm's group as of t.
+def market_mean(
+    panel: Panel,
+    series: Callable[Concatenate[Panel, Settings], FloatArray],
+    *args: Settings.args,
+    **kwargs: Settings.kwargs,
+) -> FloatArray:
+    """Average a series over all firms of a session with a known value, whatever tile of them is given.
 
     Parameters
     ----------
     panel : Panel
-        Gives the groups.
-    x_TN : ndarray of shape (T, N)
-        What is known at t.
+        The data, or a tile of them (`features.tiles`).
+    series : callable
+        Panel and settings -> (T, N), each firm by itself; a module's own function, since what it gives is
+        remembered under its identity.
+    *args, **kwargs
+        The settings.
+
+    Returns
+    -------
+    ndarray of shape (T, 1)
+        The mean; NaN on a session without a value.
+    """
+    total_T1, count_T1 = _sums(panel, False, series, *args, **kwargs)
+    mean_T1: FloatArray = np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
+    return mean_T1
+
+
+def group_mean(
+    panel: Panel,
+    series: Callable[Concatenate[Panel, Settings], FloatArray],
+    *args: Settings.args,
+    **kwargs: Settings.kwargs,
+) -> FloatArray:
+    """Average a series over the firms of each firm's group as of t.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data, or a tile of them (`features.tiles`); gives the groups.
+    series, *args, **kwargs
+        As in `market_mean`.
 
     Returns
     -------
     ndarray of shape (T, N)
-        The mean over the group's firms with a known x, the firm itself included; NaN where the group is
+        The mean over the group's firms with a known value, the firm itself included; NaN where the group is
         unknown or has fewer than two such firms (a firm is no peer of itself).
     """
-    n_groups = max(len(panel.groups_S), 1)
-    use_TN = ~np.isnan(x_TN) & (panel.group_TN >= 0)
-    cell_TN = np.arange(len(x_TN))[:, None] * n_groups + np.maximum(panel.group_TN, 0)
-    size = len(x_TN) * n_groups
-    total = np.bincount(cell_TN[use_TN], weights=x_TN[use_TN], minlength=size)  # adds in row order: causal
-    count = np.bincount(cell_TN[use_TN], minlength=size)
-    mean = np.where(count >= 2, total / np.maximum(count, 1), np.nan)
-    out_TN: FloatArray = np.where(panel.group_TN >= 0, mean[cell_TN], np.nan)
-    return out_TN
+    total_TS, count_TS = _sums(panel, True, series, *args, **kwargs)
+    mean_TS = np.where(count_TS >= 2, total_TS / np.maximum(count_TS, 1), np.nan)
+    mean_TN: FloatArray = np.take_along_axis(mean_TS, np.maximum(panel.group_TN, 0).astype(np.int64), axis=1)
+    mean_TN[panel.group_TN < 0] = np.nan
+    return mean_TN
+
+
+def _sums(
+    panel: Panel,
+    by_group: bool,
+    series: Callable[Concatenate[Panel, Settings], FloatArray],
+    *args: Settings.args,
+    **kwargs: Settings.kwargs,
+) -> tuple[FloatArray, IntArray]:
+    """Sum and count a series by session and group over all firms behind a tile.
+
+    Firms are added one after the other in their order, so that those without a value leave no trace.
+    """
+    everyone = whole(panel)
+
+    def compute() -> tuple[FloatArray, IntArray]:
+        from features.kernels import add_by_group
+
+        n_groups = max(len(everyone.groups_S), 1) if by_group else 1
+        total_TS = np.zeros((everyone.n_sessions, n_groups))
+        count_TS = np.zeros((everyone.n_sessions, n_groups), dtype=np.int64)
+
+        def values(firms: slice) -> tuple[FloatArray, IntArray]:
+            tile = cut(everyone, firms)
+            group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
+            return series(tile, *args, **kwargs), group_Tn
+
+        for x_Tn, group_Tn in in_order(values, tiles(everyone.n_sessions, everyone.n_firms)):
+            add_by_group(x_Tn, group_Tn, total_TS, count_TS)
+        return total_TS, count_TS
+
+    return remember(everyone, (series, args, *sorted(kwargs.items()), by_group), compute)

@@ -5,11 +5,9 @@ Shape suffixes: T sessions, N firms. Adjusted prices; ``C`` is the close carried
 
 from __future__ import annotations
 
-import numpy as np
-
 from features.arrays import FloatArray
 from features.characteristics.registry import characteristic
-from features.characteristics.reversal import trailing_return
+from features.characteristics.reversal import traded_return, trailing_return
 from features.derived import group_mean
 from features.panel import Panel
 from features.registry import Compute
@@ -23,11 +21,7 @@ def _trailing(window: int, skip: int) -> Compute:
 
 
 def _group_return(window: int) -> Compute:
-    def compute(panel: Panel) -> FloatArray:
-        traded_TN = ~np.isnan(panel.close_TN)
-        return group_mean(panel, np.where(traded_TN, trailing_return(panel, window), np.nan))
-
-    return compute
+    return lambda panel: group_mean(panel, traded_return, window)
 
 
 for _window, _skip in ((63, 0), (126, 0), (252, 21)):

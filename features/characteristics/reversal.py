@@ -40,6 +40,11 @@ def trailing_return(panel: Panel, window: int, skip: int = 0) -> FloatArray:
     return lag(close_TN, skip) / lag(close_TN, window) - 1.0
 
 
+def traded_return(panel: Panel, window: int) -> FloatArray:
+    """Compute `trailing_return` of the firms that traded at t; NaN for the others."""
+    return np.where(np.isnan(panel.close_TN), np.nan, trailing_return(panel, window))
+
+
 def _trailing(window: int) -> Compute:
     return lambda panel: trailing_return(panel, window)
 
@@ -56,12 +61,7 @@ def _average_distance(window: int) -> Compute:
 
 
 def _group_relative(window: int) -> Compute:
-    def compute(panel: Panel) -> FloatArray:
-        traded_TN = ~np.isnan(panel.close_TN)
-        return_TN = np.where(traded_TN, trailing_return(panel, window), np.nan)
-        return return_TN - group_mean(panel, return_TN)
-
-    return compute
+    return lambda panel: traded_return(panel, window) - group_mean(panel, traded_return, window)
 
 
 for _window in RETURN_WINDOWS:
