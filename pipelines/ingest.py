@@ -61,9 +61,14 @@ def ingest(source: Source | LiveSource, lake: Lake, progress: Progress | None = 
 
 def known(lake: Lake) -> Known:
     """Say what the lake holds already, ticker by ticker."""
+    spans = _spans(lake)
     return Known(
-        last_price=_last(lake, "prices", "date"),
+        first_price={ticker: first for ticker, first, _, _ in spans},
+        last_price={ticker: last for ticker, _, last, _ in spans},
+        last_close={ticker: close for ticker, _, _, close in spans},
         last_statement=_last(lake, "fundamentals", "known_at"),
+        securities=_rows(lake, "securities", pl.col("valid_to").is_null()),
+        assumed=_rows(lake, "fundamentals", pl.col("assumed")),
     )
 
 
@@ -139,6 +144,23 @@ def _told(batch: SourceTables) -> str:
     rows = ", ".join(f"{frame.height:,} {table}" for table, frame in batch.tables.items() if frame.height)
     tickers = f" of {len(batch.statuses):,} tickers" if batch.statuses else ""
     return (rows or "nothing new") + tickers
+
+
+def _spans(lake: Lake) -> list[tuple[str, date, date, float]]:
+    """Ticker, first and last date with a price, and the close on the last one."""
+    if not lake.exists("prices"):
+        return []
+    rows = lake.read("prices", columns=["ticker", "date", "close"])
+    by_ticker = rows.group_by("ticker").agg(
+        pl.col("date").min().alias("first"),
+        pl.col("date").max().alias("last"),
+        pl.col("close").sort_by("date").last(),
+    )
+    return by_ticker.sort("ticker").rows()
+
+
+def _rows(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
+    return lake.read(table, filters=filters) if lake.exists(table) else None
 
 
 def _last(lake: Lake, table: str, column: str) -> dict[str, date]:

@@ -244,7 +244,13 @@ def test_a_live_source_is_told_what_the_lake_holds(tmp_path: Path) -> None:
     ingest(Live(lake, first, SourceTables({"prices": bars("B", 1.0)})), lake)
     again = Live(lake)
     summary = ingest(again, lake)
-    assert again.told == Known({"A": date(2024, 1, 3), "B": date(2024, 1, 2)}, {"A": date(2024, 2, 1)})
+    one, two = date(2024, 1, 2), date(2024, 1, 3)
+    assert again.told == Known(
+        last_price={"A": two, "B": one},
+        last_statement={"A": date(2024, 2, 1)},
+        first_price={"A": one, "B": one},
+        last_close={"A": 2.0, "B": 1.0},
+    )
     assert (summary.batches, dict(summary.tables)) == (0, {})
     assert "nothing new" in describe_ingest(summary)
 

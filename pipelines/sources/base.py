@@ -33,10 +33,23 @@ class Known:
         Ticker -> date of its last stored price.
     last_statement
         Ticker -> last stored known_at of a statement.
+    first_price
+        Ticker -> date of its first stored price.
+    last_close
+        Ticker -> its stored close on the date of its last price.
+    securities
+        The stored rows of ``securities`` that hold still (no valid_to); None if there are none.
+    assumed
+        The stored rows of ``fundamentals`` whose known_at is assumed, so that a source without filing dates
+        can tell a restatement from what it gave before; None if there are none.
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
     last_statement: Mapping[str, dt.date] = field(default_factory=dict)
+    first_price: Mapping[str, dt.date] = field(default_factory=dict)
+    last_close: Mapping[str, float] = field(default_factory=dict)
+    securities: pl.DataFrame | None = field(default=None, compare=False)
+    assumed: pl.DataFrame | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
