@@ -3,7 +3,6 @@
 from features.characteristics import liquidity, market, momentum, reversal, statements, volatility
 from features.characteristics.registry import (
     CHARACTERISTICS,
-    Characteristic,
     available_characteristics,
     characteristic,
     compute_characteristics,
@@ -11,7 +10,6 @@ from features.characteristics.registry import (
 
 __all__ = [
     "CHARACTERISTICS",
-    "Characteristic",
     "available_characteristics",
     "characteristic",
     "compute_characteristics",
