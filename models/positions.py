@@ -1,6 +1,7 @@
-"""Positions of the days in a window: none, sinusoidal, learned, rotary.
+"""Positions of the days in a window: none, sinusoidal, learned, rotary, relative, alibi.
 
-Legend: W window length, D model width, d width of one head.  Position W-1 is the decision day.
+Legend: W window length, D model width, d width of one head, H heads, R = 2W - 1 distances.  Position
+W-1 is the decision day.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-POSITIONS = ("none", "sinusoidal", "learned", "rotary")
+POSITIONS = ("none", "sinusoidal", "learned", "rotary", "relative", "alibi")
 
 
 def _angles(length: int, width: int) -> Tensor:
@@ -40,3 +41,26 @@ def rotate(x_BHWd: Tensor, rotary_W2d: Tensor) -> Tensor:
     cos_Wd, sin_Wd = rotary_W2d.to(x_BHWd.dtype).unbind(1)
     even, odd = x_BHWd[..., 0::2], x_BHWd[..., 1::2]
     return torch.stack((even * cos_Wd - odd * sin_Wd, even * sin_Wd + odd * cos_Wd), dim=-1).flatten(-2)
+
+
+def alibi(length: int, heads: int) -> Tensor:
+    """Biases [H, R] of the distances -(W-1) to W-1: ``-m_h |distance|``, ``m_h = 2^(-8 h / H)``, h from 1.
+
+    Press, Smith and Lewis (2022), "Train short, test long", who look back alone; with a bidirectional
+    encoder both sides fade alike.  Their slopes for a number of heads that is no power of two are
+    interleaved; these follow the formula.
+    """
+    slope_H = torch.pow(2.0, -8.0 * torch.arange(1, heads + 1, dtype=torch.float64) / heads)
+    distance_R = torch.arange(1 - length, length, dtype=torch.float64).abs()
+    return (-slope_H[:, None] * distance_R).float()
+
+
+def bias_of_distance(bias_HR: Tensor, queries: int, keys: int) -> Tensor:
+    """Lay biases by distance out as [H, Q, K]; the queries are the last Q of the K positions.
+
+    ``out[h, i, j] = bias[h, (i + K - Q) - j + W - 1]``.  Shaw, Uszkoreit and Vaswani (2018) and Raffel et al.
+    (2020) learn one number a distance.
+    """
+    at_Q = torch.arange(keys - queries, keys, device=bias_HR.device)
+    at_K = torch.arange(keys, device=bias_HR.device)
+    return bias_HR[:, at_Q[:, None] - at_K + (bias_HR.shape[1] - 1) // 2]

@@ -5,21 +5,29 @@ Legend: B dates, N firms, W window length, C channels, F characteristics, D mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from models.batch import AttentionMaps, Batch, Cut
-from models.encoder import DayEncoder, EncoderConfig, Pooling, Positions, day_weights, encode_present
+from models.encoder import (
+    DayEncoder,
+    EncoderConfig,
+    Kernel,
+    Pooling,
+    Positions,
+    day_weights,
+    encode_present,
+)
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape
 
 
 @dataclass(frozen=True, slots=True)
 class TemporalTransformerConfig:
-    """Options of temporal_transformer; the first seven are the day encoder's.
+    """Options of temporal_transformer; all but the last are the day encoder's.
 
     Attributes
     ----------
@@ -34,6 +42,11 @@ class TemporalTransformerConfig:
     causal: bool = False
     pooling: Pooling = "last"
     dropout: float = 0.1
+    kernel: Kernel = "softmax"
+    radius: int = 8
+    temperature: float = 1.0
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["gelu", "relu"] = "gelu"
     use_characteristics: bool = True
 
     def __post_init__(self) -> None:
@@ -41,9 +54,9 @@ class TemporalTransformerConfig:
 
     def encoder(self) -> EncoderConfig:
         """Return the day encoder's part, checked."""
-        return EncoderConfig(
-            self.width, self.heads, self.layers, self.positions, self.causal, self.pooling, self.dropout
-        )
+        own = asdict(self)
+        del own["use_characteristics"]
+        return EncoderConfig(**own)
 
 
 class TemporalTransformer(Forecaster):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from models.attention import Block, MultiHeadAttention, attention, attention_weights, causal_keep
-from models.positions import rotary, rotate, sinusoidal
+from models.attention import attention, attention_weights
+from models.block import Block, BlockConfig, MultiHeadAttention, Sight
+from models.positions import alibi, bias_of_distance, rotary, rotate, sinusoidal
 
 B, W, D, H = 3, 7, 16, 4
 PRECISIONS = [(torch.float32, 1e-6), (torch.float64, 1e-12)]
@@ -51,41 +53,49 @@ def copy_block(ours: Block, theirs: nn.TransformerEncoderLayer) -> None:
         mine.load_state_dict(other.state_dict())
 
 
-def masks() -> dict[str, Tensor | None]:
+def masks() -> dict[str, Sight]:
     padding = torch.ones(B, W, dtype=torch.bool)
     padding[0, 4:] = False
     padding[2, 1] = False
-    return {"none": None, "padding": padding, "causal": causal_keep(W, torch.device("cpu"))}
+    return {
+        "none": Sight(),
+        "padding": Sight(keys_BK=padding),
+        "causal": Sight(causal=True),
+        "both": Sight(keys_BK=padding, causal=True),
+    }
 
 
-def their_masks(name: str, keep: Tensor | None) -> dict[str, Tensor | None]:
-    if keep is None:
-        return {}
-    return {"key_padding_mask": ~keep} if name == "padding" else {"attn_mask": ~keep}
+def their_masks(sight: Sight, attn_mask: str, padding: str) -> dict[str, Tensor]:
+    out = {}
+    if sight.causal:
+        out[attn_mask] = torch.ones(W, W, dtype=torch.bool).triu(1)
+    if sight.keys_BK is not None:
+        out[padding] = ~sight.keys_BK
+    return out
 
 
-def ours_of(name: str, keep: Tensor | None) -> Tensor | None:
-    return keep[:, None, None, :] if name == "padding" and keep is not None else keep
-
-
-@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("path", ["fused", "explicit"])
 def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: float, mask: str) -> None:
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(D, H, batch_first=True, dtype=dtype)
-    ours = MultiHeadAttention(D, H).to(dtype)
+    ours = MultiHeadAttention(BlockConfig(D, H)).to(dtype)
     copy_attention(ours, theirs)
     x = torch.randn(B, W, D, dtype=dtype)
     ours_x, theirs_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    keep = masks()[mask]
+    sight = masks()[mask]
     want, want_weights = theirs(
-        theirs_x, theirs_x, theirs_x, average_attn_weights=False, **their_masks(mask, keep)
+        theirs_x,
+        theirs_x,
+        theirs_x,
+        average_attn_weights=False,
+        **their_masks(sight, "attn_mask", "key_padding_mask"),
     )
     if path == "fused":
-        got = ours(ours_x, ours_x, keep=ours_of(mask, keep))
+        got = ours(ours_x, ours_x, sight)
     else:
-        got, weights = ours.explicit(ours_x, ours_x, keep=ours_of(mask, keep))
+        got, weights = ours.explicit(ours_x, ours_x, sight)
         torch.testing.assert_close(weights, want_weights, rtol=0, atol=tolerance)
     torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
     direction = torch.randn_like(want)
@@ -105,28 +115,36 @@ def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: fl
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("mask", ["none", "padding", "causal"])
+@pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
-def test_block_equals_transformer_encoder_layer(dtype: torch.dtype, tolerance: float, mask: str) -> None:
+@pytest.mark.parametrize(("norm", "activation"), [("pre", "gelu"), ("post", "relu"), ("post", "gelu")])
+def test_block_equals_transformer_encoder_layer(
+    norm: Literal["pre", "post"],
+    activation: Literal["gelu", "relu"],
+    dtype: torch.dtype,
+    tolerance: float,
+    mask: str,
+) -> None:
     torch.manual_seed(1)
     theirs = nn.TransformerEncoderLayer(
-        D, H, 4 * D, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, dtype=dtype
+        D,
+        H,
+        4 * D,
+        dropout=0.0,
+        activation=activation,
+        batch_first=True,
+        norm_first=norm == "pre",
+        dtype=dtype,
     )
-    ours = Block(D, H).to(dtype)
+    ours = Block(BlockConfig(D, H, norm=norm, activation=activation)).to(dtype)
     copy_block(ours, theirs)
     x = torch.randn(B, W, D, dtype=dtype)
     ours_x, theirs_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    keep = masks()[mask]
-    arguments = (
-        {"src_key_padding_mask": ~keep}
-        if mask == "padding" and keep is not None
-        else ({} if keep is None else {"src_mask": ~keep})
-    )
-    want, got = theirs(theirs_x, **arguments), ours(ours_x, keep=ours_of(mask, keep))
+    sight = masks()[mask]
+    want = theirs(theirs_x, **their_masks(sight, "src_mask", "src_key_padding_mask"))
+    got = ours(ours_x, sight)
     torch.testing.assert_close(got, want, rtol=tolerance, atol=2 * tolerance)
-    torch.testing.assert_close(
-        ours.explicit(x, keep=ours_of(mask, keep))[0], want.detach(), rtol=tolerance, atol=2 * tolerance
-    )
+    torch.testing.assert_close(ours.explicit(x, sight)[0], want.detach(), rtol=tolerance, atol=2 * tolerance)
     direction = torch.randn_like(want)
     (want * direction).mean().backward()
     (got * direction).mean().backward()
@@ -135,6 +153,169 @@ def test_block_equals_transformer_encoder_layer(dtype: torch.dtype, tolerance: f
     torch.testing.assert_close(
         ours.forward_in.weight.grad, theirs.linear1.weight.grad, rtol=tolerance, atol=tolerance
     )
+
+
+KERNELS_AND_POSITIONS = [
+    *[("softmax", position) for position in ("none", "rotary", "relative", "alibi")],
+    *[("local", position) for position in ("none", "rotary", "relative", "alibi")],
+    ("linear", "none"),
+]
+
+
+def sight_of(position: str, length: int, dtype: torch.dtype, **masks: Any) -> Sight:  # noqa: ANN401 (as given)
+    generator = torch.Generator().manual_seed(9)
+    biases = {
+        "relative": torch.randn(H, 2 * length - 1, generator=generator).to(dtype),
+        "alibi": alibi(length, H).to(dtype),
+    }
+    table = rotary(length, D // H) if position == "rotary" else None
+    return Sight(rotary_W2d=table, bias_HR=biases.get(position), **masks)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("length", [1, 5, 64, 67, 150])
+@pytest.mark.parametrize(("kernel", "position"), KERNELS_AND_POSITIONS)
+def test_fast_path_equals_the_quadratic_form(
+    kernel: Any,  # noqa: ANN401 (a literal)
+    position: str,
+    length: int,
+    padded: bool,
+    causal: bool,
+) -> None:
+    torch.manual_seed(2)
+    layer = MultiHeadAttention(BlockConfig(D, H, kernel=kernel, radius=4, temperature=1.0)).double()
+    keys = torch.rand(2, length) < 0.8 if padded else None
+    if keys is not None and length > 30:
+        keys[1, 5:25] = False  # a hole that is wider than the band
+    sight = sight_of(position, length, torch.float64, keys_BK=keys, causal=causal)
+    x = torch.randn(2, length, D, dtype=torch.float64)
+    fast_x, slow_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+    fast = layer(fast_x, fast_x, sight)
+    slow, weights = layer.explicit(slow_x, slow_x, sight)
+    torch.testing.assert_close(fast, slow, rtol=1e-11, atol=1e-12)
+    seen = weights.sum(dim=-1)
+    torch.testing.assert_close(seen[seen > 0], torch.ones_like(seen[seen > 0]), rtol=0, atol=1e-12)
+    direction = torch.randn_like(x)
+    gradients = []
+    for out, leaf in ((fast, fast_x), (slow, slow_x)):
+        layer.zero_grad()
+        (out * direction).sum().backward()
+        assert leaf.grad is not None
+        gradients.append((leaf.grad, layer.key.weight.grad.clone()))
+    for mine, other in zip(*gradients, strict=True):
+        assert mine.isfinite().all()
+        torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-11)
+    alone = layer(x[:, -1:], x, sight)  # the last query by itself takes another way
+    torch.testing.assert_close(alone, fast[:, -1:], rtol=1e-11, atol=1e-12)
+    sight = sight_of(position, length, torch.float32, keys_BK=keys, causal=causal)
+    in_float32 = layer.float()(x.float(), x.float(), sight)
+    torch.testing.assert_close(in_float32.double(), fast.detach(), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_linear_kernels_weights_by_hand(causal: bool) -> None:
+    torch.manual_seed(3)
+    layer = MultiHeadAttention(BlockConfig(D, H, kernel="linear")).double()
+    x = torch.randn(1, W, D, dtype=torch.float64)
+    _, weights = layer.explicit(x, x, Sight(causal=causal))
+    q, k = layer.query(x)[0, :, :4], layer.key(x)[0, :, :4]  # the first head
+
+    def phi(row: Tensor) -> list[float]:
+        return [value + 1.0 if value > 0 else math.exp(value) for value in row.tolist()]
+
+    for i in range(W):
+        terms = [
+            sum(a * b for a, b in zip(phi(q[i]), phi(k[j]), strict=True)) if j <= i or not causal else 0.0
+            for j in range(W)
+        ]
+        np.testing.assert_allclose(weights[0, 0, i].detach(), np.array(terms) / sum(terms), rtol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_local_kernel_sees_its_band_alone(causal: bool) -> None:
+    layer = MultiHeadAttention(BlockConfig(D, H, kernel="local", radius=2))
+    _, weights = layer.explicit(torch.randn(1, W, D), torch.randn(1, W, D), Sight(causal=causal))
+    for i, j in np.ndindex(W, W):
+        inside = abs(i - j) <= 2 and (j <= i or not causal)
+        assert (weights[0, :, i, j] > 0).all() == inside
+
+
+@pytest.mark.parametrize(("kernel", "position"), KERNELS_AND_POSITIONS)
+def test_causal_answers_do_not_change_to_the_bit_with_what_comes_later(
+    kernel: Any,  # noqa: ANN401 (a literal)
+    position: str,
+) -> None:
+    torch.manual_seed(4)
+    length, known = 90, 70
+    block = Block(BlockConfig(D, H, kernel=kernel, radius=4))
+    sight = sight_of(position, length, torch.float32, causal=True)
+    x = torch.randn(2, length, D)
+    noisy = x.clone()
+    noisy[:, known:] = 100.0 * torch.randn(2, length - known, D)
+    before, after = block(x, sight), block(noisy, sight)
+    assert torch.equal(before[:, :known], after[:, :known])
+    assert not torch.equal(before[:, known:], after[:, known:])
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "local"])
+@pytest.mark.parametrize("position", ["rotary", "relative", "alibi"])
+def test_positions_by_distance_do_not_notice_a_shift(
+    position: str,
+    kernel: Any,  # noqa: ANN401 (a literal)
+) -> None:
+    torch.manual_seed(5)
+    layer = MultiHeadAttention(BlockConfig(D, H, kernel=kernel, radius=3)).double()
+    content, shift, length = torch.randn(1, 6, D, dtype=torch.float64), 5, 16
+    answers = []
+    for start in (1, 1 + shift):
+        x = torch.randn(1, length, D, dtype=torch.float64)
+        x[:, start : start + 6] = content
+        there = torch.zeros(1, length, dtype=torch.bool)
+        there[:, start : start + 6] = True
+        sight = sight_of(position, length, torch.float64, keys_BK=there)
+        answers.append(layer(x, x, sight)[:, start : start + 6])
+    torch.testing.assert_close(answers[0], answers[1], rtol=0, atol=1e-6)
+    order = torch.tensor([2, 0, 4, 1, 5, 3])
+    x[:, 1 + shift : 7 + shift] = content[:, order]
+    moved = layer(x, x, sight)[:, 1 + shift : 7 + shift][:, order.argsort()]
+    assert (moved - answers[0]).abs().max() > 1e-3, "without any position, an order would not matter"
+
+
+def test_alibi_fades_with_distance_at_each_heads_own_rate() -> None:
+    bias = bias_of_distance(alibi(5, 4), 5, 5)
+    want = [[-(2.0 ** (-2 * (h + 1))) * abs(i - j) for j in range(5) for i in range(5)] for h in range(4)]
+    np.testing.assert_allclose(bias.transpose(1, 2).reshape(4, 25).numpy(), want, rtol=1e-6)
+    torch.testing.assert_close(bias_of_distance(alibi(5, 4), 2, 5), bias[:, -2:])
+
+
+def test_temperature_sharpens_and_flattens() -> None:
+    torch.manual_seed(6)
+    x = torch.randn(1, W, D)
+    layers = [MultiHeadAttention(BlockConfig(D, H, temperature=t)) for t in (0.1, 1.0, 10.0)]
+    for other in layers[1:]:
+        other.load_state_dict(layers[0].state_dict())
+    entropy = [
+        -(w * w.clamp(min=1e-30).log()).sum(-1).mean().item() for w in (m.explicit(x, x)[1] for m in layers)
+    ]
+    assert entropy[0] < entropy[1] < entropy[2] <= math.log(W)
+    doubled = torch.softmax(layers[1].explicit(x, x)[1].log() * 10.0, dim=-1)
+    torch.testing.assert_close(layers[0].explicit(x, x)[1], doubled, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kernel": "quadratic"}, "choose one of softmax, local, linear"),
+        ({"radius": 0}, "at least 1 neighbour"),
+        ({"temperature": 0.0}, "must be positive"),
+        ({"kernel": "linear", "temperature": 2.0}, "has no logits"),
+        ({"norm": "both"}, "choose one of pre, post"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        BlockConfig(D, H, **options)
 
 
 def test_core_equals_a_float64_loop_with_mask_and_bias() -> None:
@@ -177,16 +358,16 @@ def test_a_query_without_keys_answers_zero_with_finite_gradients(with_bias: bool
 @pytest.mark.parametrize("rotated", [False, True])
 def test_last_query_alone_equals_the_last_of_all(rotated: bool) -> None:
     torch.manual_seed(4)
-    block = Block(D, H).double()
+    block = Block(BlockConfig(D, H)).double()
     x = torch.randn(B, W, D, dtype=torch.float64)
-    table = rotary(W, D // H) if rotated else None
-    want = block(x, rotary_W2d=table)[:, -1:]
-    torch.testing.assert_close(block(x, rotary_W2d=table, queries=1), want, rtol=0, atol=1e-12)
+    sight = Sight(rotary_W2d=rotary(W, D // H) if rotated else None)
+    want = block(x, sight)[:, -1:]
+    torch.testing.assert_close(block(x, sight, queries=1), want, rtol=0, atol=1e-12)
 
 
 def test_dropout_drops_in_training_alone() -> None:
     torch.manual_seed(5)
-    block = Block(D, H, dropout=0.5)
+    block = Block(BlockConfig(D, H, dropout=0.5))
     x = torch.randn(B, W, D)
     assert not torch.equal(block(x), block(x))
     block.eval()

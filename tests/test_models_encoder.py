@@ -1,0 +1,85 @@
+"""The day encoder under every kernel, position and pooling: removed days, order, and what the weights say."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from models.encoder import DayEncoder, EncoderConfig
+from models.kernels import KERNELS
+from models.positions import POSITIONS
+
+M, W, C, D = 6, 12, 3, 8
+POOLINGS = ("last", "cls", "mean", "attention")
+
+
+def possible(kernel: str, position: str, pooling: str) -> bool:
+    return not (
+        (kernel == "linear" and position in ("rotary", "relative", "alibi"))
+        or (kernel == "local" and pooling == "cls")
+    )
+
+
+COMBINATIONS = [c for c in itertools.product(KERNELS, POSITIONS, POOLINGS) if possible(*c)]
+
+
+def encoder_of(kernel: Any, position: Any, pooling: Any, **options: Any) -> DayEncoder:  # noqa: ANN401 (literals)
+    torch.manual_seed(0)
+    config = EncoderConfig(
+        D, 2, 2, kernel=kernel, positions=position, pooling=pooling, radius=4, **{"dropout": 0.0, **options}
+    )
+    encoder = DayEncoder(config, C, W).double().eval()
+    with torch.no_grad():
+        for parameter in encoder.parameters():  # what starts at zero must be seen as well
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return encoder
+
+
+@pytest.mark.parametrize(("kernel", "position", "pooling"), COMBINATIONS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_removed_day_leaves_no_trace(kernel: str, position: str, pooling: str, causal: bool) -> None:
+    encoder = encoder_of(kernel, position, pooling, causal=causal)
+    x = torch.randn(M, W, C, dtype=torch.float64)
+    keep = torch.rand(M, W, generator=torch.Generator().manual_seed(1)) < 0.7
+    keep[0] = False  # nothing is left of the first window
+    keep[1] = True
+    noisy = torch.where(keep[:, :, None], x, 50.0 * torch.randn_like(x))
+    embedded = encoder(x, keep)
+    assert embedded.shape == (M, D)
+    assert embedded.isfinite().all()
+    torch.testing.assert_close(encoder(noisy, keep), embedded, rtol=0, atol=1e-12)
+    torch.testing.assert_close(encoder(x, torch.ones_like(keep)), encoder(x), rtol=0, atol=1e-12)
+    assert not torch.allclose(encoder(noisy)[2:], embedded[2:])
+    weights = encoder.weights(x, keep)
+    assert weights.shape == (M, W)
+    assert (weights[~keep] == 0).all()
+    full = encoder.weights(x).sum(dim=1)
+    if pooling == "cls":  # the token itself takes a share
+        assert ((full > 0.2) & (full < 1.0)).all()
+    else:
+        torch.testing.assert_close(full, torch.ones(M, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_gradients_reach_every_parameter(pooling: str, norm: str) -> None:
+    encoder = encoder_of("softmax", "relative", pooling, norm=norm, activation="relu").train()
+    encoder(torch.randn(M, W, C, dtype=torch.float64)).square().sum().backward()
+    silent = [
+        name
+        for name, parameter in encoder.named_parameters()
+        if parameter.grad is None or parameter.grad.abs().max() == 0
+    ]
+    assert silent == []
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ValueError, match="acts on logits, and the linear kernel has none"):
+        EncoderConfig(kernel="linear", positions="alibi")
+    with pytest.raises(ValueError, match="the token would see the last days alone"):
+        EncoderConfig(kernel="local", pooling="cls")
+    with pytest.raises(ValueError, match="choose one of last, cls, mean, attention"):
+        EncoderConfig(pooling="max")  # type: ignore[arg-type]
