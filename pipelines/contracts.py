@@ -1,305 +1,36 @@
 """Data contracts: what a row of each lake table must satisfy, and how a batch is split by them.
 
 A row that breaks a contract is rejected under the first rule it breaks, in this order: a value that cannot be
-read, a value that is missing, the schema's own rules as written below, a key that is not unique. So
+read, a value that is missing, the rules of `pipelines.schemas` as written there, a key that is not unique. So
 ``received = valid + rejected + collapsed`` holds for every batch.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import dataframely as dy
 import polars as pl
-from dataframely._rule import RuleFactory
 
 from pipelines.errors import DataError
-
-RANGE_TOLERANCE: Final = 0.005
-"""How far, relative to the bound, a close or an open may lie outside [low, high]: vendors round and adjust
-the four prices separately. In the Nasdaq files 78 closes of 3.7 million are outside, 48 by more than this."""
-
-TICKER_PATTERN: Final = r"^[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}$"
-"""Letters, digits and ``. - _ ^ =``: admits BRK.B, BF-B, ^GSPC, 7203.T, EURUSD=X; no slash, angle bracket,
-quote, ampersand or space, so that a name from data is never a path and never markup."""
-
-INPUT_PATTERN: Final = r"^[a-z][a-z0-9_]{0,40}$"
-"""Names of a user's own inputs become feature names."""
-
-RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-"""Run ids name partition folders, so they are as plain as tickers."""
-
-
-def _plain_ticker(column: str) -> pl.Expr:
-    return pl.col(column).str.contains(TICKER_PATTERN) & ~pl.col(column).str.contains("..", literal=True)
-
-
-def _finite(column: str) -> pl.Expr:
-    return pl.col(column).is_finite()
-
-
-def _positive(column: str) -> pl.Expr:
-    return _finite(column) & (pl.col(column) > 0)
-
-
-def _measure(*, nullable: bool = False) -> dy.Float64:
-    """Make a float column whose range is checked by a named rule of the schema rather than by dataframely."""
-    return dy.Float64(nullable=nullable, allow_nan=True, allow_inf=True)
-
-
-def _key_date() -> dy.Date:
-    return dy.Date(primary_key=True)
-
-
-def _key_text() -> dy.String:
-    return dy.String(primary_key=True)
-
-
-def within_range(column: str) -> pl.Expr:
-    """Tell whether a price lies in ``[low (1 - tol), high (1 + tol)]``, tol = `RANGE_TOLERANCE`.
-
-    True where the bound in question or the price is null, or where high < low (another rule's matter).
-    """
-    above = (pl.col(column) <= pl.col("high") * (1.0 + RANGE_TOLERANCE)).fill_null(value=True)
-    below = (pl.col(column) >= pl.col("low") * (1.0 - RANGE_TOLERANCE)).fill_null(value=True)
-    return (above & below) | (pl.col("high") < pl.col("low")).fill_null(value=False)
-
-
-def _rule(holds: pl.Expr) -> RuleFactory:
-    """Make a rule of a schema, named by the attribute that it is assigned to; null counts as holding."""
-
-    def validate(cls: type[dy.Schema]) -> pl.Expr:
-        return holds
-
-    return dy.rule()(validate)
-
-
-class Prices(dy.Schema):
-    """Daily bars as quoted, one row a session and firm; null open, high, low or volume = not known."""
-
-    date = _key_date()
-    ticker = _key_text()
-    open = _measure(nullable=True)
-    high = _measure(nullable=True)
-    low = _measure(nullable=True)
-    close = _measure()
-    volume = _measure(nullable=True)
-    split_ratio = _measure()
-    dividend = _measure()
-    source = dy.String()
-    ingested_at = dy.Datetime(time_unit="us", time_zone="UTC")
-
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    close_is_positive = _rule(_positive("close"))
-    open_is_positive = _rule(_positive("open"))
-    high_is_positive = _rule(_positive("high"))
-    low_is_positive = _rule(_positive("low"))
-    high_not_below_low = _rule(pl.col("high") >= pl.col("low"))
-    close_within_range = _rule(within_range("close"))
-    open_within_range = _rule(within_range("open"))
-    volume_is_finite_and_not_negative = _rule(_finite("volume") & (pl.col("volume") >= 0))
-    split_ratio_is_positive = _rule(_positive("split_ratio"))
-    dividend_is_finite_and_not_negative = _rule(_finite("dividend") & (pl.col("dividend") >= 0))
-
-
-class Securities(dy.Schema):
-    """What a firm was called and where it belonged, for valid_from <= t < valid_to (null = still)."""
-
-    ticker = _key_text()
-    valid_from = _key_date()
-    name = dy.String(nullable=True)
-    sector = dy.String(nullable=True)
-    industry = dy.String(nullable=True)
-    listed_on = dy.Date(nullable=True)
-    delisted_on = dy.Date(nullable=True)
-    delisting_return = _measure(nullable=True)
-    currency = dy.String(nullable=True)
-    exchange = dy.String(nullable=True)
-    valid_to = dy.Date(nullable=True)
-
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    valid_to_after_valid_from = _rule(pl.col("valid_to") > pl.col("valid_from"))
-    delisted_not_before_listed = _rule(pl.col("delisted_on") >= pl.col("listed_on"))
-    delisting_return_at_least_minus_one = _rule(
-        _finite("delisting_return") & (pl.col("delisting_return") >= -1.0)
-    )
-
-
-class Fundamentals(dy.Schema):
-    """Statement items as published; a restatement is another row with a later known_at."""
-
-    ticker = _key_text()
-    period_end = _key_date()
-    known_at = _key_date()
-    item = _key_text()
-    value = _measure()
-    unit = dy.String(nullable=True)
-    filing_id = dy.String(nullable=True)
-    months = dy.Int64(nullable=True, min=1)  # span of a flow (3, 6, 9, 12); null: an instant, or not said
-    assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a date on which somebody published
-
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    known_after_period_end = _rule(pl.col("known_at") >= pl.col("period_end"))
-    value_is_finite = _rule(_finite("value"))
-
-
-class Membership(dy.Schema):
-    """Spells of index membership, from_date <= t < to_date (null = still)."""
-
-    universe = _key_text()
-    ticker = _key_text()
-    from_date = _key_date()
-    to_date = dy.Date(nullable=True)
-
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    to_date_after_from_date = _rule(pl.col("to_date") > pl.col("from_date"))
-
-
-class Inputs(dy.Schema):
-    """A user's own numbers by date and firm, as delivered; whether known by then is for the audit."""
-
-    name = _key_text()
-    date = _key_date()
-    ticker = _key_text()
-    value = _measure()
-
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    name_is_plain = _rule(pl.col("name").str.contains(INPUT_PATTERN))
-    value_is_finite = _rule(_finite("value"))
-
-
-class Forecasts(dy.Schema):
-    """One forecast a date, firm, model, fold and seed; null label = not known yet."""
-
-    run_id = _key_text()
-    model = _key_text()
-    fold = dy.Int64(primary_key=True, min=0)
-    seed = dy.Int64(primary_key=True)
-    date = _key_date()
-    ticker = _key_text()
-    forecast = _measure()
-    label = _measure(nullable=True)
-
-    run_id_is_plain = _rule(pl.col("run_id").str.contains(RUN_ID_PATTERN))
-    forecast_is_finite = _rule(_finite("forecast"))
-    label_is_finite = _rule(_finite("label"))
-
-
-class Quarantine(dy.Schema):
-    """Rejected rows: the row as JSON with its values as text, and the first rule that it broke."""
-
-    table = _key_text()
-    row_hash = _key_text()
-    row = dy.String()
-    rule = dy.String()
-    first_seen = dy.Datetime(time_unit="us", time_zone="UTC")
-
-
-class TruthMu(dy.Schema):
-    """The simulated market's conditional mean return per decision date and firm, and its three parts."""
-
-    date = _key_date()
-    ticker = _key_text()
-    mu = _measure()
-    temporal = _measure()
-    peer = _measure()
-    characteristic = _measure()
-
-    parts_are_finite = _rule(
-        pl.all_horizontal(_finite(c) for c in ("mu", "temporal", "peer", "characteristic"))
-    )
-
-
-class TruthEdges(dy.Schema):
-    """The simulated market's graph: what the leader's shock adds to the follower's mean after lag sessions.
-
-    The edge acts on decision dates in [valid_from, valid_to); ``explained`` says that features show it,
-    ``rule`` why it is there and ``via`` which firm lies between when hop = 2.
-    """
-
-    leader = _key_text()
-    follower = _key_text()
-    lag = dy.Int64(primary_key=True, min=0)
-    hop = dy.Int64(primary_key=True, min=1)
-    valid_from = _key_date()
-    valid_to = dy.Date(nullable=True)
-    weight = _measure()
-    explained = dy.Bool()
-    rule = dy.String(nullable=True)
-    via = dy.String(nullable=True)
-
-    weight_is_finite = _rule(_finite("weight"))
-    valid_to_after_valid_from = _rule(pl.col("valid_to") > pl.col("valid_from"))
-
-
-class TruthDays(dy.Schema):
-    """What the firm's own return k sessions before the decision date adds to its temporal part: day_k."""
-
-    date = _key_date()
-    ticker = _key_text()
-    turbulent = dy.Bool()
-    shock = _measure()
-    day_0 = _measure()
-    day_1 = _measure()
-    day_2 = _measure()
-    day_3 = _measure()
-    day_4 = _measure()
-
-    parts_are_finite = _rule(
-        pl.all_horizontal(_finite(c) for c in ("shock", "day_0", "day_1", "day_2", "day_3", "day_4"))
-    )
-
-
-class Sources(dy.Schema):
-    """What each source last said of its data: notes and hazards, as JSON lists of sentences."""
-
-    source = _key_text()
-    notes = dy.String()
-    hazards = dy.String()
-
-
-class Trials(dy.Schema):
-    """The ledger of every configuration that was trained and evaluated, kept or thrown away."""
-
-    trial_id = _key_text()
-    run_id = dy.String()
-    model = dy.String()
-    config = dy.String()
-    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
-
-
-SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
-    "prices": Prices,
-    "securities": Securities,
-    "fundamentals": Fundamentals,
-    "membership": Membership,
-    "inputs": Inputs,
-    "forecasts": Forecasts,
-    "quarantine": Quarantine,
-    "truth_mu": TruthMu,
-    "truth_edges": TruthEdges,
-    "truth_days": TruthDays,
-    "trials": Trials,
-    "sources": Sources,
-}
-
-SOURCE_TABLES: Final = (
-    "prices",
-    "securities",
-    "fundamentals",
-    "membership",
-    "inputs",
-    "truth_mu",
-    "truth_edges",
-    "truth_days",
-)
-"""The tables a source may give; the others are written by the pipeline itself."""
-
-STAMPS: Final = frozenset({"ingested_at", "first_seen", "created_at"})
-"""Columns that say when a row was written; a different stamp alone is not a change of the row."""
+from pipelines.schemas import INPUT_PATTERN, SCHEMAS, SOURCE_TABLES, STAMPS, keys, schema, within_range
+
+__all__ = [
+    "INPUT_PATTERN",
+    "SCHEMAS",
+    "SOURCE_TABLES",
+    "STAMPS",
+    "Checked",
+    "check",
+    "keys",
+    "quarantined",
+    "require",
+    "schema",
+    "within_range",
+]
 
 _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "prices": {"split_ratio": 1.0, "dividend": 0.0},
@@ -331,25 +62,7 @@ class Checked:
         return dict(counts.iter_rows())
 
 
-def keys(table: str) -> list[str]:
-    """Return the key columns of a lake table.
-
-    Raises
-    ------
-    ValueError
-        If the lake has no table of that name.
-    """
-    return list(schema(table).primary_key())
-
-
-def schema(table: str) -> type[dy.Schema]:
-    """Return the contract of a lake table; ValueError if the lake has no table of that name."""
-    if table not in SCHEMAS:
-        raise ValueError(f"the lake has no table {table!r}; its tables are {', '.join(SCHEMAS)}")
-    return SCHEMAS[table]
-
-
-def check(table: str, frame: pl.DataFrame) -> Checked:
+def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Checked:
     """Split a batch into rows that satisfy the table's contract and rows that do not.
 
     Absent nullable columns are filled with null, an absent or null split ratio is 1 and dividend 0, NaN in a
@@ -362,6 +75,9 @@ def check(table: str, frame: pl.DataFrame) -> Checked:
         Name of the lake table.
     frame
         The batch. Types are cast; a value that cannot be cast rejects its row.
+    released
+        Hashes of rows that a user accepted: valid whatever rule they break, unless a value is unreadable,
+        missing or not finite, a name is not plain, or two of them share a key.
 
     Raises
     ------
@@ -371,20 +87,30 @@ def check(table: str, frame: pl.DataFrame) -> Checked:
     contract = schema(table)
     unique, collapsed = _collapse(_conform(table, contract, frame), keys(table))
     dated, undated = _read_text_dates(table, contract, unique)
-    valid, failure = contract.filter(dated, cast=True)
-    broken = _rejected(table, contract, failure.details()) if len(failure) else undated.clear()
-    return Checked(valid=pl.DataFrame(valid), rejected=pl.concat([undated, broken]), collapsed=collapsed)
+    result = contract.filter(dated, cast=True)
+    valid, failure = pl.DataFrame(result.result), result.failure
+    if not len(failure):
+        return Checked(valid, undated, collapsed)
+    details = failure.details()
+    broken = _rejected(table, contract, details)
+    accepted = _accepted(table, contract, details, broken["row_hash"].is_in(list(released)))
+    if accepted.any():
+        valid = pl.concat([valid, _cast(contract, details.filter(accepted))])
+        broken = broken.filter(~accepted)
+    return Checked(valid, pl.concat([undated, broken]), collapsed)
 
 
-def require(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> pl.DataFrame:
     """Return the batch as the contract has it; for frames made by the pipeline, where a breach is a bug.
+
+    Rows whose hash is in ``released`` may break what `check` lets them break.
 
     Raises
     ------
     ValueError
         If any row breaks the contract or is there twice.
     """
-    checked = check(table, frame)
+    checked = check(table, frame, released)
     if checked.rejected.height or checked.collapsed:
         broken = {**checked.by_rule(), **({"identical_rows": checked.collapsed} if checked.collapsed else {})}
         what = ", ".join(f"{rule} ({count})" for rule, count in broken.items())
@@ -445,23 +171,60 @@ def _read_text_dates(
     )
     bad = frame.filter(rule.is_not_null()) if texts else frame.clear()
     good = frame.filter(rule.is_null()).with_columns(**parsed) if texts else frame
-    return good, _quarantined(table, contract, bad, rule)
+    return good, quarantined(table, bad, rule)
 
 
 def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> pl.DataFrame:
     columns = contract.column_names()
     rules = sorted((c for c in details.columns if c not in columns), key=_precedence)
     rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
-    return _quarantined(table, contract, details, rule)
+    return quarantined(table, details, rule)
 
 
-def _quarantined(table: str, contract: type[dy.Schema], rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
-    """Write rows as JSON with their values as text, so that an infinity or a misspelt number survives."""
+def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, released: pl.Series) -> pl.Series:
+    """Say which of the released among the broken rows can be stored at all."""
+    hard = [c for c in details.columns if c.endswith(("|dtype", "|nullability", "_is_plain"))]
+    rows = _cast(contract, details)
+    sound = pl.all_horizontal(
+        pl.lit(value=True),
+        *(pl.col(c).is_finite().fill_null(value=True) for c in rows.columns if rows.schema[c].is_float()),
+    )
+    storable = released & rows.select(sound).to_series()
+    for rule in hard:
+        storable &= (details[rule] != "invalid").fill_null(value=True)
+    alone = rows.filter(storable).select(pl.struct(keys(table)).is_unique()).to_series()
+    accepted = storable.to_numpy().copy()
+    accepted[accepted] = alone.to_numpy()
+    return pl.Series(accepted, dtype=pl.Boolean)
+
+
+def _cast(contract: type[dy.Schema], rows: pl.DataFrame) -> pl.DataFrame:
+    """Give rows the contract's columns and types, null where a value is not of its type."""
+    return rows.select(
+        pl.col(name).cast(column.dtype, strict=False) for name, column in contract.columns().items()
+    )
+
+
+def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
+    """Write rows as the quarantine has them: ``table``, ``row_hash``, ``row`` and ``rule``.
+
+    A row is JSON with its values as text, so that an infinity or a misspelt number survives. Its hash is of
+    that text without the stamps: the same values have the same hash, however they were delivered.
+    """
+    contract = schema(table)
     columns = [c for c in contract.column_names() if c not in STAMPS]
-    row = pl.struct(pl.col(c).cast(pl.String) for c in columns).struct.json_encode()
+    text = [_as_text(c, rows.schema[c], contract.columns()[c].dtype) for c in columns]
+    row = pl.struct(text).struct.json_encode()
     frame = rows.select(pl.lit(table).alias("table"), row.alias("row"), rule.alias("rule"))
     hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in frame["row"]]
     return frame.select("table", pl.Series("row_hash", hashes, dtype=pl.String), "row", "rule")
+
+
+def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    value = pl.col(column)
+    if wanted.is_numeric() and given != wanted:  # 10, 10.0 and "10.00" are the same price
+        return pl.coalesce(value.cast(wanted, strict=False).cast(pl.String), value.cast(pl.String))
+    return value.cast(pl.String)
 
 
 def _precedence(rule: str) -> int:

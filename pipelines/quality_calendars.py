@@ -1,0 +1,139 @@
+"""Which exchange's calendar a firm's rows are held to, and whether the exchange was open on a date.
+
+The calendar is the one that the config names; else that of the firm's recorded exchange; else New York's for
+a firm that is quoted in US dollars and has no recorded exchange. Any other firm has none, and neither have
+rows of the simulated market, whose dates are made up. Dates
+that a calendar does not cover are left open.
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from pipelines.errors import ConfigError
+
+if TYPE_CHECKING:
+    from exchange_calendars import ExchangeCalendar
+
+_NEW_YORK: Final = "XNYS"
+_MADE_UP_DATES: Final = ("simulated",)
+_EARLIEST, _LATEST, _WEEK = date(1900, 1, 1), date(2100, 1, 1), timedelta(days=7)
+_VENDOR_CODES: Final = {
+    **dict.fromkeys(
+        ("NMS", "NGM", "NCM", "NASDAQGS", "NASDAQGM", "NASDAQCM", "NYQ", "ASE", "AMEX", "NYSE AMERICAN"),
+        _NEW_YORK,
+    ),
+    **dict.fromkeys(("PCX", "NYSEARCA", "NYSE ARCA", "BTS", "PNK", "OQB", "OQX", "OTC"), _NEW_YORK),
+    **{"IOB": "XLON", "GER": "XETR", "XETRA": "XETR", "FRA": "XFRA", "PAR": "XPAR", "AMS": "XAMS"},
+    **{"BRU": "XBRU", "LIS": "XLIS", "MIL": "XMIL", "MCE": "XMAD", "EBS": "XSWX", "STO": "XSTO"},
+    **{"CPH": "XCSE", "HEL": "XHEL", "OSL": "XOSL", "VIE": "XWBO", "WSE": "XWAR", "TOR": "XTSE"},
+    **{"VAN": "XTSX", "TYO": "XTKS", "HKG": "XHKG", "SHH": "XSHG", "SHZ": "XSHG", "KSC": "XKRX"},
+    **{"KOE": "XKRX", "TAI": "XTAI", "NZE": "XNZE", "NSI": "XBOM", "SAO": "BVMF", "MEX": "XMEX"},
+    **{"JNB": "XJSE", "TLV": "XTAE", "SES": "XSES", "IST": "XIST"},
+}
+"""Names that vendors give exchanges (Yahoo's codes above all); exchange_calendars knows its own aliases."""
+
+
+def calendar_name(exchange: str | None, currency: str | None) -> str | None:
+    """Return the calendar of a recorded exchange and currency, None if neither says which."""
+    if exchange is None:
+        return _NEW_YORK if currency == "USD" else None
+    name = exchange.strip().upper()
+    return _VENDOR_CODES.get(name) or _known_calendar(name)
+
+
+def require_calendar(name: str) -> str:
+    """Return the name under which exchange_calendars keeps a calendar.
+
+    Raises
+    ------
+    ConfigError
+        If it has none of that name.
+    """
+    found = _known_calendar(name)
+    if found is None or _calendar(found) is None:
+        raise ConfigError(
+            f"quality.calendar is {name!r}, which is no calendar that exchange_calendars can give; name a "
+            "code such as XNYS or XLON."
+        )
+    return found
+
+
+def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
+    """Add ``calendar`` and ``session``: whether the exchange was open on the row's date, null if not known.
+
+    Parameters
+    ----------
+    rows
+        Columns date, source, exchange and currency (the last two as recorded for the row's date).
+    named
+        A calendar that holds for every row; None to go by exchange and currency.
+    """
+    if named is not None:
+        rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
+    else:
+        pairs = rows.select("exchange", "currency").unique()
+        names = [calendar_name(exchange, currency) for exchange, currency in pairs.iter_rows()]
+        found = pairs.with_columns(calendar=pl.Series(names, dtype=pl.String))
+        rows = rows.join(
+            found, on=["exchange", "currency"], how="left", nulls_equal=True, maintain_order="left"
+        ).with_columns(calendar=pl.when(~pl.col("source").is_in(_MADE_UP_DATES)).then("calendar"))
+    asked = rows.select("calendar", "date").drop_nulls().unique()
+    known = [
+        part.with_columns(session=_open(str(name), part["date"]))
+        for (name,), part in asked.partition_by("calendar", as_dict=True).items()
+    ]
+    sessions = pl.concat(known) if known else asked.with_columns(session=pl.lit(None, dtype=pl.Boolean))
+    return rows.join(sessions, on=["calendar", "date"], how="left", maintain_order="left")
+
+
+def _open(name: str, dates: pl.Series) -> pl.Series:
+    """Say of each date whether it is a session of a calendar; null outside the years that it covers."""
+    first, last = dates.min(), dates.max()
+    assert isinstance(first, date)
+    assert isinstance(last, date)
+    sessions = _sessions(name, first, last)
+    if sessions.is_empty():
+        return pl.Series([None] * dates.len(), dtype=pl.Boolean)
+    covered = dates.is_between(sessions[0], sessions[-1])
+    return pl.select(pl.when(covered).then(dates.is_in(sessions.implode()))).to_series()
+
+
+def _sessions(name: str, first: date, last: date) -> pl.Series:
+    """Return a calendar's sessions from a week before ``first`` to a week after ``last``, or what it has.
+
+    A calendar refuses years before its own rules begin, and some releases of exchange_calendars hold one
+    that refuses every year; it then has no sessions.
+    """
+    calendar = _calendar(name)
+    if calendar is None:
+        return pl.Series(dtype=pl.Date)
+    start, end = max(first, _EARLIEST) - _WEEK, min(last, _LATEST) + _WEEK
+    if start < calendar.first_session.date() or end > calendar.last_session.date():
+        lower, upper = type(calendar).bound_min(), type(calendar).bound_max()
+        start = start if lower is None else max(start, lower.date())
+        end = end if upper is None else min(end, upper.date())
+        if start < end:
+            calendar = _calendar(name, start=start.isoformat(), end=end.isoformat()) or calendar
+    return pl.Series(list(calendar.sessions.date), dtype=pl.Date)
+
+
+def _calendar(name: str, **years: str) -> ExchangeCalendar | None:
+    import exchange_calendars
+
+    try:
+        return exchange_calendars.get_calendar(name, **years)
+    except ValueError:
+        return None
+
+
+def _known_calendar(name: str) -> str | None:
+    import exchange_calendars
+    from exchange_calendars.calendar_utils import resolve_alias
+
+    if name not in exchange_calendars.get_calendar_names(include_aliases=True):
+        return None
+    return str(resolve_alias(name))
