@@ -5,6 +5,8 @@ Shape suffixes: T sessions, N firms, C channels, F characteristics, S groups.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,16 @@ IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]
 DateArray = npt.NDArray[np.datetime64]
 AnyFloatArray = npt.NDArray[np.floating]
+
+
+Element = TypeVar("Element", bound=np.generic)
+
+
+def frozen(array: npt.NDArray[Element]) -> npt.NDArray[Element]:
+    """Give a read-only view; kernels are compiled once, for arguments that are read-only."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def require_shape(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) -> None:

@@ -13,10 +13,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import FloatArray, IntArray, frozen
 from features.panel import Panel
+from features.parallel import in_order, runs_of_firms
 from features.rolling import carry, lag, last_known_index
-from features.tiles import cut, in_order, tiles, whole
+from features.tiles import cut, whole
 
 HALT = 20
 """Sessions without a price over which a close is carried; a longer silence is taken as an ending
@@ -225,8 +226,8 @@ def _sums(
             group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
             return series(tile, *args, **kwargs), group_Tn
 
-        for x_Tn, group_Tn in in_order(values, tiles(everyone.n_sessions, everyone.n_firms)):
-            add_by_group(x_Tn, group_Tn, total_TS, count_TS)
+        for x_Tn, group_Tn in in_order(values, runs_of_firms(everyone.n_sessions, everyone.n_firms)):
+            add_by_group(frozen(x_Tn), frozen(group_Tn), total_TS, count_TS)
         return total_TS, count_TS
 
     return remember(everyone, (series, args, *sorted(kwargs.items()), by_group), compute)

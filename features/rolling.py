@@ -4,7 +4,8 @@ Row t of every result is a fixed sequence of elementwise operations on rows t-W+
 no later row and on no row outside the window, not even in its last bit. Running sums (``cumsum`` and
 its differences) are avoided: they are causal but drag the rounding of all the past along, and one huge value
 spoils every later window. Sums and extremes are built by doubling (the sum over 2m sessions is the sum of
-two neighbouring sums over m), about 2 log2(W) passes over the array and rounding like a pairwise sum.
+two neighbouring sums over m), about 2 log2(W) passes over a tile of firms that stays in the processor's cache
+(`features.tiles`, `features.kernels`), and round like a pairwise sum.
 
 Windows count sessions, not prices: a halt uses up its place in the window and contributes nothing.
 Shape suffixes: T sessions, N firms.
@@ -15,9 +16,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import polars as pl
 
-from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray, frozen
+from features.parallel import for_each, runs_of_firms
+
+Work = Callable[[list[FloatArray], list[FloatArray]], None]
+
+
+def _on_tiles(work: Work, *x_TN: AnyFloatArray, answers: int = 1) -> list[FloatArray]:
+    """Run a kernel on tiles of firms: contiguous inputs, and places for as many answers of their shape."""
+    T, N = x_TN[0].shape
+    out_TN: list[FloatArray] = [np.empty((T, N)) for _ in range(answers)]
+
+    def one(firms: slice) -> None:
+        inputs = [frozen(np.ascontiguousarray(x[:, firms], dtype=np.float64)) for x in x_TN]
+        if inputs[0].shape == (T, N):
+            work(inputs, out_TN)
+            return
+        places = [np.empty_like(inputs[0]) for _ in out_TN]
+        work(inputs, places)
+        for out, place in zip(out_TN, places, strict=True):
+            out[:, firms] = place
+
+    for_each(one, runs_of_firms(T, N))
+    return out_TN
 
 
 def lag(x_TN: FloatArray, k: int) -> FloatArray:
@@ -68,10 +90,9 @@ def carry(x_TN: FloatArray) -> FloatArray:
     ndarray of shape (T, N)
         ``x[s]`` with s the last session <= t where x is not NaN; NaN before the first.
     """
-    index_TN = last_known_index(~np.isnan(x_TN))
-    out_TN: FloatArray = np.take_along_axis(x_TN, np.maximum(index_TN, 0), axis=0)
-    out_TN[index_TN < 0] = np.nan
-    return out_TN
+    from features import kernels
+
+    return _on_tiles(lambda x, out: kernels.carry(x[0], out[0]), x_TN)[0]
 
 
 def sessions_since_first(x_TN: FloatArray) -> IntArray:
@@ -85,40 +106,6 @@ def _require_window(window: int) -> None:
     if window < 1:
         msg = f"A rolling window of {window} sessions is empty: give 1 or more."
         raise ValueError(msg)
-
-
-def _windowed_sum(x_TN: FloatArray, window: int) -> FloatArray:
-    """Sum the window by doubling; rows before the panel's start count as zero. x must hold no NaN."""
-    _require_window(window)
-    total_TN = np.zeros_like(x_TN)
-    block_TN, size, offset, left = x_TN, 1, 0, window
-    while True:
-        if left & 1:  # this power of two is part of the window: its block starts `offset` sessions back
-            if offset < len(x_TN):
-                total_TN[offset:] += block_TN[: len(x_TN) - offset]
-            offset += size
-        left >>= 1
-        if left == 0:
-            return total_TN
-        doubled_TN = block_TN.copy()
-        if size < len(x_TN):
-            doubled_TN[size:] += block_TN[:-size]
-        block_TN, size = doubled_TN, 2 * size
-
-
-def _windowed_extreme(
-    x_TN: FloatArray, window: int, pick: Callable[[FloatArray, FloatArray], FloatArray]
-) -> FloatArray:
-    """Take the window's extreme by doubling; overlapping blocks do no harm to an extreme. x holds no NaN."""
-    _require_window(window)
-    block_TN, size = x_TN.copy(), 1
-    while size < window:
-        step = min(size, window - size)
-        grown_TN = block_TN.copy()
-        if step < len(x_TN):
-            grown_TN[step:] = pick(block_TN[step:], block_TN[:-step])
-        block_TN, size = grown_TN, size + step
-    return block_TN
 
 
 def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
@@ -141,12 +128,18 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
     ValueError
         If the window is empty.
     """
-    return _windowed_sum((~np.isnan(x_TN)).astype(np.float64), window)
+    _require_window(window)
+    from features import kernels
+
+    return _on_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
 
 
 def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
     """Sum the known values of the last ``window`` sessions; NaN counts as zero, so 0 where none is known."""
-    return _windowed_sum(np.where(np.isnan(x_TN), 0.0, x_TN), window)
+    _require_window(window)
+    from features import kernels
+
+    return _on_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
 
 
 def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -166,10 +159,11 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     ndarray of shape (T, N)
         The mean, in x's unit.
     """
-    count_TN = rolling_count(x_TN, window)
-    mean_TN = rolling_sum(x_TN, window) / np.maximum(count_TN, 1.0)
-    mean_TN[count_TN < max(min_count, 1)] = np.nan
-    return mean_TN
+    _require_window(window)
+    from features import kernels
+
+    least = float(max(min_count, 1))
+    return _on_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -192,15 +186,11 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     ndarray of shape (T, N)
         The deviation, in x's unit.
     """
-    count_TN = rolling_count(x_TN, window)
-    n_TN = np.maximum(count_TN, 2.0)
-    square_TN = rolling_sum(x_TN * x_TN, window) / n_TN
-    mean_TN = rolling_sum(x_TN, window) / n_TN
-    variance_TN = square_TN - mean_TN * mean_TN
-    variance_TN[variance_TN < 1e-14 * square_TN] = 0.0
-    std_TN = np.sqrt(variance_TN * n_TN / (n_TN - 1.0))
-    std_TN[count_TN < max(min_count, 2)] = np.nan
-    return std_TN
+    _require_window(window)
+    from features import kernels
+
+    least = float(max(min_count, 2))
+    return _on_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -220,24 +210,58 @@ def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArra
     ndarray of shape (T, N)
         Skewness, a pure number.
     """
-    count_TN = rolling_count(x_TN, window)
-    n_TN = np.maximum(count_TN, 1.0)
-    mean_TN = rolling_sum(x_TN, window) / n_TN
-    square_TN = rolling_sum(x_TN * x_TN, window) / n_TN
-    cube_TN = rolling_sum(x_TN * x_TN * x_TN, window) / n_TN
-    variance_TN = square_TN - mean_TN * mean_TN
-    third_TN = cube_TN - 3.0 * mean_TN * square_TN + 2.0 * mean_TN * mean_TN * mean_TN
-    unknown_TN = (count_TN < max(min_count, 3)) | (variance_TN <= 1e-14 * square_TN)
-    spread_TN = np.where(unknown_TN, 1.0, variance_TN)
-    return np.where(unknown_TN, np.nan, third_TN / (spread_TN * np.sqrt(spread_TN)))
+    _require_window(window)
+    from features import kernels
+
+    least = float(max(min_count, 3))
+    return _on_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
+
+
+def rolling_regression(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Regress y on x with an intercept over the last ``window`` sessions.
+
+    Moments are computed as in `rolling_std`, whose remark on accuracy applies.
+
+    Parameters
+    ----------
+    y_TN : ndarray of shape (T, N)
+        Returns of each firm.
+    x_TN : ndarray of shape (T, N) or (T, 1)
+        Returns that may explain them, each firm's own or the same for all.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Fewer sessions than this (or than 3) on which both are known give NaN; so does an x without variation.
+
+    Returns
+    -------
+    slope_TN : ndarray of shape (T, N)
+        ``cov(x, y) / var(x)``.
+    residual_TN : ndarray of shape (T, N)
+        Standard error of the regression, ``sqrt(RSS / (n - 2))``, in y's unit.
+    """
+    _require_window(window)
+    from features import kernels
+
+    least = float(max(min_count, 3))
+    slope_TN, residual_TN = _on_tiles(
+        lambda x, out: kernels.rolling_regression(x[0], x[1], window, least, out[0], out[1]),
+        y_TN,
+        np.broadcast_to(x_TN, y_TN.shape),
+        answers=2,
+    )
+    return slope_TN, residual_TN
 
 
 def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     """Take the largest known value of the last ``window`` sessions; NaN below ``min_count`` known values."""
-    known_TN = np.where(np.isnan(x_TN), -np.inf, x_TN)
-    out_TN = _windowed_extreme(known_TN, window, np.maximum)
-    out_TN[rolling_count(x_TN, window) < max(min_count, 1)] = np.nan
-    return out_TN
+    _require_window(window)
+    from features import kernels
+
+    least = float(max(min_count, 1))
+    return _on_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -260,9 +284,7 @@ def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
         The median, in x's unit.
     """
     _require_window(window)
-    frame = pl.DataFrame({str(i): x_TN[:, i] for i in range(x_TN.shape[1])}, nan_to_null=True)
-    medians = frame.select(pl.all().rolling_median(window, min_samples=max(min_count, 1)))
-    out_TN: FloatArray = np.full(x_TN.shape, np.nan)
-    for i, column in enumerate(medians.iter_columns()):
-        out_TN[:, i] = column.fill_null(float("nan")).to_numpy()
-    return out_TN
+    from features import kernels
+
+    least = float(max(min_count, 1))
+    return _on_tiles(lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN)[0]

@@ -1,0 +1,70 @@
+"""Independent parts of an array worked on by several threads, with answers that depend on no thread.
+
+The parts are runs of neighbouring firms that fit the processor's cache. Computed on all firms at once, each
+step of a formula travels to main memory and back; computed on a few firms at a time, it stays in the cache.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Answer = TypeVar("Answer")
+
+_CELLS = 2**16  # of a part: half a mebibyte as float64, so that several arrays share a core's cache
+_LEAST_FIRMS = 16  # two cache lines a row, even in a panel of very many sessions
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what pools of processes set in their workers
+
+
+def n_threads() -> int:
+    """Give the number of threads to work on: the processor's, or fewer where the environment says so."""
+    given = [int(os.environ[name]) for name in _THREAD_LIMITS if os.environ.get(name, "").isdigit()]
+    return max(1, min([len(os.sched_getaffinity(0)), *given]))
+
+
+def runs_of_firms(n_sessions: int, n_firms: int) -> list[slice]:
+    """Cut the firms into runs of neighbours that fit the cache, in order."""
+    width = max(_LEAST_FIRMS, _CELLS // max(n_sessions, 1) // 8 * 8)
+    return [slice(start, min(start + width, n_firms)) for start in range(0, n_firms, width)]
+
+
+def in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterator[Answer]:
+    """Do work on parts, several at a time, and give the answers in the order of the parts.
+
+    Only a few answers are held at any time. An error in one part is raised when its turn comes.
+
+    Parameters
+    ----------
+    work : callable
+        Takes a part. Runs in threads, which pays where numpy or a compiled kernel does the work.
+    parts : list of slice
+        What to work on.
+
+    Yields
+    ------
+    object
+        ``work(part)``.
+    """
+    workers = min(n_threads(), len(parts))
+    if workers <= 1:
+        yield from map(work, parts)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        waiting: deque[Future[Answer]] = deque()
+        for part in parts:
+            # a thread starts with numpy's own error state: hand it the caller's
+            waiting.append(pool.submit(contextvars.copy_context().run, work, part))
+            if len(waiting) > workers:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def for_each(work: Callable[[slice], None], parts: list[slice]) -> None:
+    """Do work on parts, several at a time, each of which writes to its own place."""
+    for _ in in_order(work, parts):
+        pass
