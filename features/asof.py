@@ -5,15 +5,16 @@ Shape suffixes: T sessions, N firms, S groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from features.arrays import DateArray, FloatArray, IntArray
-from features.rolling import carry
 
 SHARE_COUNT = "shares_outstanding"
+STALE_DAYS = 548  # a year and a half: an annual statement is replaced after 15 months at the latest
 
 
 def _days(column: pl.Series, missing: str) -> DateArray:
@@ -63,20 +64,93 @@ def groups_as_of(
     return group_TN, groups_S
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What became known of one item, a row a change, sorted by firm and session."""
+
+    firm_R: IntArray
+    session_R: IntArray
+    until_R: IntArray  # the session from which the row is stale
+    value_R: FloatArray
+    is_count: bool  # a number of shares, to be multiplied by the splits so far
+
+    def lay_out(self, firms: range, total_TN: FloatArray) -> FloatArray:
+        """Carry every row until the next one or until it is stale: [T, n], NaN elsewhere."""
+        T = len(total_TN)
+        rows = slice(*np.searchsorted(self.firm_R, [firms.start, firms.stop]).tolist())
+        firm_R = self.firm_R[rows] - firms.start
+        start_R = firm_R * T + self.session_R[rows]
+        next_R = (firm_R + 1) * T
+        next_R[:-1] = np.minimum(next_R[:-1], start_R[1:])
+        stale_R = np.clip(firm_R * T + self.until_R[rows], start_R, next_R)
+        before_R = np.diff(start_R, prepend=0)
+        before_R[1:] = start_R[1:] - next_R[:-1]
+        # for every row: nothing up to it, its value, nothing while it is stale
+        length = np.stack([before_R, stale_R - start_R, next_R - stale_R], axis=1).ravel()
+        value = np.full((len(firm_R), 3), np.nan)
+        value[:, 1] = self.value_R[rows]
+        flat = np.repeat(value.ravel(), length)
+        value_TN = np.full((len(firms), T), np.nan)
+        value_TN.reshape(-1)[: len(flat)] = flat
+        out_TN = np.ascontiguousarray(value_TN.T)
+        if self.is_count:
+            out_TN *= total_TN[:, firms.start : firms.stop]
+        out_TN.setflags(write=False)
+        return out_TN
+
+
+class Statements(Mapping[str, FloatArray]):
+    """Statement values as known at every session, by item; laid out on the panel's grid when asked for.
+
+    Keys are the items and, for each, ``<item>@1y``: the value a year earlier (`statements_as_of`). Values are
+    read-only arrays of shape (T, N), made anew every time, so that a panel holds the filings alone.
+    """
+
+    def __init__(self, known: Mapping[str, _Known], firms: range, total_TN: FloatArray) -> None:
+        self._known, self._firms, self._total_TN = known, firms, total_TN
+
+    def __getitem__(self, key: str) -> FloatArray:
+        """Lay out one item."""
+        return self._known[key].lay_out(self._firms, self._total_TN)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the keys."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        """Count the keys."""
+        return len(self._known)
+
+    def cut(self, firms: slice) -> Statements:
+        """Take some of the firms, neighbours of each other."""
+        return Statements(self._known, self._firms[firms], self._total_TN)
+
+
 def statements_as_of(
     fundamentals: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...], split_TN: FloatArray
-) -> Mapping[str, FloatArray]:
-    """Lay out the latest statement known at every session, item by item.
+) -> Statements:
+    """Lay out the latest statement known at every session, item by item, and the one of a year before.
 
     The value at t is that of the most recent ``period_end`` among the rows with ``known_at <= t``, in its
-    version known last. A restatement of an older period does not displace a newer period. The item
-    ``shares_outstanding`` is a count as of its period's end: it is brought to t by the splits in between,
-    so that it can be multiplied with a raw close.
+    version known last. A restatement of an older period does not displace a newer period. The value under
+    ``<item>@1y`` is that of the period that ended a year before the most recent one (25 days more or less:
+    fiscal years have 52 or 53 weeks), again in its version known last at t.
+
+    A flow is that of a year. Where ``months`` is 3, the last four quarters known at t are summed; all four
+    are needed. A fourth quarter that was reported within a year alone (``months`` 12) is the year without the
+    three quarters before it. Where ``months`` is 12 or null, the value stands as it is; rows of any other
+    span (half years, nine months to date) are passed over.
+
+    A period that ended more than `STALE_DAYS` before t says nothing any more.
+
+    The item ``shares_outstanding`` is a count as of its period's end: it is brought to t by the splits in
+    between, so that it can be multiplied with a raw close, and a year's growth is by issues and buybacks.
 
     Parameters
     ----------
     fundamentals : polars.DataFrame
-        Columns ticker, period_end, known_at, item, value; ``filing_id``, where present, decides ties.
+        Columns ticker, period_end, known_at, item, value; ``months``, where present, spans of flows;
+        ``filing_id``, where present, decides ties.
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, sorted.
     tickers_N : tuple of str
@@ -86,29 +160,47 @@ def statements_as_of(
 
     Returns
     -------
-    mapping of str to ndarray of shape (T, N)
-        Value per item in the statements' unit; NaN before the first one. Null values are passed over.
+    Statements
+        Values in the statements' unit; NaN before the first one. Null values are passed over.
     """
-    order = ["known_at", "period_end", *(["filing_id"] if "filing_id" in fundamentals.columns else [])]
+    from features.filings import follow_filings  # compiled: not for those who have no statements
+
+    ties = ["filing_id"] if "filing_id" in fundamentals.columns else []
+    months = pl.col("months") if "months" in fundamentals.columns else pl.lit(None)
     rows = (
-        fundamentals.filter(pl.col("ticker").is_in(tickers_N) & pl.col("value").is_finite())
-        .sort(order)
-        .with_columns(newest=pl.col("period_end").cum_max().over("ticker", "item"))
-        .filter(pl.col("period_end") == pl.col("newest"))
+        fundamentals.with_columns(months.cast(pl.Int64).fill_null(0).alias("months"))
+        .filter(
+            pl.col("ticker").is_in(tickers_N)
+            & pl.col("value").is_finite()
+            & pl.col("months").is_in([0, 3, 12])
+        )
+        .sort("item", "ticker", "known_at", "period_end", *ties)
     )
-    slots = {ticker: i for i, ticker in enumerate(tickers_N)}
+    firms = {ticker: i for i, ticker in enumerate(tickers_N)}
+    firm_R = rows["ticker"].replace_strict(firms, return_dtype=pl.Int64).to_numpy()
+    session_R = np.searchsorted(dates_T, _days(rows["known_at"], "9999-12-31"), side="left")
+    end_R = _days(rows["period_end"], "9999-12-31").astype(np.int64)
+    item_R = rows["item"].rle_id().to_numpy()
+    series_R = rows.select(pl.struct("item", "ticker").rle_id()).to_series().to_numpy().astype(np.int64)
+    value_R = rows["value"].cast(pl.Float64).to_numpy()
+    day_T = dates_T.astype("datetime64[D]").astype(np.int64)
     total_TN: FloatArray = np.multiply.accumulate(split_TN, axis=0)
-    statements: dict[str, FloatArray] = {}
-    for (item,), part in sorted(rows.partition_by("item", as_dict=True, maintain_order=True).items()):
-        session_R = np.searchsorted(dates_T, _days(part["known_at"], "9999-12-31"), side="left")
-        ended_R = np.searchsorted(dates_T, _days(part["period_end"], "9999-12-31"), side="right") - 1
-        firm_R = np.array([slots[ticker] for ticker in part["ticker"]], dtype=np.int64)
-        value_R = part["value"].to_numpy().astype(np.float64)
-        if item == SHARE_COUNT:  # without the splits up to the period's end; those up to t come back below
-            value_R = value_R / np.where(ended_R >= 0, total_TN[np.maximum(ended_R, 0), firm_R], 1.0)
-        value_TN = np.full((len(dates_T), len(tickers_N)), np.nan)
-        seen_R = session_R < len(dates_T)
-        value_TN[session_R[seen_R], firm_R[seen_R]] = value_R[seen_R]  # rows are in order: the last one stays
-        value_TN = carry(value_TN)
-        statements[str(item)] = value_TN * total_TN if item == SHARE_COUNT else value_TN
-    return statements
+    now_R, now_end_R, before_R, before_end_R = follow_filings(
+        series_R, end_R, value_R, rows["months"].to_numpy()
+    )
+    until_R = np.searchsorted(day_T, now_end_R + STALE_DAYS, side="right")
+    # of several rows that a firm and session see first, the last one counts
+    last_R = np.ones(len(rows), dtype=np.bool_)
+    last_R[:-1] = (series_R[1:] != series_R[:-1]) | (session_R[1:] != session_R[:-1])
+    last_R &= session_R < len(dates_T)
+    known: dict[str, _Known] = {}
+    for code, item in enumerate(rows["item"].unique(maintain_order=True).to_list()):
+        first, after = np.searchsorted(item_R, [code, code + 1])
+        own = first + np.flatnonzero(last_R[first:after])
+        for key, of_R, ended_R in ((item, now_R, now_end_R), (f"{item}@1y", before_R, before_end_R)):
+            of_own = of_R[own]
+            if item == SHARE_COUNT:  # without the splits up to the period's end; those up to t come back
+                at = np.searchsorted(day_T, ended_R[own], side="right") - 1
+                of_own = of_own / np.where(at >= 0, total_TN[np.maximum(at, 0), firm_R[own]], 1.0)
+            known[key] = _Known(firm_R[own], session_R[own], until_R[own], of_own, item == SHARE_COUNT)
+    return Statements(known, range(len(tickers_N)), total_TN)

@@ -5,7 +5,6 @@ Shape suffixes: T sessions, N firms, S groups. Index t is the close of session t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,7 @@ import polars as pl
 
 from features.adjustment import forward_factor, wealth_index
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
-from features.asof import groups_as_of, statements_as_of
+from features.asof import Statements, groups_as_of, statements_as_of
 from features.endings import EndingRule, find_endings
 
 PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "split_ratio", "dividend")
@@ -48,8 +47,9 @@ class Panel:
         Industry or sector as of t; -1 unknown.
     groups_S : tuple of str
         Names of the codes in ``group_TN``.
-    statements : mapping of str to ndarray of shape (T, N)
-        Latest statement value known at t, by item, `features.asof.statements_as_of`.
+    statements : Statements
+        Latest statement value known at t, by item, and that of a year earlier, by ``<item>@1y``; arrays of
+        shape (T, N), `features.asof.statements_as_of`.
     hazards : tuple of str
         What a reader must know to trust the panel, one sentence each.
     """
@@ -66,7 +66,7 @@ class Panel:
     ended_TN: BoolArray
     group_TN: IntArray
     groups_S: tuple[str, ...]
-    statements: Mapping[str, FloatArray]
+    statements: Statements
     hazards: tuple[str, ...]
 
     @property
@@ -185,7 +185,7 @@ def build_panel(
     groups_S: tuple[str, ...] = ()
     if securities is not None:
         group_TN, groups_S = groups_as_of(securities, group_by, dates_T, tickers_N)
-    statements: Mapping[str, FloatArray] = {}
+    statements = Statements({}, range(len(tickers_N)), split_TN)
     if fundamentals is not None:
         statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
     wealth_TN = wealth_index(close_TN, ends.worth_TN)
@@ -201,7 +201,7 @@ def build_panel(
         ends.ended_TN,
         group_TN,
     )
-    for array in (*arrays, *statements.values()):
+    for array in arrays:
         if array is not None:
             array.setflags(write=False)
     return Panel(
@@ -217,7 +217,7 @@ def build_panel(
         ended_TN=ends.ended_TN,
         group_TN=group_TN,
         groups_S=groups_S,
-        statements=dict(statements),
+        statements=statements,
         hazards=(*hazards, *ends.hazards),
     )
 

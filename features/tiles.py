@@ -9,7 +9,6 @@ Shape suffixes: T sessions, N firms, n firms of a tile.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 from weakref import WeakKeyDictionary
