@@ -38,10 +38,10 @@ class SampleSourceConfig(Section):
 class FilesSourceConfig(Section):
     """A user's CSV or Parquet files, globs allowed; ``columns`` maps our column names to the files'.
 
-    ``layout: wide`` reads one file of closes, a column a ticker. ``items`` maps canonical statement items
-    (`pipelines.items`) to the fundamentals file's columns, ``inputs`` names a file of the user's own numbers
+    ``layout: wide`` reads closes, a column a ticker. ``items`` maps canonical statement items
+    (`pipelines.items`) to the fundamentals file's names, ``inputs`` names a file of the user's own numbers
     by date and ticker. Statements without a known_at are taken as known ``assumed_lag_days`` after the
-    period's end.
+    period's end. Dates are ISO unless ``date_format`` says how else (``%m/%d/%Y``).
     """
 
     kind: Literal["files"]
@@ -54,7 +54,10 @@ class FilesSourceConfig(Section):
     columns: dict[str, str] = {}
     units: dict[str, float] = {}  # our column or item -> factor that its values are multiplied by
     items: dict[str, str] = {}
+    zero_is_unknown: tuple[str, ...] = ()  # items of which a zero means "not reported"
+    statement_months: int | None = Field(default=None, ge=1)  # span of flows, where the file does not say it
     assumed_lag_days: int = Field(default=90, ge=0)
+    date_format: str | None = None
     start: dt.date | None = None
     end: dt.date | None = None
     hazards: tuple[str, ...] = ()

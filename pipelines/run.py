@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pipelines.config import Config
+from pipelines.config import Config, FilesSourceConfig
 from pipelines.config_load import build_settings, load_config
 from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
 from pipelines.errors import ConfigError, DataError
@@ -51,14 +51,38 @@ def make_source(config: Config) -> Source | LiveSource:
         from pipelines.sources.sample import SampleSource
 
         return SampleSource()
-    if wanted.kind != "files":
-        raise ConfigError(f"source.kind {wanted.kind} cannot be fetched: use files.")
-    from pipelines.sources.files import FilesSource
+    if wanted.kind == "files":
+        return _files_source(wanted)
+    raise ConfigError(f"source.kind {wanted.kind} cannot be fetched: use files.")
 
+
+def _files_source(wanted: FilesSourceConfig) -> Source:
+    from pipelines.sources.files import FilesSource
+    from pipelines.sources.files_statements import StatementFiles
+
+    statements = None
+    if wanted.fundamentals:
+        statements = StatementFiles(
+            Path(wanted.fundamentals),
+            items=wanted.items,
+            assumed_lag_days=wanted.assumed_lag_days,
+            months=wanted.statement_months,
+            zero_is_unknown=wanted.zero_is_unknown,
+        )
+    elif wanted.items or wanted.zero_is_unknown or wanted.statement_months:
+        raise ConfigError(
+            "source.items, zero_is_unknown and statement_months are about source.fundamentals: name its file."
+        )
     return FilesSource(
         prices=Path(wanted.prices),
         securities=Path(wanted.securities) if wanted.securities else None,
+        layout=wanted.layout,
+        statements=statements,
+        membership=Path(wanted.membership) if wanted.membership else None,
+        inputs=Path(wanted.inputs) if wanted.inputs else None,
         columns=wanted.columns,
+        units=wanted.units,
+        date_format=wanted.date_format,
         start=wanted.start,
         end=wanted.end,
         hazards=wanted.hazards,

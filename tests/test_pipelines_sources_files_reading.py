@@ -1,0 +1,163 @@
+"""Globs, units, date formats and wide prices: how users' files are read."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipelines.contracts import check
+from pipelines.errors import ConfigError, DataError
+from pipelines.sources.files import FilesSource
+from pipelines.sources.files_reading import resolve
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def bars(day: str, ticker: str, close: float, volume: float = 10.0) -> str:
+    return f"date,ticker,close,volume\n{day},{ticker},{close},{volume}\n"
+
+
+def test_a_pattern_takes_its_files_in_order_and_says_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("b", bars("2020-01-03", "A", 2)), ("a", bars("2020-01-02", "A", 1))):
+        write(tmp_path / "in" / f"{name}.csv", text)
+    write(tmp_path / "in" / "deep" / "c.csv", bars("2020-01-06", "A", 3))
+    fetched = FilesSource(tmp_path / "in" / "*.csv").fetch()
+    assert fetched.tables["prices"]["close"].to_list() == [1.0, 2.0]
+    assert any(note.startswith("a.csv to b.csv (2 files) has no open, high, low") for note in fetched.notes)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WHERE", "in")
+    assert FilesSource(Path("$WHERE/**/?.csv")).fetch().tables["prices"].height == 3
+    assert [path.name for path in resolve(Path("in/[ab].csv"))] == ["a.csv", "b.csv"]
+
+
+def test_a_file_with_brackets_in_its_name_is_that_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "prices[1].csv", bars("2020-01-02", "A", 1))
+    assert resolve(path) == [path]
+
+
+def test_csv_and_parquet_of_one_pattern_are_stacked(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
+    pl.DataFrame({"date": [date(2020, 1, 3)], "ticker": ["A"], "close": [2], "volume": [5.5]}).write_parquet(
+        tmp_path / "b.parquet"
+    )
+    pl.DataFrame({"date": [date(2020, 1, 6)], "ticker": ["A"], "close": [3.5], "volume": [7]}).write_parquet(
+        tmp_path / "c.parquet"
+    )
+    prices = FilesSource(tmp_path / "[abc].*").fetch().tables["prices"]
+    assert prices.rows() == [
+        (date(2020, 1, 2), "A", 1.0, 10.0),
+        (date(2020, 1, 3), "A", 2.0, 5.5),
+        (date(2020, 1, 6), "A", 3.5, 7.0),
+    ]
+
+
+def test_files_of_a_pattern_that_drift_are_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
+    write(tmp_path / "b.csv", "date,ticker,close\n2020-01-03,A,2\n")
+    with pytest.raises(DataError, match=r"b\.csv has no volume, which a\.csv has"):
+        FilesSource(tmp_path / "*.csv").fetch()
+    write(tmp_path / "b.csv", "date,ticker,close,volume,dividend\n2020-01-03,A,2,1,0\n")
+    with pytest.raises(DataError, match=r"a\.csv has no dividend, which b\.csv has"):
+        FilesSource(tmp_path / "*.csv").fetch()
+    row = {"date": [date(2020, 1, 3)], "ticker": ["A"], "close": [2.0]}
+    pl.DataFrame(row).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame(row | {"close": ["2,0"]}).write_parquet(tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b\.parquet holds close as String and a\.parquet as Float64"):
+        FilesSource(tmp_path / "*.parquet").fetch()
+
+
+def test_a_pattern_that_matches_nothing_or_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file matches"):
+        FilesSource(tmp_path / "*.csv").fetch()
+    write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
+    write(tmp_path / "readme.txt", "text")
+    with pytest.raises(ConfigError, match=r"readme\.txt is neither CSV .*: narrow the pattern"):
+        FilesSource(tmp_path / "*").fetch()
+
+
+def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", "date,A,A\n2020-01-02,1,2\n")
+    with pytest.raises(DataError, match="more than one column 'A'"):
+        FilesSource(path, layout="wide").fetch()
+
+
+def test_units_multiply_and_leave_what_cannot_be_read(tmp_path: Path) -> None:
+    text = "date,ticker,close,volume\n2020-01-02,A,150,7\n2020-01-02,B,x,8\n"
+    prices = (
+        FilesSource(write(tmp_path / "p.csv", text), units={"volume": 100, "close": 0.01})
+        .fetch()
+        .tables["prices"]
+    )
+    assert prices["volume"].to_list() == [700.0, 800.0]
+    assert prices["close"].to_list() == ["1.5", "x"]
+
+
+def test_units_that_cannot_apply_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", "date,ticker,close\n2020-01-02,A,1\n")
+    for units, message in (
+        ({"sector": 2.0}, "units names sector, which has no unit"),
+        ({"volume": 0.0}, "units multiplies volume by 0.0"),
+        ({"close": float("inf")}, "units multiplies close by inf"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            FilesSource(path, units=units)
+    with pytest.raises(DataError, match="units names volume, which no file gives"):
+        FilesSource(path, units={"volume": 100}).fetch()
+
+
+def test_dates_that_are_not_iso_need_their_format_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", "date,ticker,close\n5/1/2015,A,1\n2015-05-04,A,2\n20150505,A,3\n")
+    days = FilesSource(path, date_format="%m/%d/%Y").fetch().tables["prices"]["date"].to_list()
+    assert days == [date(2015, 5, 1), date(2015, 5, 4), date(2015, 5, 5)]
+    unread = FilesSource(path).fetch().tables["prices"]["date"].to_list()
+    assert unread == ["2015-05-04", "2015-05-05", "5/1/2015"]
+
+
+def test_wide_closes_become_rows_and_empty_cells_none(tmp_path: Path) -> None:
+    text = "Day,NA,BRK.B\n2020-01-03,2,\n2020-01-02,1,300\n2020-01-06,nan,x\n"
+    source = FilesSource(write(tmp_path / "w.csv", text), layout="wide", columns={"date": "Day"})
+    fetched = source.fetch()
+    assert fetched.tables["prices"].rows() == [
+        (date(2020, 1, 2), "BRK.B", "300"),
+        (date(2020, 1, 2), "NA", "1"),
+        (date(2020, 1, 3), "NA", "2"),
+        (date(2020, 1, 6), "BRK.B", "x"),
+    ]
+    assert any(note.startswith("2 cells of w.csv hold no close") for note in fetched.notes)
+    stamped = fetched.tables["prices"].with_columns(
+        source=pl.lit("files"), ingested_at=pl.lit(0).cast(pl.Datetime("us", "UTC"))
+    )
+    assert check("prices", stamped).by_rule() == {"close_unreadable": 1}
+
+
+def test_wide_parquet_files_may_hold_different_tickers(tmp_path: Path) -> None:
+    pl.DataFrame({"date": [date(2020, 1, 2)], "A": [1], "B": [2.5]}).write_parquet(tmp_path / "1.parquet")
+    pl.DataFrame({"date": [date(2020, 1, 3)], "B": [None], "C": [float("nan")], "D": [4.0]}).write_parquet(
+        tmp_path / "2.parquet"
+    )
+    prices = FilesSource(tmp_path / "*.parquet", layout="wide", units={"close": 2}).fetch().tables["prices"]
+    assert prices.select("ticker", "close").rows() == [("A", 2.0), ("B", 5.0), ("D", 8.0)]
+
+
+def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    long = write(tmp_path / "long.csv", bars("2020-01-02", "A", 1))
+    wide = write(tmp_path / "wide.csv", "date,A\n2020-01-02,1\n")
+    with pytest.raises(DataError, match="that is layout: long"):
+        FilesSource(long, layout="wide").fetch()
+    with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set layout: wide"):
+        FilesSource(wide).fetch()
+    with pytest.raises(ConfigError, match="columns maps close, but layout: wide"):
+        FilesSource(wide, layout="wide", columns={"close": "A"})
+    with pytest.raises(DataError, match="no column but date"):
+        FilesSource(write(tmp_path / "none.csv", "date\n2020-01-02\n"), layout="wide").fetch()
+    with pytest.raises(DataError, match="no column 'date' for date"):
+        FilesSource(write(tmp_path / "day.csv", "Day,A\n2020-01-02,1\n"), layout="wide").fetch()

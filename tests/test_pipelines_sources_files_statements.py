@@ -1,0 +1,183 @@
+"""Statements from users' files: wide and long, canonical names, units, and when they were known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from features.asof import statements_as_of
+from pipelines.contracts import check
+from pipelines.errors import ConfigError, DataError
+from pipelines.sources.base import SourceTables
+from pipelines.sources.files import FilesSource
+from pipelines.sources.files_statements import StatementFiles
+
+WIDE = (
+    "Symbol,period_end,Total Revenue,Capital Expenditures,Total Assets,Current\n"
+    "AAA,2019-12-31,1.5,-0.2,10,0\n"
+    "AAA,2018-12-31,NA,-0.1,9,4\n"
+    "BBB,2019-12-31,7,0,x,5\n"
+)
+ITEMS = {
+    "revenue": "Total Revenue",
+    "capital_expenditure": "Capital Expenditures",
+    "total_assets": "Total Assets",
+    "current_assets": "Current",
+}
+SYMBOL = {"fundamentals.ticker": "Symbol"}
+SINCE = date(2019, 12, 31), date(2018, 12, 31)
+
+
+def fetch(
+    folder: Path,
+    text: str,
+    *,
+    items: Mapping[str, str] | None = None,
+    months: int | None = None,
+    zero_is_unknown: tuple[str, ...] = (),
+    columns: Mapping[str, str] | None = None,
+    units: Mapping[str, float] | None = None,
+) -> SourceTables:
+    (folder / "prices.csv").write_text("date,ticker,close\n2020-01-02,AAA,1\n2020-01-02,BBB,1\n")
+    (folder / "s.csv").write_text(text)
+    files = StatementFiles(
+        folder / "s.csv", items=items or {}, months=months, zero_is_unknown=zero_is_unknown
+    )
+    return FilesSource(folder / "prices.csv", statements=files, columns=columns, units=units).fetch()
+
+
+def test_a_column_an_item_becomes_a_row_an_item_in_our_units_and_signs(tmp_path: Path) -> None:
+    fetched = fetch(
+        tmp_path,
+        WIDE,
+        items=ITEMS,
+        months=12,
+        zero_is_unknown=("current_assets",),
+        columns=SYMBOL,
+        units={"capital_expenditure": -1, "revenue": 1000},
+    )
+    checked = check("fundamentals", fetched.tables["fundamentals"])
+    assert checked.by_rule() == {"value_unreadable": 1}
+    assert checked.valid.select("ticker", "period_end", "item", "value", "months").sort(
+        "ticker", "period_end", "item"
+    ).rows() == [
+        ("AAA", date(2018, 12, 31), "capital_expenditure", 0.1, 12),
+        ("AAA", date(2018, 12, 31), "current_assets", 4.0, None),
+        ("AAA", date(2018, 12, 31), "total_assets", 9.0, None),
+        ("AAA", date(2019, 12, 31), "capital_expenditure", 0.2, 12),
+        ("AAA", date(2019, 12, 31), "revenue", 1500.0, 12),
+        ("AAA", date(2019, 12, 31), "total_assets", 10.0, None),
+        ("BBB", date(2019, 12, 31), "capital_expenditure", 0.0, 12),
+        ("BBB", date(2019, 12, 31), "current_assets", 5.0, None),
+        ("BBB", date(2019, 12, 31), "revenue", 7000.0, 12),
+    ]
+    said = " ".join(fetched.notes)
+    assert "1 zeros of current_assets in s.csv are taken as not reported" in said
+    assert "1 empty values of s.csv are left out" in said
+    assert "no statements" not in said
+
+
+def test_the_assumed_lag_is_marked_on_every_row_and_named_with_the_restatement(tmp_path: Path) -> None:
+    fetched = fetch(tmp_path, WIDE, items=ITEMS, columns=SYMBOL)
+    rows = check("fundamentals", fetched.tables["fundamentals"]).valid
+    assert rows["assumed"].all()
+    assert (rows["known_at"] - rows["period_end"]).unique().to_list() == [timedelta(days=90)]
+    assert rows["months"].null_count() == rows.height
+    (hazard,) = fetched.hazards
+    assert hazard.startswith("Assumed reporting lag: all 11 rows of s.csv have no date of publication")
+    assert "90 days after their period's end" in hazard
+    assert "as last restated" in hazard
+
+
+LONG = (
+    "ticker,period_end,item,value,known_at,unit,filing_id,months\n"
+    "AAA,2018-12-31,Sales,10,2019-02-20,USD,f1,12\n"
+    "AAA,2018-12-31,Sales,8,2019-06-03 21:00:00,USD,f2,12\n"
+    "AAA,2018-12-31,total_assets,50,,USD,f1,12\n"
+    "AAA,2018-12-31,Headcount,7,2019-02-20,,f1,\n"
+)
+
+
+def test_rows_an_item_keep_versions_units_and_filings(tmp_path: Path) -> None:
+    fetched = fetch(tmp_path, LONG, items={"revenue": "Sales"})
+    rows = check("fundamentals", fetched.tables["fundamentals"]).valid
+    columns = ("item", "value", "known_at", "unit", "filing_id", "months", "assumed")
+    assert rows.select(columns).rows() == [
+        ("revenue", 10.0, date(2019, 2, 20), "USD", "f1", 12, False),
+        ("revenue", 8.0, date(2019, 6, 3), "USD", "f2", 12, False),
+        ("total_assets", 50.0, date(2019, 3, 31), "USD", "f1", None, True),
+    ]
+    assert any("not mapped and left out: Headcount" in note for note in fetched.notes)
+    (hazard,) = fetched.hazards
+    assert hazard.startswith("Assumed reporting lag: 1 of 3 rows")
+    assert "restated" not in hazard
+
+
+def test_a_restatement_in_a_file_shows_from_its_own_date(tmp_path: Path) -> None:
+    rows = check(
+        "fundamentals", fetch(tmp_path, LONG, items={"revenue": "Sales"}).tables["fundamentals"]
+    ).valid
+    dates_T = np.array(["2019-02-19", "2019-02-20", "2019-05-31", "2019-06-03"], dtype="datetime64[D]")
+    known = statements_as_of(rows, dates_T, ("AAA",), np.ones((4, 1)))
+    np.testing.assert_array_equal(known["revenue"][:, 0], [np.nan, 10.0, 10.0, 8.0])
+
+
+def test_published_dates_with_one_version_are_suspected_of_restatement(tmp_path: Path) -> None:
+    text = "ticker,period_end,known_at,revenue\nAAA,2018-12-31,2019-02-20,1\nAAA,2019-12-31,2020-02-20,2\n"
+    fetched = fetch(tmp_path, text)
+    assert not fetched.tables["fundamentals"]["assumed"].any()
+    assert [hazard.partition(":")[0] for hazard in fetched.hazards] == ["Statements as last restated"]
+
+
+def test_months_that_are_no_whole_number_reject_their_rows(tmp_path: Path) -> None:
+    text = "ticker,period_end,revenue,months\nAAA,2018-12-31,1,12\nAAA,2019-12-31,2,2.5\nBBB,2019-12-31,3,\n"
+    checked = check("fundamentals", fetch(tmp_path, text).tables["fundamentals"])
+    assert checked.by_rule() == {"months_unreadable": 1}
+    assert checked.valid["months"].to_list() == [12, None]
+
+
+def test_files_of_a_pattern_may_give_different_items_and_dates(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("date,ticker,close\n2020-01-02,AAA,1\n")
+    (tmp_path / "s1.csv").write_text("ticker,period_end,revenue\nAAA,2018-12-31,1\n")
+    pl.DataFrame(
+        {
+            "ticker": ["AAA"],
+            "period_end": [date(2019, 12, 31)],
+            "known_at": [date(2020, 3, 1)],
+            "total_assets": [5],
+        }
+    ).write_parquet(tmp_path / "s2.parquet")
+    source = FilesSource(tmp_path / "prices.csv", statements=StatementFiles(tmp_path / "s[12].*"))
+    rows = check("fundamentals", source.fetch().tables["fundamentals"]).valid
+    assert rows.select("item", "value", "known_at", "assumed").rows() == [
+        ("revenue", 1.0, date(2019, 3, 31), True),
+        ("total_assets", 5.0, date(2020, 3, 1), False),
+    ]
+
+
+def test_wrong_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="items names sales, which no statement item is called"):
+        StatementFiles(tmp_path / "s.csv", items={"sales": "Sales"})
+    with pytest.raises(ConfigError, match="zero_is_unknown names sales"):
+        StatementFiles(tmp_path / "s.csv", zero_is_unknown=("sales",))
+    with pytest.raises(ConfigError, match=r"columns maps fundamentals\.volume, which no table has"):
+        fetch(tmp_path, WIDE, columns={"fundamentals.volume": "x"})
+    with pytest.raises(DataError, match="no column 'Sales' for the item revenue"):
+        fetch(tmp_path, WIDE, items={"revenue": "Sales"}, columns=SYMBOL)
+    with pytest.raises(DataError, match="no statement item that we know; it has Symbol, period_end, Total"):
+        fetch(tmp_path, WIDE, columns=SYMBOL)
+    with pytest.raises(DataError, match="no item 'Turnover' for revenue; it has Headcount, Sales"):
+        fetch(tmp_path, LONG, items={"revenue": "Turnover"})
+    with pytest.raises(DataError, match="no column 'Filed' for known_at"):
+        fetch(tmp_path, WIDE, items=ITEMS, columns={**SYMBOL, "known_at": "Filed"})
+    with pytest.raises(DataError, match="no column 'Sym' for ticker"):
+        fetch(tmp_path, WIDE, items=ITEMS, columns={"fundamentals.ticker": "Sym"})
+    with pytest.raises(DataError, match="units names eps, which no file gives"):
+        fetch(tmp_path, WIDE, items=ITEMS, columns=SYMBOL, units={"eps": 2})
+    with pytest.raises(DataError, match="holds no value of any item"):
+        fetch(tmp_path, "ticker,period_end,revenue\nAAA,2019-12-31,\n")
