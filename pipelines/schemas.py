@@ -59,7 +59,7 @@ def within_range(column: str) -> pl.Expr:
     return (above & below) | (pl.col("high") < pl.col("low")).fill_null(value=False)
 
 
-def _rule(holds: pl.Expr) -> RuleFactory:
+def named_rule(holds: pl.Expr) -> RuleFactory:
     """Make a rule of a schema, named by the attribute that it is assigned to; null counts as holding."""
 
     def validate(cls: type[dy.Schema]) -> pl.Expr:
@@ -83,17 +83,17 @@ class Prices(dy.Schema):
     source = dy.String()
     ingested_at = dy.Datetime(time_unit="us", time_zone="UTC")
 
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    close_is_positive = _rule(_positive("close"))
-    open_is_positive = _rule(_positive("open"))
-    high_is_positive = _rule(_positive("high"))
-    low_is_positive = _rule(_positive("low"))
-    high_not_below_low = _rule(pl.col("high") >= pl.col("low"))
-    close_within_range = _rule(within_range("close"))
-    open_within_range = _rule(within_range("open"))
-    volume_is_finite_and_not_negative = _rule(_finite("volume") & (pl.col("volume") >= 0))
-    split_ratio_is_positive = _rule(_positive("split_ratio"))
-    dividend_is_finite_and_not_negative = _rule(_finite("dividend") & (pl.col("dividend") >= 0))
+    ticker_is_plain = named_rule(_plain_ticker("ticker"))
+    close_is_positive = named_rule(_positive("close"))
+    open_is_positive = named_rule(_positive("open"))
+    high_is_positive = named_rule(_positive("high"))
+    low_is_positive = named_rule(_positive("low"))
+    high_not_below_low = named_rule(pl.col("high") >= pl.col("low"))
+    close_within_range = named_rule(within_range("close"))
+    open_within_range = named_rule(within_range("open"))
+    volume_is_finite_and_not_negative = named_rule(_finite("volume") & (pl.col("volume") >= 0))
+    split_ratio_is_positive = named_rule(_positive("split_ratio"))
+    dividend_is_finite_and_not_negative = named_rule(_finite("dividend") & (pl.col("dividend") >= 0))
 
 
 class Securities(dy.Schema):
@@ -111,10 +111,10 @@ class Securities(dy.Schema):
     exchange = dy.String(nullable=True)
     valid_to = dy.Date(nullable=True)
 
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    valid_to_after_valid_from = _rule(pl.col("valid_to") > pl.col("valid_from"))
-    delisted_not_before_listed = _rule(pl.col("delisted_on") >= pl.col("listed_on"))
-    delisting_return_at_least_minus_one = _rule(
+    ticker_is_plain = named_rule(_plain_ticker("ticker"))
+    valid_to_after_valid_from = named_rule(pl.col("valid_to") > pl.col("valid_from"))
+    delisted_not_before_listed = named_rule(pl.col("delisted_on") >= pl.col("listed_on"))
+    delisting_return_at_least_minus_one = named_rule(
         _finite("delisting_return") & (pl.col("delisting_return") >= -1.0)
     )
 
@@ -132,9 +132,9 @@ class Fundamentals(dy.Schema):
     months = dy.Int64(nullable=True, min=1)  # span of a flow (3, 6, 9, 12); null: an instant, or not said
     assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a date on which somebody published
 
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    known_after_period_end = _rule(pl.col("known_at") >= pl.col("period_end"))
-    value_is_finite = _rule(_finite("value"))
+    ticker_is_plain = named_rule(_plain_ticker("ticker"))
+    known_after_period_end = named_rule(pl.col("known_at") >= pl.col("period_end"))
+    value_is_finite = named_rule(_finite("value"))
 
 
 class Membership(dy.Schema):
@@ -145,8 +145,8 @@ class Membership(dy.Schema):
     from_date = _key_date()
     to_date = dy.Date(nullable=True)
 
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    to_date_after_from_date = _rule(pl.col("to_date") > pl.col("from_date"))
+    ticker_is_plain = named_rule(_plain_ticker("ticker"))
+    to_date_after_from_date = named_rule(pl.col("to_date") > pl.col("from_date"))
 
 
 class Inputs(dy.Schema):
@@ -157,9 +157,9 @@ class Inputs(dy.Schema):
     ticker = _key_text()
     value = _measure()
 
-    ticker_is_plain = _rule(_plain_ticker("ticker"))
-    name_is_plain = _rule(pl.col("name").str.contains(INPUT_PATTERN))
-    value_is_finite = _rule(_finite("value"))
+    ticker_is_plain = named_rule(_plain_ticker("ticker"))
+    name_is_plain = named_rule(pl.col("name").str.contains(INPUT_PATTERN))
+    value_is_finite = named_rule(_finite("value"))
 
 
 class Forecasts(dy.Schema):
@@ -174,9 +174,9 @@ class Forecasts(dy.Schema):
     forecast = _measure()
     label = _measure(nullable=True)
 
-    run_id_is_plain = _rule(pl.col("run_id").str.contains(RUN_ID_PATTERN))
-    forecast_is_finite = _rule(_finite("forecast"))
-    label_is_finite = _rule(_finite("label"))
+    run_id_is_plain = named_rule(pl.col("run_id").str.contains(RUN_ID_PATTERN))
+    forecast_is_finite = named_rule(_finite("forecast"))
+    label_is_finite = named_rule(_finite("label"))
 
 
 class Quarantine(dy.Schema):
@@ -227,7 +227,7 @@ class TruthMu(dy.Schema):
     peer = _measure()
     characteristic = _measure()
 
-    parts_are_finite = _rule(
+    parts_are_finite = named_rule(
         pl.all_horizontal(_finite(c) for c in ("mu", "temporal", "peer", "characteristic"))
     )
 
@@ -250,8 +250,8 @@ class TruthEdges(dy.Schema):
     rule = dy.String(nullable=True)
     via = dy.String(nullable=True)
 
-    weight_is_finite = _rule(_finite("weight"))
-    valid_to_after_valid_from = _rule(pl.col("valid_to") > pl.col("valid_from"))
+    weight_is_finite = named_rule(_finite("weight"))
+    valid_to_after_valid_from = named_rule(pl.col("valid_to") > pl.col("valid_from"))
 
 
 class TruthDays(dy.Schema):
@@ -267,7 +267,7 @@ class TruthDays(dy.Schema):
     day_3 = _measure()
     day_4 = _measure()
 
-    parts_are_finite = _rule(
+    parts_are_finite = named_rule(
         pl.all_horizontal(_finite(c) for c in ("shock", "day_0", "day_1", "day_2", "day_3", "day_4"))
     )
 
