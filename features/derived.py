@@ -168,9 +168,7 @@ def market_mean(
     ndarray of shape (T, 1)
         The mean; NaN on a session without a value.
     """
-    total_T1, count_T1 = _sums(panel, False, series, *args, **kwargs)
-    mean_T1: FloatArray = np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
-    return mean_T1
+    return _means(panel, False, series, *args, **kwargs)
 
 
 def group_mean(
@@ -194,40 +192,42 @@ def group_mean(
         The mean over the group's firms with a known value, the firm itself included; NaN where the group is
         unknown or has fewer than two such firms (a firm is no peer of itself).
     """
-    total_TS, count_TS = _sums(panel, True, series, *args, **kwargs)
-    mean_TS = np.where(count_TS >= 2, total_TS / np.maximum(count_TS, 1), np.nan)
-    mean_TN: FloatArray = np.take_along_axis(mean_TS, np.maximum(panel.group_TN, 0).astype(np.int64), axis=1)
-    mean_TN[panel.group_TN < 0] = np.nan
+    from features.kernels import spread_groups
+
+    mean_TS = _means(panel, True, series, *args, **kwargs)
+    mean_TN = np.empty(panel.group_TN.shape)
+    spread_groups(frozen(mean_TS), frozen(np.ascontiguousarray(panel.group_TN)), mean_TN)
     return mean_TN
 
 
-def _sums(
+def _means(
     panel: Panel,
     by_group: bool,
     series: Callable[Concatenate[Panel, Settings], FloatArray],
     *args: Settings.args,
     **kwargs: Settings.kwargs,
-) -> tuple[FloatArray, IntArray]:
-    """Sum and count a series by session and group over all firms behind a tile.
+) -> FloatArray:
+    """Average a series by session, and by group with at least two values, over all firms behind a tile.
 
     Firms are added one after the other in their order, so that those without a value leave no trace.
     """
     everyone = whole(panel)
 
-    def compute() -> tuple[FloatArray, IntArray]:
+    def compute() -> FloatArray:
         from features.kernels import add_by_group
 
-        n_groups = max(len(everyone.groups_S), 1) if by_group else 1
+        n_groups, least = (max(len(everyone.groups_S), 1), 2) if by_group else (1, 1)
         total_TS = np.zeros((everyone.n_sessions, n_groups))
         count_TS = np.zeros((everyone.n_sessions, n_groups), dtype=np.int64)
 
         def values(firms: slice) -> tuple[FloatArray, IntArray]:
-            tile = cut(everyone, firms)
+            tile = cut(everyone, firms, frozenset({"close", "group"}))
             group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
             return series(tile, *args, **kwargs), group_Tn
 
         for x_Tn, group_Tn in in_order(values, runs_of_firms(everyone.n_sessions, everyone.n_firms)):
             add_by_group(frozen(x_Tn), frozen(group_Tn), total_TS, count_TS)
-        return total_TS, count_TS
+        mean_TS: FloatArray = np.where(count_TS >= least, total_TS / np.maximum(count_TS, 1), np.nan)
+        return mean_TS
 
     return remember(everyone, (series, args, *sorted(kwargs.items()), by_group), compute)

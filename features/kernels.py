@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 import numba
 import numpy as np
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import Float32Array, FloatArray, IntArray
 
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
@@ -37,6 +37,34 @@ def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, cou
             if group >= 0 and not np.isnan(x):
                 total_TS[t, group] += x
                 count_TS[t, group] += 1
+
+
+@compiled
+def spread_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -> None:
+    """Give each firm the mean of its session's and group's; NaN for group -1."""
+    for t in range(group_TN.shape[0]):
+        for i in range(group_TN.shape[1]):
+            group = group_TN[t, i]
+            out_TN[t, i] = mean_TS[t, group] if group >= 0 else np.nan
+
+
+@compiled
+def keep_traded(x_TN: FloatArray, quiet_TN: FloatArray, warmup: int, halt: float, out_TN: FloatArray) -> None:
+    """Keep finite values of firms that trade now and were heard of ``warmup`` sessions ago; NaN elsewhere."""
+    for t in range(x_TN.shape[0]):
+        for i in range(x_TN.shape[1]):
+            heard = t >= warmup and quiet_TN[t - warmup, i] <= halt
+            known = heard and quiet_TN[t, i] == 0.0 and np.isfinite(x_TN[t, i])
+            out_TN[t, i] = x_TN[t, i] if known else np.nan
+
+
+@compiled
+def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
+    """Write firms of a tile to their columns, from ``first`` on; NaN beyond what float32 holds."""
+    for t in range(x_TN.shape[0]):
+        for i in range(x_TN.shape[1]):
+            x = np.float32(x_TN[t, i])
+            out_TN[t, first + i] = np.float32(np.nan) if np.isinf(x) else x
 
 
 @compiled

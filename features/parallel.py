@@ -15,8 +15,8 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-_CELLS = 2**16  # of a part: half a mebibyte as float64, so that several arrays share a core's cache
-_LEAST_FIRMS = 16  # two cache lines a row, even in a panel of very many sessions
+_CELLS = 3 * 2**15  # of a part: three quarters of a mebibyte as float64, so that several share a core's cache
+_LINE = 16  # firms in a cache line of float32: parts share none
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what pools of processes set in their workers
 
 
@@ -28,7 +28,7 @@ def n_threads() -> int:
 
 def runs_of_firms(n_sessions: int, n_firms: int) -> list[slice]:
     """Cut the firms into runs of neighbours that fit the cache, in order."""
-    width = max(_LEAST_FIRMS, _CELLS // max(n_sessions, 1) // 8 * 8)
+    width = max(1, _CELLS // max(n_sessions, 1) // _LINE) * _LINE
     return [slice(start, min(start + width, n_firms)) for start in range(0, n_firms, width)]
 
 

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.arrays import Float32Array, FloatArray
+from features.arrays import Float32Array, FloatArray, frozen
 from features.derived import HALT, sessions_quiet
 from features.panel import Panel
+from features.parallel import for_each, runs_of_firms
+from features.tiles import cut
 
 Compute = Callable[[Panel], FloatArray]
 
@@ -127,16 +129,14 @@ class Registry(dict[str, Feature]):
 
         def register(raw: Compute) -> Compute:
             def compute(panel: Panel) -> FloatArray:
-                with np.errstate(
-                    divide="ignore", invalid="ignore", over="ignore"
-                ):  # no finite value: NaN below
-                    value_TN = raw(panel)
-                known_TN = np.isfinite(value_TN)
-                known_TN &= ~np.isnan(panel.close_TN)
-                if warmup:
-                    known_TN[:warmup] = False
-                    known_TN[warmup:] &= sessions_quiet(panel)[:-warmup] <= HALT
-                return np.where(known_TN, value_TN, np.nan)
+                from features.kernels import keep_traded
+
+                # no finite value: NaN below
+                with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                    value_TN = frozen(np.ascontiguousarray(raw(panel)))
+                out_TN = np.empty(value_TN.shape)
+                keep_traded(value_TN, frozen(sessions_quiet(panel)), warmup, float(HALT), out_TN)
+                return out_TN
 
             self[name] = Feature(
                 name, family, frozenset(needs), warmup, reach, formula, unit, nan_rule, source, compute
@@ -211,8 +211,15 @@ class Registry(dict[str, Feature]):
         if wanted is not None and messages:
             raise ValueError(messages[0])
         out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
-        for k, name in enumerate(usable):
-            with np.errstate(over="ignore"):
-                out_KTN[k] = self[name].compute(panel)
-            out_KTN[k][np.isinf(out_KTN[k])] = np.nan
+        parts = runs_of_firms(panel.n_sessions, panel.n_firms)
+        needs = frozenset[str]().union(*(self[name].needs for name in usable))
+
+        from features.kernels import store_float32
+
+        def fill(firms: slice) -> None:
+            tile = panel if len(parts) == 1 else cut(panel, firms, needs)
+            for k, name in enumerate(usable):
+                store_float32(frozen(self[name].compute(tile)), firms.start, out_KTN[k])
+
+        for_each(fill, parts)
         return np.moveaxis(out_KTN, 0, 2)

@@ -6,14 +6,12 @@ firms that traded that day, which is known at its close.
 
 from __future__ import annotations
 
-import numpy as np
-
 from features.arrays import FloatArray
 from features.characteristics.registry import characteristic
 from features.characteristics.volatility import half
-from features.derived import daily_return, market_return
+from features.derived import daily_return, market_return, remember
 from features.panel import Panel
-from features.rolling import lag, rolling_count, rolling_sum
+from features.rolling import lag, rolling_regression
 
 
 def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray]:
@@ -33,18 +31,11 @@ def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray
     residual_TN : ndarray of shape (T, N)
         Standard error of the regression, ``sqrt(RSS / (n - 2))``, a fraction a day.
     """
-    r_TN = daily_return(panel)
-    m_TN = np.where(np.isnan(r_TN), np.nan, market_return(panel))
-    count_TN = rolling_count(r_TN, window)
-    n_TN = np.maximum(count_TN, 3.0)
-    mean_r_TN, mean_m_TN = rolling_sum(r_TN, window) / n_TN, rolling_sum(m_TN, window) / n_TN
-    cov_TN = rolling_sum(r_TN * m_TN, window) / n_TN - mean_r_TN * mean_m_TN
-    var_m_TN = rolling_sum(m_TN * m_TN, window) / n_TN - mean_m_TN * mean_m_TN
-    var_r_TN = rolling_sum(r_TN * r_TN, window) / n_TN - mean_r_TN * mean_r_TN
-    unknown_TN = (count_TN < max(half(window), 3)) | (var_m_TN <= 0.0)
-    beta_TN = np.where(unknown_TN, np.nan, cov_TN / np.where(unknown_TN, 1.0, var_m_TN))
-    residual_TN = np.sqrt(np.maximum(var_r_TN - beta_TN * cov_TN, 0.0) * n_TN / (n_TN - 2.0))
-    return beta_TN, residual_TN
+
+    def regress() -> tuple[FloatArray, FloatArray]:
+        return rolling_regression(daily_return(panel), market_return(panel), window, half(window))
+
+    return remember(panel, (market_regression, window), regress)
 
 
 @characteristic(
