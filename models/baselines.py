@@ -1,4 +1,4 @@
-"""Baselines to beat: zero, reversal, ridge.
+"""Baselines to beat: zero, reversal, momentum, ridge.
 
 Legend: N firms, F characteristics, A penalties, M known cells of the training dates.
 """
@@ -18,7 +18,7 @@ import torch
 from models.batch import Batch, PanelTensors
 from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_no_others, require_tensor
 from models.rank_ic import mean_rank_ic
-from models.spec import Shape
+from models.spec import Shape, column_of
 
 OnEpoch = Callable[[EpochRecord], None]
 Array64 = npt.NDArray[np.float64]
@@ -114,24 +114,39 @@ class Reversal(FixedRule):
     """
 
     def __init__(self, config: ReversalConfig, shape: Shape) -> None:
-        wanted, names = config.characteristic, shape.characteristic_names
-        if isinstance(wanted, str):
-            if wanted not in names:
-                raise ValueError(
-                    f"reversal needs the characteristic {wanted!r} but the data has "
-                    f"{', '.join(names) or 'no names'}: add it to the features, or set `characteristic`."
-                )
-            wanted = names.index(wanted)
-        if not 0 <= wanted < shape.n_characteristics:
-            raise ValueError(
-                f"reversal's characteristic is column {wanted} but there are {shape.n_characteristics}: "
-                "set a column from 0."
-            )
-        self.column = wanted
+        self.column = column_of(config.characteristic, shape, "reversal")
 
     def forecast_date(self, batch: Batch) -> FloatArray32:
         """Minus the column."""
         return -batch.z_BNF[0, :, self.column].cpu().numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class MomentumConfig:
+    """Options of momentum.
+
+    Attributes
+    ----------
+    characteristic
+        Name or column of the trailing return among the characteristics; by default the last year's but
+        for its last month.
+    """
+
+    characteristic: str | int = "momentum_252_21"
+
+
+class Momentum(FixedRule):
+    """Forecast the trailing return itself, as ranked among the characteristics; unknown is 0, the middle.
+
+    Jegadeesh and Titman (1993), "Returns to buying winners and selling losers".
+    """
+
+    def __init__(self, config: MomentumConfig, shape: Shape) -> None:
+        self.column = column_of(config.characteristic, shape, "momentum")
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Return the column."""
+        return batch.z_BNF[0, :, self.column].cpu().numpy()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ L peer layers, H heads.  Index t is the close of session t.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +55,9 @@ class Batch:
         float32 target, known only after the label's span has passed; NaN is unknown.
     firms_N
         int64 columns of the panel that the batch holds, ascending.
+    key_BN
+        int64 :func:`firm_key` of each firm's name, by which a model recognises a firm that its options
+        name, wherever its column is; 0 where the panel has no names.  None: names are not asked for.
     """
 
     x_BNWC: Tensor
@@ -61,6 +66,7 @@ class Batch:
     s_BN: Tensor
     y_BN: Tensor
     firms_N: Tensor
+    key_BN: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +103,8 @@ class PanelTensors:
         int64, 0 is unknown and the panel's code plus 1 otherwise.
     target_TN
         float32, NaN is unknown.
+    key_N
+        int64 :func:`firm_key` of each firm's name; 0 without names.
     shape
         What a model needs to be built for this panel.
     """
@@ -106,6 +114,7 @@ class PanelTensors:
     mask_TN: Tensor
     group_TN: Tensor
     target_TN: Tensor
+    key_N: Tensor
     shape: Shape
 
     @property
@@ -130,6 +139,7 @@ class PanelTensors:
         window: int,
         n_groups: int | None = None,
         characteristic_names: tuple[str, ...] = (),
+        firm_names: Sequence[str] = (),
         device: torch.device | str = "cpu",
     ) -> PanelTensors:
         """Copy numpy arrays to a device.
@@ -151,13 +161,15 @@ class PanelTensors:
             not given.
         characteristic_names
             Names of the F characteristics, for the models that ask for one by name.
+        firm_names
+            Tickers of the N firms, for the models that ask for firms by name; may be left out.
         device
             Where the tensors live.
 
         Raises
         ------
         ValueError
-            When shapes disagree, or a group code is not below ``n_groups``.
+            When shapes or names disagree, or a group code is not below ``n_groups``.
         """
         mask = np.ascontiguousarray(mask_TN, dtype=np.bool_)
         arrays = {
@@ -182,6 +194,11 @@ class PanelTensors:
                 f"group_TN holds codes from {int(group.min()) - 1} to {highest - 1} but n_groups is "
                 f"{total - 1}: codes run from 0 to n_groups - 1, and -1 is unknown."
             )
+        if len(firm_names) not in (0, mask.shape[1]):
+            raise ValueError(
+                f"{len(firm_names)} firm names were given for {mask.shape[1]} firms: give one each, or none."
+            )
+        keys = [firm_key(name) for name in firm_names] or [0] * mask.shape[1]
         channels = np.nan_to_num(arrays["channels_TNC"], nan=0.0)
         characteristics = np.nan_to_num(arrays["characteristics_TNF"], nan=0.0)
         return cls(
@@ -190,6 +207,7 @@ class PanelTensors:
             mask_TN=torch.tensor(mask, device=device),
             group_TN=torch.tensor(group, device=device),
             target_TN=torch.tensor(arrays["target_TN"], device=device),
+            key_N=torch.tensor(keys, dtype=torch.int64, device=device),
             shape=Shape(
                 n_channels=channels.shape[2],
                 n_characteristics=characteristics.shape[2],
@@ -236,4 +254,10 @@ class PanelTensors:
             s_BN=self.group_TN[at],
             y_BN=self.target_TN[at],
             firms_N=firms_N,
+            key_BN=self.key_N[firms_N].expand(len(dates_B), -1),
         )
+
+
+def firm_key(name: str) -> int:
+    """63 bits of a name's BLAKE2b hash: the same on every machine, whatever the other firms are."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1

@@ -176,13 +176,13 @@ def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
 
 def encode_present(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
     """Embeddings [B, N, D] of the firms in the universe; the others are 0 and cost nothing."""
-    h_MD = encoder(batch.x_BNWC[batch.m_BN], _days_keep(batch, cut))
+    h_MD = encoder(batch.x_BNWC[batch.m_BN], days_kept(batch, cut))
     return scatter_present(h_MD, batch.m_BN)
 
 
 def day_weights(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
     """Day weights [B, N, W] of the firms in the universe; the others are 0."""
-    return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], _days_keep(batch, cut)), batch.m_BN)
+    return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, cut)), batch.m_BN)
 
 
 def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
@@ -199,7 +199,8 @@ def recent_days(batch: Batch, days: int, cut: Cut | None) -> Tensor:
     return x_BNKC.flatten(2)
 
 
-def _days_keep(batch: Batch, cut: Cut | None) -> Tensor | None:
+def days_kept(batch: Batch, cut: Cut | None) -> Tensor | None:
+    """Days [M, W] that are kept for the present firms; None where none is cut."""
     if cut is None or cut.days_keep_BW is None:
         return None
     return cut.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]

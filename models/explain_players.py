@@ -94,6 +94,7 @@ def _each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
         s_BN=change(batch.s_BN),
         y_BN=change(batch.y_BN),
         firms_N=batch.firms_N,
+        key_BN=None if batch.key_BN is None else change(batch.key_BN),
     )
 
 
@@ -108,7 +109,7 @@ def find_players(
         When it has none.
     """
     players = []
-    if isinstance(model, Forecaster) and day_attention(model, batch) is not None:
+    if isinstance(model, Forecaster) and (model.uses_days or day_attention(model, batch) is not None):
         for days in day_blocks(batch.x_BNWC.shape[2], day_starts):
             name = f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}"
             players.append(Player("days", name, days))

@@ -27,6 +27,8 @@ from models.fitted import (
     require_tensor,
 )
 from models.forecaster import Forecaster
+from models.losses import QUANTILE
+from models.quantiles import QuantileHead
 from models.registry import ModelEntry, model_entry
 from models.spec import Shape, parse_config
 from models.training import FitConfig, OnEpoch, Trainer
@@ -66,6 +68,34 @@ class NeuralFitted(Fitted):
     def tensors(self) -> Tensors:
         """Return the module's parameters and buffers."""
         return {key: value.detach().cpu().numpy().copy() for key, value in self.module.state_dict().items()}
+
+    def state(self) -> FittedState:
+        """Everything :func:`restore` needs, the levels of the quantiles included."""
+        state, head = super().state(), self.module.quantile_head
+        if head is None:
+            return state
+        return FittedState({**state.config, "quantiles": list(head.levels)}, state.tensors)
+
+    def quantiles(self, data: PanelTensors, dates: IntArray) -> FloatArray32:
+        """Quantiles [D, N, Q] in the target's unit, NaN outside the universe.
+
+        Raises
+        ------
+        ValueError
+            When ``data`` has another shape than the model's, or the model was not fitted to quantiles.
+        """
+        require_same_shape(self.shape, data.shape, self.name)
+        if self.module.quantile_head is None:
+            raise ValueError(f"{self.name} was not fitted to quantiles: set fit.loss to quantile.")
+        levels = self.module.quantile_head.levels
+        out_DNQ = np.full((len(dates), data.mask_TN.shape[1], len(levels)), np.nan, dtype=np.float32)
+        for row, date in enumerate(dates):
+            if bool(data.mask_TN[int(date)].any()):
+                batch = data.batch(torch.tensor([int(date)]))
+                with torch.inference_mode():
+                    q_NQ = self.module.quantiles_around(self.module(batch), batch)[0]
+                out_DNQ[row, batch.firms_N.cpu().numpy()] = q_NQ.cpu().numpy()
+        return out_DNQ
 
 
 class BaselineFitted(Fitted):
@@ -149,6 +179,9 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         if isinstance(model, Baseline):
             history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
             return BaselineFitted(name, options, shape, history, model)
+        if fit_config.loss == QUANTILE:
+            model.quantile_head = QuantileHead(fit_config.quantiles, shape.n_characteristics)
+        model.require(data)
         fitted = NeuralFitted(name, options, shape, (), model.to(data.device))
         trainer = Trainer(fitted.module, data, fit_config, seed)
         fitted.history = trainer.run(train, valid, lambda dates: fitted.forecast(data, dates), on_epoch)
@@ -182,6 +215,7 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
         sizes = dict(state.config["shape"])
         shape = Shape(**{**sizes, "characteristic_names": tuple(sizes["characteristic_names"])})
         history = tuple(EpochRecord(**record) for record in state.config["history"])
+        levels = tuple(float(level) for level in state.config.get("quantiles", ()))
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"The stored model's configuration is damaged ({error}): "
@@ -195,6 +229,8 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
     if isinstance(model, Baseline):
         model.load(state.tensors)
         return BaselineFitted(name, options, shape, history, model)
+    if levels:
+        model.quantile_head = QuantileHead(levels, shape.n_characteristics)
     wanted = model.state_dict()
     require_no_others(state.tensors, wanted, name)
     model.load_state_dict(

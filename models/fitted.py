@@ -45,6 +45,9 @@ class EpochRecord:
         Wall-clock time.
     valid_ic
         Mean IC over the validation dates; NaN where it was not measured.
+    valid_pinball
+        Pinball score over the validation dates, in training-target standard deviations; NaN without the
+        quantile loss.
     """
 
     epoch: int
@@ -53,6 +56,7 @@ class EpochRecord:
     lr: float
     seconds: float
     valid_ic: float = math.nan
+    valid_pinball: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.batch import AttentionMaps, Batch, Cut
+from models.batch import AttentionMaps, Batch, Cut, PanelTensors
+from models.quantiles import QuantileHead
 
 
 class Forecaster(nn.Module, ABC):
@@ -23,13 +24,21 @@ class Forecaster(nn.Module, ABC):
     ----------
     uses_peers
         Whether a firm's forecast depends on the other firms of the date.
+    uses_days
+        Whether days of the window can be cut from a forecast, where no day attention says so already.
+    quantile_head
+        What the quantile loss puts beside the forecast, which it leaves as it is: the median.
     """
 
     uses_peers: ClassVar[bool]
+    uses_days: bool
+    quantile_head: QuantileHead | None
     target_scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
+        self.uses_days = False
+        self.quantile_head = None
         self.register_buffer("target_scale", torch.ones(()))
 
     def forward(self, batch: Batch, cut: Cut | None = None) -> Tensor:
@@ -50,6 +59,14 @@ class Forecaster(nn.Module, ABC):
     def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
         """Attention weights by the explicit path, without dropout; nothing for models without any."""
         return AttentionMaps()
+
+    def require(self, data: PanelTensors) -> None:
+        """Refuse a panel that lacks what the model's options name; ValueError says what."""
+
+    def quantiles_around(self, y_BN: Tensor, batch: Batch) -> Tensor:
+        """Quantiles [B, N, Q] around forecasts, both in the target's unit."""
+        assert self.quantile_head is not None, "asked of a model with quantiles alone"
+        return self.quantile_head(y_BN / self.target_scale, batch.z_BNF) * self.target_scale  # type: ignore[no-any-return]
 
     def scaled(self, y_BN: Tensor, batch: Batch) -> Tensor:
         """Forecasts in the target's unit, 0 outside the universe."""

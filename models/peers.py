@@ -1,11 +1,13 @@
-"""Attention over firms: every firm of a date searches the others and is searched.
+"""Attention over firms: every firm of a date searches the others, or a reference universe.
 
-Legend: B dates, N firms, D model width, H heads, d = D / H, E width of the identity, R numbers of
-the recent days, S group codes.
+Legend: B dates, N firms that search, M firms that are searched, K = M + 1 keys with the null key, D model
+width, H heads, d = D / H, E width of the identity, R numbers of the recent days, S group codes, G market
+tokens.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -20,8 +22,11 @@ from models.forecaster import zero_linear
 OWN_GROUP_START = 4.0
 """Logit that a firm of the own group starts ahead with, in the heads that start there."""
 
+MARKET_START = 6.0
+"""Logit that market tokens start with: enough to be heard among a hundred firms."""
+
 LOGIT_GAIN = 5.0
-"""Group biases and prominence are stored over this, so that steps sized for weights suit logits."""
+"""Group biases, prominence and market biases are stored over this: steps sized for weights suit logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class PeerSizes:
     """Sizes of one peer layer: D, H, E (queries and keys), R (recent days; 0 for none), S (0: no bias).
 
     ``tokens`` is the width of the firms' tokens, and ``leader_slope`` what each head's prominence starts
-    with on number ``leader`` of the identity (None: on none of them).
+    with on number ``leader`` of the identity (None: on none of them).  ``market_tokens`` is G.
     """
 
     width: int
@@ -41,6 +46,43 @@ class PeerSizes:
     tokens: int
     leader: int | None = None
     leader_slope: float = 0.0
+    market_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Firms:
+    """What is known of the firms that search, or are searched.
+
+    Attributes
+    ----------
+    token_BND
+        Their tokens.
+    identity_BNE
+        What they are searched by.
+    recent_BNR
+        Their recent days; None when messages leave them out.
+    group_BN
+        int64 group codes.
+    """
+
+    token_BND: Tensor
+    identity_BNE: Tensor
+    recent_BNR: Tensor | None
+    group_BN: Tensor
+
+    def with_tokens(self, token_BND: Tensor) -> Firms:
+        """Take new tokens for the same firms."""
+        return dataclasses.replace(self, token_BND=token_BND)
+
+    def at(self, place_BM: Tensor) -> Firms:
+        """Take the firms at some places of each date."""
+
+        def take(value_BNX: Tensor) -> Tensor:
+            return value_BNX.gather(1, place_BM[..., None].expand(-1, -1, value_BNX.shape[-1]))
+
+        recent_BMR = None if self.recent_BNR is None else take(self.recent_BNR)
+        group_BM = self.group_BN.gather(1, place_BM)
+        return Firms(take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM)
 
 
 class PeerLayer(nn.Module):
@@ -62,6 +104,12 @@ class PeerLayer(nn.Module):
     large firms lead small ones (Lo and MacKinlay 1990).  Without a leader, each head starts with a
     taste for some random direction of identities.  Training is free to leave all of these starts.
     The values start with the recent days alone, where there are any.
+
+    G optional market tokens stand between the firms, as the inducing points of Lee et al. (2019), "Set
+    transformer": token g listens to all firms but i, ``state_gi = sum_(j != i) w_gj v_j`` with a softmax of
+    ``t_g . k_j / sqrt(d) + p . identity_j``, and firm i attends to it beside its peers.  The first token
+    starts as the market (firms weighted by prominence), the others as factors with a taste for some
+    direction of identities.
     """
 
     def __init__(self, sizes: PeerSizes) -> None:
@@ -97,57 +145,103 @@ class PeerLayer(nn.Module):
         self.forward_norm = nn.LayerNorm(tokens)
         self.forward_in = nn.Linear(tokens, 4 * tokens)
         self.forward_out = zero_linear(4 * tokens, tokens)
+        self.market_tokens = sizes.market_tokens
+        if sizes.market_tokens:  # drawn last, so that models without them start as they always did
+            self.market_query_GHd = nn.Parameter(torch.randn(sizes.market_tokens, heads, width // heads))
+            self.market_key_GHd = nn.Parameter(torch.zeros(sizes.market_tokens, heads, width // heads))
+            self.market_bias_GH = nn.Parameter(
+                torch.full((sizes.market_tokens, heads), MARKET_START / LOGIT_GAIN)
+            )
+            with torch.no_grad():
+                self.market_query_GHd[0] = 0.0
 
-    def forward(
-        self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor, keep_B1NK: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """One round of messages; ``keep_B1NK`` comes from :func:`peer_keep`.
+    def forward(self, own: Firms, searched: Firms, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """One round of messages from the searched firms to their searchers.
 
-        Returns the new tokens [B, N, D] and what the messages add to the forecast, [B, N, 1].
+        ``keep`` is bool, broadcastable to [B, 1, N, K]: who may hear whom, the null key last (see
+        :func:`peer_keep`).  Returns the new tokens [B, N, D] of the searchers and what the messages add
+        to their forecasts, [B, N, 1].
         """
-        q, k, v, scale = self._project(h_BND, identity_BNE, recent_BNR, s_BN)
-        return self._receive(h_BND, attention(q, k, v, keep=keep_B1NK, scale=scale))
+        q, k, v, scale = self._project(own, searched)
+        if not self.market_tokens:
+            return self._receive(own, attention(q, k, v, keep=keep, scale=scale))
+        # A token's message differs from firm to firm, which leaves itself out.  So its weight is read
+        # from a column of its own, and multiplied with the message afterwards.
+        tokens = self.market_tokens
+        state_GBHNd = torch.stack(
+            [
+                attention(t.expand(*q.shape[:3], -1), k, v, keep=keep, scale=scale)
+                for t in self._market_queries(q, scale)
+            ]
+        )
+        own_column = torch.eye(tokens, dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
+        v = torch.cat((F.pad(v, (0, tokens)), F.pad(own_column, (v.shape[-1], 0))), dim=2)
+        k = torch.cat((k, self._market_keys(k)), dim=2)
+        heard = attention(q, k, v, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
+        message_BHNd, weight_BHNG = heard[..., :-tokens], heard[..., -tokens:]
+        message_BHNd = message_BHNd + torch.einsum("bhng,gbhnd->bhnd", weight_BHNG, state_GBHNd)
+        return self._receive(own, message_BHNd)
 
-    def explicit(
-        self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor, keep_B1NK: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, with the weights [B, H, N, K]; the last key is the null key."""
-        q, k, v, scale = self._project(h_BND, identity_BNE, recent_BNR, s_BN)
-        weights_BHNK = attention_weights(q, k, keep=keep_B1NK, scale=scale)
-        return *self._receive(h_BND, weights_BHNK @ v), weights_BHNK
+    def explicit(self, own: Firms, searched: Firms, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, with the weights [B, H, N, K]; the last key is the null key.
 
-    def _project(
-        self, h_BND: Tensor, identity_BNE: Tensor, recent_BNR: Tensor | None, s_BN: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, float]:
-        q_BHNd = split_heads(self.query(identity_BNE), self.heads)
-        k_BHNd = split_heads(self.key(identity_BNE), self.heads)
-        value_BND = self.value(self.norm(h_BND))
-        if self.recent is not None and recent_BNR is not None:
-            value_BND = value_BND + self.recent(recent_BNR)
-        v_BHNd = split_heads(value_BND, self.heads)
+        What reaches a firm through the market tokens is counted with the firms that they listened to.
+        """
+        q, k, v, scale = self._project(own, searched)
+        if not self.market_tokens:
+            weights_BHNK = attention_weights(q, k, keep=keep, scale=scale)
+            return *self._receive(own, weights_BHNK @ v), weights_BHNK
+        keys, tokens = k.shape[2], self.market_tokens
+        every = torch.cat((k, self._market_keys(k)), dim=2)
+        all_BHNk = attention_weights(q, every, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
+        weights_BHNK = all_BHNk[..., :keys]
+        for g, t in enumerate(self._market_queries(q, scale)):
+            listens = attention_weights(t.expand(*q.shape[:3], -1), k, keep=keep, scale=scale)
+            weights_BHNK = weights_BHNK + all_BHNk[..., keys + g, None] * listens
+        return *self._receive(own, weights_BHNK @ v), weights_BHNK
+
+    def _project(self, own: Firms, searched: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
+        q_BHNd = split_heads(self.query(own.identity_BNE), self.heads)
+        k_BHMd = split_heads(self.key(searched.identity_BNE), self.heads)
+        value_BMD = self.value(self.norm(searched.token_BND))
+        if self.recent is not None and searched.recent_BNR is not None:
+            value_BMD = value_BMD + self.recent(searched.recent_BNR)
+        v_BHMd = split_heads(value_BMD, self.heads)
         batch, heads, _, d = q_BHNd.shape
         null_BH1d = self.null_key_HD[None, :, None, :].expand(batch, heads, 1, d)
-        k_BHKd = torch.cat((k_BHNd, null_BH1d.to(k_BHNd.dtype)), dim=2)
-        v_BHKd = F.pad(v_BHNd, (0, 0, 0, 1))
+        k_BHKd = torch.cat((k_BHMd, null_BH1d.to(k_BHMd.dtype)), dim=2)
+        v_BHKd = F.pad(v_BHMd, (0, 0, 0, 1))
         scale = 1.0 / math.sqrt(d)
         # Prominence and group bias are dot products too, of 1 with p . identity_j and of the row
         # b[s_i, :] with the one-hot code of s_j.  So they ride in the product of queries and keys, and
-        # no [N, N] bias is ever kept.
-        prominence_BHN = (identity_BNE @ (LOGIT_GAIN * self.prominence_HE).T).transpose(1, 2)
-        prominence_BHK1 = F.pad(prominence_BHN, (0, 1))[..., None].to(k_BHKd.dtype)
+        # no [N, M] bias is ever kept.
+        prominence_BHM = (searched.identity_BNE @ (LOGIT_GAIN * self.prominence_HE).T).transpose(1, 2)
+        prominence_BHK1 = F.pad(prominence_BHM, (0, 1))[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
         k_BHKd = torch.cat((k_BHKd, prominence_BHK1), dim=-1)
         if self.group_bias_HSS is not None:
-            row_BHNS = (LOGIT_GAIN / scale * self.group_bias_HSS)[:, s_BN].transpose(0, 1)
-            code_BNS = F.one_hot(s_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
-            code_BHKS = F.pad(code_BNS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
+            row_BHNS = (LOGIT_GAIN / scale * self.group_bias_HSS)[:, own.group_BN].transpose(0, 1)
+            code_BMS = F.one_hot(searched.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
+            code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
             q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
             k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
         return q_BHNd, k_BHKd, v_BHKd, scale
 
-    def _receive(self, h_BND: Tensor, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
+    def _market_queries(self, q_BHNd: Tensor, scale: float) -> Tensor:
+        """Queries [G, H, 1, d] of the tokens in the columns of q: they feel prominence and know no groups."""
+        one = torch.full_like(self.market_query_GHd[..., :1], 1.0 / scale)
+        t_GHd = torch.cat((self.market_query_GHd, one), dim=-1)
+        return F.pad(t_GHd, (0, q_BHNd.shape[-1] - t_GHd.shape[-1]))[:, :, None].to(q_BHNd.dtype)
+
+    def _market_keys(self, k_BHKd: Tensor) -> Tensor:
+        """Keys [B, H, G, d] of the tokens in the columns of k, with a logit of their own for prominence."""
+        key_GHd = torch.cat((self.market_key_GHd, LOGIT_GAIN * self.market_bias_GH[..., None]), dim=-1)
+        key_GHd = F.pad(key_GHd, (0, k_BHKd.shape[-1] - key_GHd.shape[-1])).to(k_BHKd.dtype)
+        return key_GHd.transpose(0, 1).expand(len(k_BHKd), -1, -1, -1)
+
+    def _receive(self, own: Firms, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
         message_BND = join_heads(message_BHNd)
-        h_BND = h_BND + self.dropout(self.output(message_BND))
+        h_BND = own.token_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
         return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)
 

@@ -8,9 +8,15 @@ from typing import Any, Literal
 
 from models import baselines, lightgbm_baseline
 from models.baselines import Baseline
+from models.cross_peer import CrossPeer, CrossPeerConfig
 from models.forecaster import Forecaster
+from models.kernel_regression import KernelRegression, KernelRegressionConfig
+from models.lstm import LSTM, LSTMConfig
+from models.mlp import MLP, MLPConfig
+from models.sector_mean import SectorMean, SectorMeanConfig
 from models.self_peer import SelfPeer, SelfPeerConfig
 from models.spec import Shape
+from models.tcn import TCN, TCNConfig
 from models.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
@@ -37,9 +43,16 @@ class ModelEntry:
 MODELS: dict[str, ModelEntry] = {
     "zero": ModelEntry("baseline", baselines.ZeroConfig, baselines.Zero),
     "reversal": ModelEntry("baseline", baselines.ReversalConfig, baselines.Reversal),
+    "momentum": ModelEntry("baseline", baselines.MomentumConfig, baselines.Momentum),
     "ridge": ModelEntry("baseline", baselines.RidgeConfig, baselines.Ridge),
     "lightgbm": ModelEntry("baseline", lightgbm_baseline.LightGBMConfig, lightgbm_baseline.LightGBM),
+    "mlp": ModelEntry("neural", MLPConfig, MLP),
+    "lstm": ModelEntry("neural", LSTMConfig, LSTM),
+    "tcn": ModelEntry("neural", TCNConfig, TCN),
     "temporal_transformer": ModelEntry("neural", TemporalTransformerConfig, TemporalTransformer),
+    "sector_mean": ModelEntry("neural", SectorMeanConfig, SectorMean),
+    "kernel_regression": ModelEntry("neural", KernelRegressionConfig, KernelRegression),
+    "cross_peer": ModelEntry("neural", CrossPeerConfig, CrossPeer),
     "self_peer": ModelEntry("neural", SelfPeerConfig, SelfPeer),
     "temporal_peer": ModelEntry("neural", TemporalPeerConfig, TemporalPeer),
 }

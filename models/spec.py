@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 ConfigT = TypeVar("ConfigT")
 
@@ -47,7 +47,7 @@ class Shape:
 
 
 def parse_config(config_class: type[ConfigT], given: Mapping[str, Any], model: str) -> ConfigT:
-    """Build a model's configuration dataclass from plain values.
+    """Build a model's configuration dataclass from plain values, mappings for its nested ones.
 
     Raises
     ------
@@ -60,7 +60,47 @@ def parse_config(config_class: type[ConfigT], given: Mapping[str, Any], model: s
         raise ValueError(
             f"Model {model} has no option {unknown[0]!r}: allowed are {', '.join(allowed) or 'none'}."
         )
-    return config_class(**{key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
+    hints, values = get_type_hints(config_class), {}
+    for key, value in given.items():
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            values[key] = parse_config(hints[key], value, f"{model}: {key}")
+        else:
+            values[key] = tuple(value) if isinstance(value, list) else value
+    return config_class(**values)
+
+
+def column_of(wanted: str | int, shape: Shape, model: str) -> int:
+    """Column of a characteristic given by its name or its place; ValueError names the known ones."""
+    names = shape.characteristic_names
+    if isinstance(wanted, str):
+        if wanted not in names:
+            raise ValueError(
+                f"{model} needs the characteristic {wanted!r} but the data has "
+                f"{', '.join(names) or 'no names'}: add it to the features, or set `characteristic`."
+            )
+        return names.index(wanted)
+    if not 0 <= wanted < shape.n_characteristics:
+        raise ValueError(
+            f"{model}'s characteristic is column {wanted} but there are {shape.n_characteristics}: "
+            "set a column from 0."
+        )
+    return wanted
+
+
+def require_at_least(least: int, **values: int) -> None:
+    """Refuse the first value that is smaller, by its name."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{name} is {value}: it must be at least {least}.")
+
+
+def require_recent(days: int, window: int) -> None:
+    """Refuse more recent days than a window has."""
+    if days > window:
+        raise ValueError(
+            f"recent_days is {days} but the window has {window} sessions: "
+            "lower recent_days or lengthen the window."
+        )
 
 
 def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

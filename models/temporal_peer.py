@@ -23,11 +23,9 @@ from models.encoder import (
     recent_days,
 )
 from models.forecaster import Forecaster, zero_linear
-from models.peers import PeerLayer, PeerSizes, peer_keep
-from models.spec import Shape, require_choice, require_heads
-
-SIZES: tuple[str, ...] = ("log_market_equity", "log_dollar_volume_21")
-"""Characteristics that say how large a firm is, the best known first."""
+from models.peers import Firms, PeerLayer, PeerSizes, peer_keep
+from models.reference import SIZES
+from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class TemporalPeerConfig:
         Width of queries, keys and messages, all heads together.
     leader_slope
         Slope on size with which attention starts: how many e-folds more weight a firm gets for one
-        standard deviation of rank-normal size.  Size is the first of :data:`SIZES` among the
+        standard deviation of rank-normal size.  Size is the first of :data:`models.reference.SIZES` among the
         characteristics; with none of them, or keys from tokens, attention starts without.
     day_layers, positions, causal, pooling
         The day encoder's.
@@ -59,6 +57,8 @@ class TemporalPeerConfig:
         Learn a bias per head and ordered pair of groups.
     dropout
         Probability, while training.
+    market_tokens
+        Learned tokens that listen to all firms and that every firm can attend to; 0 for none.
     """
 
     width: int = 16
@@ -75,14 +75,16 @@ class TemporalPeerConfig:
     group_width: int = 4
     group_bias: bool = True
     dropout: float = 0.3
+    market_tokens: int = 0
 
     def __post_init__(self) -> None:
         self.encoder()
         require_heads(self.peer_width, self.heads)
         require_choice("keys_from", self.keys_from, ("identity", "token"))
-        for name in ("peer_layers", "recent_days", "group_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        require_at_least(
+            1, peer_layers=self.peer_layers, recent_days=self.recent_days, group_width=self.group_width
+        )
+        require_at_least(0, market_tokens=self.market_tokens)
 
     def encoder(self) -> EncoderConfig:
         """Return the day encoder's part, checked."""
@@ -109,12 +111,9 @@ class TemporalPeer(Forecaster):
 
     def __init__(self, config: TemporalPeerConfig, shape: Shape) -> None:
         super().__init__()
-        if config.recent_days > shape.window:
-            raise ValueError(
-                f"recent_days is {config.recent_days} but the window has {shape.window} sessions: "
-                "lower recent_days or lengthen the window."
-            )
+        require_recent(config.recent_days, shape.window)
         self.config = config
+        self.uses_days = True
         identity = shape.n_characteristics + config.group_width
         names = shape.characteristic_names
         sizes_seen = [names.index(name) for name in SIZES if name in names]
@@ -129,6 +128,7 @@ class TemporalPeer(Forecaster):
             tokens=config.width,
             leader=sizes_seen[0] if sizes_seen and config.keys_from == "identity" else None,
             leader_slope=config.leader_slope,
+            market_tokens=config.market_tokens,
         )
         self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
         self.group = nn.Embedding(shape.n_groups, config.group_width)
@@ -148,8 +148,8 @@ class TemporalPeer(Forecaster):
         y_BN1 = self.skip(torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            searched = self._searched(layer, h_BND, batch)
-            h_BND, heard_BN1 = layer(h_BND, searched, r_BNR, batch.s_BN, keep_B1NK)
+            firms = Firms(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN)
+            h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
             y_BN1 = y_BN1 + heard_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
@@ -160,8 +160,8 @@ class TemporalPeer(Forecaster):
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            searched = self._searched(layer, h_BND, batch)
-            h_BND, _, weights = layer.explicit(h_BND, searched, r_BNR, batch.s_BN, keep_B1NK)
+            firms = Firms(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN)
+            h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(
             days_BNW=day_weights(self.encoder, batch, cut), peers_BLHNN=torch.stack(maps, dim=1)

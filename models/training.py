@@ -16,10 +16,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models.batch import PanelTensors
+from models.batch import Batch, PanelTensors
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
 from models.forecaster import Forecaster
-from models.losses import LOSSES
+from models.losses import LOSSES, QUANTILE, quantile
+from models.quantiles import require_levels
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.spec import require_choice
 
@@ -55,7 +56,9 @@ class FitConfig:
     stop_on
         That score: ``rank_ic``, or ``ic`` where the tails of the target are what is wanted.
     loss
-        ``mse``, ``huber`` or ``ic``.
+        ``mse``, ``huber``, ``ic``, ``pairwise`` or ``quantile``.
+    quantiles
+        Levels of the quantile loss; the forecast is the median.
     valid_dates
         Validation dates used for early stopping, evenly spaced; None takes all.
     average
@@ -77,12 +80,14 @@ class FitConfig:
     patience: int = 4
     stop_on: Literal["rank_ic", "ic"] = "rank_ic"
     loss: str = "mse"
+    quantiles: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
     valid_dates: int | None = None
     average: float = 0.0
     autocast: bool = True
 
     def __post_init__(self) -> None:
-        require_choice("loss", self.loss, tuple(LOSSES))
+        require_choice("loss", self.loss, (*LOSSES, QUANTILE))
+        require_levels(self.quantiles)
         require_choice("stop_on", self.stop_on, ("rank_ic", "ic"))
         for name in ("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "patience", "valid_dates"):
             value = getattr(self, name)
@@ -158,8 +163,10 @@ class Trainer:
                 mean.update()
             module.eval()
             with mean.in_place():
-                pairs = list(zip(forecast(valid), valid_DN, strict=True))
+                forecast_DN = forecast(valid)
+                pairs = list(zip(forecast_DN, valid_DN, strict=True))
                 weights = {key: value.clone() for key, value in module.state_dict().items()}
+                pinball = self._pinball(valid, forecast_DN)
             rank_ic, ic = mean_rank_ic(pairs), mean_ic(pairs)
             if not math.isfinite(rank_ic):
                 raise Diverged(
@@ -168,7 +175,7 @@ class Trainer:
                 )
             lr = float(schedule.get_last_lr()[0])
             seconds = time.perf_counter() - started
-            record = EpochRecord(epoch, total / per_epoch, rank_ic, lr, seconds, valid_ic=ic)
+            record = EpochRecord(epoch, total / per_epoch, rank_ic, lr, seconds, ic, valid_pinball=pinball)
             history.append(record)
             if on_epoch is not None:
                 on_epoch(record)
@@ -197,10 +204,7 @@ class Trainer:
             use_bf16 = config.autocast and data.device.type == "cuda"
             with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
                 y_BN = module(batch)
-            scale = module.target_scale
-            loss = LOSSES[config.loss](y_BN / scale, batch.y_BN / scale, known_BN) * (
-                len(part_B) / len(dates_B)
-            )
+            loss = self._loss(y_BN, batch, known_BN) * (len(part_B) / len(dates_B))
             total += float(loss.detach())
             if not math.isfinite(total):
                 raise Diverged(
@@ -213,6 +217,29 @@ class Trainer:
             raise Diverged(f"The gradient's norm became {float(norm)}: lower lr (it is {config.lr:g}).")
         optimizer.step()
         return total
+
+    def _loss(self, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
+        """Return the loss of forecasts, in units of the targets' standard deviation."""
+        scale = self.module.target_scale
+        if self.module.quantile_head is not None:
+            q_BNQ = self.module.quantiles_around(y_BN, batch) / scale
+            return quantile(q_BNQ, batch.y_BN / scale, known_BN, self.module.quantile_head.levels)
+        return LOSSES[self.config.loss](y_BN / scale, batch.y_BN / scale, known_BN)
+
+    def _pinball(self, valid: IntArray, forecast_DN: FloatArray32) -> float:
+        """Mean over validation dates of the pinball score, around forecasts that are already there."""
+        head, scale = self.module.quantile_head, self.module.target_scale
+        if head is None:
+            return math.nan
+        total = 0.0
+        with torch.inference_mode():
+            for row, date in enumerate(valid):
+                batch = self.data.batch(torch.tensor([int(date)]))
+                y_BN = torch.as_tensor(forecast_DN[row], device=self.data.device)[batch.firms_N][None]
+                q_BNQ = self.module.quantiles_around(y_BN, batch) / scale
+                known_BN = batch.m_BN & batch.y_BN.isfinite()
+                total += float(quantile(q_BNQ, batch.y_BN / scale, known_BN, head.levels))
+        return total / len(valid)
 
 
 class RunningMean:

@@ -46,6 +46,11 @@ TINY: Mapping[str, Any] = {
 
 TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50},
+    "momentum": {"characteristic": "return_21"},  # the default's first year has no value
+    "mlp": {"width": 8},
+    "lstm": {"width": 8},
+    "tcn": {"width": 8},
+    "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
     "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"width": 8, "heads": 2},

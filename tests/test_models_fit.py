@@ -33,9 +33,16 @@ TRAIN, VALID, TEST = np.arange(5, 60), np.arange(62, 74), np.arange(76, 90)
 SMALL: dict[str, dict[str, Any]] = {
     "zero": {},
     "reversal": {},
+    "momentum": {"characteristic": "size"},
     "ridge": {},
     "lightgbm": {"min_data_in_leaf": 20, "rounds": 30},
+    "mlp": {"width": 8},
+    "lstm": {"width": 8},
+    "tcn": {"width": 8},
     "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "sector_mean": {},
+    "kernel_regression": {},
+    "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6, "characteristic": "size"}},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"width": 8, "heads": 2},
 }

@@ -1,0 +1,76 @@
+"""Quantiles of the target around a forecast: what a forecaster's own output does not say.
+
+Legend: B dates, N firms, F characteristics, Q quantiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import NormalDist
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+MEDIAN = 0.5
+
+
+def require_levels(levels: Sequence[float]) -> None:
+    """Refuse levels that do not rise within (0, 1) or leave the median out."""
+    rising = all(a < b for a, b in pairwise(levels))
+    if len(levels) < 2 or not rising or not 0.0 < levels[0] < levels[-1] < 1.0 or MEDIAN not in levels:
+        raise ValueError(
+            f"quantiles is {tuple(levels)}: give at least two levels that rise within (0, 1), with 0.5 among "
+            "them, because the forecast is the median."
+        )
+
+
+class QuantileHead(nn.Module):
+    """Q quantiles that never cross: the forecast is the median, and positive steps lead away from it.
+
+    ``q_m = y`` for the median's place m, ``q_(k+1) = q_k + s_k`` above it and ``q_(k-1) = q_k - s_(k-1)``
+    below, with ``s_k = softplus(b_k + a_k . z)``: how far apart two neighbours are depends on the firm's
+    characteristics (its volatility among them), in standard deviations of the training target.  It
+    starts as the quantiles of a standard normal around the forecast, without a random draw.
+
+    Koenker and Bassett (1978), "Regression quantiles"; steps instead of levels, so that quantiles do
+    not cross, after Gasthaus et al. (2019), "Probabilistic forecasting with spline quantile function RNNs".
+
+    Parameters
+    ----------
+    levels
+        Q levels, rising within (0, 1); 0.5 is among them.
+    n_characteristics
+        F.
+    """
+
+    def __init__(self, levels: Sequence[float], n_characteristics: int) -> None:
+        super().__init__()
+        require_levels(levels)
+        self.levels = tuple(levels)
+        self.median = self.levels.index(MEDIAN)
+        normal = [NormalDist().inv_cdf(level) for level in self.levels]
+        steps = [b - a for a, b in pairwise(normal)]
+        self.step_bias = nn.Parameter(torch.tensor([math.log(math.expm1(step)) for step in steps]))
+        self.step_weight = nn.Parameter(torch.zeros(len(steps), n_characteristics))
+
+    def forward(self, y_BN: Tensor, z_BNF: Tensor) -> Tensor:
+        """Quantiles [B, N, Q] around forecasts, both in standard deviations of the training target."""
+        step_BNS = F.softplus(F.linear(z_BNF, self.step_weight, self.step_bias))
+        below_BNS = -step_BNS[..., : self.median].flip(-1).cumsum(-1).flip(-1)
+        above_BNS = step_BNS[..., self.median :].cumsum(-1)
+        around_BNQ = torch.cat((below_BNS, torch.zeros_like(y_BN)[..., None], above_BNS), dim=-1)
+        return y_BN[..., None] + around_BNQ
+
+
+def pinball(quantile_BNQ: Tensor, target_BN: Tensor, levels: Sequence[float]) -> Tensor:
+    """Pinball score of each cell [B, N]: mean over levels of ``max(p e, (p - 1) e)``, ``e = target - q_p``.
+
+    NaN where the target is.  Koenker and Bassett (1978), "Regression quantiles"; lower is better, and no
+    forecaster gains by stating other quantiles than it believes in (Gneiting and Raftery 2007).
+    """
+    level_Q = torch.tensor(levels, dtype=quantile_BNQ.dtype, device=quantile_BNQ.device)
+    error_BNQ = target_BN[..., None] - quantile_BNQ
+    return torch.maximum(level_Q * error_BNQ, (level_Q - 1.0) * error_BNQ).mean(dim=-1)
