@@ -192,7 +192,7 @@ def group_mean(
         The mean over the group's firms with a known value, the firm itself included; NaN where the group is
         unknown or has fewer than two such firms (a firm is no peer of itself).
     """
-    from features.kernels import spread_groups
+    from features.kernels_by_date import spread_groups
 
     mean_TS = _means(panel, True, series, *args, **kwargs)
     mean_TN = np.empty(panel.group_TN.shape)
@@ -214,7 +214,7 @@ def _means(
     everyone = whole(panel)
 
     def compute() -> FloatArray:
-        from features.kernels import add_by_group
+        from features.kernels_by_date import add_by_group
 
         n_groups, least = (max(len(everyone.groups_S), 1), 2) if by_group else (1, 1)
         total_TS = np.zeros((everyone.n_sessions, n_groups))

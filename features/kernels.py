@@ -7,7 +7,7 @@ no reassociation of sums (``fastmath`` is off): a result is a fixed sequence of 
 Importing this module imports numba, so importers do it inside functions. Machine code is kept beside this
 file in ``__pycache__``, or in the user's cache folder where that is read-only.
 
-Shape suffixes: T sessions, N firms (of a tile), S groups, K features.
+Shape suffixes: T sessions, N firms (of a tile).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 import numba
 import numpy as np
 
-from features.arrays import Float32Array, FloatArray, IntArray
+from features.arrays import Float32Array, FloatArray
 
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
@@ -26,26 +26,6 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 def compiled(loop: Loop) -> Loop:
     """Compile a loop on its first call; division by zero gives what IEEE 754 says."""
     return cast("Loop", numba.njit(nogil=True, cache=True, error_model="numpy")(loop))
-
-
-@compiled
-def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, count_TS: IntArray) -> None:
-    """Add known values to their session's and group's total, firm after firm; group -1 is nobody's."""
-    for t in range(x_TN.shape[0]):
-        for i in range(x_TN.shape[1]):
-            x, group = x_TN[t, i], group_TN[t, i]
-            if group >= 0 and not np.isnan(x):
-                total_TS[t, group] += x
-                count_TS[t, group] += 1
-
-
-@compiled
-def spread_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -> None:
-    """Give each firm the mean of its session's and group's; NaN for group -1."""
-    for t in range(group_TN.shape[0]):
-        for i in range(group_TN.shape[1]):
-            group = group_TN[t, i]
-            out_TN[t, i] = mean_TS[t, group] if group >= 0 else np.nan
 
 
 @compiled

@@ -10,11 +10,13 @@ Shape suffixes: T sessions, N firms, F characteristics.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtri
 
 from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, require_shape
+from features.parallel import for_each
 
 _BLOCK = 64  # sessions at a time: working arrays stay in the processor's cache
 
@@ -41,7 +43,7 @@ def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
     ValueError
         If the mask's shape is not the first two axes of x.
     """
-    return _by_date(x_TN, mask_TN, _rank_normal_rows)
+    return _by_date(x_TN, mask_TN, lambda x_RN, _: _rank_normal_rows(x_RN))
 
 
 def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
@@ -49,7 +51,7 @@ def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
 
     Arguments, result and errors as in `rank_normal`.
     """
-    return _by_date(x_TN, mask_TN, _zscore_rows)
+    return _by_date(x_TN, mask_TN, lambda x_RN, _: _zscore_rows(x_RN))
 
 
 def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Float32Array:
@@ -77,7 +79,7 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
     if not 0 <= tail < 0.5:
         msg = f"Winsorising {tail} of each tail is impossible: give a share in [0, 0.5)."
         raise ValueError(msg)
-    return _by_date(x_TN, mask_TN, lambda rows_RN: _winsorise_rows(rows_RN, tail))
+    return _by_date(x_TN, mask_TN, lambda x_RN, _: _winsorise_rows(x_RN, tail))
 
 
 def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> Float32Array:
@@ -103,55 +105,57 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
         If the shapes differ.
     """
     require_shape("the groups", group_TN, mask_TN.shape)
+    from features.kernels_by_date import subtract_group_means
+
     n_groups = int(group_TN.max(initial=-1)) + 2
-    cell_TN = np.arange(len(group_TN))[:, None] * n_groups + (group_TN + 1)
 
-    def subtract(rows_TN: FloatArray) -> FloatArray:
-        known_TN = ~np.isnan(rows_TN)
-        size = len(rows_TN) * n_groups
-        total = np.bincount(cell_TN[known_TN], weights=rows_TN[known_TN], minlength=size)
-        count = np.bincount(cell_TN[known_TN], minlength=size)
-        mean_TN: FloatArray = (total / np.maximum(count, 1))[cell_TN]
-        return rows_TN - mean_TN
+    def subtract(x_RN: FloatArray, rows: slice) -> FloatArray:
+        out_RN = np.empty_like(x_RN)
+        subtract_group_means(x_RN, group_TN[rows].astype(np.int64) + 1, n_groups, out_RN)
+        return out_RN
 
-    return _by_date(x_TN, mask_TN, subtract, block=max(len(group_TN), 1))
+    return _by_date(x_TN, mask_TN, subtract)
 
 
 def _by_date(
     x_TN: AnyFloatArray,
     mask_TN: BoolArray,
-    transform: Callable[[FloatArray], FloatArray],
-    block: int = _BLOCK,
+    transform: Callable[[FloatArray, slice], FloatArray],
 ) -> Float32Array:
-    """Apply a transform of [rows, N] arrays (NaN unknown), one characteristic and block at a time."""
+    """Apply a transform of [R, N] arrays (NaN unknown) and their sessions, block by block.
+
+    In memory the result lies as x does.
+    """
     require_shape("the mask", mask_TN, x_TN.shape[:2])
-    out_TN = np.empty(x_TN.shape, dtype=np.float32)
+    out_TN = np.empty_like(x_TN, dtype=np.float32)
     x_TNF, out_TNF = x_TN.reshape(*mask_TN.shape, -1), out_TN.reshape(*mask_TN.shape, -1)
-    for start in range(0, len(x_TN), block):
-        rows = slice(start, start + block)
+
+    def one(rows: slice) -> None:
         for f in range(x_TNF.shape[2]):
             value_RN = x_TNF[rows, :, f].astype(np.float64)
             value_RN[~(mask_TN[rows] & np.isfinite(value_RN))] = np.nan
-            out_TNF[rows, :, f] = transform(value_RN)
+            out_TNF[rows, :, f] = transform(value_RN, rows)
+
+    for_each(one, [slice(start, start + _BLOCK) for start in range(0, len(x_TN), _BLOCK)])
     return out_TN
 
 
 def _rank_normal_rows(x_RN: FloatArray) -> FloatArray:
-    order_RN = np.argsort(x_RN, axis=1)  # NaN last; the order among ties is averaged away
-    sorted_RN = np.take_along_axis(x_RN, order_RN, axis=1)
-    place_N = np.arange(x_RN.shape[1])
-    new_RN = np.ones(x_RN.shape, dtype=np.bool_)
-    new_RN[:, 1:] = sorted_RN[:, 1:] != sorted_RN[:, :-1]  # a run of ties starts here
-    first_RN = np.maximum.accumulate(np.where(new_RN, place_N, 0), axis=1)
-    last_RN = np.full(x_RN.shape, x_RN.shape[1] - 1)
-    last_RN[:, :-1] = np.where(new_RN[:, 1:], place_N[:-1], x_RN.shape[1] - 1)
-    last_RN = np.minimum.accumulate(last_RN[:, ::-1], axis=1)[:, ::-1]
-    n_R1 = (~np.isnan(x_RN)).sum(axis=1, keepdims=True)
-    share_RN = (0.5 * (first_RN + last_RN) + 0.5) / np.maximum(n_R1, 1)  # ranks count from 1
-    share_RN[np.isnan(sorted_RN)] = np.nan
+    from features.kernels_by_date import rank_rows
+
+    place_RN, count_R = np.empty(x_RN.shape, dtype=np.int64), np.empty(len(x_RN), dtype=np.int64)
+    rank_rows((x_RN + 0.0).view(np.uint64), ~np.isnan(x_RN), place_RN, count_R)  # + 0: -0 ties with 0
     out_RN = np.empty_like(x_RN)
-    np.put_along_axis(out_RN, order_RN, ndtri(share_RN), axis=1)
+    for r, count in enumerate(count_R.tolist()):
+        np.take(_normal_scores(count), place_RN[r], out=out_RN[r])
     return out_RN
+
+
+@lru_cache(maxsize=256)  # the number of firms with a value changes little from date to date
+def _normal_scores(count: int) -> FloatArray:
+    """Give the score of each place among so many, by twice the place from 0 on; NaN last, for -1."""
+    twice = np.arange(max(2 * count - 1, 0))
+    return np.append(ndtri((0.5 * twice + 0.5) / max(count, 1)), np.nan)
 
 
 def _zscore_rows(x_RN: FloatArray) -> FloatArray:
