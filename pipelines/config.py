@@ -95,6 +95,27 @@ SourceConfig = Annotated[
 ]
 
 
+Action = Literal["reject", "flag", "off"]
+
+
+class QualityConfig(Section):
+    """What becomes of a price row that a rule of :mod:`pipelines.quality` doubts.
+
+    ``flag`` keeps it in the lake and lists the doubt; ``reject`` keeps it out, in the quarantine, from the
+    next ingest on; ``off`` does not apply the rule. ``calendar`` holds every firm to one exchange calendar;
+    null goes by the firm's recorded exchange.
+    """
+
+    spike_that_reverts: Action = "flag"
+    stale_run: Action = "flag"
+    split_without_return: Action = "flag"
+    return_without_split: Action = "flag"
+    volume_on_closed_session: Action = "flag"
+    currency_jump: Action = "flag"
+    coverage_collapse: Literal["flag", "off"] = "flag"  # the rows that are there are sound
+    calendar: str | None = None
+
+
 class UniverseConfig(Section):
     """Which firms may be forecast at ``t``, decided with what is known at ``t``."""
 
@@ -236,12 +257,28 @@ class TrackingConfig(Section):
     experiment: str | None = None
 
 
+class AuditConfig(Section):
+    """The audit for look-ahead; ``peerglass run`` makes a quick one before it trains.
+
+    ``times`` random sessions have their future replaced by noise (in ``run`` a third of them). With ``warn``
+    a failure is reported and the run goes on; checks named in ``skip`` are left out, and the report says so.
+    """
+
+    enabled: bool = True
+    on_failure: Literal["stop", "warn"] = "stop"
+    times: int = Field(default=6, ge=1)
+    seed: int = 0
+    skip: tuple[str, ...] = ()
+
+
 class Config(Section):
     """A whole run."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     source: SourceConfig
-    lake: str
+    lake: str  # a folder, or an object store's URL such as s3://bucket/lake
+    lake_options: dict[str, str] = {}  # for a URL: endpoint, region, ...; credentials come from the environment
+    quality: QualityConfig = QualityConfig()
     universe: UniverseConfig = UniverseConfig()
     features: FeaturesConfig = FeaturesConfig()
     label: LabelConfig = LabelConfig()
@@ -251,6 +288,7 @@ class Config(Section):
     seeds: tuple[int, ...] = (0,)
     backtest: BacktestConfig = BacktestConfig()
     explain: ExplainConfig = ExplainConfig()
+    audit: AuditConfig = AuditConfig()
     tracking: TrackingConfig = TrackingConfig()
     workers: int = Field(default=2, ge=1)
     device: str = "auto"

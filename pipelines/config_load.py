@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pipelines.config import Config, Settings
 from pipelines.errors import ConfigError
+from pipelines.lake_options import objection as lake_objection
 
 DataclassT = TypeVar("DataclassT")
 _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -92,6 +93,9 @@ def _check_settings(config: Config, origin: str) -> None:
     from models.fit import FitConfig
     from models.registry import MODELS
 
+    objection = lake_objection(config.lake, config.lake_options)
+    if objection is not None:
+        raise ConfigError(f"{origin}: {objection}.")
     build_settings(FitConfig, config.fit, f"{origin}: fit")
     for name, settings in config.models.items():
         if name not in MODELS:
@@ -116,6 +120,10 @@ def _check_settings(config: Config, origin: str) -> None:
         raise ConfigError(
             f"{origin}: label.also_delays is {list(config.label.also_delays)}; give sessions of at least 0."
         )
+    if config.quality.calendar is not None:
+        from pipelines.quality_calendars import require_calendar
+
+        require_calendar(config.quality.calendar)
     if config.source.kind == "simulated":
         from pipelines.sources.simulated import MarketConfig
 

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
+from typing import Final
 
 import polars as pl
 
+from pipelines.config import QualityConfig
 from pipelines.contracts import SOURCE_TABLES, Checked, check
 from pipelines.errors import DataError
 from pipelines.ingest_summary import IngestStoppedError, IngestSummary, TableSummary
+from pipelines.inspection import Inspector
 from pipelines.lake import Lake
 from pipelines.progress import Progress
+from pipelines.quarantine import released_hashes
 from pipelines.sources.base import Known, LiveSource, Source, SourceTables, TickerStatus
 
+_DEFAULT_QUALITY: Final = QualityConfig()
 
-def ingest(source: Source | LiveSource, lake: Lake, progress: Progress | None = None) -> IngestSummary:
+
+def ingest(
+    source: Source | LiveSource,
+    lake: Lake,
+    progress: Progress | None = None,
+    quality: QualityConfig = _DEFAULT_QUALITY,
+) -> IngestSummary:
     """Take a source's tables, hold them to their contracts, and upsert them into the lake.
 
     A delivery is checked whole before the lake is touched for it. Each of its tables is then one atomic
-    commit, the quarantine first, so that a row is never gone from both; a kill in between is mended by
-    running it again, which repeats nothing. A `Source` makes one delivery. A `LiveSource` is told what the
-    lake holds and makes many, each of them committed before the next is asked for; rows that a delivery
-    does not mention are never touched, so that an empty answer erases nothing.
+    commit, the quarantine and the flags first, so that a row is never gone from both; a kill in between is
+    mended by running it again, which repeats nothing. A `Source` makes one delivery. A `LiveSource` is told
+    what the lake holds and makes many, each of them committed before the next is asked for; rows that a
+    delivery does not mention are never touched, so that an empty answer erases nothing.
 
     Parameters
     ----------
@@ -32,6 +44,8 @@ def ingest(source: Source | LiveSource, lake: Lake, progress: Progress | None = 
         Where they go.
     progress
         Told of every batch of a live source, within a stage of the caller's; None for silence.
+    quality
+        What the quality rules do: reject, flag, or nothing.
 
     Raises
     ------
@@ -45,10 +59,13 @@ def ingest(source: Source | LiveSource, lake: Lake, progress: Progress | None = 
         If the source was set up in a way that cannot work.
     """
     if not isinstance(source, LiveSource):
-        return _Ledger(source.name, lake).commit(source.fetch(), must_have_prices=True).summary()
-    ledger = _Ledger(source.name, lake)
+        ledger = _Ledger(source.name, lake, quality)
+        ledger.commit(source.fetch(), must_have_prices=True)
+        return ledger.close()
+    held = known(lake)
+    ledger = _Ledger(source.name, lake, quality, held.last_price)
     try:
-        for batch in source.batches(known(lake)):
+        for batch in source.batches(held):
             ledger.commit(batch, must_have_prices=False)
             if progress is not None:
                 progress.step(_told(batch))
@@ -56,7 +73,7 @@ def ingest(source: Source | LiveSource, lake: Lake, progress: Progress | None = 
         if ledger.batches == 0:
             raise
         raise IngestStoppedError(str(error), ledger.summary()) from error
-    return ledger.summary()
+    return ledger.close()
 
 
 def known(lake: Lake) -> Known:
@@ -69,37 +86,50 @@ def known(lake: Lake) -> Known:
         last_statement=_last(lake, "fundamentals", "known_at"),
         securities=_rows(lake, "securities", pl.col("valid_to").is_null()),
         assumed=_rows(lake, "fundamentals", pl.col("assumed")),
+        filings=_filings(lake),
     )
 
 
 class _Ledger:
     """Commits deliveries one after another and keeps the count of what became of their rows."""
 
-    def __init__(self, source: str, lake: Lake) -> None:
+    def __init__(
+        self, source: str, lake: Lake, quality: QualityConfig, stored: Collection[str] | None = None
+    ) -> None:
         self.batches = 0
         self._source, self._lake = source, lake
+        self._released = released_hashes(lake)
+        self._inspector = Inspector(lake, quality, self._released.get("prices", ()), stored)
         self._tables: dict[str, TableSummary] = {}
         self._notes: dict[str, None] = {}
         self._hazards: dict[str, None] = {}
         self._statuses: dict[str, TickerStatus] = {}
 
-    def commit(self, delivered: SourceTables, *, must_have_prices: bool) -> _Ledger:
-        """Check a delivery, then commit its tables, the quarantine first."""
+    def commit(self, delivered: SourceTables, *, must_have_prices: bool) -> None:
+        """Check a delivery, then commit its tables, the quarantine and the flags first."""
         tables = self._expected(delivered, must_have_prices=must_have_prices)
         now = datetime.now(UTC)
         checked: dict[str, Checked] = {}
         for table, frame in tables.items():
             stamped = _stamp(frame, self._source, now) if table == "prices" else frame
-            checked[table] = check(table, stamped)
+            checked[table] = check(table, stamped, self._released.get(table, ()))
         if must_have_prices:
             _refuse_no_prices(self._source, checked["prices"])
-        for table in (*checked, "quarantine"):
+        for table in (*checked, "quarantine", "flags"):
             self._lake.version(table)  # raises before anything is written if there is no Delta table there
 
+        flagged: Mapping[str, int] = {}
+        if "prices" in checked:
+            listings = checked["securities"].valid if "securities" in checked else None
+            inspected = self._inspector.inspect(checked["prices"].valid, listings, now)
+            rejected = pl.concat([checked["prices"].rejected, inspected.rejected])
+            checked["prices"] = Checked(inspected.kept, rejected, checked["prices"].collapsed)
+            flagged = inspected.flagged
+            self._lake.upsert("flags", inspected.flags)
         if checked:
             self._lake.upsert("quarantine", _quarantine(checked, now))
         for table, result in checked.items():
-            counts = self._lake.upsert(table, result.valid)
+            counts = self._lake.upsert(table, result.valid, self._released.get(table, ()))
             summary = TableSummary(
                 received=tables[table].height,
                 added=counts.added,
@@ -108,13 +138,22 @@ class _Ledger:
                 collapsed=result.collapsed,
                 quarantined=result.by_rule(),
                 version=counts.version,
+                flagged=flagged if table == "prices" else {},
             )
             self._tables[table] = self._tables[table] + summary if table in self._tables else summary
         self.batches += 1
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
         self._statuses.update({status.ticker: status for status in delivered.statuses})
-        return self
+
+    def close(self) -> IngestSummary:
+        """Judge the dates that were delivered as a whole, now that every batch is stored."""
+        flags, flagged = self._inspector.coverage(datetime.now(UTC))
+        self._lake.upsert("flags", flags)
+        if flagged:
+            prices = self._tables["prices"]
+            self._tables["prices"] = replace(prices, flagged={**prices.flagged, **flagged})
+        return self.summary()
 
     def summary(self) -> IngestSummary:
         """Return the count so far."""
@@ -161,6 +200,15 @@ def _spans(lake: Lake) -> list[tuple[str, date, date, float]]:
 
 def _rows(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
     return lake.read(table, filters=filters) if lake.exists(table) else None
+
+
+def _filings(lake: Lake) -> dict[str, frozenset[str]]:
+    """Ticker -> the filings that its statements are from, of those that say so."""
+    if not lake.exists("fundamentals"):
+        return {}
+    rows = lake.read("fundamentals", columns=["ticker", "filing_id"]).drop_nulls("filing_id").unique()
+    by_ticker = rows.sort("ticker", "filing_id").group_by("ticker", maintain_order=True).agg("filing_id")
+    return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
 
 
 def _last(lake: Lake, table: str, column: str) -> dict[str, date]:

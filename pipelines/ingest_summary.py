@@ -33,6 +33,8 @@ class TableSummary:
         Rule -> rows kept out for breaking it, most frequent first; each row counts under the first it broke.
     version
         The lake table's version afterwards, None if it holds nothing.
+    flagged
+        Rule -> doubts about rows that are stored nevertheless, most frequent first; a row may raise several.
     """
 
     received: int
@@ -42,6 +44,7 @@ class TableSummary:
     collapsed: int
     quarantined: Mapping[str, int]
     version: int | None
+    flagged: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, later: TableSummary) -> TableSummary:
         """Sum the counts of two batches of the same table, the later one's version standing."""
@@ -53,6 +56,7 @@ class TableSummary:
             collapsed=self.collapsed + later.collapsed,
             quarantined=_sum(self.quarantined, later.quarantined),
             version=later.version,
+            flagged=_sum(self.flagged, later.flagged),
         )
 
 
@@ -88,6 +92,7 @@ def describe_ingest(summary: IngestSummary) -> str:
             f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  version {counts.version}"
         )
         lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
+        lines += [f"    flagged {rows:,} by rule {rule}" for rule, rows in counts.flagged.items()]
         if counts.collapsed:
             lines.append(f"    {counts.collapsed:,} exact duplicates collapsed")
     if not summary.tables:

@@ -291,6 +291,12 @@ def market_doubts(counts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def calendars(rows: pl.DataFrame, securities: pl.DataFrame | None, calendar: str | None) -> pl.DataFrame:
+    """Give each ticker of price rows (date, ticker, source) the calendar that it is held to, null if none."""
+    firms = rows.group_by("ticker").agg(pl.col("date").max(), pl.col("source").last()).sort("ticker", "date")
+    return with_sessions(_with_listing(firms, securities), calendar).select("ticker", "calendar")
+
+
 def _with_listing(prices: pl.DataFrame, securities: pl.DataFrame | None) -> pl.DataFrame:
     """Add the exchange and currency recorded for a row's date, or those recorded first for its firm."""
     if securities is None:

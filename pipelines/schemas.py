@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Final
 
 import dataframely as dy
@@ -12,6 +13,10 @@ from dataframely._rule import RuleFactory
 RANGE_TOLERANCE: Final = 0.005
 """How far, relative to the bound, a close or an open may lie outside [low, high]: vendors round and adjust
 the four prices separately. In the Nasdaq files 78 closes of 3.7 million are outside, 48 by more than this."""
+
+EARLIEST: Final = date(1800, 1, 1)
+LATEST: Final = date(2200, 1, 1)
+"""A price of another date was not quoted on it: the date was read wrongly."""
 
 TICKER_PATTERN: Final = r"^[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}$"
 """Letters, digits and ``. - _ ^ =``: admits BRK.B, BF-B, ^GSPC, 7203.T, EURUSD=X; no slash, angle bracket,
@@ -84,6 +89,7 @@ class Prices(dy.Schema):
     ingested_at = dy.Datetime(time_unit="us", time_zone="UTC")
 
     ticker_is_plain = named_rule(_plain_ticker("ticker"))
+    date_is_plausible = named_rule(pl.col("date").is_between(EARLIEST, LATEST))
     close_is_positive = named_rule(_positive("close"))
     open_is_positive = named_rule(_positive("open"))
     high_is_positive = named_rule(_positive("high"))
