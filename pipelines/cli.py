@@ -8,6 +8,9 @@ from typing import Annotated
 
 import typer
 
+from pipelines.cli_lake import lake_app
+from pipelines.cli_options import AsOfOption, ConfigArgument, OutputOption, RunArgument, SetOption
+from pipelines.cli_quarantine import quarantine_app
 from pipelines.errors import PeerglassError
 
 app = typer.Typer(
@@ -26,18 +29,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file; see configs/ for examples.")
-]
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run id, its beginning if that is unique, or its folder.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Override one setting; may be given several times."),
-]
-OutputOption = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 _RUNS = Path("data/runs")
+app.add_typer(lake_app)
+app.add_typer(quarantine_app)
 
 
 @app.callback()
@@ -89,7 +83,7 @@ def ingest(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 
 @app.command()
-def train(config: ConfigArgument, overrides: SetOption = None) -> None:
+def train(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None) -> None:
     """Train walk-forward on what the lake holds; forecasts go to the lake. Prints the run id.
 
     Every model, fold and seed is done once: after an interruption, the same command does what is missing.
@@ -97,7 +91,7 @@ def train(config: ConfigArgument, overrides: SetOption = None) -> None:
     from pipelines.config_load import load_config
     from pipelines.run import train_config
 
-    print(train_config(load_config(config, overrides or [])))
+    print(train_config(load_config(config, overrides or []), as_of))
 
 
 @app.command()
@@ -112,11 +106,12 @@ def backtest(
     ] = None,
     overrides: SetOption = None,
     output: OutputOption = _RUNS,
+    as_of: AsOfOption = None,
 ) -> None:
     """Measure a run's forecasts, or your own signal, gross and net of costs."""
     from pipelines.run import backtest_target
 
-    print(backtest_target(target, config, overrides or [], output))
+    print(backtest_target(target, config, overrides or [], output, as_of))
 
 
 @app.command()

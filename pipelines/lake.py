@@ -2,32 +2,33 @@
 
 A table's data moves from one version to the next in a single atomic commit, so a process that is killed at
 any moment leaves the version before or the version after, never something between. Versions are kept for
-good: nothing here vacuums, and expiry of old log entries is switched off, because a run is repeatable only
-as long as the versions that it recorded can be read.
+good unless a vacuum is asked for (`pipelines.lake_upkeep`), because a run is repeatable only as long as the
+versions that it recorded can be read.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 
-from pipelines.contracts import SCHEMAS, STAMPS, keys, require, schema
+from pipelines.config import Config
+from pipelines.contracts import SCHEMAS, keys, require, schema
 from pipelines.errors import DataError
+from pipelines.lake_compare import compare, in_order, match_predicate
+from pipelines.lake_storage import FILE_BYTES, Storage
+from pipelines.lake_versions import commits, data_version, layout_version, parse_as_of, version_at
 
-_PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id"}
-_KEEP_EVERY_VERSION: Final = {
-    "delta.enableExpiredLogCleanup": "false",
-    "delta.logRetentionDuration": "interval 36500 days",
-    "delta.deletedFileRetentionDuration": "interval 36500 days",
-}
-_ATTEMPTS: Final = 20
+_ATTEMPTS: Final = 12
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # seconds
 _ONE_COMMIT: Final = CommitProperties(max_commit_retries=0)
 """Commit exactly on top of the version that was compared with. deltalake would otherwise rebase an append on
 a commit that landed in between, and a key that both of them added would be there twice."""
@@ -53,38 +54,89 @@ class Lake:
     ----------
     root
         Folder or URL (``s3://bucket/lake``). It is created by the first write; a URL is never made a folder.
-    storage_options
-        Passed to the object store (region, credentials by environment, and so on).
+    options
+        Passed to the object store (endpoint, region, ...); credentials come from the environment.
+    say
+        Told, in a sentence, when another writer was first and an upsert is tried again.
     """
 
-    def __init__(self, root: str | Path, storage_options: Mapping[str, str] | None = None) -> None:
-        self._is_url = "://" in str(root)
-        self._root = str(root).rstrip("/") if self._is_url else str(Path(root).expanduser().absolute())
-        self._storage_options = dict(storage_options) if storage_options else None
+    def __init__(
+        self,
+        root: str | Path,
+        options: Mapping[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.storage = Storage(root, options or {})
+        self._say = say
 
     @property
     def root(self) -> str:
         """Absolute path of the folder, or the URL."""
-        return self._root
+        return self.storage.root
 
     def exists(self, table: str) -> bool:
         """Tell whether the table holds data; DataError if what is there is not a Delta table."""
         return self.version(table) is not None
 
     def version(self, table: str) -> int | None:
-        """Return the table's newest version, None if it does not exist or was never filled.
+        """Return the newest version that changed the table's rows, None if it was never filled.
 
         Raises
         ------
         DataError
             If what is there is not a Delta table.
         """
-        opened = self._open(table)
-        return None if opened is None or opened.version() == 0 else opened.version()
+        opened = self.storage.open(table)
+        return None if opened is None else data_version(opened) or None
 
     def versions(self) -> dict[str, int]:
         """Return the newest version of every table that holds data."""
         found = {table: self.version(table) for table in SCHEMAS}
+        return {table: version for table, version in found.items() if version is not None}
+
+    def versions_as_of(self, text: str) -> dict[str, int]:
+        """Return every table's version at an earlier moment; tables that held nothing then are left out.
+
+        Parameters
+        ----------
+        text
+            An ISO date or time: every table's newest version committed at or before it (`parse_as_of` says
+            what a missing zone or time means). Or a version of the prices table: the lake as it stood while
+            that version was the newest, so that what was ingested with it is there too.
+
+        Raises
+        ------
+        ConfigError
+            If the text is neither.
+        DataError
+            If the lake held no prices by then, or the prices have no such version.
+        """
+        asked = parse_as_of(text)
+        opened = {table: self.storage.open(table) for table in SCHEMAS}
+        histories = {table: commits(one) for table, one in opened.items() if one is not None}
+        prices = [c for c in histories.get("prices", []) if c.changed_rows and c.version > 0]
+        if not prices:
+            raise DataError(
+                f"table prices of the lake {self.root} holds no data: run `peerglass ingest` first"
+            )
+        if isinstance(asked, datetime):
+            if asked < prices[0].at:
+                raise DataError(
+                    f"the lake {self.root} held no prices at {asked:%Y-%m-%d %H:%M:%S} UTC; its first were "
+                    f"committed at {prices[0].at:%Y-%m-%d %H:%M:%S} UTC"
+                )
+            moment, before = asked, False
+        else:
+            if not 0 < asked <= histories["prices"][-1].version:
+                raise DataError(
+                    f"the prices of the lake {self.root} have no version {asked}; they have "
+                    f"{prices[0].version} to {prices[-1].version}, and days are written like 2024-01-31"
+                )
+            later = [commit.at for commit in prices if commit.version > asked]
+            moment, before = (later[0], True) if later else (max(h[-1].at for h in histories.values()), False)
+        found = {table: version_at(h, moment, before=before) for table, h in histories.items()}
+        if not isinstance(asked, datetime):  # two commits may share a millisecond
+            found["prices"] = max(commit.version for commit in prices if commit.version <= asked)
         return {table: version for table, version in found.items() if version is not None}
 
     def read(
@@ -110,25 +162,30 @@ class Lake:
         Raises
         ------
         DataError
-            If the table is missing, empty, not a Delta table, or has no such version.
+            If the table is missing, empty, not a Delta table, has no such version, or lost it to a vacuum.
         """
-        opened = self._open(table, version)
-        if opened is None or opened.version() == 0:
-            raise DataError(
-                f"table {table} of the lake {self._root} holds no data: run `peerglass ingest` first"
-            )
+        opened = self._open_version(table, version)
         names = columns or schema(table).column_names()
-        rows = pl.scan_delta(opened)
+        rows = self.storage.scan(opened)
         if filters is not None:
             rows = rows.filter(filters)
-        return rows.sort(keys(table)).select(names).collect()
+        try:
+            return rows.sort(keys(table)).select(names).collect()
+        except OSError as error:
+            if not self._is_incomplete(table, opened):
+                raise
+            raise DataError(
+                f"version {version or opened.version()} of {self.storage.uri(table)} cannot be read any "
+                "more: a vacuum removed its files; read a newer version"
+            ) from error
 
-    def upsert(self, table: str, frame: pl.DataFrame) -> UpsertCounts:
+    def upsert(self, table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> UpsertCounts:
         """Add the rows whose key is new and replace those that differ, in one commit.
 
         Rows that differ by a stamp alone (`contracts.STAMPS`) are unchanged. Nothing is written, and the
         version stays, when nothing changed. Rows of the table that the frame does not mention are kept. Safe
-        to kill at any moment, to repeat, and to run from several processes at once.
+        to kill at any moment, to repeat, and to run from several processes at once: a writer that finds that
+        another was first says so, waits a little, compares again and commits on top.
 
         Parameters
         ----------
@@ -136,6 +193,8 @@ class Lake:
             Name of the lake table.
         frame
             Rows that satisfy the table's contract, each key once.
+        released
+            Hashes of rows that a user accepted although they break a rule.
 
         Raises
         ------
@@ -144,121 +203,81 @@ class Lake:
         DataError
             If what is there is not a Delta table, or other writers never left room for this commit.
         """
-        rows = require(table, frame)
-        for _ in range(_ATTEMPTS):
-            target = self._open(table)
-            if rows.is_empty():
-                return UpsertCounts(0, 0, 0, self.version(table))
+        rows = in_order(table, require(table, frame, released))
+        if rows.is_empty():
+            return UpsertCounts(0, 0, 0, self.version(table))
+        for attempt in range(1, _ATTEMPTS + 1):
+            target = self.storage.open(table)
             try:
-                return self._commit(table, rows, target if target is not None else self._create(table))
+                return self._commit(table, rows, target if target is not None else self.storage.create(table))
             except CommitFailedError:
-                continue  # somebody else committed in between: compare with what is there now
+                if attempt < _ATTEMPTS:
+                    self._wait(table, attempt)
         raise DataError(
-            f"table {self._uri(table)} is being written by others without pause; retry when they end"
+            f"table {self.storage.uri(table)} is being written by others without pause; retry when they end"
         )
 
     def _commit(self, table: str, rows: pl.DataFrame, target: DeltaTable) -> UpsertCounts:
-        key = keys(table)
         if target.version() == 0:
             new, changed = rows, rows.clear()
         else:
-            stored = self._overlap(target, rows, key)
-            new = rows.join(stored, on=key, how="anti")
-            compared = [c for c in rows.columns if c not in key and c not in STAMPS]
-            differs = pl.any_horizontal(
-                pl.lit(value=False), *(pl.col(c).ne_missing(pl.col(f"{c}:stored")) for c in compared)
-            )
-            both = rows.join(stored.rename({c: f"{c}:stored" for c in compared}), on=key, how="inner")
-            changed = both.filter(differs).select(rows.columns)
+            new, changed = compare(table, rows, self.storage.scan(target))
         if changed.height:
-            self._merge(target, pl.concat([new, changed]), key)
+            (
+                target.merge(
+                    pl.concat([new, changed]),
+                    predicate=match_predicate(table, changed),
+                    source_alias="source",
+                    target_alias="target",
+                    commit_properties=_ONE_COMMIT,
+                )
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute()
+            )
         elif new.height:
-            write_deltalake(target, new.sort(key), mode="append", commit_properties=_ONE_COMMIT)
+            write_deltalake(
+                target, new, mode="append", target_file_size=FILE_BYTES, commit_properties=_ONE_COMMIT
+            )
         unchanged = rows.height - new.height - changed.height
-        return UpsertCounts(new.height, changed.height, unchanged, target.version())
+        return UpsertCounts(new.height, changed.height, unchanged, data_version(target) or None)
 
-    @staticmethod
-    def _overlap(target: DeltaTable, rows: pl.DataFrame, key: list[str]) -> pl.DataFrame:
-        """Read the stored rows that may share a key: those within the batch's range of every key column."""
-        within = pl.all_horizontal(
-            pl.col(c).is_between(pl.lit(rows[c].min(), dtype), pl.lit(rows[c].max(), dtype))
-            for c, dtype in rows.select(key).schema.items()
-        )
-        names = [c for c in rows.columns if c not in STAMPS]
-        return pl.scan_delta(target).filter(within).select(names).collect()
-
-    @staticmethod
-    def _merge(target: DeltaTable, delta: pl.DataFrame, key: list[str]) -> None:
-        (
-            target.merge(
-                delta,
-                predicate=" AND ".join(f'target."{c}" = source."{c}"' for c in key),
-                source_alias="source",
-                target_alias="target",
-                commit_properties=_ONE_COMMIT,
+    def _wait(self, table: str, attempt: int) -> None:
+        """Pause for a random time up to a limit that doubles, so that writers do not meet again."""
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt)
+        pause = random.uniform(longest / 4, longest)  # noqa: S311 (no secret depends on it)
+        if self._say is not None:
+            self._say(
+                f"table {table}: another process committed first; will retry in {pause:.2f} s "
+                f"(attempt {attempt + 1} of {_ATTEMPTS})"
             )
-            .when_matched_update_all()
-            .when_not_matched_insert_all()
-            .execute()
-        )
+        time.sleep(pause)
 
-    def _create(self, table: str) -> DeltaTable:
-        """Create the empty table as version 0, so that a kill during the first load leaves a Delta table."""
-        empty = schema(table).create_empty()
-        try:
-            return DeltaTable.create(
-                self._uri(table),
-                schema=empty.to_arrow().schema,
-                partition_by=_PARTITIONS.get(table),
-                configuration=_KEEP_EVERY_VERSION,
-                storage_options=self._storage_options,
-            )
-        except (DeltaError, OSError) as error:
-            existing = self._open(table)
-            if existing is None:
-                raise DataError(
-                    f"table {self._uri(table)} cannot be created ({_one_line(error)}): check its permissions"
-                ) from error
-            return existing
-
-    def _open(self, table: str, version: int | None = None) -> DeltaTable | None:
-        schema(table)
-        self._refuse_what_is_not_delta(table)
-        try:
-            opened = DeltaTable(self._uri(table), storage_options=self._storage_options)
-        except TableNotFoundError:
-            return None
-        except (DeltaError, OSError, ValueError) as error:
+    def _open_version(self, table: str, version: int | None) -> DeltaTable:
+        opened = self.storage.open(table)
+        if opened is None or opened.version() == 0:
             raise DataError(
-                f"{self._uri(table)} cannot be opened as a Delta table ({_one_line(error)}): restore it, "
-                "or name another lake root"
-            ) from error
+                f"table {table} of the lake {self.root} holds no data: run `peerglass ingest` first"
+            )
         if version is None:
             return opened
         if not 0 < version <= opened.version():
-            raise DataError(
-                f"table {self._uri(table)} has no version {version}; it has 1 to {opened.version()}"
-            )
-        opened.load_as_version(version)
-        return opened
+            newest = data_version(opened)
+            raise DataError(f"table {self.storage.uri(table)} has no version {version}; it has 1 to {newest}")
+        layout = layout_version(opened, version)
+        if layout == opened.version():
+            return opened
+        earlier = self.storage.open(table, layout)
+        assert earlier is not None, "the table was there a moment ago"
+        return earlier
 
-    def _refuse_what_is_not_delta(self, table: str) -> None:
-        """Refuse a local path that holds something, but no Delta log; an empty folder is a table to come."""
-        if self._is_url:
-            return
-        for path in (Path(self._root), Path(self._uri(table))):
-            if path.exists() and not path.is_dir():
-                raise DataError(f"{path} is a file, not a lake folder: move it, or name another lake root")
-        folder = Path(self._uri(table))
-        if folder.is_dir() and not (folder / "_delta_log").is_dir() and any(folder.iterdir()):
-            raise DataError(
-                f"{folder} is not a Delta table (it has no _delta_log): move it, or name another lake root"
-            )
-
-    def _uri(self, table: str) -> str:
-        return f"{self._root}/{table}"
+    def _is_incomplete(self, table: str, opened: DeltaTable) -> bool:
+        """Tell whether a file that this version names is gone."""
+        paths = pl.DataFrame(opened.get_add_actions(flatten=True))["path"].to_list()
+        found = self.storage.files(table).get_file_info(paths)
+        return any(info.type.name == "NotFound" for info in found)
 
 
-def _one_line(error: Exception) -> str:
-    """Strip the colours and line breaks that the storage layer puts into its messages."""
-    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+def open_lake(config: Config, say: Callable[[str], None] | None = None) -> Lake:
+    """Return a config's lake; ``say`` is told when another writer was first."""
+    return Lake(config.lake, config.lake_options, say)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +15,7 @@ from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, sp
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
 from pipelines.ingest_summary import IngestStoppedError, IngestSummary, describe_ingest
-from pipelines.lake import Lake
+from pipelines.lake import Lake, open_lake
 from pipelines.progress import Progress
 from pipelines.runs import Run, open_run, start_run
 from pipelines.sources.base import LiveSource, Source
@@ -94,18 +94,34 @@ def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]
     return {table: lake.read(table, version=version) for table, version in versions.items()}
 
 
-def input_versions(lake: Lake) -> dict[str, int]:
-    """Newest versions of the tables that a run reads.
+def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
+    """Versions of the tables that a run reads: the newest, or those of an earlier moment.
+
+    Parameters
+    ----------
+    lake
+        Where the tables are.
+    as_of
+        What ``--as-of`` says (`Lake.versions_as_of`); None for the newest.
 
     Raises
     ------
     DataError
-        If nothing has been ingested yet.
+        If nothing has been ingested yet, or nothing by then.
+    ConfigError
+        If ``as_of`` is neither a version nor a date or time.
     """
-    versions = {table: version for table, version in lake.versions().items() if table in INPUT_TABLES}
+    there = lake.versions() if as_of is None else lake.versions_as_of(as_of)
+    versions = {table: version for table, version in there.items() if table in INPUT_TABLES}
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions
+
+
+def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
+    """Say which version of each table an ``--as-of`` means."""
+    listed = ", ".join(f"{table} version {version}" for table, version in versions.items())
+    return f"as of {as_of}: {listed}"
 
 
 def ingest_config(
@@ -113,7 +129,7 @@ def ingest_config(
 ) -> None:
     """Fetch a config's source into its lake and say what became of every row, also if the source stops."""
     progress = progress or Progress()
-    lake = Lake(config.lake)
+    lake = open_lake(config, progress.note)
     with progress.stage("ingest"):
         lake.version("sources")  # raises before anything is written if what is there is not a Delta table
         try:
@@ -126,11 +142,13 @@ def ingest_config(
     say(describe_ingest(summary))
 
 
-def prepare(config: Config, progress: Progress) -> tuple[Run, Dataset, Lake]:
-    """Name the run of a config on the data that its lake holds now, and build its arrays."""
-    lake = Lake(config.lake)
-    versions = input_versions(lake)
+def prepare(config: Config, progress: Progress, as_of: str | None = None) -> tuple[Run, Dataset, Lake]:
+    """Name the run of a config on what its lake holds, now or as of a moment, and build its arrays."""
+    lake = open_lake(config, progress.note)
+    versions = input_versions(lake, as_of)
     with progress.stage("dataset"):
+        if as_of is not None:
+            progress.note(describe_as_of(as_of, versions))
         dataset = build_dataset(read_tables(lake, versions), config)
         for note in dataset.notes:
             progress.note(note)
@@ -141,18 +159,18 @@ def prepare(config: Config, progress: Progress) -> tuple[Run, Dataset, Lake]:
 def reopen(name: str, output: Path, progress: Progress) -> tuple[Run, Dataset, Lake]:
     """Open a finished run and build its arrays from exactly the data versions that it recorded."""
     run = open_run(name, output)
-    lake = Lake(run.config.lake)
+    lake = open_lake(run.config, progress.note)
     with progress.stage("dataset"):
         dataset = build_dataset(read_tables(lake, dict(run.versions)), run.config)
     return run, dataset, lake
 
 
-def train_config(config: Config) -> str:
+def train_config(config: Config, as_of: str | None = None) -> str:
     """Train a config's models walk-forward; the run id is the answer."""
     from pipelines.walkforward import train
 
     progress = Progress()
-    run, dataset, lake = prepare(config, progress)
+    run, dataset, lake = prepare(config, progress, as_of)
     train(run, dataset, lake, progress)
     return run.run_id
 
@@ -172,10 +190,14 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     return describe_ladder(result.ladder, run.config)
 
 
-def backtest_target(target: str, config: Path | None, overrides: list[str], output: Path) -> str:
+def backtest_target(
+    target: str, config: Path | None, overrides: list[str], output: Path, as_of: str | None = None
+) -> str:
     """``peerglass backtest RUN|FILE``."""
     progress = Progress()
     if config is None and not Path(target).is_file():
+        if as_of is not None:
+            raise ConfigError("--as-of needs --config and a FILE: a run has recorded its data versions.")
         if overrides:
             raise ConfigError(
                 "--set needs --config: a finished run's settings are fixed; give both for a FILE."
@@ -186,7 +208,7 @@ def backtest_target(target: str, config: Path | None, overrides: list[str], outp
         raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
     from pipelines.signals import backtest_file
 
-    return backtest_file(Path(target), load_config(config, overrides), progress)
+    return backtest_file(Path(target), load_config(config, overrides), progress, as_of)
 
 
 def truth_of(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:

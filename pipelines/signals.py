@@ -11,9 +11,9 @@ from pipelines.config import Config
 from pipelines.dataset import build_dataset, spread
 from pipelines.errors import DataError
 from pipelines.evaluate import evaluate
-from pipelines.lake import Lake
+from pipelines.lake import open_lake
 from pipelines.progress import Progress
-from pipelines.run import describe_ladder, input_versions, read_tables
+from pipelines.run import describe_as_of, describe_ladder, input_versions, read_tables
 
 _COLUMNS = ("date", "ticker", "signal")
 # Guessing would read 05/01/2015 as one of two days, and the ticker 0700 as the number 700.
@@ -21,7 +21,7 @@ _AS_TEXT = {"date": pl.String, "ticker": pl.String}
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
-def backtest_file(path: Path, config: Config, progress: Progress) -> str:
+def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | None = None) -> str:
     """Measure a signal file on a config's lake, universe, label, books and costs.
 
     A signal dated ``t`` must have been known at the close of ``t``; nothing here can check that. Rows outside
@@ -34,9 +34,12 @@ def backtest_file(path: Path, config: Config, progress: Progress) -> str:
         the universe nowhere.
     """
     signal = read_signal(path)
-    lake = Lake(config.lake)
+    lake = open_lake(config, progress.note)
     with progress.stage("dataset"):
-        dataset = build_dataset(read_tables(lake, input_versions(lake)), config)
+        versions = input_versions(lake, as_of)
+        if as_of is not None:
+            progress.note(describe_as_of(as_of, versions))
+        dataset = build_dataset(read_tables(lake, versions), config)
     signal_TN = np.where(dataset.universe_TN, spread(signal, "signal", dataset.panel), np.nan)
     used = int(np.isfinite(signal_TN).sum())
     if used == 0:

@@ -159,7 +159,7 @@ def test_a_broken_log_and_a_file_in_the_way_are_data_errors(tmp_path: Path) -> N
 
 def test_a_table_created_but_never_filled_holds_no_data_and_can_be_filled(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake._create("prices")  # what a kill between creation and the first commit leaves
+    lake.storage.create("prices")  # what a kill between creation and the first commit leaves
     assert not lake.exists("prices")
     with pytest.raises(DataError, match="holds no data"):
         lake.read("prices")
@@ -181,7 +181,7 @@ def test_an_object_store_url_is_not_made_a_local_folder(
     monkeypatch.chdir(tmp_path)
     assert Lake("s3://bucket/lake/").root == "s3://bucket/lake"
     with pytest.raises(
-        DataError, match=r"memory://lake/prices cannot be opened .*: restore it, or name another"
+        DataError, match=r"memory://lake/prices cannot be opened .*: check that the URL exists, lake_options"
     ):
         Lake("memory://lake").version("prices")
     assert list(tmp_path.iterdir()) == []

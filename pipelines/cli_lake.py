@@ -1,0 +1,97 @@
+"""``peerglass lake``: what the lake holds, joining its small files, and letting go of old versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipelines.cli_options import ConfigArgument, SetOption
+
+lake_app = typer.Typer(
+    name="lake",
+    help=(
+        "Look after a lake: versions, files, compaction, vacuum. Every version is kept for good unless "
+        "'peerglass lake vacuum' is told otherwise."
+    ),
+    no_args_is_help=True,
+)
+
+
+@lake_app.command()
+def status(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Print each table's version, rows, files and size, and how much of it only old versions use."""
+    from pipelines.config_load import load_config
+    from pipelines.lake import open_lake
+    from pipelines.lake_upkeep import describe_status, recorded_by_runs
+
+    checked = load_config(config, overrides or [])
+    lake = open_lake(checked)
+    print(describe_status(lake, recorded_by_runs(lake, [Path(checked.output)])))
+
+
+@lake_app.command()
+def compact(config: ConfigArgument, overrides: SetOption = None) -> None:
+    """Join the small files that many ingests leave. Every version stays readable; runs go on as before."""
+    from pipelines.config_load import load_config
+    from pipelines.lake import open_lake
+    from pipelines.lake_upkeep import compact, describe_compaction
+    from pipelines.progress import Progress
+
+    progress = Progress()
+    lake = open_lake(load_config(config, overrides or []), progress.note)
+    with progress.stage("compact"):
+        done = compact(lake)
+    print(describe_compaction(done))
+
+
+@lake_app.command()
+def vacuum(
+    config: ConfigArgument,
+    *,
+    keep_days: Annotated[
+        int, typer.Option(min=1, help="Keep every version that was the newest at some time in these days.")
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another folder of runs whose versions are kept; may be given several times."),
+    ] = None,
+    forget_runs: Annotated[
+        bool,
+        typer.Option(
+            "--forget-runs", help="Do not keep versions for runs. They can then not be repeated or reported."
+        ),
+    ] = False,
+    overrides: SetOption = None,
+) -> None:
+    """Remove the files that only old versions use, and what killed writers left.
+
+    The versions that a run recorded are kept, whatever their age: those of the runs under the config's output
+    folder, and under every --runs. The newest version of each table is never touched.
+    """
+    from datetime import timedelta
+
+    from pipelines.config_load import load_config
+    from pipelines.errors import ConfigError
+    from pipelines.lake import open_lake
+    from pipelines.lake_upkeep import describe_vacuum, recorded_by_runs, vacuum
+    from pipelines.progress import Progress
+
+    checked = load_config(config, overrides or [])
+    for folder in runs or []:
+        if not folder.is_dir():
+            raise ConfigError(f"--runs {folder} is not a folder; check the path.")
+    progress = Progress()
+    lake = open_lake(checked, progress.note)
+    recorded = recorded_by_runs(lake, [Path(checked.output), *(runs or [])])
+    with progress.stage("vacuum"):
+        plans = vacuum(
+            lake,
+            keep=timedelta(days=keep_days),
+            recorded=recorded,
+            protect=not forget_runs,
+            dry_run=dry_run,
+        )
+    print(describe_vacuum(plans, dry_run=dry_run))
