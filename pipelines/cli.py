@@ -75,7 +75,7 @@ def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 @app.command()
 def ingest(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Fetch a config's source into the lake; print rows added, updated and quarantined, per table."""
+    """Fetch a config's source into the lake; print rows added, updated, quarantined, flagged, per table."""
     from pipelines.config_load import load_config
     from pipelines.run import ingest_config
 
@@ -137,6 +137,24 @@ def run_(config: ConfigArgument, overrides: SetOption = None) -> None:
     from pipelines.run import run_config
 
     print(run_config(load_config(config, overrides or []), say=_say))
+
+
+@app.command()
+def tune(
+    config: ConfigArgument,
+    model: Annotated[str, typer.Option(help="Which of the config's models to search.")],
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all, those already done included.")] = 20,
+    overrides: SetOption = None,
+) -> None:
+    """Search a model's settings on validation alone; every trial is tracked and counted in the ledger.
+
+    The same command continues an interrupted search. Copy the settings that it prints into the config, and
+    train: only then is the test forecast, once.
+    """
+    from pipelines.config_load import load_config
+    from pipelines.tune import tune as search
+
+    print(search(load_config(config, overrides or []), model, trials))
 
 
 @app.command()

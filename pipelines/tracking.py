@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from pipelines.config import Config
 from pipelines.errors import TrackingError
 from pipelines.runs import Run, git_commit
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 TRACKED_LIBRARIES = ("torch", "numpy", "polars", "lightgbm", "scikit-learn", "shap", "mlflow", "deltalake")
 _RUN_TAG = "peerglass.run_id"
 _MODEL_TAG = "peerglass.model"
+_STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
 
 
 def library_versions() -> dict[str, str]:
@@ -58,8 +60,8 @@ def log_run(
     TrackingError
         If the tracking store cannot be reached.
     """
-    with _client(run) as client:
-        experiment = _experiment(client, run)
+    with _client(run.config) as client:
+        experiment = _experiment(client, run.config, run.config.tracking.experiment or run.config.name)
         parent = _run_of(client, experiment, run, model=None, parent=None)
         _log_parameters(client, parent, {**_flatten(run.config.forecasting_part()), "run_id": run.run_id})
         tags = {
@@ -99,16 +101,67 @@ def log_run(
         client.set_terminated(parent)
 
 
+class TrialLog:
+    """The trials of one search in the tracking store, a run each, in the experiment ``<name>-tune``.
+
+    Parameters
+    ----------
+    config
+        Names the store.
+    study
+        Names the search.
+    """
+
+    def __init__(self, config: Config, study: str) -> None:
+        self._config, self._study = config, study
+
+    def finished(self) -> list[tuple[str, float | None]]:
+        """Give the values (JSON) and score of every finished trial, oldest first; None: it diverged."""
+        with _client(self._config) as client:
+            experiment = _experiment(client, self._config, self._name)
+            wanted = f"tags.`{_STUDY_TAG}` = '{self._study}'"
+            rows: list[tuple[str, float | None]] = []
+            token: str | None = None
+            while True:
+                page = client.search_runs(
+                    [experiment], wanted, order_by=["attributes.start_time ASC"], page_token=token
+                )
+                rows += [
+                    (run.data.tags[_VALUES_TAG], run.data.metrics.get("validation"))
+                    for run in page
+                    if run.info.status in ("FINISHED", "FAILED")
+                ]
+                token = page.token
+                if not token:
+                    return rows
+
+    def add(self, number: int, values: Mapping[str, Any], score: float | None) -> None:
+        """Record a finished trial."""
+        with _client(self._config) as client:
+            experiment = _experiment(client, self._config, self._name)
+            tags = {_STUDY_TAG: self._study, _VALUES_TAG: json.dumps(values)}
+            created = client.create_run(experiment, tags=tags, run_name=f"{self._study}-{number}")
+            mlflow_run = str(created.info.run_id)
+            _log_parameters(client, mlflow_run, values)
+            if score is not None:
+                _log_metrics(client, mlflow_run, {"validation": score})
+            client.set_terminated(mlflow_run, status="FINISHED" if score is not None else "FAILED")
+
+    @property
+    def _name(self) -> str:
+        return f"{self._config.tracking.experiment or self._config.name}-tune"
+
+
 @contextmanager
-def _client(run: Run) -> Iterator[MlflowClient]:
-    """A client of the run's tracking store; its failures become one sentence."""
+def _client(config: Config) -> Iterator[MlflowClient]:
+    """A client of the config's tracking store; its failures become one sentence."""
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; table creation is not news
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take four minutes to say no
     logging.getLogger("alembic").setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    uri = run.config.tracking.uri
+    uri = config.tracking.uri
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -121,13 +174,12 @@ def _client(run: Run) -> Iterator[MlflowClient]:
         ) from None
 
 
-def _experiment(client: MlflowClient, run: Run) -> str:
-    name = run.config.tracking.experiment or run.config.name
+def _experiment(client: MlflowClient, config: Config, name: str) -> str:
     found = client.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)
-    local = run.config.tracking.uri.startswith("sqlite:")
-    location = Path(run.config.tracking.artifacts).resolve().as_uri() if local else None
+    local = config.tracking.uri.startswith("sqlite:")
+    location = Path(config.tracking.artifacts).resolve().as_uri() if local else None
     return str(client.create_experiment(name, artifact_location=location))
 
 

@@ -1,0 +1,225 @@
+"""``peerglass tune``: search a model's settings on validation alone, every trial tracked and counted.
+
+A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions. No
+test session is ever forecast here. Each trial is a run of the tracking store and a row of the trials ledger:
+a search that is interrupted continues, and no winner is reported without the number of its losers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import yaml
+
+from backtest.splits import Fold
+from models.fit import Diverged, FitConfig, fit
+from models.search import Choice, Range, Space, Value, nested, space_of
+from pipelines.config import Config
+from pipelines.config_load import build_settings, check_config, digest, settings_of
+from pipelines.dataset import FoldInputs, fit_inputs, plan_folds
+from pipelines.errors import ConfigError
+from pipelines.progress import Progress
+from pipelines.run import prepare
+from pipelines.runs import Run
+from pipelines.tracking import TrialLog
+from pipelines.walkforward import Arrays, gather, pick_device, record_trials, to_tensors
+
+if TYPE_CHECKING:
+    import optuna
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One setting that was tried.
+
+    Attributes
+    ----------
+    values
+        Searched setting -> value.
+    score
+        Mean over folds of the validation score that the fitting stops on; None where training diverged.
+    """
+
+    values: dict[str, Value]
+    score: float | None
+
+
+def tune(config: Config, model: str, trials: int) -> str:
+    """Search until ``trials`` trials are done in all, earlier ones included; answer with what was found.
+
+    Raises
+    ------
+    ConfigError
+        If the config does not have the model, or the model has nothing to search.
+    """
+    if model not in config.models:
+        raise ConfigError(f"the config has no model {model!r}; it has {', '.join(config.models)}.")
+    try:
+        space = space_of(model)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    progress = Progress()
+    run, dataset, lake = prepare(config, progress)
+    folds = plan_folds(dataset, config)
+    inputs = [fit_inputs(dataset, fold) for fold in folds]
+    arrays = gather(dataset, config.features.window)
+    log = TrialLog(config, study_of(run, model, space))
+    done = [Trial(json.loads(values), score) for values, score in log.finished()]
+    left = max(0, trials - len(done))
+    with _quiet(), progress.stage("tune", total=left):
+        if done:
+            progress.note(f"{len(done)} trials of this search were already done and count.")
+        for _ in range(left):
+            study, asked = _ask(space, done)
+            values = {name: _suggest(asked, name, where) for name, where in space.items()}
+            wanted = with_settings(config, model, values)
+            record_trials(Run(run.run_id, wanted, run.versions, run.folder), lake)
+            score = _score(wanted, model, arrays, folds, inputs)
+            study.tell(asked, score, state=None if score is not None else _failed())
+            done.append(Trial(values, score))
+            log.add(len(done) - 1, values, score)
+            progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
+    return describe(model, done, _stop_on(config, model), len(folds))
+
+
+def study_of(run: Run, model: str, space: Space) -> str:
+    """Name a search by what its scores depend on: data, folds, features, the model's other settings, seed."""
+    config = run.config
+    part = config.forecasting_part() | {"models": {model: config.models[model]}}
+    return (
+        f"{config.name}-{model}-{digest({'part': part, 'versions': dict(run.versions), 'space': str(space)})}"
+    )
+
+
+def with_settings(config: Config, model: str, values: dict[str, Value]) -> Config:
+    """The config with one model alone, at these settings."""
+    own = dict(config.models[model])
+    found = nested(values)
+    merged = {**own, **found, "fit": {**own.get("fit", {}), **found.get("fit", {})}}
+    raw = config.model_dump(mode="json") | {"models": {model: merged}}
+    return check_config(raw, origin=f"tune {model}")
+
+
+def describe(model: str, done: Sequence[Trial], stop_on: str, folds: int) -> str:
+    """Say which settings won, by how much, and out of how many."""
+    scored = sorted(
+        (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
+    )
+    if not scored:
+        return f"{model}: all {len(done)} trials diverged; lower fit.lr in the config and search again."
+    lines = [f"{model}: {len(done)} trials, {len(done) - len(scored)} of them diverged"]
+    for place, trial in enumerate(scored[:_SHOWN], start=1):
+        cells = "  ".join(f"{name} {_plain(value)}" for name, value in trial.values.items())
+        lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {cells}")
+    best = yaml.safe_dump({"models": {model: nested(scored[0].values)}}, sort_keys=False).rstrip()
+    lines += [
+        "",
+        best,
+        "",
+        f"The best of {len(scored)} scores on the same {folds} validation segment(s) flatters: expect less "
+        "on the test. Every trial is in the ledger and counts against the result.",
+    ]
+    return "\n".join(lines)
+
+
+def _ask(space: Space, done: Sequence[Trial]) -> tuple[optuna.Study, optuna.Trial]:
+    """Let a sampler that has seen all finished trials propose the next; the same history asks the same."""
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=len(done), n_startup_trials=8, multivariate=True)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    distributions = {name: _distribution(where) for name, where in space.items()}
+    for trial in done:
+        if trial.score is not None:
+            study.add_trial(
+                optuna.trial.create_trial(params=trial.values, distributions=distributions, value=trial.score)
+            )
+    return study, study.ask()
+
+
+def _distribution(where: Range | Choice) -> optuna.distributions.BaseDistribution:
+    import optuna
+
+    if isinstance(where, Choice):
+        return optuna.distributions.CategoricalDistribution(where.values)
+    if where.whole:
+        return optuna.distributions.IntDistribution(int(where.low), int(where.high), log=where.log)
+    return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
+
+
+def _suggest(asked: optuna.Trial, name: str, where: Range | Choice) -> Value:
+    if isinstance(where, Choice):
+        return cast("Value", asked.suggest_categorical(name, where.values))
+    if where.whole:
+        return asked.suggest_int(name, int(where.low), int(where.high), log=where.log)
+    return float(f"{asked.suggest_float(name, where.low, where.high, log=where.log):.4g}")
+
+
+def _score(
+    config: Config, model: str, arrays: Arrays, folds: Sequence[Fold], inputs: Sequence[FoldInputs]
+) -> float | None:
+    """Mean over folds of the best validation score; None if training diverges."""
+    import torch
+
+    device = pick_device(config.device)
+    if device == "cpu":
+        torch.set_num_threads(1)
+    settings, fit_settings = settings_of(config, model)
+    scores = []
+    for fold, fixed in zip(folds, inputs, strict=True):
+        data = to_tensors(arrays, fixed, device)
+        try:
+            fitted = fit(
+                model,
+                settings,
+                data,
+                data.shape,
+                fold.train,
+                fold.valid,
+                fit_config=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
+                seed=config.seeds[0],
+            )
+        except Diverged:
+            return None
+        by_ic = _stop_on(config, model) == "ic"
+        scores.append(max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history))
+    return sum(scores) / len(scores)
+
+
+def _stop_on(config: Config, model: str) -> str:
+    """What the model's fitting stops on, which is what the search maximises."""
+    settings, fit_settings = settings_of(config, model)
+    return str(settings.get("stop_on", fit_settings.get("stop_on", "rank_ic")))
+
+
+def _failed() -> Any:  # noqa: ANN401 (an enum of optuna's, imported late)
+    from optuna.trial import TrialState
+
+    return TrialState.FAIL
+
+
+def _plain(value: Value) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the library's own log out of ours while a search runs."""
+    import warnings
+
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(level)

@@ -1,0 +1,169 @@
+"""The search for settings: validation alone, every trial counted, the same search whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+from models.registry import MODELS
+from models.search import SPACES, Choice, Range, nested
+from models.spec import parse_config
+from pipelines import cli, tune, walkforward
+from pipelines.config_load import load_config
+from pipelines.lake import Lake
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def peerglass(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """The command in this process, in a folder with an ingested tiny market."""
+    monkeypatch.chdir(tmp_path)
+    small = {"num_leaves": Range(3, 15, whole=True), "learning_rate": Range(0.03, 0.3, log=True)}
+    monkeypatch.setitem(SPACES, "lightgbm", small)  # its own is for markets of more than 16 firms
+    models = {"zero": {}, "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50}}
+    store = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
+    settings = {**tiny, "models": models, "tracking": store}
+    settings["folds"] = {**tiny["folds"], "max_folds": 1}
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        code = ended.value.code
+        return (code if isinstance(code, int) else 0), said.out, said.err
+
+    assert call("ingest", "tiny.yaml")[0] == 0
+    return call
+
+
+@pytest.mark.parametrize("model", SPACES)
+def test_every_corner_of_a_space_is_a_setting_of_its_model(model: str) -> None:
+    from models.fit import FitConfig
+
+    for pick in (0, -1):
+        values: dict[str, Any] = {}
+        for name, where in SPACES[model].items():
+            if isinstance(where, Choice):
+                values[name] = where.values[pick]
+            else:
+                bound = (where.low, where.high)[pick]
+                values[name] = int(bound) if where.whole else bound
+        settings = nested(values)
+        fit = settings.pop("fit", {})
+        parse_config(MODELS[model].config, settings, model)
+        FitConfig(**fit)
+
+
+def test_a_search_that_is_interrupted_is_the_search_that_was_not(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
+    assert code == 0, err
+    assert "lightgbm: 3 trials, 0 of them diverged" in out
+    tried: list[Any] = []
+    honest = tune._score
+
+    def counted(config: Any, *rest: Any) -> float | None:  # noqa: ANN401 (passed on)
+        tried.append(config.models["lightgbm"])
+        return honest(config, *rest)
+
+    monkeypatch.setattr(tune, "_score", counted)
+    code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
+    assert code == 0, err
+    assert "lightgbm: 5 trials, 0 of them diverged" in out
+    assert len(tried) == 2
+    assert "3 trials of this search were already done" in err
+    again, same, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
+    assert (again, same) == (0, out)
+    assert len(tried) == 2
+    ledger = Lake("lake").read("trials")
+    assert ledger.height == 5  # every one of them, and no other
+    leaves = {json.loads(row)["settings"]["num_leaves"] for row in ledger["config"]}
+    assert len(leaves) > 1
+    scores = [
+        float(line.split("rank_ic ")[1].split()[0]) for line in out.splitlines() if ". validation" in line
+    ]
+    assert scores == sorted(scores, reverse=True)
+    assert len(set(scores)) > 1
+    assert len(scores) == 5
+
+
+def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peerglass: Call) -> None:
+    _, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
+    claimed = float(out.split("1. validation rank_ic ")[1].split()[0])
+    part = yaml.safe_load(out[out.index("models:") : out.index("The best of")])
+    raw = yaml.safe_load(Path("tiny.yaml").read_text())
+    raw["models"] = {"lightgbm": {**raw["models"]["lightgbm"], **part["models"]["lightgbm"]}}
+    Path("best.yaml").write_text(yaml.safe_dump(raw))
+    code, run_id, err = peerglass("train", "best.yaml")
+    assert code == 0, err
+    from pipelines.runs import open_run
+
+    found = walkforward.read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
+    assert found.to_list() == pytest.approx([claimed], abs=6e-5)  # four digits are printed
+
+
+def test_no_test_session_is_looked_at(peerglass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted: list[Any] = []
+    honest = tune.fit
+
+    def watched(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 (passed on)
+        answer = honest(*arguments, **options)
+        monkeypatch.setattr(type(answer), "forecast", lambda *_: pytest.fail("a forecast was asked for"))
+        fitted.append(answer)
+        return answer
+
+    monkeypatch.setattr(tune, "fit", watched)
+    assert peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "1")[0] == 0
+    assert len(fitted) == 1
+    assert not Lake("lake").exists("forecasts")
+
+
+def test_a_trial_that_diverges_counts_and_is_no_winner(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([None, 0.02, None])
+    monkeypatch.setattr(tune, "_score", lambda *_: next(scores))
+    code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")
+    assert code == 0
+    assert "2 trials, 1 of them diverged" in out
+    code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
+    assert "3 trials, 2 of them diverged" in out
+    assert Lake("lake").read("trials").select(pl.len()).item() == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("ridge", "the config has no model 'ridge'; it has lightgbm, zero"),
+        ("zero", "zero has nothing to search"),
+    ],
+)
+def test_models_that_cannot_be_searched(peerglass: Call, model: str, words: str) -> None:
+    code, out, err = peerglass("tune", "tiny.yaml", "--model", model)
+    assert (code, out) == (2, "")
+    assert words in err.splitlines()[-1]
+
+
+def test_a_search_is_named_by_what_its_scores_depend_on(peerglass: Call) -> None:
+    from pipelines.progress import Progress
+    from pipelines.run import prepare
+
+    names = set()
+    for change in ([], ["label.horizon=2"], ["models.lightgbm.rounds=11"], ["seeds=[1]"]):
+        run, _, _ = prepare(load_config(Path("tiny.yaml"), change), Progress())
+        names.add(tune.study_of(run, "lightgbm", SPACES["lightgbm"]))
+    assert len(names) == 4
