@@ -108,12 +108,11 @@ def within_dates(
     if frame.is_empty():
         raise DataError(f"{name} has a header and no rows: give a file with values")
     read = day(frame)
-    keep = pl.lit(value=True)
+    kept = frame
     if start is not None:
-        keep &= read >= start
+        kept = kept.filter((read >= start).fill_null(value=True))
     if end is not None:
-        keep &= read <= end
-    kept = frame.filter(keep.fill_null(value=True))
+        kept = kept.filter((read <= end).fill_null(value=True))
     if kept.is_empty():
         first, last = frame.select(read.min().alias("first"), read.max().alias("last")).row(0)
         raise DataError(
