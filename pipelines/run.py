@@ -53,7 +53,9 @@ def make_source(config: Config) -> Source | LiveSource:
         return SampleSource()
     if wanted.kind == "files":
         return _files_source(wanted)
-    raise ConfigError(f"source.kind {wanted.kind} cannot be fetched: use files.")
+    from pipelines.sources.sec import SecSource
+
+    return SecSource(wanted.tickers, wanted.identity, wanted.start)
 
 
 def _files_source(wanted: FilesSourceConfig) -> Source:

@@ -42,6 +42,8 @@ class Known:
     assumed
         The stored rows of ``fundamentals`` whose known_at is assumed, so that a source without filing dates
         can tell a restatement from what it gave before; None if there are none.
+    filings
+        Ticker -> filing_ids of its stored statements.
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Known:
     last_close: Mapping[str, float] = field(default_factory=dict)
     securities: pl.DataFrame | None = field(default=None, compare=False)
     assumed: pl.DataFrame | None = field(default=None, compare=False)
+    filings: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

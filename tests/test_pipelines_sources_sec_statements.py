@@ -1,0 +1,225 @@
+"""What a fact of a filing means: tag, span, unit, quarter, and the day on which it was known."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contracts import check
+from pipelines.items import FLOWS, ITEMS
+from pipelines.sources.sec_items import TAGS, ranked_tags
+from pipelines.sources.sec_statements import Statements, known_on, statement_rows
+
+START = dt.date(2010, 1, 1)
+
+
+@dataclass
+class Fact:
+    """A fact as edgartools gives it, as far as it is read."""
+
+    concept: str
+    period_start: dt.date | None
+    period_end: dt.date
+    numeric_value: float | None
+    accession: str = "1"
+    form_type: str = "10-Q"
+    filing_date: dt.date = dt.date(2019, 8, 1)
+    unit: str = "USD"
+
+
+def fact(  # noqa: PLR0917 (a row)
+    tag: str,
+    start: str | None,
+    end: str,
+    value: float | None,
+    accession: str = "1",
+    form: str = "10-Q",
+    filed: str = "2019-08-01",
+    unit: str = "USD",
+) -> Fact:
+    concept = tag if ":" in tag else f"us-gaap:{tag}"
+    began = None if start is None else dt.date.fromisoformat(start)
+    return Fact(
+        concept, began, dt.date.fromisoformat(end), value, accession, form, dt.date.fromisoformat(filed), unit
+    )
+
+
+def read(*facts: Fact, since: dt.date = START) -> Statements:
+    accepted = {one.accession: dt.datetime.combine(one.filing_date, dt.time(9)) for one in facts}
+    return statement_rows("A", facts, accepted, since)
+
+
+def values(statements: Statements) -> list[tuple[object, ...]]:
+    checked = check("fundamentals", statements.rows)
+    assert checked.rejected.is_empty()
+    rows = checked.valid.sort("item", "period_end", "known_at")
+    return rows.select("item", pl.col("period_end").cast(pl.String), "value", "months").rows()
+
+
+@pytest.mark.parametrize(
+    ("filed", "accepted", "expected"),
+    [
+        ("2019-05-01", "2019-05-01 06:00:00", "2019-05-01"),
+        ("2019-05-01", "2019-05-01 15:59:59", "2019-05-01"),
+        ("2019-05-01", "2019-05-01 16:00:00", "2019-05-02"),
+        ("2019-05-03", "2019-05-03 17:15:00", "2019-05-04"),  # a Friday: the next session is Monday's
+        ("2019-05-06", "2019-05-03 18:00:00", "2019-05-06"),  # held back until Monday morning
+        ("2019-05-01", "2019-05-01 21:30:00", "2019-05-02"),  # 17:30 in New York where the clock is UTC
+        ("2019-05-01", "2019-05-02 01:30:00", "2019-05-02"),  # 21:30 of the day before, likewise
+        ("2019-05-01", None, "2019-05-02"),
+    ],
+)
+def test_a_filing_is_known_by_the_first_close_after_its_acceptance(
+    filed: str, accepted: str | None, expected: str
+) -> None:
+    when = None if accepted is None else dt.datetime.fromisoformat(accepted)
+    assert known_on(dt.date.fromisoformat(filed), when) == dt.date.fromisoformat(expected)
+
+
+@given(st.datetimes(dt.datetime(2010, 1, 1), dt.datetime(2030, 1, 1)), st.sampled_from([0, 4, 5]))
+def test_whatever_the_feeds_clock_nothing_is_known_before_the_close_that_follows_it(
+    told: dt.datetime, hours_ahead: int
+) -> None:
+    truly = told - dt.timedelta(hours=hours_ahead)  # in New York
+    close = dt.datetime.combine(known_on(truly.date(), told), dt.time(16))
+    assert close > truly
+    assert close - truly <= dt.timedelta(days=1, hours=hours_ahead)
+
+
+def test_the_best_tag_that_a_filing_has_counts() -> None:
+    contract = "RevenueFromContractWithCustomerExcludingAssessedTax"
+    quarter = ("2019-04-01", "2019-06-30")
+    both = read(fact(contract, *quarter, 3), fact("Revenues", *quarter, 90))
+    assert values(both) == [("revenue", "2019-06-30", 90.0, 3)]
+    assert values(read(fact(contract, *quarter, 3))) == [("revenue", "2019-06-30", 3.0, 3)]
+    assert values(read(fact("SomethingElse", *quarter, 3))) == []
+
+
+def test_every_item_has_tags_and_no_tag_two_items() -> None:
+    assert set(TAGS) == set(ITEMS)
+    assert len(ranked_tags()) == sum(len(tags) for tags in TAGS.values())
+
+
+def test_the_quarter_counts_in_a_quarterly_report_and_the_year_in_an_annual_one() -> None:
+    spans = (
+        fact("Revenues", "2019-01-01", "2019-06-30", 63),
+        fact("Revenues", "2019-04-01", "2019-06-30", 33),
+    )
+    assert values(read(*spans)) == [("revenue", "2019-06-30", 33.0, 3)]
+    year = (
+        fact("Revenues", "2018-10-01", "2018-12-31", 30, form="10-K"),
+        fact("Revenues", "2018-01-01", "2018-12-31", 110, form="10-K"),
+    )
+    assert values(read(*year)) == [("revenue", "2018-12-31", 110.0, 12)]
+
+
+def test_retail_years_and_odd_quarters_have_whole_months() -> None:
+    fifty_three = fact("Revenues", "2017-01-29", "2018-02-03", 7, form="10-K")  # 371 days
+    assert values(read(fifty_three)) == [("revenue", "2018-02-03", 7.0, 12)]
+    twelve_weeks = fact("Revenues", "2019-04-01", "2019-06-23", 7)
+    sixteen_weeks = fact("Revenues", "2019-04-01", "2019-07-21", 8)
+    assert values(read(twelve_weeks, sixteen_weeks)) == [
+        ("revenue", "2019-06-23", 7.0, 3),
+        ("revenue", "2019-07-21", 8.0, 4),
+    ]
+    assert values(read(fact("Revenues", "2019-06-25", "2019-06-30", 1))) == []  # a stub of days
+
+
+def test_a_cash_flow_from_the_years_beginning_gives_its_last_quarter_as_known_then() -> None:
+    tag = "NetCashProvidedByUsedInOperatingActivities"
+    first = fact(tag, "2019-01-01", "2019-03-31", 9, "q1", filed="2019-05-01")
+    restated = fact(tag, "2019-01-01", "2019-03-31", 8, "q1a", form="10-Q/A", filed="2019-06-01")
+    half = fact(tag, "2019-01-01", "2019-06-30", 20, "q2", filed="2019-08-01")
+    again = fact(tag, "2019-01-01", "2019-06-30", 18, "q2a", form="10-Q/A", filed="2019-09-01")
+    nine = fact(tag, "2019-01-01", "2019-09-30", 33, "q3", filed="2019-11-01")
+    read_all = read(nine, half, again, restated, first)
+    assert values(read_all) == [
+        ("operating_cash_flow", "2019-03-31", 9.0, 3),
+        ("operating_cash_flow", "2019-03-31", 8.0, 3),
+        ("operating_cash_flow", "2019-06-30", 12.0, 3),  # 20 - 8
+        ("operating_cash_flow", "2019-06-30", 10.0, 3),  # 18 - 8
+        ("operating_cash_flow", "2019-09-30", 15.0, 3),  # 33 - 18
+    ]
+    assert read_all.derived == 3
+    assert read_all.rows["filing_id"].to_list() == ["q1", "q1a/A", "q2", "q2a/A", "q3"]
+    later = dt.date(2019, 8, 1)  # what was known before still counts for the difference
+    assert values(read(first, half, since=later)) == [("operating_cash_flow", "2019-06-30", 11.0, 3)]
+    assert values(read(half)) == [("operating_cash_flow", "2019-06-30", 20.0, 6)]  # nothing to take off
+    other_year = fact(tag, "2018-10-01", "2019-03-31", 9, "q1", filed="2019-05-01")
+    assert values(read(other_year, half))[1] == ("operating_cash_flow", "2019-06-30", 20.0, 6)
+
+
+def test_earnings_per_share_are_never_a_difference() -> None:
+    tag = "EarningsPerShareDiluted"
+    first = fact(tag, "2019-01-01", "2019-03-31", 1, "q1", filed="2019-05-01", unit="USD per share")
+    half = fact(tag, "2019-01-01", "2019-06-30", 3, "q2", unit="USD per share")
+    assert values(read(first, half)) == [("eps", "2019-03-31", 1.0, 3), ("eps", "2019-06-30", 3.0, 6)]
+
+
+def test_flows_need_a_span_and_stocks_a_moment() -> None:
+    assert values(read(fact("Revenues", None, "2019-06-30", 3))) == []
+    assert values(read(fact("Assets", "2019-04-01", "2019-06-30", 3))) == []
+    assert values(read(fact("Assets", None, "2019-06-30", 3))) == [("total_assets", "2019-06-30", 3.0, None)]
+    assert values(read(fact("Assets", None, "2019-06-30", None))) == []
+    assert "total_assets" not in FLOWS
+
+
+def test_forms_that_are_no_reports_are_passed_over() -> None:
+    for form in ("8-K", "S-1", "10-K405", ""):
+        assert values(read(fact("Assets", None, "2019-06-30", 3, form=form))) == []
+
+
+def test_liabilities_that_are_not_told_are_the_balance_less_all_equity() -> None:
+    end = "2019-06-30"
+    minority = "StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest"
+    total = fact("LiabilitiesAndStockholdersEquity", None, end, 100)
+    parent = fact("StockholdersEquity", None, end, 30)
+    everyone = fact(minority, None, end, 40)
+    told = fact("Liabilities", None, end, 55)
+    assert ("total_liabilities", end, 60.0, None) in values(read(total, parent, everyone))
+    assert ("total_liabilities", end, 70.0, None) in values(read(total, parent))
+    assert ("total_liabilities", end, 55.0, None) in values(read(total, parent, told))
+    assert values(read(parent)) == [("book_equity", end, 30.0, None)]
+
+
+def test_shares_come_from_the_cover_then_the_balance_then_the_mean() -> None:
+    cover = fact("dei:EntityCommonStockSharesOutstanding", None, "2019-07-20", 9, unit="shares")
+    balance = fact("CommonStockSharesOutstanding", None, "2019-06-30", 10, unit="shares")
+    mean = "WeightedAverageNumberOfSharesOutstandingBasic"
+    half = fact(mean, "2019-01-01", "2019-06-30", 12, unit="shares")
+    quarter = fact(mean, "2019-04-01", "2019-06-30", 11, unit="shares")
+    assert values(read(cover, balance, half, quarter)) == [
+        ("shares_outstanding", "2019-06-30", 10.0, None),
+        ("shares_outstanding", "2019-07-20", 9.0, None),
+    ]
+    assert values(read(half, quarter)) == [("shares_outstanding", "2019-06-30", 11.0, None)]
+
+
+def test_dollars_come_first_and_other_currencies_are_named() -> None:
+    euro, dollar = (fact("Assets", None, "2019-06-30", v, unit=u) for v, u in ((3, "EUR"), (4, "USD")))
+    assert values(read(euro, dollar)) == [("total_assets", "2019-06-30", 4.0, None)]
+    assert read(euro, dollar).foreign == frozenset()
+    assert read(euro).foreign == {"EUR"}
+
+
+def test_of_two_versions_known_on_one_day_the_later_one_counts() -> None:
+    facts = [
+        fact("Assets", None, "2018-12-31", value, accession, form, "2019-02-20")
+        for value, accession, form in ((5, "b", "10-K/A"), (4, "a", "10-K"))
+    ]
+    accepted = {"a": dt.datetime(2019, 2, 20, 8), "b": dt.datetime(2019, 2, 20, 12)}
+    statements = statement_rows("A", facts, accepted, START)
+    assert values(statements) == [("total_assets", "2018-12-31", 5.0, None)]
+    assert statements.rows["filing_id"].to_list() == ["b/A"]
+    assert (statements.superseded, statements.undated) == (1, 0)
+
+
+def test_a_filing_without_acceptance_is_known_the_day_after_it_was_filed_and_counted() -> None:
+    statements = statement_rows("A", [fact("Assets", None, "2019-06-30", 3)], {}, START)
+    assert statements.rows["known_at"].to_list() == [dt.date(2019, 8, 2)]
+    assert statements.undated == 1
