@@ -16,7 +16,15 @@ import numpy.typing as npt
 import torch
 
 from models.batch import Batch, PanelTensors
-from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_no_others, require_tensor
+from models.fitted import (
+    EpochRecord,
+    FloatArray32,
+    IntArray,
+    Tensors,
+    Unlearnable,
+    require_no_others,
+    require_tensor,
+)
 from models.rank_ic import mean_rank_ic
 from models.spec import Shape, column_of
 
@@ -191,6 +199,8 @@ class Ridge(Baseline):
         """Solve for every penalty; keep the one with the best validation rank IC."""
         started = time.perf_counter()
         cells, mean_F, mean_y, gram_FF, moment_F, variance_y = _moments(data, train)
+        if not variance_y > 0:
+            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
         value_F, vector_FF = np.linalg.eigh(gram_FF)
         rotated_F = vector_FF.T @ moment_F
         known = [known_cells(data, int(date)) for date in valid]
@@ -208,6 +218,8 @@ class Ridge(Baseline):
                 best = ic
                 self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
             started = time.perf_counter()
+        if best == -math.inf:
+            raise Unlearnable(no_score("ridge"))
         return tuple(history)
 
     def forecast_date(self, batch: Batch) -> FloatArray32:
@@ -224,6 +236,14 @@ class Ridge(Baseline):
         require_no_others(tensors, ("coefficient_F", "intercept"), "ridge")
         self.coefficient_F = require_tensor(tensors, "coefficient_F", np.float64, self.coefficient_F.shape)
         self.intercept = float(require_tensor(tensors, "intercept", np.float64, (1,))[0])
+
+
+def no_score(model: str) -> str:
+    """Say that nothing on the validation dates tells a good model from a bad one."""
+    return (
+        f"{model} has no validation score to choose by: the targets of the validation dates are constant; "
+        "look at them, or move the fold."
+    )
 
 
 def known_cells(data: PanelTensors, date: int) -> tuple[Array64, Array64]:

@@ -136,7 +136,7 @@ class CrossPeer(Forecaster):
         r_BNR = recent_days(batch, days, cut) if days else None
         targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN)
         chosen_BN = self.reference.choose(batch)
-        most = int(chosen_BN.sum(dim=1).max())
+        most = max(1, int(chosen_BN.sum(dim=1).max()))  # a place that nobody may hear, where there is none
         place_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
         if cut is not None and cut.peers_keep_BN is not None:
             chosen_BN = chosen_BN & cut.peers_keep_BN

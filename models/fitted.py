@@ -27,6 +27,10 @@ class Diverged(ValueError):  # noqa: N818  (the pipeline's word for it)
     """The training loss became infinite or NaN."""
 
 
+class Unlearnable(ValueError):  # noqa: N818  (what the data are)
+    """The data hold nothing that could be learned, or chosen by; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
     """One epoch of a neural model, one ridge penalty, or one evaluation of LightGBM.

@@ -12,9 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.baselines import Array64, Baseline, OnEpoch, known_cells
+from models.baselines import Array64, Baseline, OnEpoch, known_cells, no_score
 from models.batch import Batch, PanelTensors
-from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_no_others, require_tensor
+from models.fitted import (
+    EpochRecord,
+    FloatArray32,
+    IntArray,
+    Tensors,
+    Unlearnable,
+    require_no_others,
+    require_tensor,
+)
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.spec import Shape, require_choice
 
@@ -100,7 +108,7 @@ class LightGBM(Baseline):
         z_MF, y_M, _ = _stack(data, train)
         scale = float(y_M.std())
         if not scale > 0:
-            raise ValueError("The training targets are all the same: there is nothing to learn from them.")
+            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
         train_set = lgb.Dataset(z_MF, label=y_M / scale, free_raw_data=True)
         z_valid, y_valid, ends = _stack(data, valid)
         valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set)
@@ -138,6 +146,8 @@ class LightGBM(Baseline):
                 self.text = booster.model_to_string(num_iteration=booster.current_iteration())
             if index - best_index >= self.config.patience:
                 break
+        if best == -math.inf:
+            raise Unlearnable(no_score("lightgbm"))
         self._scale = scale
         self._booster = lgb.Booster(model_str=self.text)
         return tuple(history)

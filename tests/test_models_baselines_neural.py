@@ -1,0 +1,172 @@
+"""mlp, lstm and tcn against torch's own layers and loops over days; momentum by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from models.batch import PanelTensors
+from models.fit import FitConfig, NeuralFitted, fit
+from models.lstm import LSTMLayer
+from models.registry import MODELS
+from models.spec import Shape, parse_config
+from models.tcn import TCN, TCNBlock, TCNConfig
+
+SHAPE = Shape(3, 2, 12, 1)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_lstm_equals_torchs(layers: int) -> None:
+    torch.manual_seed(0)
+    theirs = nn.LSTM(3, 5, num_layers=layers, batch_first=True).double()
+    ours = [LSTMLayer(3 if depth == 0 else 5, 5).double() for depth in range(layers)]
+    with torch.no_grad():
+        for depth, layer in enumerate(ours):
+            layer.day.weight.copy_(getattr(theirs, f"weight_ih_l{depth}"))
+            layer.state.weight.copy_(getattr(theirs, f"weight_hh_l{depth}"))
+            layer.day.bias.copy_(getattr(theirs, f"bias_ih_l{depth}") + getattr(theirs, f"bias_hh_l{depth}"))
+    x = torch.randn(7, 9, 3, dtype=torch.float64)
+    h = x
+    for layer in ours:
+        h = layer(h)
+    torch.testing.assert_close(h, theirs(x)[0], rtol=0, atol=1e-12)
+
+
+def test_an_lstm_passes_over_a_day_that_is_cut() -> None:
+    torch.manual_seed(0)
+    layer = LSTMLayer(3, 5)
+    x = torch.randn(4, 9, 3)
+    kept = [0, 1, 4, 5, 7]
+    keep = torch.zeros(4, 9, dtype=torch.bool)
+    keep[:, kept] = True
+    torch.testing.assert_close(layer(x, keep)[:, -1], layer(x[:, kept])[:, -1])
+    assert (layer(x, torch.zeros(4, 9, dtype=torch.bool)) == 0).all()
+
+
+def test_the_lstm_remembers_at_first() -> None:
+    layer = LSTMLayer(3, 5)
+    assert (layer.day.bias[5:10] == 1.0).all()
+
+
+def test_a_tcn_block_equals_a_loop_over_days_and_is_causal_to_the_bit() -> None:
+    torch.manual_seed(0)
+    block = TCNBlock(3, TCNConfig(width=4, kernel=3, dropout=0.0), dilation=2).double()
+    x = torch.randn(1, 3, 12, dtype=torch.float64)
+
+    def convolve(conv: nn.Conv1d, x_CW: torch.Tensor) -> torch.Tensor:
+        assert conv.bias is not None
+        days = []
+        for t in range(x_CW.shape[1]):
+            day = conv.bias.clone()
+            for k in range(3):
+                if t - 2 * k >= 0:
+                    day = day + conv.weight[:, :, 2 - k] @ x_CW[:, t - 2 * k]
+            days.append(torch.relu(day))
+        return torch.stack(days, dim=1)
+
+    assert isinstance(block.residual, nn.Conv1d)
+    h = convolve(block.second, convolve(block.first, x[0]))
+    residual = torch.einsum("dc,cw->dw", block.residual.weight[..., 0], x[0]) + block.residual.bias[:, None]  # type: ignore[index]
+    torch.testing.assert_close(block(x)[0], torch.relu(residual + h), rtol=0, atol=1e-12)
+    later = x.clone()
+    later[..., 7:] += 1.0
+    assert torch.equal(block(later)[..., :7], block(x)[..., :7])
+    assert not torch.equal(block(later)[..., 7:], block(x)[..., 7:])
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 12, 29, 30, 60])
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_the_last_day_of_a_tcn_sees_the_whole_window(window: int, kernel: int) -> None:
+    torch.manual_seed(0)
+    shape = Shape(3, 2, window, 1)
+    module = TCN(TCNConfig(width=16, kernel=kernel, dropout=0.0), shape).double()
+    with torch.no_grad():
+        for block in module.blocks:  # positive weights, so that no unit is dead on the way
+            for parameter in block.parameters():
+                parameter.abs_()
+    x = torch.rand(1, 3, window, dtype=torch.float64, requires_grad=True)
+    module.blocks(x)[..., -1].sum().backward()
+    assert x.grad is not None
+    assert (x.grad.abs().sum(dim=1) > 0).all()
+    reach = 1 + 2 * (kernel - 1) * (2 ** len(module.blocks) - 1)
+    assert reach >= window
+    assert len(module.blocks) == 1 or 1 + 2 * (kernel - 1) * (2 ** (len(module.blocks) - 1) - 1) < window
+
+
+def test_options_that_cannot_be_say_why() -> None:
+    for name, options, words in (
+        ("mlp", {"layers": 0}, "layers is 0: it must be at least 1"),
+        ("mlp", {"recent_days": 13}, "lower recent_days or lengthen the window"),
+        ("mlp", {"dropout": 1.0}, r"must lie in \[0, 1\)"),
+        ("lstm", {"width": 0}, "width is 0"),
+        ("tcn", {"kernel": 1}, "kernel is 1: it must be at least 2"),
+        ("momentum", {}, "momentum needs the characteristic 'momentum_252_21' but the data has no names"),
+        ("momentum", {"characteristic": 2}, "column 2 but there are 2"),
+        ("sector_mean", {"recent_days": -1}, "at least 0"),
+        ("kernel_regression", {"bandwidth": 0.0}, "must be positive"),
+        ("self_peer", {"market_tokens": -1}, "market_tokens is -1"),
+    ):
+        entry = MODELS[name]
+        with pytest.raises(ValueError, match=words):
+            entry.build(parse_config(entry.config, options, name), SHAPE)
+
+
+def order_matters() -> tuple[PanelTensors, np.ndarray]:
+    """The target is the last large move's sign: what came before it does not count."""
+    rng = np.random.default_rng(0)
+    t, n, w = 130, 30, 8
+    x = rng.normal(size=(t, n)).astype(np.float32)
+    large = np.abs(x) > 1.5
+    truth = np.zeros((t, n))
+    for s in range(t):
+        for lag in range(min(w, s + 1)):
+            truth[s] = np.where((truth[s] == 0) & large[s - lag], np.sign(x[s - lag]), truth[s])
+    data = PanelTensors.from_arrays(
+        channels_TNC=x[..., None],
+        characteristics_TNF=rng.normal(size=(t, n, 2)),
+        mask_TN=np.ones((t, n), dtype=bool),
+        group_TN=np.full((t, n), -1),
+        target_TN=truth + 0.5 * rng.normal(size=(t, n)),
+        window=w,
+    )
+    return data, truth
+
+
+@pytest.mark.parametrize(("name", "least"), [("lstm", 0.75), ("tcn", 0.75), ("mlp", 0.6)])
+def test_the_order_of_days_is_learned(name: str, least: float) -> None:
+    data, truth = order_matters()
+    options: dict[str, Any] = {"width": 16, "dropout": 0.0, **({"recent_days": 8} if name == "mlp" else {})}
+    model = fit(
+        name,
+        options,
+        data,
+        data.shape,
+        np.arange(8, 90),
+        np.arange(90, 105),
+        fit_config=FitConfig(epochs=12, batch_dates=4, lr=1e-2, patience=12),
+        seed=0,
+    )
+    assert isinstance(model, NeuralFitted)
+    assert not model.module.uses_peers
+    test = np.arange(105, 130)
+    assert np.corrcoef(model.forecast(data, test).ravel(), truth[test].ravel())[0, 1] > least
+
+
+def test_momentum_is_the_named_characteristic() -> None:
+    data, _ = order_matters()
+    model = fit(
+        "momentum",
+        {"characteristic": 1},
+        data,
+        data.shape,
+        np.arange(8, 90),
+        np.arange(90, 105),
+        fit_config=FitConfig(),
+        seed=0,
+    )
+    test = np.arange(105, 130)
+    np.testing.assert_array_equal(model.forecast(data, test), data.characteristics_TNF.numpy()[test][..., 1])

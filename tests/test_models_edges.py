@@ -1,0 +1,121 @@
+"""What no model may stumble over: a lone firm, no history, a label or a feature that says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.batch import PanelTensors
+from models.fit import Diverged, FitConfig, Fitted, fit
+from models.fitted import Unlearnable
+from models.losses import LOSSES, QUANTILE
+from models.registry import MODELS
+
+T, N, C, F, W, S = 70, 16, 2, 3, 5, 3
+NAMES = ("return_21", "log_market_equity", "noise")
+TRAIN, VALID, TEST = np.arange(5, 40), np.arange(42, 54), np.arange(56, 70)
+NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
+
+
+def arrays() -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(T, N, F)).astype(np.float32)
+    return {
+        "channels_TNC": rng.normal(size=(T, N, C)).astype(np.float32),
+        "characteristics_TNF": z,
+        "mask_TN": np.ones((T, N), dtype=bool),
+        "group_TN": np.tile(rng.integers(-1, S, size=N), (T, 1)),
+        "target_TN": 0.01 * (z[:, :, 1] + rng.normal(size=(T, N))),
+    }
+
+
+def fitted(
+    name: str, options: dict[str, Any], given: dict[str, Any], loss: str = "mse"
+) -> tuple[Fitted, PanelTensors]:
+    data = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
+    config = FitConfig(epochs=2, batch_dates=4, valid_dates=4, loss=loss)
+    if name == "reversal":
+        options = {"characteristic": "return_21"}
+    return fit(name, options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0), data
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_date_with_one_firm_is_trained_on_and_forecast(
+    name: str, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given = arrays()
+    given["mask_TN"][[8, 20, 60], 1:] = False
+    model, data = fitted(name, every_model[name], given)
+    forecast = model.forecast(data, TEST)
+    assert np.isfinite(forecast[60 - TEST[0], 0])
+    assert np.isnan(forecast[60 - TEST[0], 1:]).all()
+
+
+@pytest.mark.parametrize("name", NEURAL)
+@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
+def test_dates_of_one_firm_alone_do_not_break_a_loss(
+    name: str, loss: str, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given = arrays()
+    given["mask_TN"][TRAIN, 1:] = False  # no training date has a pair, or a correlation
+    model, data = fitted(name, every_model[name], given, loss)
+    assert np.isfinite(model.forecast(data, TEST)).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_firm_without_history_is_forecast_from_what_is_known(
+    name: str, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given = arrays()
+    new = TEST[3]
+    given["mask_TN"][:new, 2] = False
+    given["channels_TNC"][: new + 1, 2] = np.nan  # it has no window
+    given["characteristics_TNF"][: new + 1, 2] = np.nan  # and no characteristic
+    given["group_TN"][:, 2] = -1
+    model, data = fitted(name, every_model[name], given)
+    forecast = model.forecast(data, np.array([new]))
+    assert np.isfinite(forecast).all()
+    # unknown is the centre of every characteristic and channel, and says the same of every such firm
+    assert abs(forecast[0, 2]) <= np.abs(forecast[0]).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_constant_label_is_refused_or_has_no_score(
+    name: str, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given = arrays()
+    given["target_TN"][:] = 0.01
+    if MODELS[name].kind == "neural" or name in ("ridge", "lightgbm"):
+        with pytest.raises(Unlearnable, match="all the same: there is nothing to learn"):
+            fitted(name, every_model[name], given)
+    else:  # a rule learns nothing, and is measured on nothing
+        model, _ = fitted(name, every_model[name], given)
+        assert np.isnan(model.history[0].valid_rank_ic)
+
+
+@pytest.mark.parametrize("name", [*NEURAL, "ridge", "lightgbm"])
+def test_a_constant_validation_label_stops_with_the_cure(
+    name: str, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given = arrays()
+    given["target_TN"][VALID] = 0.01
+    with pytest.raises((Diverged, Unlearnable), match=r"look at the(m| validation dates)"):
+        fitted(name, every_model[name], given)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_feature_that_is_never_known_is_as_good_as_not_there(
+    name: str, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given, constant = arrays(), arrays()
+    given["characteristics_TNF"][..., 2] = np.nan
+    given["channels_TNC"][..., 1] = np.nan
+    constant["characteristics_TNF"][..., 2] = 0.0  # the centre, which unknown values take
+    constant["channels_TNC"][..., 1] = 0.0
+    model, data = fitted(name, every_model[name], given)
+    same, _ = fitted(name, every_model[name], constant)
+    forecast = model.forecast(data, TEST)
+    assert np.isfinite(forecast).all()
+    np.testing.assert_array_equal(forecast, same.forecast(data, TEST))

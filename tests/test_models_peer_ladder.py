@@ -1,0 +1,540 @@
+"""Each rung of the peer ladder against a loop over firms, and what all of them must keep."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.batch import Batch, Cut, PanelTensors, firm_key
+from models.cross_peer import CrossPeer
+from models.explain import explain_groups
+from models.explain_peers import PeerGameConfig, explain_peers
+from models.fit import FitConfig, fit
+from models.forecaster import Forecaster
+from models.kernel_regression import KernelRegression
+from models.peers import LOGIT_GAIN, Firms, PeerLayer, peer_keep
+from models.reference import larger_firms
+from models.registry import MODELS
+from models.sector_mean import SectorMean
+from models.spec import parse_config
+
+T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
+NAMES = ("return_1", "log_market_equity", "value", "momentum_252_21")
+TICKERS = tuple(f"FIRM{n}" for n in range(N))
+NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in NEURAL),
+    ("sector_mean", {"recent_days": 0}),
+    ("kernel_regression", {"recent_days": 0, "bandwidth": 0.5}),
+    ("cross_peer", {"reference": {"by": "size", "count": 3}, "layers": 2}),
+    ("cross_peer", {"reference": {"by": "group", "count": 1}, "recent_days": 0}),
+    ("cross_peer", {"reference": {"by": "list", "tickers": ["FIRM1", "FIRM6", "FIRM9", "FIRM11"]}}),
+    ("self_peer", {"recent_days": 3}),
+    ("self_peer", {"market_tokens": 2}),
+    ("temporal_peer", {"market_tokens": 1}),
+]
+LISTENING = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]
+
+
+def panel(seed: int = 0, group: int | None = None) -> PanelTensors:
+    rng = np.random.default_rng(seed)
+    mask_TN = rng.random((T, N)) < 0.8
+    mask_TN[:, 3] = False
+    group_TN = rng.integers(-1, S, size=(T, N)) if group is None else np.full((T, N), group)
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(T, N, C)),
+        characteristics_TNF=rng.normal(size=(T, N, F)),
+        mask_TN=mask_TN,
+        group_TN=group_TN,
+        target_TN=rng.normal(size=(T, N)),
+        window=W,
+        n_groups=S,
+        characteristic_names=NAMES,
+        firm_names=TICKERS,
+    )
+
+
+def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
+    """Build a small model in eval mode with every weight random, so that no zero start hides a path."""
+    name, options = case
+    entry = MODELS[name]
+    known = {field.name for field in dataclasses.fields(entry.config)}
+    small = {key: value for key, value in {"width": 8, "heads": 2}.items() if key in known}
+    torch.manual_seed(seed)
+    module = entry.build(parse_config(entry.config, {**small, **options}, name), panel().shape)
+    assert isinstance(module, Forecaster)
+    with torch.no_grad():
+        for key, parameter in module.named_parameters():
+            logits = ("prominence_HE", "group_bias_HSS", "market_bias_GH", "log_bandwidth_F")
+            gain = LOGIT_GAIN if key.endswith(logits) else 1.0
+            parameter.add_(0.3 / gain * torch.randn_like(parameter))
+    return module.eval()
+
+
+def take(batch: Batch, firms: Tensor) -> Batch:
+    fields = (field.name for field in dataclasses.fields(Batch) if field.name != "firms_N")
+    return Batch(**{name: getattr(batch, name)[:, firms] for name in fields}, firms_N=batch.firms_N[firms])
+
+
+def without(batch: Batch, *firms: int) -> Cut:
+    keep_BN = torch.ones_like(batch.m_BN)
+    keep_BN[:, list(firms)] = False
+    return Cut(peers_keep_BN=keep_BN)
+
+
+# --- what every neural model keeps -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", VARIANTS, ids=str)
+def test_permuting_firms_permutes_forecasts(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
+    want = module(batch)
+    assert want.std() > 0.05
+    torch.testing.assert_close(module(take(batch, order)), want[:, order], rtol=1e-5, atol=4e-6)
+
+
+@pytest.mark.parametrize("case", VARIANTS, ids=str)
+def test_a_masked_firm_changes_nothing(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    absent = ~batch.m_BN
+    assert absent.any()
+    noisy = dataclasses.replace(
+        batch,
+        x_BNWC=torch.where(absent[:, :, None, None], 1e3, batch.x_BNWC),
+        z_BNF=torch.where(absent[:, :, None], 1e3, batch.z_BNF),
+        s_BN=torch.where(absent, 1, batch.s_BN),
+    )
+    want = module(batch)
+    assert (want[absent] == 0).all()
+    torch.testing.assert_close(module(noisy), want, rtol=0, atol=2e-6)
+    present = batch.m_BN[0].nonzero().squeeze(1)
+    alone = panel().batch(torch.tensor([8]))  # without the firms that are in on the other date only
+    torch.testing.assert_close(module(alone)[0], want[0, present], rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("case", VARIANTS, ids=str)
+def test_a_firm_without_peers_still_gets_a_forecast(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8]))
+    everyone = Cut(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
+    assert alone.isfinite().all()
+    assert alone.std() > 0.05
+    torch.testing.assert_close(module(batch, everyone), alone, rtol=1e-5, atol=4e-6)
+
+
+@pytest.mark.parametrize("case", VARIANTS, ids=str)
+def test_a_cut_day_leaves_no_trace_where_a_model_has_days(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
+    changed.x_BNWC[:, :, -2] += 3.0
+    keep_BW = torch.ones(2, W, dtype=torch.bool)
+    everything = Cut(keep_BW, torch.ones_like(batch.m_BN))
+    torch.testing.assert_close(module(batch, everything), module(batch), rtol=0, atol=4e-6)
+    cut_BW = keep_BW.clone()
+    cut_BW[:, -2] = False
+    torch.testing.assert_close(module(changed, Cut(cut_BW)), module(batch, Cut(cut_BW)), rtol=0, atol=4e-6)
+    sees = module.uses_days or module.attention(batch).days_BNW is not None
+    assert sees == (not torch.allclose(module(changed), module(batch), atol=1e-4))
+    assert module(batch, Cut(~keep_BW)).isfinite().all()
+    assert torch.equal(
+        module.mix(module.embed(batch, Cut(cut_BW)), batch, Cut(cut_BW)), module(batch, Cut(cut_BW))
+    )
+
+
+@pytest.mark.parametrize("case", LISTENING, ids=str)
+def test_attention_maps_say_who_is_heard(case: tuple[str, dict[str, Any]]) -> None:
+    module, batch = build(case), panel().batch(torch.tensor([8, 11]))
+    maps = module.attention(batch, without(batch, 1)).peers_BLHNN
+    assert maps is not None
+    n = batch.firms_N.numel()
+    assert maps.shape[-2:] == (n, n)
+    assert (maps >= 0).all()
+    assert (maps.diagonal(dim1=-2, dim2=-1) == 0).all()
+    assert (maps[..., 1] == 0).all()
+    assert (maps.movedim(-1, 1)[~batch.m_BN] == 0).all()
+    total = maps.sum(-1).movedim(-1, 1)[batch.m_BN]
+    assert (total < 1 + 1e-5).all()
+    assert (total > 0.01).float().mean() > 0.5
+    # who has a weight is heard; and with one layer, who has none is not
+    single = panel().batch(torch.tensor([8]))
+    weights = module.attention(single).peers_BLHNN
+    assert weights is not None
+    weight_NN, want_N = weights[0].sum(dim=(0, 1)), module(single)[0]
+    one_layer = len([layer for layer in module.modules() if isinstance(layer, PeerLayer)]) < 2
+    for j in range(single.firms_N.numel()):
+        moved_N = (module(single, without(single, j))[0] - want_N).abs()
+        moved_N[j] = 0.0
+        assert (moved_N[weight_NN[:, j] > 1e-3] > 1e-7).all()
+        if one_layer:
+            assert (moved_N[weight_NN[:, j] == 0] < 4e-6).all()
+
+
+@pytest.mark.parametrize("case", LISTENING, ids=str)
+def test_shapley_values_of_peers_add_up(case: tuple[str, dict[str, Any]]) -> None:
+    data, module = panel(), build(case)
+    found = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=2))[0]
+    np.testing.assert_allclose(found.base_N + found.values_NP.sum(axis=1), found.forecast_N, atol=1e-5)
+    assert np.abs(found.values_NP).max() > 1e-4
+    groups = explain_groups(module, data, np.array([15]), {"all": range(F)})
+    wanted = {"family", "peers"} | ({"days"} if module.uses_days else set())
+    assert set(groups.by_kind()) == wanted
+    assert groups.quality.additivity_max < 1e-5
+
+
+# --- sector_mean -------------------------------------------------------------------------------------
+
+
+def test_sector_mean_is_the_mean_of_the_groups_others() -> None:
+    module = build(("sector_mean", {"recent_days": 2})).double()
+    assert isinstance(module, SectorMean)
+    batch = panel().batch(torch.tensor([8]))
+    batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double(), x_BNWC=batch.x_BNWC.double())
+    h = torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -2:].flatten(2)), dim=-1)[0]
+    s, want = batch.s_BN[0].tolist(), []
+    for i in range(len(s)):
+        peers = [j for j in range(len(s)) if j != i and s[j] == s[i] and s[i] > 0]
+        heard = h[peers].mean(dim=0) if peers else torch.zeros_like(h[0])
+        want.append(module.own(h[i])[0] + module.peers[0] @ heard)
+    assert 0 in s  # a firm of unknown group, which hears nobody although there are others
+    assert max(s.count(code) for code in (1, 2, 3)) > 1
+    torch.testing.assert_close(module(batch)[0], torch.stack(want).float(), rtol=0, atol=1e-6)
+
+
+def test_firms_of_unknown_group_have_no_peers() -> None:
+    module = build(("sector_mean", {}))
+    batch = panel(group=-1).batch(torch.tensor([8]))
+    maps = module.attention(batch).peers_BLHNN
+    assert maps is not None
+    assert not maps.any()
+    everyone = Cut(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    assert torch.equal(module(batch), module(batch, everyone))
+
+
+# --- kernel_regression -------------------------------------------------------------------------------
+
+
+def test_kernel_regression_is_nadaraya_watson_without_the_firm_itself() -> None:
+    module = build(("kernel_regression", {"recent_days": 2})).double()
+    assert isinstance(module, KernelRegression)
+    batch = panel().batch(torch.tensor([8]))
+    batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double(), x_BNWC=batch.x_BNWC.double())
+    z = batch.z_BNF[0].numpy()
+    h = torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -2:].flatten(2)), dim=-1)[0].numpy()
+    b = module.bandwidths().detach().numpy()
+    assert np.ptp(b) > 0.1
+    own, said = (h @ module.own.weight.detach().numpy().T)[:, 0], h @ module.peers.detach().numpy()[0]
+    own += module.own.bias.item()
+    weights, want = np.zeros((len(z), len(z))), []
+    for i in range(len(z)):
+        for j in range(len(z)):
+            weights[i, j] = 0.0 if i == j else np.exp(-0.5 * (((z[i] - z[j]) / b) ** 2).sum())
+        want.append(own[i] + weights[i] @ said / weights[i].sum())
+    np.testing.assert_allclose(module(batch)[0].detach().numpy(), want, atol=1e-6)
+    maps = module.attention(batch).peers_BLHNN
+    assert maps is not None
+    np.testing.assert_allclose(
+        maps[0, 0, 0].detach().numpy(), weights / weights.sum(1, keepdims=True), atol=1e-10
+    )
+
+
+def test_kernel_regression_learns_which_characteristic_says_who_is_alike() -> None:
+    rng = np.random.default_rng(0)
+    t, n = 140, 24
+    z = rng.normal(size=(t, n, 3)).astype(np.float32)
+    twin = np.argsort(rng.random((t, n)), axis=1)  # firms are paired, and a pair shares characteristic 1
+    for a, b in zip(twin[:, ::2].T, twin[:, 1::2].T, strict=True):
+        z[np.arange(t), b, 1] = z[np.arange(t), a, 1]
+    x = rng.normal(size=(t, n, 1)).astype(np.float32)
+    y = np.zeros((t, n))
+    for a, b in zip(twin[:, ::2].T, twin[:, 1::2].T, strict=True):
+        y[np.arange(t), a], y[np.arange(t), b] = x[np.arange(t), b, 0], x[np.arange(t), a, 0]
+    data = PanelTensors.from_arrays(
+        channels_TNC=x,
+        characteristics_TNF=z,
+        mask_TN=np.ones((t, n), dtype=bool),
+        group_TN=np.full((t, n), -1),
+        target_TN=y + 0.3 * rng.normal(size=(t, n)),
+        window=1,
+    )
+    config = FitConfig(epochs=15, batch_dates=4, lr=2e-2, patience=15, valid_dates=10)
+    fitted = fit(
+        "kernel_regression",
+        {"recent_days": 1},
+        data,
+        data.shape,
+        np.arange(90),
+        np.arange(90, 110),
+        fit_config=config,
+        seed=0,
+    )
+    module = cast("KernelRegression", fitted.module)  # type: ignore[attr-defined]
+    width_F = module.bandwidths().detach().numpy()
+    assert width_F[1] < 0.5 * min(width_F[0], width_F[2])
+    test = np.arange(110, t)
+    assert np.corrcoef(fitted.forecast(data, test).ravel(), y[test].ravel())[0, 1] > 0.8
+
+
+# --- cross_peer --------------------------------------------------------------------------------------
+
+
+def reference(module: Forecaster, batch: Batch) -> list[list[int]]:
+    assert isinstance(module, CrossPeer)
+    return [row.nonzero().squeeze(1).tolist() for row in module.reference.choose(batch)]
+
+
+def test_the_reference_is_chosen_by_size_by_group_or_by_list() -> None:
+    batch = panel().batch(torch.tensor([8, 11]))
+    size_BN, s_BN, m_BN = batch.z_BNF[..., 1].numpy(), batch.s_BN.numpy(), batch.m_BN.numpy()
+    for b in range(2):
+        present = [n for n in np.argsort(-size_BN[b]) if m_BN[b, n]]
+        by_size = build(("cross_peer", {"reference": {"count": 4}}))
+        assert reference(by_size, batch)[b] == sorted(present[:4])
+        by_group = build(("cross_peer", {"reference": {"by": "group", "count": 2}}))
+        largest = [n for code in (1, 2, 3) for n in [n for n in present if s_BN[b, n] == code][:2]]
+        assert reference(by_group, batch)[b] == sorted(largest)
+        named = build(("cross_peer", {"reference": {"by": "list", "tickers": ["FIRM6", "FIRM1"]}}))
+        held = [n for n, firm in enumerate(batch.firms_N.tolist()) if firm in (1, 6) and m_BN[b, n]]
+        assert reference(named, batch)[b] == held
+    other = build(("cross_peer", {"reference": {"count": 4, "characteristic": "value"}}))
+    assert reference(other, batch) != reference(by_size, batch)
+
+
+def test_firms_as_large_as_the_last_are_in_the_reference_as_well() -> None:
+    rng = np.random.default_rng(0)
+    size, group = torch.tensor(rng.integers(0, 4, (5, 30))), torch.tensor(rng.integers(0, 3, (5, 30)))
+    want = [
+        [sum(size[b, j] > size[b, i] and group[b, j] == group[b, i] for j in range(30)) for i in range(30)]
+        for b in range(5)
+    ]
+    assert larger_firms(size.float(), group).tolist() == want
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_targets_look_up_and_are_never_looked_at(layers: int) -> None:
+    module = build(("cross_peer", {"reference": {"count": 3}, "layers": layers}))
+    batch = panel().batch(torch.tensor([8]))
+    (held,) = reference(module, batch)
+    want = module(batch)[0]
+    for j in range(batch.firms_N.numel()):
+        z_BNF, x_BNWC = batch.z_BNF.clone(), batch.x_BNWC.clone()
+        z_BNF[0, j, [0, 2, 3]] += 1.0  # not its size: the reference stays
+        x_BNWC[0, j] += 1.0
+        moved = (module(dataclasses.replace(batch, z_BNF=z_BNF, x_BNWC=x_BNWC))[0] - want).abs()
+        assert moved[j] > 1e-4
+        moved[j] = 1.0 if j in held else 0.0
+        assert (moved > 1e-5).all() if j in held else (moved < 2e-6).all()
+    maps = module.attention(batch).peers_BLHNN
+    assert maps is not None
+    outside = [n for n in range(batch.firms_N.numel()) if n not in held]
+    assert (maps[..., outside] == 0).all()
+    assert ((maps[..., held] > 0).sum(-1) >= len(held) - 1).all()
+
+
+def test_a_reference_of_all_firms_is_self_attention_without_the_second_hop() -> None:
+    everyone = build(("cross_peer", {"reference": {"count": N}}))
+    batch = panel().batch(torch.tensor([8, 11]))
+    layer = cast("PeerLayer", everyone.layers[0])  # type: ignore[index]
+    targets, _, _, _ = everyone._sides(everyone.embed(batch), batch, None)  # type: ignore[operator]
+    h_BND, heard_BN1 = layer(targets, targets, peer_keep(batch, None))
+    skip_BN1 = everyone.skip(torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -3:].flatten(2)), dim=-1))  # type: ignore[operator]
+    want = (skip_BN1 + heard_BN1 + everyone.head(everyone.norm(h_BND)))[..., 0] * batch.m_BN  # type: ignore[operator]
+    torch.testing.assert_close(everyone(batch), want, rtol=1e-5, atol=2e-6)
+
+
+def test_a_list_is_found_wherever_its_columns_are_and_a_stranger_is_refused() -> None:
+    options = {"reference": {"by": "list", "tickers": ["FIRM2", "FIRM5"]}, "width": 8, "heads": 2}
+    data = panel()
+    train, valid = np.arange(6, 14), np.arange(15, 19)
+
+    def fitted(given: PanelTensors) -> Any:  # noqa: ANN401  (a fitted model)
+        return fit(
+            "cross_peer", options, given, given.shape, train, valid, fit_config=FitConfig(epochs=1), seed=0
+        )
+
+    model = fitted(data)
+    order = np.random.default_rng(0).permutation(N)
+    moved = PanelTensors.from_arrays(
+        channels_TNC=data.channels_TNC[:, order],
+        characteristics_TNF=data.characteristics_TNF[:, order],
+        mask_TN=data.mask_TN[:, order],
+        group_TN=data.group_TN[:, order] - 1,
+        target_TN=data.target_TN[:, order],
+        window=W,
+        n_groups=S,
+        characteristic_names=NAMES,
+        firm_names=[TICKERS[n] for n in order],
+    )
+    np.testing.assert_allclose(model.forecast(moved, valid), model.forecast(data, valid)[:, order], atol=1e-6)
+    options["reference"] = {"by": "list", "tickers": ["FIRM2", "NOBODY", "NEITHER"]}
+    with pytest.raises(ValueError, match=r"names 'NOBODY', which the panel does not have \(nor 1 others\)"):
+        fitted(data)
+    assert firm_key("FIRM2") == firm_key("FIRM2") != firm_key("FIRM5")
+
+
+def test_references_that_cannot_be_say_why() -> None:
+    entry = MODELS["cross_peer"]
+    nameless = dataclasses.replace(panel().shape, characteristic_names=())
+    for options, words in (
+        ({"reference": {"by": "fame"}}, "choose one of size, group, list"),
+        ({"reference": {"by": "list"}}, "a list needs tickers"),
+        ({"reference": {"tickers": ["A"]}}, "nothing else takes them"),
+        ({"reference": {"count": 0}}, r"reference.count is 0"),
+        ({"reference": {"cuont": 5}}, "has no option 'cuont'"),
+        ({"reference": {}}, "has neither log_market_equity nor log_dollar_volume_21"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            entry.build(parse_config(entry.config, options, "cross_peer"), nameless)
+
+
+# --- self_peer and the market tokens -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"market_tokens": 2}], ids=str)
+def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str, Any]) -> None:
+    module = build(("self_peer", options))
+    batch = panel().batch(torch.tensor([8]))
+    layer = cast("PeerLayer", module.layers[0])  # type: ignore[index]
+    h_BND = module.embed(batch)
+    firms = Firms(h_BND, layer.norm(h_BND), None, batch.s_BN)
+    new_BND, heard_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keep(batch, None))
+    n = batch.firms_N.numel()
+    assert weights_BHNK.shape == (1, 2, n, n + 1)  # the null key is the last
+    torch.testing.assert_close(weights_BHNK.sum(-1), torch.ones(1, 2, n))
+    square = weights_BHNK[..., :n]
+    assert (square - square.transpose(-1, -2)).abs().max() > 0.05
+    fused_BND, fused_BN1 = layer(firms, firms, peer_keep(batch, None))
+    torch.testing.assert_close(fused_BND, new_BND, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(fused_BN1, heard_BN1, rtol=1e-5, atol=1e-6)
+
+
+def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
+    module = build(("self_peer", {"market_tokens": 2, "layers": 1})).double()
+    layer = cast("PeerLayer", module.layers[0])  # type: ignore[index]
+    batch = panel().batch(torch.tensor([8]))
+    batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double())
+    h = module.embed(batch)[0]
+    normed, bias_HSS, s = layer.norm(h), layer.group_bias_HSS, batch.s_BN[0]
+    assert bias_HSS is not None
+    n, want = len(h), []
+    for i in range(n):
+        others, heads = [j for j in range(n) if j != i], []
+        for a in range(2):
+            part = slice(4 * a, 4 * a + 4)
+            key = {j: layer.key(normed[j])[part] for j in others}
+            value = {j: layer.value(normed[j])[part] for j in others}
+            prominence = {j: LOGIT_GAIN * layer.prominence_HE[a] @ normed[j] for j in others}
+
+            def softmax(logits: list[Tensor]) -> Tensor:
+                return torch.softmax(torch.stack(logits), 0)
+
+            states = []
+            for g in range(2):
+                t = layer.market_query_GHd[g, a]
+                w = softmax(
+                    [t @ key[j] / 2.0 + prominence[j] for j in others] + [t @ layer.null_key_HD[a] / 2.0]
+                )
+                states.append(sum(w[k] * value[j] for k, j in enumerate(others)))
+            q = layer.query(normed[i])[part]
+            logits = [q @ key[j] / 2.0 + prominence[j] + LOGIT_GAIN * bias_HSS[a, s[i], s[j]] for j in others]
+            logits.append(q @ layer.null_key_HD[a] / 2.0)
+            logits += [
+                q @ layer.market_key_GHd[g, a] / 2.0 + LOGIT_GAIN * layer.market_bias_GH[g, a]
+                for g in range(2)
+            ]
+            w = softmax(logits)
+            said = [value[j] for j in others] + [torch.zeros(4, dtype=torch.float64), *states]
+            heads.append(sum(w[k] * v for k, v in enumerate(said)))
+        want.append(layer.readout(torch.cat(cast("list[Tensor]", heads))))
+    firms = Firms(h[None], normed[None], None, batch.s_BN)
+    _, heard_BN1 = layer(firms, firms, peer_keep(batch, None))
+    torch.testing.assert_close(heard_BN1[0], torch.stack(want), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["self_peer", "temporal_peer"])
+def test_market_tokens_start_by_being_heard_and_leave_the_other_draws_alone(name: str) -> None:
+    entry, shape = MODELS[name], panel().shape
+    torch.manual_seed(0)
+    plain = entry.build(entry.config(), shape)
+    torch.manual_seed(0)
+    tokens = entry.build(entry.config(market_tokens=1), shape)
+    assert isinstance(plain, Forecaster)
+    assert isinstance(tokens, Forecaster)
+    first = dict(plain.named_parameters())
+    assert not [key for key in first if "market" in key]
+    one_layer = {k: v for k, v in tokens.named_parameters() if k.startswith(("group", "token", "layers.0"))}
+    for key, value in one_layer.items():
+        if "market" not in key:
+            assert torch.equal(value, first[key]), key
+    batch = panel().batch(torch.tensor([8]))
+    before, after = plain.eval().attention(batch), tokens.eval().attention(batch)
+    assert before.peers_BLHNN is not None
+    assert after.peers_BLHNN is not None
+    assert (before.peers_BLHNN - after.peers_BLHNN).abs().max() > 0.01
+
+
+# --- two hops ----------------------------------------------------------------------------------------
+
+
+def chain() -> tuple[PanelTensors, np.ndarray, np.ndarray]:
+    """On each date firms have new random names, and each knows the name of the one it follows.
+
+    A firm's target is what its leader holds plus what the leader of its leader holds.  The name of the
+    latter is known to the leader alone, so one layer has no way of looking for it.
+    """
+    rng, t, n, code = np.random.default_rng(0), 400, 12, 4
+    z = np.zeros((t, n, 2 * code + 1), dtype=np.float32)
+    one_hop, two_hops = np.zeros((t, n)), np.zeros((t, n))
+    for day in range(t):
+        name = rng.normal(size=(n, code))
+        name *= np.sqrt(code) / np.linalg.norm(name, axis=1, keepdims=True)
+        order, leader, held = rng.permutation(n), np.empty(n, dtype=int), rng.normal(size=n)
+        leader[order] = np.roll(order, 1)
+        z[day] = np.concatenate((name, name[leader], held[:, None]), axis=1)
+        one_hop[day], two_hops[day] = held[leader], held[leader[leader]]
+    data = PanelTensors.from_arrays(
+        channels_TNC=np.zeros((t, n, 1)),
+        characteristics_TNF=z,
+        mask_TN=np.ones((t, n), dtype=bool),
+        group_TN=np.full((t, n), -1),
+        target_TN=one_hop + two_hops,
+        window=1,
+    )
+    return data, one_hop, two_hops
+
+
+def test_two_layers_carry_a_second_hop_that_one_cannot() -> None:
+    data, one_hop, two_hops = chain()
+    found = {}
+    for layers in (1, 2):
+        options = {
+            "width": 24,
+            "heads": 2,
+            "layers": layers,
+            "dropout": 0.0,
+            "group_width": 1,
+            "group_bias": False,
+        }
+        config = FitConfig(epochs=8, batch_dates=4, lr=5e-3, patience=8, valid_dates=5)
+        fitted = fit(
+            "self_peer",
+            options,
+            data,
+            data.shape,
+            np.arange(350),
+            np.arange(350, 370),
+            fit_config=config,
+            seed=0,
+        )
+        test = np.arange(370, 400)
+        forecast = fitted.forecast(data, test).ravel()
+        found[layers] = [np.corrcoef(forecast, truth[test].ravel())[0, 1] for truth in (one_hop, two_hops)]
+    assert found[1][0] > 0.6  # both hear the leader
+    assert found[2][0] > 0.5
+    assert abs(found[1][1]) < 0.25
+    assert found[2][1] > 0.45
