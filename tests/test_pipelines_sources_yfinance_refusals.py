@@ -1,0 +1,345 @@
+"""The real yfinance client against a server that refuses, breaks off, or hangs: what the lake then holds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from polars.testing import assert_frame_equal
+from yahoo_server import FaultKind, YahooServer, business_days, make_firm
+
+from pipelines import cli
+from pipelines.config import YFinanceSourceConfig
+from pipelines.errors import DataError
+from pipelines.ingest import ingest
+from pipelines.ingest_summary import IngestStoppedError, IngestSummary
+from pipelines.lake import Lake
+from pipelines.sources import yfinance_session
+from pipelines.sources.yfinance_source import YFinanceSource
+
+DAYS = business_days(date(2024, 1, 2), 30)
+AFTER = datetime(2024, 2, 13, 3, tzinfo=UTC)
+TICKERS = [f"T{i:02d}" for i in range(24)]
+
+
+@pytest.fixture
+def yahoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[YahooServer]:
+    """A server with two dozen firms that is Yahoo for this test."""
+    firms = [make_firm(ticker, DAYS, seed) for seed, ticker in enumerate(TICKERS)]
+    for firm in firms:
+        ends = (date(2023, 9, 30), date(2023, 12, 31))
+        firm.statements = {
+            name: dict.fromkeys(ends, 1e9) for name in ("NetIncome", "TotalAssets", "OperatingCashFlow")
+        }
+    with YahooServer(firms, AFTER).running() as server:
+        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        yield server
+
+
+class Waits(list[float]):
+    """Counts the waits instead of waiting."""
+
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def take(
+    server: YahooServer,
+    lake: Lake,
+    tickers: list[str],
+    waits: Waits | None = None,
+    **settings: Any,  # noqa: ANN401 (settings)
+) -> IngestSummary:
+    given = {"kind": "yfinance", "start": date(2024, 1, 1), "retries": 2, "batch": 8, **settings}
+    wanted = YFinanceSourceConfig(tickers=tuple(tickers), **given)
+    return ingest(
+        YFinanceSource(wanted, wait=Waits() if waits is None else waits, clock=lambda: server.now), lake
+    )
+
+
+def states(summary: IngestSummary) -> dict[str, str]:
+    return {status.ticker: status.state for status in summary.statuses}
+
+
+def nobody_is_delisted(lake: Lake) -> bool:
+    if not lake.exists("securities"):
+        return True
+    return lake.read("securities")["delisted_on"].null_count() == lake.read("securities").height
+
+
+def complete(lake: Lake, tickers: list[str]) -> None:
+    prices = lake.read("prices")
+    assert set(prices["ticker"]) == set(tickers)
+    assert prices.height == len(tickers) * len(DAYS)
+    assert prices.select("date", "ticker").is_unique().all()
+
+
+@pytest.mark.parametrize("kind", ["throttle", "error", "truncate", "html"])
+@pytest.mark.parametrize("root", ["chart", "quoteSummary", "timeseries"])
+def test_a_refusal_that_ends_is_waited_for(
+    yahoo: YahooServer, tmp_path: Path, kind: FaultKind, root: str
+) -> None:
+    yahoo.plant(kind, "T00", root=root, times=3)
+    waits, lake = Waits(), Lake(tmp_path)
+    summary = take(yahoo, lake, ["T00", "T01"], waits, retries=3)
+    assert states(summary) == {"T00": "ok", "T01": "ok"}
+    complete(lake, ["T00", "T01"])
+    assert lake.read("fundamentals").height == 12
+    assert len(waits) == 3
+    for attempt, wait in enumerate(waits):  # twice as long each time, spread by half of it
+        assert 0.5 * 2**attempt <= wait <= 1.5 * 2**attempt
+    assert len({wait / 2**i for i, wait in enumerate(waits)}) == 3
+
+
+def test_a_rate_limit_that_stays_stops_and_is_no_delisting(yahoo: YahooServer, tmp_path: Path) -> None:
+    lake, waits = Lake(tmp_path), Waits()
+    take(yahoo, lake, TICKERS[:8])
+    before = lake.read("prices"), lake.read("securities")
+    yahoo.plant("throttle")
+    with pytest.raises(IngestStoppedError, match="Yahoo refused 24 of 24 tickers") as stopped:
+        take(yahoo, lake, TICKERS, waits)
+    assert "HTTP 429" in str(stopped.value)
+    assert "the same command continues" in str(stopped.value)
+    assert states(stopped.value.summary) == dict.fromkeys(TICKERS, "throttled")
+    assert len(waits) <= 4 * 2  # a worker each through its retries; then nobody is asked any more
+    assert len([r for r in yahoo.requests if r.root == "chart"]) < 8 * 3 + 4 * 4
+    assert_frame_equal(lake.read("prices"), before[0])
+    assert_frame_equal(lake.read("securities"), before[1])
+    assert nobody_is_delisted(lake)
+    yahoo.mend()
+    assert set(states(take(yahoo, lake, TICKERS)).values()) == {"ok", "unchanged"}
+    complete(lake, TICKERS)
+
+
+def test_what_arrived_before_a_rate_limit_is_kept_and_not_asked_for_first(
+    yahoo: YahooServer, tmp_path: Path
+) -> None:
+    lake = Lake(tmp_path)
+    yahoo.plant("throttle", "T10")
+    with pytest.raises(IngestStoppedError) as stopped:
+        take(yahoo, lake, TICKERS)
+    got = states(stopped.value.summary)
+    assert [got[ticker] for ticker in TICKERS[:8]] == ["ok"] * 8  # the first batch
+    assert got["T10"] == "throttled"
+    assert {got[ticker] for ticker in TICKERS[16:]} == {"throttled"}  # the last one
+    stored = set(
+        lake.read("prices")["ticker"]
+    )  # of the second batch, the prices that came beside the refusal
+    assert {ticker for ticker, state in got.items() if state == "ok"} <= stored
+    complete(lake, sorted(stored))
+    yahoo.mend()
+    yahoo.requests.clear()
+    take(yahoo, lake, TICKERS)
+    complete(lake, TICKERS)
+    asked = list(dict.fromkeys(request.symbol for request in yahoo.requests))
+    assert set(asked[: len(TICKERS) - len(stored)]).isdisjoint(stored)
+    assert {len(yahoo.charts(ticker)) for ticker in TICKERS} == {1}
+    assert yahoo.cookies <= 2 * 4  # one an ingest, or one a worker where they start at once
+
+
+def test_prices_stay_when_only_the_rest_is_throttled(yahoo: YahooServer, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    yahoo.plant("throttle", "T00", root="timeseries")
+    with pytest.raises(DataError, match="prices came, the rest did not: HTTP 429"):
+        take(yahoo, lake, ["T00"])
+    complete(lake, ["T00"])
+    assert not lake.exists("fundamentals")
+    yahoo.mend()
+    assert states(take(yahoo, lake, ["T00"])) == {"T00": "unchanged"}
+    assert lake.read("fundamentals").height == 6
+    assert lake.read("securities").height == 1
+
+
+@pytest.mark.parametrize("kind", ["empty", "nulls"])
+def test_an_empty_answer_for_a_living_ticker_erases_nothing(
+    yahoo: YahooServer, tmp_path: Path, kind: FaultKind
+) -> None:
+    lake = Lake(tmp_path)
+    take(yahoo, lake, ["T00", "T01"])
+    before, versions = lake.read("prices"), lake.versions()
+    yahoo.plant(kind, "T00", root="chart")
+    summary = take(yahoo, lake, ["T00", "T01"])
+    assert states(summary) == {"T00": "empty", "T01": "unchanged"}
+    assert_frame_equal(lake.read("prices"), before)
+    assert lake.versions() == versions
+    assert nobody_is_delisted(lake)
+    fresh = Lake(tmp_path / "fresh")
+    assert states(take(yahoo, fresh, ["T00", "T01"])) == {"T00": "empty", "T01": "ok"}
+    complete(fresh, ["T01"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("truncate", "broken JSON of"),
+        ("html", "HTML of 45 characters where JSON was due"),
+        ("error", "HTTP 503"),
+        ("deny", "HTTP 401, also with a new cookie and crumb"),
+        ("hang", "no answer within 0.3 s"),
+    ],
+)
+def test_one_ticker_without_an_answer_is_named_and_the_others_arrive(
+    yahoo: YahooServer, tmp_path: Path, kind: FaultKind, said: str
+) -> None:
+    """One of 24 is few: a status that says what was wrong, and no error."""
+    lake = Lake(tmp_path)
+    yahoo.plant(kind, "T05", root="chart")
+    began = time.monotonic()
+    timeout = 0.3 if kind == "hang" else 10.0
+    summary = take(yahoo, lake, TICKERS, retries=1, timeout_seconds=timeout, statements=False)
+    assert time.monotonic() - began < 20
+    assert states(summary) == {ticker: "failed" if ticker == "T05" else "ok" for ticker in TICKERS}
+    assert said in next(s.detail for s in summary.statuses if s.ticker == "T05")
+    complete(lake, [ticker for ticker in TICKERS if ticker != "T05"])
+    yahoo.mend()
+    take(yahoo, lake, TICKERS, statements=False)
+    complete(lake, TICKERS)
+
+
+@pytest.mark.parametrize("kind", ["truncate", "html", "error", "hang"])
+def test_a_source_that_answers_nobody_is_refusing(
+    yahoo: YahooServer, tmp_path: Path, kind: FaultKind
+) -> None:
+    yahoo.plant(kind)
+    timeout = 0.3 if kind == "hang" else 10.0
+    with pytest.raises(IngestStoppedError, match="Yahoo refused 24 of 24 tickers"):
+        take(yahoo, Lake(tmp_path), TICKERS, retries=0, timeout_seconds=timeout)
+    assert len(yahoo.requests) < 12  # after a handful in a row nobody else is asked for
+    assert not Lake(tmp_path).exists("prices")
+
+
+def test_a_server_that_is_away_is_refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yfinance_session, "ADDRESS", "http://127.0.0.1:9/{host}")  # discard: nobody listens
+    away = YahooServer([], AFTER)
+    with pytest.raises(DataError, match=r"the connection failed \(ConnectionError\)"):
+        take(away, Lake(tmp_path), TICKERS[:2], retries=0)
+
+
+def test_an_unknown_symbol_is_a_status(yahoo: YahooServer, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    take(yahoo, lake, ["T00", "T01"])
+    before = lake.read("prices")
+    del yahoo.firms["T00"]  # Yahoo calls it "may be delisted"; that it does not know it is all that is known
+    yahoo.requests.clear()
+    summary = take(yahoo, lake, ["T00", "T01"])
+    assert states(summary) == {"T00": "failed", "T01": "unchanged"}
+    assert summary.statuses[0].detail.startswith("Yahoo does not know it")
+    assert len([r for r in yahoo.requests if r.symbol == "T00"]) == 1  # an answer is not asked for again
+    assert_frame_equal(lake.read("prices"), before)
+    assert nobody_is_delisted(lake)
+
+
+def test_crumbs_and_cookies_are_got_again(yahoo: YahooServer, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "one")
+    yahoo.plant("deny", "T00", root="quoteSummary", times=1)  # the crumb has expired
+    assert states(take(yahoo, lake, ["T00"])) == {"T00": "ok"}
+    assert yahoo.crumbs > 1
+    assert lake.read("securities")["sector"].to_list() == ["Test"]
+    yahoo.mend()
+    yahoo.plant("throttle", root="crumb")  # then prices come, and what needs a crumb does not
+    lake = Lake(tmp_path / "two")
+    with pytest.raises(DataError, match="HTTP 401"):
+        take(yahoo, lake, ["T00"])
+    complete(lake, ["T00"])
+
+
+def test_a_restated_item_is_known_from_the_day_it_was_learnt(yahoo: YahooServer, tmp_path: Path) -> None:
+    lake, firm = Lake(tmp_path), yahoo.firms["T00"]
+    old, new = date(2023, 9, 30), date(2023, 12, 31)
+    take(yahoo, lake, ["T00"])
+    first = lake.read("fundamentals")
+    assert set(first["known_at"]) == {old + timedelta(days=90), new + timedelta(days=90)}
+    firm.statements["NetIncome"][old] = 7e8  # restated
+    firm.statements["TotalRevenue"] = {old: 3e9}  # was not there with the rest
+    third = date(2024, 3, 31)
+    for values in firm.statements.values():
+        values[third] = 2e9
+    yahoo.now = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    take(yahoo, lake, ["T00"])
+    rows = lake.read("fundamentals")
+    assert_frame_equal(rows.join(first, on=["period_end", "known_at", "item"], how="semi"), first)
+    late = rows.join(first, on=["period_end", "known_at", "item"], how="anti")
+    assert sorted(late.select("period_end", "item", "known_at", "value").rows()) == [
+        (old, "net_income", date(2024, 5, 1), 7e8),
+        (old, "revenue", date(2024, 5, 1), 3e9),
+        (third, "net_income", third + timedelta(days=90), 2e9),
+        (third, "operating_cash_flow", third + timedelta(days=90), 2e9),
+        (third, "revenue", third + timedelta(days=90), 2e9),
+        (third, "total_assets", third + timedelta(days=90), 2e9),
+    ]
+    yahoo.requests.clear()
+    take(yahoo, lake, ["T00"])  # the quarter's three statements are there: nothing more is due until July
+    assert "timeseries" not in {request.root for request in yahoo.requests}
+    assert lake.read("fundamentals").height == rows.height
+
+
+def test_flows_of_a_half_yearly_reporter_cover_six_months(yahoo: YahooServer, tmp_path: Path) -> None:
+    ends = (date(2022, 12, 31), date(2023, 6, 30), date(2023, 12, 31))
+    yahoo.firms["T00"].statements = {"NetIncome": dict.fromkeys(ends, 1e9)}
+    take(yahoo, Lake(tmp_path), ["T00"])
+    assert Lake(tmp_path).read("fundamentals")["months"].to_list() == [6, 6, 6]
+
+
+def test_a_new_sector_holds_from_the_day_it_was_learnt(yahoo: YahooServer, tmp_path: Path) -> None:
+    lake, firm = Lake(tmp_path), yahoo.firms["T00"]
+    yahoo.now = datetime(2024, 1, 20, tzinfo=UTC)
+    take(yahoo, lake, ["T00"])
+    firm.profile = {"longName": "T00 Inc.", "sector": "Other"}  # the industry is left out: it stays
+    yahoo.now = AFTER  # another month, so that the class is asked for again
+    take(yahoo, lake, ["T00"])
+    rows = lake.read("securities").select("valid_from", "valid_to", "sector", "industry").rows()
+    assert rows == [
+        (date(1900, 1, 1), AFTER.date(), "Test", "Tests"),
+        (AFTER.date(), None, "Other", "Tests"),
+    ]
+
+
+def test_the_command_exits_3_and_the_same_command_completes_it(
+    yahoo: YahooServer,
+    tmp_path: Path,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def peerglass(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    monkeypatch.chdir(tmp_path)
+    few = TICKERS[:10]
+    (tmp_path / "list.csv").write_text("ticker\n" + "\n".join(few))
+    source = {"kind": "yfinance", "tickers": "list.csv", "start": "2024-01-01", "batch": 5, "retries": 0}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**tiny, "source": source}))
+    yahoo.plant("throttle", "T06")
+    code, out, err = peerglass("ingest", "mine.yaml")
+    assert code == 3
+    (said,) = [line for line in err.splitlines() if line.startswith("peerglass: ")]
+    assert "Yahoo refused" in said
+    assert "the same command continues" in said
+    assert "Traceback" not in err
+    assert "throttled: T" in out
+    lake = Lake(tmp_path / "lake")
+    assert set(few[:5]) <= set(lake.read("prices")["ticker"]) < set(few)
+    assert nobody_is_delisted(lake)
+    yahoo.mend()
+    code, out, err = peerglass("ingest", "mine.yaml")
+    assert code == 0, err
+    assert "10 asked for" in out
+    complete(lake, few)
+    assert lake.read("prices")["source"].unique().to_list() == ["yfinance"]
+    code, out, _ = peerglass("ingest", "mine.yaml")
+    assert code == 0
+    assert "10 unchanged" in out
+    assert "hazard: Survivorship" in out
+    complete(lake, few)
+    assert lake.read("fundamentals").filter(pl.col("assumed")).height == 10 * 6
