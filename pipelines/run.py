@@ -53,6 +53,10 @@ def make_source(config: Config) -> Source | LiveSource:
         return SampleSource()
     if wanted.kind == "files":
         return _files_source(wanted)
+    if wanted.kind == "yfinance":
+        from pipelines.sources.yfinance_source import YFinanceSource
+
+        return YFinanceSource(wanted)
     from pipelines.sources.sec import SecSource
 
     return SecSource(wanted.tickers, wanted.identity, wanted.start)
