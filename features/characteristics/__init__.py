@@ -1,6 +1,14 @@
 """Characteristics of firms, by family; importing the package registers them all."""
 
-from features.characteristics import liquidity, market, momentum, reversal, statements, volatility
+from features.characteristics import (
+    liquidity,
+    market,
+    momentum,
+    reversal,
+    seasonality,
+    statements,
+    volatility,
+)
 from features.characteristics.registry import (
     CHARACTERISTICS,
     available_characteristics,
@@ -17,6 +25,7 @@ __all__ = [
     "market",
     "momentum",
     "reversal",
+    "seasonality",
     "statements",
     "volatility",
 ]

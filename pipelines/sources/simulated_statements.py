@@ -17,8 +17,7 @@ from pipelines.sources.simulated_firms import BoolArray, Firms, FloatArray
 
 Days = npt.NDArray[np.datetime64]
 _QUARTERS_BEFORE_LISTING = 4
-_FLOWS = ("gross_profit", "net_income")
-_STOCKS = ("book_equity", "total_assets")
+_COUNT = "shares_outstanding"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +80,14 @@ def draw_statements(
     restated_NQ = rng.random((n, q)) < config.restated_share
     later_NQ = known_at_NQ + rng.integers(60, 201, (n, q)).astype("timedelta64[D]")
     revision_NQ = np.exp(rng.normal(0.0, 0.08, (n, q)))
+    # a generator of its own: what the market's truth rests on stays as it is when an item is added
+    items = {
+        "book_equity": book_NQ,
+        "total_assets": assets_NQ,
+        "gross_profit": profit_NQ,
+        "net_income": income_NQ,
+    }
+    items |= _details(items, rng.spawn(1)[0])
     history_N = (listed_N - np.timedelta64(92 * _QUARTERS_BEFORE_LISTING, "D")).astype("datetime64[D]")
     return Statements(
         period_end_Q=period_end_Q,
@@ -90,13 +97,55 @@ def draw_statements(
         ),
         revision_NQ=revision_NQ,
         filed_NQ=(period_end_Q >= history_N[:, None]) & (known_at_NQ <= left_N[:, None]),
-        items={
-            "book_equity": book_NQ,
-            "total_assets": assets_NQ,
-            "gross_profit": profit_NQ,
-            "net_income": income_NQ,
-        },
+        items=items,
     )
+
+
+def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str, FloatArray]:
+    """Draw the rest of the statements [N, Q] around their totals; nothing that drives returns is in it.
+
+    Liabilities are assets less book equity. Every other item is a share of a total: a firm's own, times
+    exp(normal(0, 0.05)) each quarter.
+    """
+    book_NQ, assets_NQ = items["book_equity"], items["total_assets"]
+    profit_NQ, income_NQ = items["gross_profit"], items["net_income"]
+
+    def share(low: float, high: float) -> FloatArray:
+        own_N1 = rng.uniform(low, high, (len(book_NQ), 1))
+        drawn: FloatArray = own_N1 * np.exp(rng.normal(0.0, 0.05, book_NQ.shape))
+        return drawn
+
+    revenue_NQ = profit_NQ / np.minimum(share(0.2, 0.7), 0.95)
+    liabilities_NQ = assets_NQ - book_NQ
+    current_NQ = assets_NQ * share(0.2, 0.5)
+    due_NQ = liabilities_NQ * share(0.2, 0.5)
+    short_NQ, long_NQ = due_NQ * share(0.05, 0.3), (liabilities_NQ - due_NQ) * share(0.1, 0.6)
+    interest_NQ = 0.012 * (short_NQ + long_NQ)
+    before_tax_NQ = np.where(income_NQ > 0, income_NQ / 0.75, income_NQ)
+    depreciation_NQ = assets_NQ * share(0.004, 0.015)
+    return {
+        "revenue": revenue_NQ,
+        "cost_of_revenue": revenue_NQ - profit_NQ,
+        "research_and_development": revenue_NQ * share(0.01, 0.12),
+        "operating_income": before_tax_NQ + interest_NQ,
+        "interest_expense": interest_NQ,
+        "income_tax": before_tax_NQ - income_NQ,
+        "depreciation": depreciation_NQ,
+        "operating_cash_flow": income_NQ + depreciation_NQ + assets_NQ * rng.normal(0.0, 0.01, book_NQ.shape),
+        "capital_expenditure": depreciation_NQ * share(0.7, 1.8),
+        "dividends_paid": np.maximum(income_NQ, 0.0) * share(0.1, 0.6),
+        "current_assets": current_NQ,
+        "cash": current_NQ * share(0.1, 0.3),
+        "receivables": current_NQ * share(0.1, 0.25),
+        "inventory": current_NQ * share(0.1, 0.25),
+        "fixed_assets": (assets_NQ - current_NQ) * share(0.4, 0.8),
+        "total_liabilities": liabilities_NQ,
+        "current_liabilities": due_NQ,
+        "accounts_payable": due_NQ * share(0.2, 0.5),
+        "short_term_debt": short_NQ,
+        "long_term_debt": long_NQ,
+        "retained_earnings": book_NQ * share(0.2, 0.8),
+    }
 
 
 def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArray) -> pl.DataFrame:
@@ -112,11 +161,8 @@ def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArr
         known_NQ = statements.restated_at_NQ if restated else statements.known_at_NQ
         wanted_NQ = statements.filed_NQ & ~np.isnat(known_NQ)
         filing = pl.format("{}-{}-{}", "ticker", "period_end", pl.lit("A" if restated else "Q"))
-        for item in (*_STOCKS, *_FLOWS, "shares_outstanding"):
-            if item == "shares_outstanding":
-                value_NQ = shares_NQ
-            else:
-                value_NQ = statements.value(item, restated=restated)
+        for item in (*statements.items, _COUNT):
+            value_NQ = shares_NQ if item == _COUNT else statements.value(item, restated=restated)
             frames.append(
                 pl.DataFrame(
                     {
@@ -131,7 +177,7 @@ def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArr
                     "known_at",
                     pl.lit(item).alias("item"),
                     "value",
-                    pl.lit("shares" if item == "shares_outstanding" else "USD").alias("unit"),
+                    pl.lit("shares" if item == _COUNT else "USD").alias("unit"),
                     filing.alias("filing_id"),
                 )
             )
