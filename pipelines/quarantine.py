@@ -109,11 +109,14 @@ def release(lake: Lake, selection: Selection) -> str:
     doubted = chosen.filter(pl.col("state") == "flagged")
     if doubted.height:
         _clear(lake, doubted, now)
-        lines.append(f"{doubted.height:,} doubts about stored rows cleared")
+        lines.append(f"{_count(doubted.height, 'doubt')} about stored rows cleared")
     if not lines:
-        raise DataError(f"None of the {len(refused):,} rows can be stored: {_some(refused)}.")
+        raise DataError(
+            f"Nothing can be released: no row that fits {selection} can be stored, {_some(refused)}."
+        )
     if refused:
-        lines.append(f"{len(refused):,} rows stay in quarantine, they cannot be stored: {_some(refused)}")
+        stay = "row stays in quarantine, it" if len(refused) == 1 else "rows stay in quarantine, they"
+        lines.append(f"{len(refused):,} {stay} cannot be stored: {_some(refused)}")
     return "\n".join(lines)
 
 
@@ -197,7 +200,7 @@ def _store(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -> tuple[l
     counts = lake.upsert(table, checked.valid, released=stored["row_hash"].to_list())
     _remember(lake, stored, now)
     told = (
-        f"{stored.height:,} rows released into {table}: {counts.added:,} added, "
+        f"{_count(stored.height, 'row')} released into {table}: {counts.added:,} added, "
         f"{counts.updated:,} in place of stored ones, {counts.unchanged:,} there already"
     )
     return [told], refused
@@ -234,6 +237,10 @@ def _remember(lake: Lake, rows: pl.DataFrame, now: datetime) -> None:
             pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("released_at"),
         ),
     )
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def _some(items: list[str]) -> str:
