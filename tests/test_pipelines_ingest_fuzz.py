@@ -1,0 +1,241 @@
+"""Whatever a source delivers, nothing crashes, and every row is stored, quarantined or collapsed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pipelines.config import QualityConfig
+from pipelines.contracts import check, keys
+from pipelines.errors import DataError
+from pipelines.ingest import ingest
+from pipelines.lake import Lake
+from pipelines.quality import PRICE_RULES
+from pipelines.sources.base import SourceTables
+
+AWKWARD = (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324, 1e-300, 100.0, 1e18)
+TICKERS = (
+    "A",
+    "BRK.B",
+    "7203.T",
+    "^GSPC",
+    "",
+    " ",
+    "É",
+    "日本",
+    "A\u202eB",
+    "😀",
+    "../x",
+    "<b>",
+    "A" * 33,
+    "a\x00b",
+)
+# around a change to daylight saving, a holiday, a half day; a leap day; the ends of time
+DAYS = (
+    date(2023, 3, 10),
+    date(2023, 3, 13),
+    date(2023, 7, 3),
+    date(2023, 7, 4),
+    date(2023, 11, 24),
+    date(2023, 11, 25),
+    date(2024, 2, 29),
+    date.min,
+    date.max,
+)
+NUMBERS = ("open", "high", "low", "close", "volume", "split_ratio", "dividend")
+
+plain, near = st.sampled_from(["A", "B"]), st.dates(date(2023, 6, 26), date(2023, 7, 7))
+usual = st.sampled_from([10.0, 10.1, 20.0, 1000.0])
+tickers = st.one_of(plain, plain, plain, st.sampled_from(TICKERS), st.text(max_size=3), st.none())
+days = st.one_of(near, near, near, st.sampled_from(DAYS), st.dates(), st.none())
+numbers = st.one_of(
+    usual, usual, usual, st.none(), st.sampled_from(AWKWARD), st.floats(), st.floats(9.0, 11.0)
+)
+rows = st.fixed_dictionaries(
+    {"date": days, "ticker": tickers, "close": numbers},
+    optional={
+        "volume": numbers,
+        **dict.fromkeys(("open", "high", "low", "split_ratio", "dividend"), numbers),
+    },
+)
+SCHEMA = {"date": pl.Date, "ticker": pl.String, **dict.fromkeys(NUMBERS, pl.Float64)}
+
+
+def frame_of(given_rows: list[dict[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [{**dict.fromkeys(SCHEMA), "split_ratio": 1.0, "dividend": 0.0, **row} for row in given_rows],
+        schema=SCHEMA,
+    )
+
+
+DOUBTFUL = frame_of(
+    [
+        {"date": date(2023, 6, 26) + timedelta(days=i), "ticker": "A", "close": close, "volume": 1.0}
+        for i, close in enumerate([10.0, 10.1, 90.0, 10.0, 10.0, 5.0, 5.1, 510.0, 505.0])
+    ]
+)
+"""Breaks of every kind but a stale run, July 4 and two week-ends included."""
+
+
+@st.composite
+def deliveries(draw: st.DrawFn, max_size: int) -> pl.DataFrame:
+    """Rows of one or many firms, some of them delivered twice, in any order; possibly one or none."""
+    drawn = draw(st.lists(rows, max_size=max_size))
+    again = draw(st.lists(st.sampled_from(drawn), max_size=4)) if drawn else []
+    return frame_of(draw(st.permutations(drawn + again)))
+
+
+class Given:
+    def __init__(self, prices: pl.DataFrame) -> None:
+        self.prices = prices
+        self.name = "given"
+
+    def fetch(self) -> SourceTables:
+        return SourceTables({"prices": self.prices})
+
+
+def stamped(frame: pl.DataFrame) -> pl.DataFrame:
+    now = pl.lit(datetime(2024, 1, 1, tzinfo=UTC)).dt.cast_time_unit("us")
+    return frame.with_columns(source=pl.lit("given"), ingested_at=now)
+
+
+def sound(row: dict[str, Any]) -> bool:
+    """Say in plain Python what the contract says of a price row that is alone with its key."""
+    ticker, day, close = row["ticker"], row["date"], row["close"]
+    if ticker is None or not re.fullmatch(r"[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}", ticker) or ".." in ticker:
+        return False
+    if day is None or not date(1800, 1, 1) <= day <= date(2200, 1, 1) or close is None:
+        return False
+    known = {c: row[c] for c in ("open", "high", "low") if row[c] is not None and not math.isnan(row[c])}
+    if not all(math.isfinite(price) and price > 0 for price in (close, *known.values())):
+        return False
+    if known.get("high", math.inf) < known.get("low", 0.0):
+        return False
+    for price in (close, known.get("open", close)):
+        if price > known.get("high", math.inf) * 1.005 or price < known.get("low", 0.0) * 0.995:
+            return False
+    volume, split, dividend = row["volume"], row["split_ratio"], row["dividend"]
+    counted = volume is None or math.isnan(volume) or (math.isfinite(volume) and volume >= 0)
+    split, dividend = 1.0 if split is None else split, 0.0 if dividend is None else dividend
+    acted = math.isfinite(split) and split > 0 and math.isfinite(dividend) and dividend >= 0
+    return counted and acted
+
+
+def meaning(row: dict[str, Any]) -> tuple[object, ...]:
+    """Reduce a row to what it says, so that rows which say the same are equal."""
+    values = {**row, "split_ratio": 1.0 if row["split_ratio"] is None else row["split_ratio"]}
+    values["dividend"] = 0.0 if row["dividend"] is None else row["dividend"]
+    nan = {c: None if c in ("open", "high", "low", "volume") else "nan" for c in NUMBERS}
+    return tuple(nan[c] if isinstance(v, float) and math.isnan(v) else v for c, v in sorted(values.items()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(deliveries(max_size=12))
+@example(frame_of([]))
+@example(frame_of([{"date": DAYS[3], "ticker": "日本", "close": math.inf}]))
+def test_the_contract_accounts_for_every_row_and_keeps_exactly_the_sound_ones(frame: pl.DataFrame) -> None:
+    checked = check("prices", stamped(frame))
+    assert frame.height == checked.valid.height + checked.rejected.height + checked.collapsed
+    assert sum(checked.by_rule().values()) == checked.rejected.height
+    distinct = {meaning(row): row for row in frame.iter_rows(named=True)}
+    assert checked.collapsed == frame.height - len(distinct)
+    with_key = Counter((row["date"], row["ticker"]) for row in distinct.values())
+    expected = {
+        key for row in distinct.values() if sound(row) and with_key[key := (row["date"], row["ticker"])] == 1
+    }
+    kept = checked.valid.select("date", "ticker").rows()
+    assert len(kept) == len(set(kept))
+    assert set(kept) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(deliveries(max_size=8), st.randoms(use_true_random=False))
+def test_the_order_of_delivery_changes_nothing(frame: pl.DataFrame, random: Any) -> None:  # noqa: ANN401
+    order = list(range(frame.height))
+    random.shuffle(order)
+    first, second = check("prices", stamped(frame)), check("prices", stamped(frame[order]))
+    key = keys("prices")
+    assert first.valid.sort(key).equals(second.valid.sort(key))
+    assert Counter(first.rejected["row_hash"]) == Counter(second.rejected["row_hash"])
+    assert first.collapsed == second.collapsed
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    parts=st.lists(deliveries(max_size=10), min_size=1, max_size=3),
+    actions=st.lists(st.sampled_from(["reject", "flag", "off"]), min_size=6, max_size=6),
+    calendar=st.sampled_from([None, "XNYS"]),
+)
+@example(parts=[DOUBTFUL, DOUBTFUL[3:], DOUBTFUL], actions=["reject"] * 6, calendar="XNYS")
+def test_ingest_stores_or_quarantines_every_row(
+    parts: list[pl.DataFrame],
+    actions: list[str],
+    calendar: str | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    lake = Lake(tmp_path_factory.mktemp("lake"))
+    quality = QualityConfig.model_validate(
+        dict(zip(PRICE_RULES, actions, strict=True)) | {"calendar": calendar}
+    )
+    valid: set[tuple[date, str]] = set()
+    kept_out: set[str] = set()
+    for frame in parts:
+        before = lake.versions()
+        try:
+            summary = ingest(Given(frame), lake, quality=quality)
+        except DataError:  # there is not one price row to store
+            assert lake.versions() == before
+            assert check("prices", stamped(frame)).valid.is_empty()
+            continue
+        counts = summary.tables["prices"]
+        quarantined = sum(counts.quarantined.values())
+        assert counts.received == frame.height
+        assert (
+            counts.received
+            == counts.added + counts.updated + counts.unchanged + quarantined + counts.collapsed
+        )
+        checked = check("prices", stamped(frame))
+        kept_out |= set(checked.rejected["row_hash"])
+        valid |= set(checked.valid.select("date", "ticker").iter_rows())
+    stored = set(lake.read("prices").select("date", "ticker").iter_rows()) if lake.exists("prices") else set()
+    listed = lake.read("quarantine") if lake.exists("quarantine") else None
+    hashes = set() if listed is None else set(listed["row_hash"])
+    assert kept_out <= hashes
+    by_quality = [] if listed is None else listed.filter(pl.col("rule").is_in(PRICE_RULES))["row"].to_list()
+    missing = valid - stored
+    assert stored <= valid
+    assert all(
+        any(f'"{day}"' in row and f'"{ticker}"' in row for row in by_quality) for day, ticker in missing
+    )
+
+
+@pytest.mark.parametrize(
+    "first", [date(2023, 3, 6), date(2023, 10, 30), date(2023, 11, 20), date(2023, 6, 28)]
+)
+def test_weeks_with_daylight_saving_half_days_and_holidays_are_stored_whole(
+    tmp_path: Path, first: date
+) -> None:
+    dates = [first + timedelta(days=i) for i in range(14) if (first + timedelta(days=i)).weekday() < 5]
+    frame = pl.DataFrame(
+        {"date": dates, "ticker": ["A"] * len(dates), "close": [10.0 + i for i in range(len(dates))]}
+    ).with_columns(volume=pl.lit(5.0))
+    times = frame.with_columns(
+        pl.col("date")
+        .cast(pl.Datetime("us"))
+        .dt.replace_time_zone("America/New_York")
+        .dt.replace_time_zone(None)
+    )
+    summary = ingest(Given(times), Lake(tmp_path), quality=QualityConfig(calendar="XNYS")).tables["prices"]
+    holidays = [d for d in dates if d in (date(2023, 11, 23), date(2023, 7, 4))]
+    assert summary.added == len(dates)
+    assert summary.flagged == ({"volume_on_closed_session": len(holidays)} if holidays else {})
+    assert Lake(tmp_path).read("prices")["date"].to_list() == dates
