@@ -62,7 +62,7 @@ class Explained:
 
 
 def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
-    """Explain a run's attention models, keep the tables in its folder, and answer with a summary."""
+    """Explain a run's neural models, keep the tables in its folder, and answer with a summary."""
     names = explained_models(run.config)
     folds = plan_folds(dataset, run.config)
     truth = _planted(run, lake)
@@ -76,11 +76,11 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
             summary.append(_sentence(explained))
     for table, frames in tables.items():
         run.write_table(f"explain_{table}", pl.concat(frames))
-    return "\n".join(summary) or "nothing to explain: the run has no attention model"
+    return "\n".join(summary) or "nothing to explain: the run has no neural model"
 
 
 def explained_models(config: Config) -> tuple[str, ...]:
-    """The models that a config wants explained: named ones, or every attention model."""
+    """The models that a config wants explained: named ones, or every neural one."""
     if config.explain.models is not None:
         return tuple(name for name in config.explain.models if name in config.models)
     return tuple(name for name in config.models if MODELS[name].kind == "neural")

@@ -165,7 +165,8 @@ def test_the_reports_tables_are_there(done: str) -> None:
     edges = run.read_table("explain_edges")
     assert edges is not None
     assert edges.height
-    assert set(edges["model"]) == {"self_peer", "temporal_peer"}
+    listening = {name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False)}
+    assert set(edges["model"]) == listening
     assert (edges["leader"] != edges["follower"]).all()
     players = run.read_table("explain_players")
     assert players is not None

@@ -1,0 +1,210 @@
+"""The peer ladder on the simulated market: each model's rank IC as a share of the truth's own.
+
+Four markets share every draw and differ in what is planted: the characteristic part alone, the temporal
+part, the peer part, or all three at the market's own shares. Truth's daily IC is the same in all of them.
+Models are those of ``configs/ladder.yaml``, every fold and seed of it; each test segment is forecast once.
+
+    .venv/bin/python benchmarks/ladder.py                       # the whole of it: about an hour on two cores
+    .venv/bin/python benchmarks/ladder.py --market peer --no-test --set source.market.firms=60
+
+Finished fits are kept in a file and not repeated, so an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import torch
+
+from backtest.metrics import forecast_metrics
+from models.fit import FitConfig, fit
+from pipelines.config import Config
+from pipelines.config_load import build_settings, digest, load_config, settings_of
+from pipelines.contracts import check
+from pipelines.dataset import Dataset, build_dataset, fit_inputs, plan_folds, spread
+from pipelines.run import make_source
+from pipelines.sources.simulated import MarketConfig
+from pipelines.walkforward import gather, to_tensors
+
+PARTS = ("characteristic", "temporal", "peer")
+MARKETS: dict[str, tuple[str, ...]] = {**{part: (part,) for part in PARTS}, "all": PARTS}
+"""Market -> the parts of mu that are planted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One model on one fold of one market with one seed."""
+
+    market: str
+    model: str
+    fold: int
+    seed: int
+    segments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """A market's dataset and truth."""
+
+    config: Config
+    dataset: Dataset
+    truth_TN: npt.NDArray[np.float64]
+
+
+_worlds: dict[str, World] = {}  # built before the workers are forked, which then share it
+
+
+def market_config(config: Config, market: str) -> Config:
+    """Plant the parts of a market and leave the others out."""
+    own = dict(config.source.model_dump()["market"])
+    defaults = MarketConfig()
+    for part in PARTS:
+        name = f"{part}_share"
+        own[name] = own.get(name, getattr(defaults, name)) if part in MARKETS[market] else 0.0
+    source = config.source.model_copy(update={"market": own})
+    return config.model_copy(update={"source": source})
+
+
+def build_world(config: Config) -> World:
+    """Simulate a market and build its dataset, without a lake."""
+    now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    tables = dict(make_source(config).fetch().tables)
+    stamp = pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
+    tables["prices"] = tables["prices"].with_columns(pl.lit("simulated").alias("source"), stamp)
+    tables = {name: check(name, frame).valid for name, frame in tables.items()}
+    dataset = build_dataset(tables, config)
+    return World(config, dataset, spread(tables["truth_mu"], "mu", dataset.panel))
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    """Fit a model and compare its forecasts with the truth on the same cells."""
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    world = _worlds[job.market]
+    config, dataset = world.config, world.dataset
+    fold = plan_folds(dataset, config)[job.fold]
+    data = to_tensors(gather(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
+    settings, fit_settings = settings_of(config, job.model)
+    fit_config = build_settings(FitConfig, fit_settings, f"models.{job.model}.fit")
+    fitted = fit(
+        job.model,
+        settings,
+        data,
+        data.shape,
+        fold.train,
+        fold.valid,
+        fit_config=fit_config,
+        seed=job.seed,
+    )
+    row: dict[str, Any] = {"market": job.market, "model": job.model, "fold": job.fold, "seed": job.seed}
+    label_TN = dataset.labels[config.label.delay]
+    for segment in job.segments:
+        dates = getattr(fold, segment)
+        forecast_BN = fitted.forecast(data, dates)
+        known_BN = np.isfinite(forecast_BN) & np.isfinite(label_TN[dates])
+        truth_BN = np.where(known_BN, world.truth_TN[dates], np.nan)
+        row[f"{segment}_rank_ic"] = _rank_ic(forecast_BN, label_TN[dates])
+        row[f"{segment}_truth"] = forecast_metrics(truth_BN, label_TN[dates]).rank_ic
+    row["seconds"] = time.perf_counter() - started
+    return row
+
+
+def _rank_ic(forecast_BN: npt.NDArray[np.float32], label_BN: npt.NDArray[np.float64]) -> float:
+    """Mean daily rank IC; 0 for forecasts that are constant on every date."""
+    value = forecast_metrics(forecast_BN, label_BN).rank_ic
+    return value if np.isfinite(value) else 0.0
+
+
+def execute(jobs: list[Job], workers: int) -> Iterator[dict[str, Any]]:
+    """Run jobs in this process, or in forked ones that share the markets."""
+    if workers == 1:
+        yield from map(run_job, jobs)
+        return
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        yield from pool.imap_unordered(run_job, jobs)
+
+
+def table(rows: pl.DataFrame, segment: str, models: list[str]) -> str:
+    """Rank IC over the truth's, folds pooled: mean over seeds, and the seeds' range."""
+    shares = rows.group_by("market", "model", "seed").agg(
+        (pl.col(f"{segment}_rank_ic").mean() / pl.col(f"{segment}_truth").mean()).alias("share")
+    )
+    markets = [market for market in MARKETS if market in set(rows["market"])]
+    lines = [f"| model | {' | '.join(markets)} |", f"|---|{'---|' * len(markets)}"]
+    for model in models:
+        cells = []
+        for market in markets:
+            own = shares.filter((pl.col("market") == market) & (pl.col("model") == model))["share"].to_numpy()
+            cells.append(f"{own.mean():.2f} ({own.min():.2f} to {own.max():.2f})" if len(own) else "")
+        lines.append(f"| {model} | {' | '.join(cells)} |")
+    truths = rows.group_by("market").agg(pl.col(f"{segment}_truth").mean())
+    truth = dict(truths.iter_rows())
+    lines.append(f"| truth's rank IC | {' | '.join(f'{truth[market]:.4f}' for market in markets)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Fit what is not there yet, then print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", type=Path, default=Path("configs/ladder.yaml"))
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=c")
+    parser.add_argument("--market", action="append", choices=tuple(MARKETS), help="all four by default")
+    parser.add_argument("--model", action="append", help="those of the config by default")
+    parser.add_argument("--out", type=Path, default=Path("data/ladder.jsonl"))
+    parser.add_argument("--no-test", action="store_true", help="leave the test alone: for choosing settings")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    config = load_config(options.config, options.overrides)
+    models = options.model or list(config.models)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    known = (
+        [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    )
+    segments = ("valid",) if options.no_test else ("valid", "test")
+    rows = []
+    for market in options.market or list(MARKETS):
+        own = market_config(config, market)
+        part = own.forecasting_part()
+        shared = {key: part[key] for key in ("source", "universe", "features", "label", "folds")}
+        key = {model: digest([shared, settings_of(own, model), segments]) for model in models}
+        done = [row for row in known if row["market"] == market and row["key"] == key.get(row["model"])]
+        held = {(row["model"], row["fold"], row["seed"]) for row in done}
+        rows += done
+        _worlds[market] = build_world(own)
+        folds = [fold.index for fold in plan_folds(_worlds[market].dataset, own)]
+        jobs = [
+            Job(market, model, fold, seed, segments)
+            for seed in own.seeds
+            for fold in folds
+            for model in models
+            if (model, fold, seed) not in held
+        ]
+        with options.out.open("a", encoding="utf-8") as out:
+            for row in execute(jobs, options.workers):
+                row["key"] = key[row["model"]]
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+                rows.append(row)
+                share = row["valid_rank_ic"] / row["valid_truth"]
+                name = f"{row['market']} {row['model']} fold {row['fold']} seed {row['seed']}"
+                print(f"{name}: validation share {share:+.2f}, {row['seconds']:.0f} s", flush=True)
+        del _worlds[market]
+    frame = pl.DataFrame(rows)
+    for segment in segments:
+        print(f"\nShare of the truth's rank IC, {segment} dates; mean over seeds, and their range\n")
+        print(table(frame, segment, models))
+
+
+if __name__ == "__main__":
+    main()
