@@ -394,7 +394,21 @@ def test_rows_of_nulls_and_events_on_days_without_a_row(serve: Serve, tmp_path: 
     assert rows["split_ratio"].to_list() == [1.0, 3.0, 1.0, 1.0, 1.0]
     assert rows["dividend"].to_list() == pytest.approx([0.0, 0.3, 0.0, 0.2, 0.0])
     assert rows.filter(pl.col("date") == DAYS[3]).select("open", "high", "low").row(0) == (None, None, None)
-    assert any("sessions without a close left out" in note for note in summary.notes)
+    assert any("AAA: sessions without a close, left out: 1" in note for note in summary.notes)
+
+
+def test_what_moved_to_a_stored_row_stays_there(serve: Serve, tmp_path: Path) -> None:
+    """The split of a day without a close is on the next row; later answers may begin between the two."""
+    quiet = 8  # a Friday
+    firm = make_firm("AAA", DAYS[:30], seed=8, splits={DAYS[quiet]: (2, 1)}, dividends={DAYS[quiet]: 0.4})
+    firm.days[DAYS[quiet]] = Day(None, None, None, None, None)
+    lake = Lake(tmp_path)
+    server = serve(firm)
+    for cut in (quiet + 2, quiet + 8, quiet + 9, quiet + 10):
+        server.now = datetime(*DAYS[cut].timetuple()[:3], 12, tzinfo=UTC)
+        take(server, lake, ["AAA"])
+    rows = prices(lake, "AAA").filter((pl.col("split_ratio") != 1) | (pl.col("dividend") > 0))
+    assert rows.select("date", "split_ratio", "dividend").rows() == [(DAYS[quiet + 1], 2.0, 0.4)]
 
 
 def test_a_split_that_yahoo_has_not_applied_yet_waits(serve: Serve, tmp_path: Path) -> None:
@@ -446,7 +460,7 @@ def test_adjusted_closes_that_contradict_the_actions_are_named(serve: Serve, tmp
     )  # type: ignore[method-assign, misc]
     summary = take(server, Lake(tmp_path), ["AAA"])
     named = (
-        f"1 sessions on which Yahoo's adjusted closes disagree with its own actions, the first on {DAYS[20]}"
+        f"sessions on which Yahoo's adjusted closes disagree with its own actions: 1, the first on {DAYS[20]}"
     )
     assert any(f"AAA: {named}" in note for note in summary.notes)
     assert math.isclose(prices(Lake(tmp_path), "AAA")["dividend"].sum(), 0.2)

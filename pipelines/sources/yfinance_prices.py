@@ -130,7 +130,7 @@ def read_chart(
     dividends = _dividends(events.get("dividends") or {}, zone, meta.get("currency"), remarks)
     empty = quotes.filter(pl.col("close").is_nan()).height
     if empty:
-        remarks.append(f"{empty:,} sessions without a close left out")
+        remarks.append(f"sessions without a close, left out: {empty:,}")
     rows = as_quoted(quotes.filter(pl.col("close").is_not_nan()), splits, dividends)
     rows = rows.with_columns(
         *(pl.when(pl.col(c) != 0).then(pl.col(c) * scale) for c in _BAR[:3]),

@@ -140,6 +140,9 @@ class YFinanceSource:
         pool = ThreadPoolExecutor(max_workers=min(_WORKERS, len(tickers)))
         try:
             return list(pool.map(lambda ticker: self._one(ticker, known, session), tickers))
+        except KeyboardInterrupt:
+            session.refusing = NoAnswerError("interrupted")  # so that no worker goes on through its retries
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -214,7 +217,7 @@ class YFinanceSource:
         ):
             marked = chart.rows.filter(mark)
             if marked.height:
-                remarks.append(f"{marked.height:,} {what}, the first on {marked['date'][0]}")
+                remarks.append(f"{what}: {marked.height:,}, the first on {marked['date'][0]}")
         return chart, (*remarks, *chart.remarks)
 
     def _misfit(self, chart: Chart, ticker: str, known: Known) -> str | None:
