@@ -30,6 +30,7 @@ from models.forecaster import Forecaster
 from models.losses import QUANTILE
 from models.quantiles import QuantileHead
 from models.registry import ModelEntry, model_entry
+from models.snapshot import Keeper
 from models.spec import Shape, parse_config
 from models.training import FitConfig, OnEpoch, Trainer
 
@@ -132,6 +133,7 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     fit_config: FitConfig,
     seed: int,
     on_epoch: OnEpoch | None = None,
+    keeper: Keeper | None = None,
 ) -> Fitted:
     """Fit a forecaster on training sessions, stopped early on validation sessions.
 
@@ -153,7 +155,9 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         Decides the initial weights, the order of dates and the dropout.  The same seed on the same
         data gives the same bits on a CPU with the same number of threads.
     on_epoch
-        Called after each evaluation.
+        Called after each evaluation, and at the start for those that a snapshot remembers.
+    keeper
+        Keeps the newest snapshot of a neural model's training, which then goes on from it to the bit.
 
     Returns
     -------
@@ -184,7 +188,9 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         model.require(data)
         fitted = NeuralFitted(name, options, shape, (), model.to(data.device))
         trainer = Trainer(fitted.module, data, fit_config, seed)
-        fitted.history = trainer.run(train, valid, lambda dates: fitted.forecast(data, dates), on_epoch)
+        fitted.history = trainer.run(
+            train, valid, lambda dates: fitted.forecast(data, dates), on_epoch, keeper
+        )
         return fitted
 
 

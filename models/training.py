@@ -8,20 +8,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from models.batch import Batch, PanelTensors
-from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
+from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray, Unlearnable
 from models.forecaster import Forecaster
 from models.losses import LOSSES, QUANTILE, quantile
 from models.quantiles import require_levels
 from models.rank_ic import mean_ic, mean_rank_ic
+from models.snapshot import Keeper, RunningMean, TrainingState
 from models.spec import require_choice
 
 OnEpoch = Callable[[EpochRecord], None]
@@ -132,10 +132,12 @@ class Trainer:
         valid: IntArray,
         forecast: Callable[[IntArray], FloatArray32],
         on_epoch: OnEpoch | None,
+        keeper: Keeper | None = None,
     ) -> tuple[EpochRecord, ...]:
         """Train; leave the weights of the best epoch on validation in the module.
 
-        ``forecast`` answers [D, N] for validation dates, the way the fitted model will.
+        ``forecast`` answers [D, N] for validation dates, the way the fitted model will. With a keeper,
+        training goes on from its snapshot and leaves one after every epoch.
         """
         module, config = self.module, self.config
         module.target_scale.copy_(_target_scale(self.data, train))
@@ -150,9 +152,16 @@ class Trainer:
             module, config, config.epochs * math.ceil(per_epoch / config.batch_dates)
         )
         mean = RunningMean(module, config.average)
-        history: list[EpochRecord] = []
-        best_score, best_epoch, best = -math.inf, -1, module.state_dict()
-        for epoch in range(config.epochs):
+        state = TrainingState(module, optimizer, schedule, mean, self.generator, module.state_dict())
+        kept = None if keeper is None else keeper.load()
+        if kept is not None:
+            state.restore(kept)
+            if on_epoch is not None:
+                for record in state.history:
+                    on_epoch(record)
+        for epoch in range(len(state.history), config.epochs):
+            if epoch - 1 - state.best_epoch >= config.patience:
+                break
             started = time.perf_counter()
             module.train()
             dates_D = train_D[torch.randperm(len(train_D), generator=self.generator)[:per_epoch]]
@@ -176,16 +185,16 @@ class Trainer:
             lr = float(schedule.get_last_lr()[0])
             seconds = time.perf_counter() - started
             record = EpochRecord(epoch, total / per_epoch, rank_ic, lr, seconds, ic, valid_pinball=pinball)
-            history.append(record)
+            state.history.append(record)
+            score = rank_ic if config.stop_on == "rank_ic" else ic
+            if score > state.best_score:
+                state.best_score, state.best_epoch, state.best = score, epoch, weights
+            if keeper is not None:
+                keeper.save(state.snapshot())
             if on_epoch is not None:
                 on_epoch(record)
-            score = rank_ic if config.stop_on == "rank_ic" else ic
-            if score > best_score:
-                best_score, best_epoch, best = score, epoch, weights
-            if epoch - best_epoch >= config.patience:
-                break
-        module.load_state_dict(best)
-        return tuple(history)
+        module.load_state_dict(state.best)
+        return tuple(state.history)
 
     def _step(self, dates_B: Tensor, optimizer: torch.optim.Optimizer) -> float:
         """Make one step of the optimizer, and return its loss, the mean over its dates."""
@@ -242,44 +251,6 @@ class Trainer:
         return total / len(valid)
 
 
-class RunningMean:
-    """Exponential mean of a module's parameters over the steps.
-
-    ``m <- m + (1 - d) (w - m)`` with ``d = min(decay, (1 + n) / (10 + n))`` at step n, so that the
-    first weights are soon forgotten.
-    """
-
-    def __init__(self, module: nn.Module, decay: float) -> None:
-        self.module, self.decay, self.steps = module, decay, 0
-        self.means = [p.detach().clone() for p in module.parameters()] if decay > 0.0 else []
-
-    def update(self) -> None:
-        """Take the parameters of one step in."""
-        if not self.means:
-            return
-        keep = min(self.decay, (1.0 + self.steps) / (10.0 + self.steps))
-        self.steps += 1
-        torch._foreach_lerp_(self.means, [p.detach() for p in self.module.parameters()], 1.0 - keep)
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Let the module hold the means while the block runs."""
-        if not self.means:
-            yield
-            return
-        parameters = list(self.module.parameters())
-        live = [p.detach().clone() for p in parameters]
-        with torch.no_grad():
-            for parameter, value in zip(parameters, self.means, strict=True):
-                parameter.copy_(value)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for parameter, value in zip(parameters, live, strict=True):
-                    parameter.copy_(value)
-
-
 def _thin(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
     if firms is None or firms >= known_BN.shape[1]:
         return known_BN
@@ -315,5 +286,5 @@ def _target_scale(data: PanelTensors, train: IntArray) -> Tensor:
     known = target_DN[mask_DN & target_DN.isfinite()].double()
     scale = known.std(correction=0)
     if not float(scale) > 0:
-        raise ValueError("The training targets are all the same: there is nothing to learn from them.")
+        raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
     return scale.float()

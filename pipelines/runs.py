@@ -41,6 +41,10 @@ class Run:
         """File of one learning curve, a JSON line an epoch."""
         return self.folder / "curves" / f"{model}-fold-{fold}-seed-{seed}.jsonl"
 
+    def snapshot(self, model: str, fold: int, seed: int) -> Path:
+        """File of an unfinished training's newest snapshot."""
+        return self.folder / "snapshots" / f"{model}-fold-{fold}-seed-{seed}.safetensors"
+
     def write_table(self, name: str, frame: pl.DataFrame) -> Path:
         """Write a result table of the run as Parquet, atomically."""
         path = self.folder / "tables" / f"{name}.parquet"

@@ -3,7 +3,8 @@
 A task fits on the fold's training sessions, chooses on its validation sessions, and forecasts its test
 sessions a single time. Its checkpoint is written first and its forecasts are then committed to the lake in
 one transaction: that commit is what makes the task done. A task is a pure function of its arguments, computed
-on one thread, so that doing it again after a kill gives the same numbers.
+on one thread, so that doing it again after a kill gives the same numbers; a network leaves a snapshot after
+every epoch, and goes on from there.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
 from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
+from models.fitted import Unlearnable
+from models.snapshot import Keeper, UnusableSnapshot
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
 from pipelines.config_load import build_settings, digest, settings_of
 from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
@@ -31,6 +34,7 @@ from pipelines.errors import DivergedError
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
+from pipelines.snapshots import FileKeeper
 from pipelines.watch import watch_curves
 
 
@@ -45,6 +49,7 @@ class Arrays:
     target_TN: npt.NDArray[np.float32]
     label_TN: npt.NDArray[np.float64]
     characteristic_names: tuple[str, ...]
+    tickers: tuple[str, ...]
     window: int
 
 
@@ -60,6 +65,7 @@ class Task:
     inputs: FoldInputs
     device: str
     curve: Path
+    snapshot: Path | None = None  # where an unfinished training is kept; None: nowhere
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +85,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     sweep_partial(run.folder / "checkpoints")
     done = _done(run, lake)
     record_trials(run, lake)
-    tasks = [task for task in _tasks(run, dataset, folds) if _key(task) not in done]
+    tasks = [task for task in plan_tasks(run, dataset, folds) if _key(task) not in done]
     with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
         if done:
             progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
@@ -91,8 +97,11 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
             )
 
 
-def run_task(task: Task, arrays: Arrays) -> Outcome:
-    """Fit, choose on validation, forecast the test once. Pure, and on one thread on a CPU."""
+def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcome:
+    """Fit, choose on validation, forecast the test once, on one thread on a CPU.
+
+    With a keeper, an unfinished training goes on from its snapshot; what comes out is the same to the bit.
+    """
     if task.device == "cpu":
         torch.set_num_threads(1)
     data = to_tensors(arrays, task.inputs, task.device)
@@ -113,6 +122,7 @@ def run_task(task: Task, arrays: Arrays) -> Outcome:
             fit_config=task.fit,
             seed=task.seed,
             on_epoch=on_epoch,
+            keeper=keeper,
         )
     valid = forecast_metrics(fitted.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
     return Outcome(
@@ -135,6 +145,7 @@ def gather(dataset: Dataset, window: int) -> Arrays:
         target_TN=dataset.target_TN,
         label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
         characteristic_names=dataset.characteristic_names,
+        tickers=tuple(dataset.panel.tickers_N),
         window=window,
     )
 
@@ -150,6 +161,7 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
         window=arrays.window,
         n_groups=len(inputs.groups_G),
         characteristic_names=arrays.characteristic_names,
+        firm_names=arrays.tickers,
         device=device,
     )
 
@@ -185,7 +197,8 @@ def record_trials(run: Run, lake: Lake) -> None:
     lake.upsert("trials", pl.DataFrame(rows))
 
 
-def _tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
+def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
+    """Give every task of a run: fold by fold, seed by seed, model by model; inputs are fitted once a fold."""
     device = pick_device(run.config.device)
     inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
@@ -201,6 +214,7 @@ def _tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
                     inputs=inputs[fold.index],
                     device=device,
                     curve=run.curve(model, fold.index, seed),
+                    snapshot=run.snapshot(model, fold.index, seed),
                 )
 
 
@@ -219,8 +233,16 @@ def _execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tu
 
 def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
     task = tasks[index]
+    keeper = None if task.snapshot is None else FileKeeper(task.snapshot)
     try:
-        return index, run_task(task, arrays)
+        return index, run_task(task, arrays, keeper)
+    except UnusableSnapshot as error:
+        assert keeper is not None, "a snapshot came from somewhere"
+        raise keeper.unusable(error) from None
+    except Unlearnable as error:
+        raise DivergedError(
+            f"{task.model}, fold {task.fold.index}, seed {task.seed}: {error} Finished folds are kept."
+        ) from None
     except Diverged as error:
         raise DivergedError(
             f"{task.model}, fold {task.fold.index}, seed {task.seed}: {error} "
@@ -253,6 +275,8 @@ def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome
     lake.upsert("forecasts", frame)
     scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
     run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
+    if task.snapshot is not None:
+        FileKeeper(task.snapshot).forget()
 
 
 def _score_file(model: str, fold: int, seed: int) -> str:

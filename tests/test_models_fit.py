@@ -25,7 +25,8 @@ from models.fit import (
 )
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS
-from models.training import RunningMean, Trainer, _thin
+from models.snapshot import RunningMean
+from models.training import Trainer, _thin
 
 T, N, C, F, W, S = 90, 24, 2, 3, 5, 3
 NAMES = ("return_1", "size", "noise")

@@ -22,14 +22,18 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 import yaml
 
+from models.snapshot import Snapshot
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
 from pipelines.config_load import load_config
+from pipelines.errors import DataError
 from pipelines.lake import Lake
 from pipelines.run import ingest_config, train_config
 from pipelines.runs import open_run
+from pipelines.snapshots import FileKeeper
 from pipelines.walkforward import read_curves, read_scores
 
 COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "train", "tiny.yaml"]
@@ -142,6 +146,7 @@ def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tup
     assert read_curves(run).select("model", "fold", "seed").n_unique() == len(tasks)
     for task in tasks:
         load_checkpoint(run.checkpoint(*task))
+    assert not list((run.folder / "snapshots").glob("*")), "a snapshot has served its purpose by then"
 
 
 def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, Any]) -> None:
@@ -176,6 +181,55 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[s
     assert any("already done and are kept" in note for note in notes) or not seen
     check_complete(folder, run_id, MODELS, SEEDS)
     assert forecasts(folder).equals(whole)
+
+
+def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bits(
+    tmp_path: Path, tiny: dict[str, Any]
+) -> None:
+    changes: dict[str, Any] = {
+        "models": {"temporal_peer": {"width": 8, "heads": 2}},
+        "seeds": [0],
+        "fit": {"epochs": 14, "patience": 14, "batch_dates": 8},
+        "folds": {**tiny["folds"], "max_folds": 1},
+    }
+    prepared(tmp_path / "calm", tiny, **changes)
+    run_id, seconds, _ = finish(tmp_path / "calm")
+    folder = tmp_path / "killed"
+    prepared(folder, tiny, **changes)
+    rng = random.Random(11)  # noqa: S311 (when to kill is no secret)
+    snapshot = open_run(str(tmp_path / "calm" / "runs" / run_id)).snapshot("temporal_peer", 0, 0).name
+    kept = folder / "runs" / run_id / "snapshots" / snapshot
+    left = 0
+    for _ in range(5):
+        if not kill_during_training(folder, after=rng.uniform(0.1, 0.5) * seconds):
+            break
+        left += kept.is_file()
+    assert left, "some kills must fall after an epoch"
+    again, _, _ = finish(folder)
+    assert again == run_id
+    where = Path("runs", run_id, "checkpoints", "temporal_peer", "fold-0-seed-0", "model.safetensors")
+    assert (folder / where).read_bytes() == (tmp_path / "calm" / where).read_bytes()
+    assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
+    assert not kept.exists()
+
+
+def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
+    path = tmp_path / "snapshots" / "x-fold-0-seed-0.safetensors"
+    keeper = FileKeeper(path)
+    assert keeper.load() is None
+    keeper.save(Snapshot({"module/w": torch.arange(3.0)}, "{}"))
+    kept = keeper.load()
+    assert kept is not None
+    assert kept.numbers == "{}"
+    assert torch.equal(kept.tensors["module/w"], torch.arange(3.0))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    for damage in (b"", path.read_bytes()[:20], b"{}" * 50):
+        path.write_bytes(damage)
+        with pytest.raises(DataError, match=r"cannot be continued .* delete it and run 'peerglass train'"):
+            keeper.load()
+    keeper.forget()
+    keeper.forget()
+    assert keeper.load() is None
 
 
 def test_a_pool_that_is_killed_ends_as_one_process_does(

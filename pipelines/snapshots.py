@@ -1,0 +1,63 @@
+"""The newest snapshot of a training on disk: one safetensors file, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from models.snapshot import Snapshot
+from pipelines.errors import DataError
+
+_NUMBERS = "numbers"
+
+
+class FileKeeper:
+    """Keeps the newest snapshot of one training in a file.
+
+    Parameters
+    ----------
+    path
+        The file; its folder is made by the first save.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(self) -> Snapshot | None:
+        """Read the snapshot.
+
+        Raises
+        ------
+        DataError
+            If the file is corrupted.
+        """
+        if not self.path.is_file():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+                return Snapshot(tensors, file.metadata()[_NUMBERS])
+        except (SafetensorError, OSError, KeyError, TypeError) as error:
+            raise self.unusable(error) from None
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Replace the file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        save_file(dict(snapshot.tensors), partial, metadata={_NUMBERS: snapshot.numbers})
+        partial.replace(self.path)
+
+    def forget(self) -> None:
+        """Remove the file, once what it led to is kept elsewhere."""
+        self.path.unlink(missing_ok=True)
+
+    def unusable(self, error: Exception) -> DataError:
+        """Say which file is in the way, and the cure."""
+        reason = " ".join(str(error).split())
+        return DataError(
+            f"The snapshot {self.path} cannot be continued ({reason}); delete it and run 'peerglass train' "
+            "again: that one training starts anew."
+        )
