@@ -25,7 +25,7 @@ from pipelines.errors import DataError
 from pipelines.lake import Lake
 from pipelines.lake_files import TableFiles, table_files
 from pipelines.lake_options import is_url
-from pipelines.lake_storage import FILE_BYTES
+from pipelines.lake_storage import FILE_BYTES, one_line
 
 Recorded = Mapping[str, Mapping[int, Sequence[str]]]
 """Table -> version -> the runs that recorded it."""
@@ -95,8 +95,8 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> Recorded:
                 versions = {str(table): int(version) for table, version in record["versions"].items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 raise DataError(
-                    f"the run folder {path.parent} cannot be read ({error}), so which versions it needs is "
-                    "unknown; mend it, or move it away"
+                    f"the run folder {path.parent} cannot be read ({one_line(error)}), so which versions "
+                    "it needs is unknown; mend it, or move it away"
                 ) from error
             if place != _place(lake.root):
                 continue
@@ -238,7 +238,7 @@ def describe_vacuum(plans: Sequence[Vacuum], *, dry_run: bool) -> str:
             runs = sorted({run for names in plan.broken.values() for run in names})
             lines.append(f"  runs that could not be repeated: {_listed(runs)}")
         if plan.kept:
-            lines.append(f"  {plan.table}: kept for runs: versions {_listed(list(plan.kept))}")
+            lines.append(f"{plan.table}: kept for runs: versions {_listed(list(plan.kept))}")
     return "\n".join(lines) or "nothing to remove"
 
 

@@ -1,0 +1,232 @@
+"""SIGKILL at random moments of `peerglass ingest`: the lake opens, no key is lost or doubled.
+
+The real command in processes of its own, killed with their whole group. Two kinds of ingest take turns: the
+first load into an empty lake (an append), and a delivery that corrects stored rows and adds new sessions (a
+merge). After every kill the prices must be exactly those before the ingest or exactly those after it, and one
+more ingest must complete it. `tests/test_pipelines_lake_kill.py` does the same on a small file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.lake import Lake
+
+COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "ingest"]
+ROOT = Path(__file__).resolve().parents[1]
+KEY = ["date", "ticker"]
+
+
+def must(holds: bool, otherwise: str) -> None:
+    """Stop with an AssertionError unless it holds."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a series of kills met and left."""
+
+    kills: int
+    moments: Counter[str]  # what the lake held after a kill: "before" or "after", for either kind of ingest
+    left_files: int  # data files of killed writers that no version names
+    rows: int
+
+    def __str__(self) -> str:
+        met = ", ".join(f"{count} {moment}" for moment, count in sorted(self.moments.items()))
+        return (
+            f"{self.kills} kills ({met}); {self.left_files} files left by killed writers; after one more "
+            f"ingest {self.rows:,} rows, no key lost, none doubled"
+        )
+
+
+def bars(firms: int, sessions: int) -> pl.DataFrame:
+    """Make made-up daily bars, sorted by date and ticker."""
+    rng = np.random.default_rng(7)
+    days = [date(2000, 1, 3) + timedelta(days=7 * (i // 5) + i % 5) for i in range(sessions)]
+    close = (50 * np.exp(np.cumsum(rng.normal(0, 0.01, (sessions, firms)), axis=0))).round(2).ravel()
+    spread = rng.uniform(1.0, 1.01, close.size)
+    return pl.DataFrame(
+        {
+            "date": pl.Series(days).gather(np.repeat(np.arange(sessions), firms)),
+            "ticker": pl.Series([f"F{i:04}" for i in range(firms)]).gather(
+                np.tile(np.arange(firms), sessions)
+            ),
+            "open": close,
+            "high": close * spread,
+            "low": close / spread,
+            "close": close,
+            "volume": rng.integers(1_000, 1_000_000, close.size).astype(float),
+        }
+    )
+
+
+class Trial:
+    """A folder with two deliveries, a lake, and the two states that the lake may be in."""
+
+    def __init__(self, folder: Path, firms: int, sessions: int, command: list[str]) -> None:
+        self.folder, self.command = folder, command
+        second = bars(firms, sessions)
+        split = second["date"].unique().sort()[int(0.8 * sessions)]
+        first = second.filter(pl.col("date") < split).with_columns(
+            close=pl.when(pl.col("date").dt.day() == 15).then(pl.col("low")).otherwise("close")
+        )
+        self.states = {"load": (None, first), "correct": (first, second)}
+        for kind, (_, after) in self.states.items():
+            after.write_parquet(folder / f"{kind}.parquet")
+            settings = {
+                "name": "kill",
+                "source": {"kind": "files", "prices": f"{kind}.parquet"},
+                "lake": "lake",
+                "folds": {"scheme": "expanding", "train": 9, "valid": 9, "test": 9, "embargo": 1},
+                "models": {"zero": {}},
+            }
+            (folder / f"{kind}.yaml").write_text(json.dumps(settings))
+
+    def lake(self) -> Lake:
+        """Open the lake."""
+        return Lake(self.folder / "lake")
+
+    def start(self, kind: str) -> subprocess.Popen[str]:
+        """Start the command in a process group of its own."""
+        return subprocess.Popen(
+            [*self.command, f"{kind}.yaml"],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finish(self, kind: str) -> float:
+        """Let the command run to its end, and answer with the seconds of its ingest stage."""
+        with self.start(kind) as process:
+            _, events = process.communicate()
+        must(process.returncode == 0, events)
+        return next(json.loads(e)["seconds"] for e in events.splitlines() if '"end"' in e)
+
+    def kill(self, kind: str, after: float, *, early: bool) -> bool:
+        """Kill the command some seconds after its ingest (or it) starts; whether it was still at it."""
+        with self.start(kind) as process:
+            must(process.stderr is not None, "it is open")
+            if not early:
+                line = process.stderr.readline()
+                must('"start"' in line, line)
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            try:
+                process.wait(timeout=after)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                must(process.wait() == -signal.SIGKILL, "the kill did not kill")
+                return True
+        return False
+
+    def state(self, kind: str) -> str:
+        """Say whether the prices are those before this kind of ingest or after it; nothing else may be."""
+        lake = self.lake()
+        lake.versions()  # every table opens
+        stored = lake.read("prices", columns=[*KEY, "close", "volume"]) if lake.exists("prices") else None
+        before, after = self.states[kind]
+        if stored is None:
+            must(before is None, "rows that were committed are gone")
+            return "before"
+        must(not stored.select(pl.struct(KEY).is_duplicated().any()).item(), "a key is there twice")
+        if stored.equals(after.select(stored.columns)):
+            return "after"
+        must(before is not None, "part of a first load is there")
+        must(stored.equals(before.select(stored.columns)), "the prices are neither the old nor the new ones")
+        return "before"
+
+    def reset(self, kind: str, prepared: Path) -> None:
+        """Bring the lake to where this kind of ingest begins."""
+        shutil.rmtree(self.folder / "lake", ignore_errors=True)
+        if kind == "correct":
+            shutil.copytree(prepared, self.folder / "lake")
+
+    def left_files(self) -> int:
+        """Count the data files on disk that no version names."""
+        from pipelines.lake_files import table_files
+
+        lake, count = self.lake(), 0
+        for table in lake.versions():
+            opened = lake.storage.open(table)
+            must(opened is not None, "it is open")
+            count += len(table_files(lake.storage, table, opened).unnamed())
+        return count
+
+
+def torture(
+    folder: Path, firms: int, sessions: int, *, kills: int, seed: int = 7, command: list[str] = COMMAND
+) -> Verdict:
+    """Kill ingests until so many kills met one at work; AssertionError if anything is lost or doubled."""
+    trial, rng = Trial(folder, firms, sessions, command), random.Random(seed)  # noqa: S311
+    seconds = {"load": trial.finish("load")}
+    prepared = folder / "prepared"
+    shutil.copytree(folder / "lake", prepared)
+    seconds["correct"] = trial.finish("correct")
+    must(trial.state("correct") == "after", "the ingest is not complete")
+    print(
+        f"undisturbed: first load {seconds['load']:.1f} s, correction {seconds['correct']:.1f} s", flush=True
+    )
+
+    moments: Counter[str] = Counter()
+    kind, done, left = "load", 0, 0
+    trial.reset(kind, prepared)
+    while done < kills:
+        early = done % 10 == 9
+        moment = rng.uniform(0.0, 2.0 if early else 1.05 * seconds[kind])
+        ended = not trial.kill(kind, moment, early=early)
+        state = trial.state(kind)
+        if ended:
+            must(state == "after", "a command that ended has not done its work")
+        else:
+            done += 1
+            moments[f"{state} the {'first load' if kind == 'load' else 'correction'}"] += 1
+            print(f"kill {done:>3} at {moment:5.2f} s of {kind:<8} prices are those {state} it", flush=True)
+        if state == "after" or rng.random() < 0.3:
+            left += trial.left_files()
+            trial.finish(kind)  # what a kill left is no hindrance
+            must(trial.state(kind) == "after", "the ingest is not complete")
+            kind = "correct" if kind == "load" else "load"
+            trial.reset(kind, prepared)
+    left += trial.left_files()
+    for last in dict.fromkeys((kind, "correct")):
+        trial.finish(last)
+        must(trial.state(last) == "after", "the ingest is not complete")
+    return Verdict(kills, moments, left, trial.lake().read("prices", columns=KEY).height)
+
+
+def main() -> None:
+    """Print every kill and the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--firms", type=int, default=640, help="640 firms x 2,500 sessions: 1.6 million rows")
+    parser.add_argument("--sessions", type=int, default=2500)
+    parser.add_argument("--seed", type=int, default=7)
+    asked = parser.parse_args()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        verdict = torture(Path(folder), asked.firms, asked.sessions, kills=asked.kills, seed=asked.seed)
+    print(f"{verdict}  ({time.monotonic() - started:.0f} s, {asked.firms * asked.sessions:,} rows delivered)")
+
+
+if __name__ == "__main__":
+    main()

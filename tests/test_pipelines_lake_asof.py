@@ -1,0 +1,78 @@
+"""``--as-of`` from the command line to what a run records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from pipelines.config_load import load_config
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.run import backtest_target, ingest_config, input_versions, prepare, train_config
+from pipelines.runs import open_run
+
+
+@pytest.fixture
+def twice(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config whose lake has prices in two versions: the second doubles every close."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
+    ingest_config(load_config(Path("tiny.yaml")), say=lambda _: None)
+    lake = Lake("lake")
+    prices = ("open", "high", "low", "close")
+    lake.upsert("prices", lake.read("prices").with_columns(pl.col(*prices) * 2))
+    return Path("tiny.yaml")
+
+
+def test_a_run_as_of_a_version_records_it_and_is_the_run_that_was_made_then(
+    twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config(twice)
+    now, then = input_versions(Lake("lake")), input_versions(Lake("lake"), "1")
+    assert (now["prices"], then["prices"]) == (2, 1)
+    assert {t: v for t, v in now.items() if t != "prices"} == {t: v for t, v in then.items() if t != "prices"}
+    result = CliRunner().invoke(app, ["train", str(twice), "--as-of", "1"], catch_exceptions=False)
+    assert result.exit_code == 0
+    run = open_run(result.stdout.strip().splitlines()[-1], Path("runs"))
+    assert run.versions == then
+    assert train_config(config) != run.run_id, "the newest data make another run"
+    assert train_config(config, as_of="1") == run.run_id, "the same data continue the same run"
+    notes = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert any(n.get("message", "").startswith("as of 1: prices version 1, ") for n in notes)
+
+    _, dataset, _ = prepare(config, Progress(), as_of="1")
+    _, doubled, _ = prepare(config, Progress())
+    ratio = doubled.panel.raw_close_TN[-1] / dataset.panel.raw_close_TN[-1]
+    assert set(ratio[np.isfinite(ratio)]) == {2.0}
+
+
+def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
+    rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
+    rows.write_csv("signal.csv")
+    told = [backtest_target("signal.csv", twice, [], Path("runs"), as_of) for as_of in ("1", "2", None)]
+    assert told[1] == told[2]
+    assert told[0] != told[1], "twice the price is another universe and half the dividend yield"
+    with pytest.raises(DataError, match=r"the prices of the lake .* have no version 9; they have 1 to 2"):
+        backtest_target("signal.csv", twice, [], Path("runs"), "9")
+    with pytest.raises(DataError, match="held no prices at 1999-12-31 23:59:59 UTC"):
+        backtest_target("signal.csv", twice, [], Path("runs"), "1999-12-31")
+    with pytest.raises(ConfigError, match="--as-of 'last week' is neither a version"):
+        backtest_target("signal.csv", twice, [], Path("runs"), "last week")
+    with pytest.raises(ConfigError, match="--as-of needs --config and a FILE: a run has recorded"):
+        backtest_target("tiny-1", None, [], Path("runs"), "1")
+
+
+def test_help_says_what_a_missing_time_and_zone_mean() -> None:
+    for verb in ("train", "backtest"):
+        shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "100"}).stdout
+        text = " ".join(shown.replace("│", " ").split())
+        assert "without a zone it is UTC, and a date alone is the end of that day, UTC" in text

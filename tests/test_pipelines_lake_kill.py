@@ -1,0 +1,41 @@
+"""An ingest killed by SIGKILL at random moments: nothing is lost or doubled, and one more completes it.
+
+The trial is that of benchmarks/kill_ingest.py, which does it with the whole command and 1.6 million rows;
+here the processes load nothing but what an ingest needs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "kill_ingest.py"
+INGEST = """
+import sys
+from pathlib import Path
+from pipelines.ingest import ingest
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.sources.files import FilesSource
+progress = Progress()
+with progress.stage("ingest"):
+    ingest(FilesSource(Path(sys.argv[1]).with_suffix(".parquet")), Lake("lake"), progress)
+"""
+
+
+def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("kill_ingest", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "kill_ingest", script)
+    spec.loader.exec_module(script)
+    verdict = script.torture(
+        tmp_path, firms=30, sessions=400, kills=8, command=[sys.executable, "-c", INGEST]
+    )
+    assert verdict.kills == sum(verdict.moments.values()) == 8
+    assert any(moment.startswith("before") for moment in verdict.moments), "some kills must come in time"
+    assert verdict.rows == 30 * 400

@@ -1,0 +1,184 @@
+"""Retention by age, runs whose versions are protected, and the commands that look after a lake."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from pipelines.config_load import check_config
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake import Lake
+from pipelines.lake_options import storage_options
+from pipelines.lake_upkeep import recorded_by_runs, vacuum
+from pipelines.runs import start_run
+
+DAY_MS = 86_400_000
+
+
+def sources(name: str) -> pl.DataFrame:
+    return pl.DataFrame({"source": ["s"], "notes": [name], "hazards": ["[]"]})
+
+
+def aged(lake: Lake, table: str, days: Sequence[float]) -> None:
+    """Rewrite a log as if its entries had been made so many days ago, the removal of files included."""
+    now = time.time() * 1000
+    for version, age in enumerate(days):
+        path = Path(lake.root) / table / "_delta_log" / f"{version:020}.json"
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] = int(now - age * DAY_MS)
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] = int(now - age * DAY_MS)
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_what_was_the_newest_within_the_retention_is_kept(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for version in range(1, 5):
+        lake.upsert("sources", sources(f"v{version}"))
+    aged(lake, "sources", [30, 20, 12, 8, 1])  # version 2 was the newest until eight days ago
+    assert [plan.lost for plan in vacuum(lake, keep=timedelta(days=13), recorded={})] == [()]
+    (plan,) = vacuum(lake, keep=timedelta(days=9), recorded={})
+    assert (plan.files, plan.lost) == (1, (1,)), "version 1 was replaced twelve days ago"
+    assert lake.read("sources", version=2)["notes"].to_list() == ["v2"]
+    (plan,) = vacuum(lake, keep=timedelta(days=7), recorded={})
+    assert (plan.files, plan.lost) == (1, (2,)), "what is lost already is not announced again"
+
+
+def test_files_of_a_writer_that_may_be_at_work_are_left_alone(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.upsert("sources", sources("x"))
+    fresh, stale = tmp_path / "sources" / "part-fresh.parquet", tmp_path / "sources" / "part-stale.parquet"
+    for path in (fresh, stale):
+        path.write_bytes(b"not committed")
+    os.utime(stale, (time.time() - 3 * 86_400,) * 2)
+    (plan,) = vacuum(lake, keep=timedelta(days=1), recorded={})
+    assert (plan.files, plan.unnamed, plan.size) == (1, 1, len(b"not committed"))
+    assert fresh.exists()
+    assert not stale.exists()
+
+
+def test_runs_protect_the_versions_of_their_own_lake(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = check_config(tiny, origin="tiny")
+    run = start_run(config, {"prices": 2, "securities": 1})
+    same = start_run(config.model_copy(update={"lake": f"file://{tmp_path}/lake"}), {"prices": 2})
+    start_run(config.model_copy(update={"lake": "elsewhere"}), {"prices": 7})
+    start_run(config.model_copy(update={"lake": "s3://bucket/lake"}), {"prices": 8})
+    assert recorded_by_runs(Lake("lake"), [Path("runs"), Path("no-such-folder")]) == {
+        "prices": {2: sorted([run.run_id, same.run_id])},
+        "securities": {1: [run.run_id]},
+    }
+    (run.folder / "config.yaml").write_text("lake: [")
+    with pytest.raises(
+        DataError, match=f"run folder runs/{run.run_id} cannot be read .* mend it, or move it"
+    ):
+        recorded_by_runs(Lake("lake"), [Path("runs")])
+
+
+def test_the_commands_say_what_is_there_and_what_would_be_lost(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
+    assert invoke("lake", "status", "tiny.yaml").endswith("lake holds no data\n")
+    lake = Lake("lake")
+    for version in range(1, 6):
+        lake.upsert("sources", sources(f"v{version}"))
+    aged(lake, "sources", [9, 8, 7, 6, 5, 4])
+    run = start_run(check_config(tiny, origin="tiny"), {"sources": 3})
+
+    assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
+    assert invoke("lake", "compact", "tiny.yaml") == "nothing to join\n"
+    said = invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2", "--dry-run")
+    assert "would remove 3 files" in said
+    assert "versions that would be lost: 1, 2, 4" in said
+    assert "sources: kept for runs: versions 3" in said
+    said = invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2", "--dry-run", "--forget-runs")
+    assert "versions that would be lost: 1, 2, 3, 4" in said
+    assert f"runs that could not be repeated: {run.run_id}" in said
+    assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
+    assert "removed 3 files" in invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
+    assert "sources             5        2        1" in invoke("lake", "status", "tiny.yaml")
+    assert lake.read("sources", version=3)["notes"].to_list() == ["v3"]
+    assert invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2").startswith("sources: kept for runs")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (
+            {"lake": "s3://b/l", "lake_options": {"aws_secret_access_key": "hunter2"}},
+            "lake_options.aws_secret_access_key is a credential, and a config is printed and logged; set it "
+            "in the environment instead (for example AWS_SECRET_ACCESS_KEY)",
+        ),
+        ({"lake": "s3://b/l", "lake_options": {"AWS_SESSION_TOKEN": "hunter2"}}, "is a credential"),
+        ({"lake": "az://b/l", "lake_options": {"azure_storage_account_key": "hunter2"}}, "is a credential"),
+        ({"lake": "s3://me:hunter2@b/l"}, "lake holds a user name or a password"),
+        (
+            {"lake": "s3://b/l", "lake_options": {"aws_endpoint_url": "http://me:hunter2@x"}},
+            "holds a user name",
+        ),
+        (
+            {"lake": "s3://b/l", "lake_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}},
+            "commits could be lost",
+        ),
+        ({"lake": "s3://b/l", "lake_options": {"conditional_put": "disabled"}}, "commits could be lost"),
+        ({"lake": "data/lake", "lake_options": {"aws_region": "eu-west-1"}}, "lake is a local path"),
+    ],
+)
+def test_a_config_may_say_where_a_lake_is_but_not_who_asks(
+    tiny: dict[str, Any], settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_config({**tiny, **settings}, origin="tiny.yaml")
+    assert sentence in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_s3_lake_commits_by_conditional_put(tiny: dict[str, Any]) -> None:
+    options = {
+        "aws_endpoint_url": "http://127.0.0.1:9000",
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+    }
+    config = check_config({**tiny, "lake": "s3://b/l", "lake_options": options}, origin="tiny")
+    assert storage_options(config.lake, config.lake_options) == {"aws_conditional_put": "etag", **options}
+    assert storage_options("data/lake", {}) == {}
+
+
+def test_versions_are_by_date_of_their_commit_even_if_clocks_disagree(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for close in (10.0, 11.0, 12.0):
+        rows = pl.DataFrame({"date": [date(2020, 1, 1)], "ticker": ["A"], "close": [close]})
+        stamps = {"source": pl.lit("s"), "ingested_at": pl.lit("2024-01-01").str.to_datetime(time_zone="UTC")}
+        lake.upsert("prices", rows.with_columns(**stamps))
+    aged(lake, "prices", [9, 5, 6, 3])  # the second writer's clock was a day behind the first's
+    assert lake.versions_as_of(days_ago(4)) == {"prices": 2}
+    assert lake.versions_as_of(days_ago(2)) == {"prices": 3}
+    with pytest.raises(DataError, match="held no prices at"):
+        lake.versions_as_of(days_ago(5.5))
+
+
+def days_ago(days: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - days * 86_400))
