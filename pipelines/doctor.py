@@ -102,4 +102,9 @@ def _data_folder() -> Finding:
 
 
 def _network_sources() -> Finding:
-    return Finding("sources", "ok", "simulated and sample need no network; files reads your CSV or Parquet")
+    try:
+        sec = f"sec asks EDGAR through edgartools {version('edgartools')}"
+    except PackageNotFoundError:
+        sec = "sec needs pip install 'edgartools>=5.62'"
+    offline = "simulated and sample need no network; files reads your CSV or Parquet"
+    return Finding("sources", "ok", f"{offline}; {sec}")
