@@ -109,11 +109,9 @@ class Inspector:
         rows = pl.concat([self._around(delivered, first, last), delivered])
         listings = self._listings(securities)
         found = self._doubts(rows, listings, first, last)
-        wrong = (
-            found.filter(pl.col("rule").is_in(self._rejecting))
-            .join(delivered, on=_KEY, how="semi")
-            .unique(_KEY, keep="first", maintain_order=True)
-        )
+        wrong = found.filter(pl.col("rule").is_in(self._rejecting))
+        wrong = wrong.join(delivered, on=_KEY, how="semi") if wrong.height else wrong
+        wrong = wrong.unique(_KEY, keep="first", maintain_order=True)
         rejected = none
         if wrong.height:
             out = delivered.join(wrong.select(*_KEY, "rule"), on=_KEY, how="inner")
@@ -211,7 +209,8 @@ def _settle(
         flagged_at=pl.lit(now).cast(pl.Datetime("us", "UTC")),
     ).select(Flags.column_names())
     gone = former.join(found, on=key, how="anti").with_columns(cleared=pl.lit(value=True))
-    news = raised.join(delivered, on=_KEY, how="semi").select(key)
+    doubted = delivered.select(_KEY).join(raised, on=_KEY, how="semi")  # the many probe the few: quicker
+    news = raised.join(doubted, on=_KEY, how="semi").select(key)
     news = pl.concat([news, raised.join(former, on=key, how="anti").select(key)]).unique()
     counts = news.group_by("rule").len().sort("len", "rule", descending=[True, False])
     return pl.concat([raised, gone.select(Flags.column_names())]), dict(counts.iter_rows())

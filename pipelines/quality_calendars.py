@@ -8,6 +8,7 @@ that a calendar does not cover are left open.
 
 from __future__ import annotations
 
+import functools
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -81,25 +82,14 @@ def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
         rows = rows.join(
             found, on=["exchange", "currency"], how="left", nulls_equal=True, maintain_order="left"
         ).with_columns(calendar=pl.when(~pl.col("source").is_in(_MADE_UP_DATES)).then("calendar"))
-    asked = rows.select("calendar", "date").drop_nulls().unique()
-    known = [
-        part.with_columns(session=_open(str(name), part["date"]))
-        for (name,), part in asked.partition_by("calendar", as_dict=True).items()
-    ]
-    sessions = pl.concat(known) if known else asked.with_columns(session=pl.lit(None, dtype=pl.Boolean))
-    return rows.join(sessions, on=["calendar", "date"], how="left", maintain_order="left")
-
-
-def _open(name: str, dates: pl.Series) -> pl.Series:
-    """Say of each date whether it is a session of a calendar; null outside the years that it covers."""
-    first, last = dates.min(), dates.max()
-    assert isinstance(first, date)
-    assert isinstance(last, date)
-    sessions = _sessions(name, first, last)
-    if sessions.is_empty():
-        return pl.Series([None] * dates.len(), dtype=pl.Boolean)
-    covered = dates.is_between(sessions[0], sessions[-1])
-    return pl.select(pl.when(covered).then(dates.is_in(sessions.implode()))).to_series()
+    spans = rows.group_by("calendar").agg(first=pl.col("date").min(), last=pl.col("date").max())
+    open_ = pl.lit(None, dtype=pl.Boolean)
+    for name, first, last in spans.drop_nulls("calendar").sort("calendar").iter_rows():
+        sessions = _sessions(name, first, last)
+        if len(sessions):
+            covered = pl.col("date").is_between(sessions[0], sessions[-1]) & (pl.col("calendar") == name)
+            open_ = pl.when(covered).then(pl.col("date").is_in(sessions.implode())).otherwise(open_)
+    return rows.with_columns(session=open_)
 
 
 def _sessions(name: str, first: date, last: date) -> pl.Series:
@@ -112,6 +102,7 @@ def _sessions(name: str, first: date, last: date) -> pl.Series:
     if calendar is None:
         return pl.Series(dtype=pl.Date)
     start, end = max(first, _EARLIEST) - _WEEK, min(last, _LATEST) + _WEEK
+    start, end = start.replace(month=1, day=1), end.replace(month=12, day=31)
     if start < calendar.first_session.date() or end > calendar.last_session.date():
         lower, upper = type(calendar).bound_min(), type(calendar).bound_max()
         start = start if lower is None else max(start, lower.date())
@@ -121,6 +112,7 @@ def _sessions(name: str, first: date, last: date) -> pl.Series:
     return pl.Series(list(calendar.sessions.date), dtype=pl.Date)
 
 
+@functools.lru_cache(maxsize=64)
 def _calendar(name: str, **years: str) -> ExchangeCalendar | None:
     import exchange_calendars
 

@@ -6,10 +6,13 @@ import time
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
+import yaml
 
+from pipelines.cli import main
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
 from pipelines.ingest_summary import IngestStoppedError, TableSummary, describe_ingest
@@ -193,7 +196,9 @@ def test_the_sample_ingests_whole_and_again_without_change(tmp_path: Path) -> No
     assert (first.tables["prices"].added, first.tables["prices"].quarantined) == (166_260, {})
     second = ingest(SampleSource(), lake)
     assert second.tables["prices"].unchanged == 166_260
-    assert lake.versions() == {"prices": 1, "securities": 1}
+    assert lake.versions() == {"prices": 1, "securities": 1, "flags": 1}
+    assert second.tables["prices"].flagged == first.tables["prices"].flagged
+    assert set(lake.read("flags", filters=pl.col("rule") == "stale_run")["ticker"]) == {"RRC"}  # 1990 to 1992
 
 
 def test_the_simulated_market_is_stored_whole_but_for_its_bad_ticks(tmp_path: Path) -> None:
@@ -292,6 +297,29 @@ def test_what_arrived_before_a_live_source_refused_stays_and_is_summed_up(tmp_pa
     assert "and 2 more; asked again next time" in told
 
 
+def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(tiny))
+    lake = Lake(tmp_path / "lake")
+    status = (TickerStatus("A", "ok"), TickerStatus("B", "throttled", "429"))
+    source = Live(
+        lake, SourceTables({"prices": bars("A", 1.0, 2.0)}, (), ("h",), status), DataError("B: later")
+    )
+    monkeypatch.setattr("pipelines.run.make_source", lambda config: source)
+    monkeypatch.setattr("sys.argv", ["peerglass", "ingest", "c.yaml"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 3
+    said = capsys.readouterr()
+    assert "2 received           2 added" in said.out
+    assert "throttled: B (429); asked again next time" in said.out
+    assert said.err.splitlines()[-1] == "peerglass: B: later"
+    assert '"message": "2 prices of 2 tickers"' in said.err
+    assert lake.read("sources")["hazards"].to_list() == ['["h"]']
+
+
 def test_a_live_source_that_refuses_from_the_start_leaves_the_lake_unchanged(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     with pytest.raises(DataError, match="no answer") as refused:
@@ -303,11 +331,11 @@ def test_a_live_source_that_refuses_from_the_start_leaves_the_lake_unchanged(tmp
 @pytest.mark.skipif(
     not (DATA / "nasdaq_prices.parquet").exists(), reason="the shared Nasdaq data is not here"
 )
-def test_four_million_real_rows_ingest_in_seconds_with_the_defects_found(tmp_path: Path) -> None:
+def test_four_million_real_rows_ingest_within_two_minutes_with_the_defects_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     started = time.perf_counter()
     prices = ingest(FilesSource(DATA / "nasdaq_prices.parquet"), lake).tables["prices"]
-    assert time.perf_counter() - started < 60
+    assert time.perf_counter() - started < 120
     assert dict(prices.quarantined) == {
         "close_within_range": 40,
         "high_not_below_low": 11,
