@@ -139,7 +139,7 @@ def ingest_config(
     with progress.stage("ingest"):
         lake.version("sources")  # raises before anything is written if what is there is not a Delta table
         try:
-            summary = ingest(make_source(config), lake, progress)
+            summary = ingest(make_source(config), lake, progress, config.quality)
         except IngestStoppedError as stopped:
             _record_source(lake, stopped.summary)
             say(describe_ingest(stopped.summary))
