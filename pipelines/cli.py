@@ -20,8 +20,8 @@ app = typer.Typer(
         "walk-forward with costs, and explain them with Shapley values.\n\n"
         "Start with 'peerglass demo'. Then copy configs/sample.yaml, point it at your data, and use "
         "'peerglass run my.yaml'.\n\n"
-        "Exit codes: 0 ok, 1 bug, 2 config or usage, 3 data missing or stale, 5 training diverged, "
-        "6 tracking server unreachable."
+        "Exit codes: 0 ok, 1 bug, 2 config or usage, 3 data missing or stale, 4 audit failed, "
+        "5 training diverged, 6 tracking server unreachable."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -130,9 +130,27 @@ def report(run: RunArgument, output: OutputOption = _RUNS) -> None:
     print(report_run(run, output))
 
 
+@app.command()
+def audit(
+    target: Annotated[str, typer.Argument(metavar="CONFIG|RUN", help="A YAML file, or a run.")],
+    overrides: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything, evidence included.")] = False,
+    as_of: AsOfOption = None,
+    output: OutputOption = _RUNS,
+) -> None:
+    """Check a config or a run for look-ahead and for results too good to be true; exit code 4 on failure.
+
+    A config is checked on the data of its lake, a run at its recorded versions with its checkpoints and stored
+    forecasts as well.
+    """
+    from pipelines.audit.command import audit_target
+
+    audit_target(target, overrides or [], output, as_of, as_json=as_json)
+
+
 @app.command(name="run")
 def run_(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Ingest, train, backtest, explain and report; print the report's path."""
+    """Ingest, audit, train, backtest, explain and report; print the report's path."""
     from pipelines.config_load import load_config
     from pipelines.run import run_config
 
@@ -155,6 +173,24 @@ def tune(
     from pipelines.tune import tune as search
 
     print(search(load_config(config, overrides or []), model, trials))
+
+
+@app.command(name="features")
+def features_(
+    family: Annotated[str | None, typer.Option(help="Only this family, for example momentum.")] = None,
+    needs: Annotated[str | None, typer.Option(help="Only what needs this, for example statements.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print the whole library as docs/features.md.")] = False,
+) -> None:
+    """List the feature library: formula, window, warm-up, unit, needs and source of every feature."""
+    from pipelines import catalogue
+
+    if markdown:
+        print(catalogue.as_markdown(), end="")
+    elif as_json:
+        print(catalogue.as_json(catalogue.select(family, needs)))
+    else:
+        catalogue.print_table(catalogue.select(family, needs))
 
 
 @app.command()

@@ -96,12 +96,12 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         )
     except ValueError as error:
         raise ConfigError(f"features: {error}") from None
-    if not channels or not characteristics:
+    inputs = _inputs(tables, config)
+    if not channels or not (characteristics or inputs):
         raise DataError(
             "No channel or no characteristic can be computed from the columns of these prices: "
             + " ".join((*channel_notes, *characteristic_notes))
         )
-    inputs = _inputs(tables, config)
     raw_TNF = compute_characteristics(panel, characteristics)
     if inputs:
         own = [spread(frame, "value", panel).astype(np.float32) for frame in inputs.values()]

@@ -23,6 +23,12 @@ class DataError(PeerglassError):
     exit_code = 3
 
 
+class AuditError(PeerglassError):
+    """The audit found look-ahead, or a result that cannot be believed."""
+
+    exit_code = 4
+
+
 class DivergedError(PeerglassError):
     """Training produced a loss that is not a finite number."""
 

@@ -118,6 +118,7 @@ def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]
         stage_seconds=dict(seconds),
         hazards=tuple(hazards),
         notes=tuple(notes),
+        audit=run.read_table("audit"),
     )
 
 

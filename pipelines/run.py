@@ -1,4 +1,4 @@
-"""The stages of a run, each callable alone: ingest, train, backtest, explain, report."""
+"""The stages of a run, each callable alone: ingest, audit, train, backtest, explain, report."""
 
 from __future__ import annotations
 
@@ -266,19 +266,21 @@ def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
 
 
 def run_config(config: Config, say: Callable[[str], None]) -> Path:
-    """Ingest, train, backtest, explain, report; what each stage found is said as soon as it is known.
+    """Ingest, audit, train, backtest, explain, report; what each stage found is said as soon as it is known.
 
     Returns
     -------
     Path
         The report.
     """
+    from pipelines.audit.command import audit_before_training
     from pipelines.explanation import explain
     from pipelines.walkforward import train
 
     progress = Progress()
     ingest_config(config, say, progress)
     run, dataset, lake = prepare(config, progress)
+    audit_before_training(run, dataset, lake, progress, say)
     train(run, dataset, lake, progress)
     say(f"\n{backtest_run(run, dataset, lake, progress)}\n")
     say(explain(run, dataset, lake, progress))

@@ -74,6 +74,7 @@ def log_run(
         for key, value in tags.items():
             client.set_tag(parent, key, value)
         _log_metrics(client, parent, {f"seconds.{stage}": spent for stage, spent in seconds.items()})
+        _log_audit(client, parent, run)
         client.log_text(parent, folds.write_csv(), "folds.csv")
         client.log_text(parent, ladder.write_csv(), "ladder.csv")
         for name in ("config.yaml", "report.html"):
@@ -150,6 +151,37 @@ class TrialLog:
     @property
     def _name(self) -> str:
         return f"{self._config.tracking.experiment or self._config.name}-tune"
+
+
+def log_audit(run: Run) -> None:
+    """Log the audit in a run's folder with the run's parent, which is created if the run has none yet.
+
+    Raises
+    ------
+    TrackingError
+        If the tracking store cannot be reached.
+    """
+    with _client(run.config) as client:
+        name = run.config.tracking.experiment or run.config.name
+        parent = _run_of(client, _experiment(client, run.config, name), run, model=None, parent=None)
+        _log_parameters(client, parent, {"run_id": run.run_id})
+        _log_audit(client, parent, run)
+        client.set_terminated(parent)
+
+
+def _log_audit(client: MlflowClient, parent: str, run: Run) -> None:
+    """Tag a run with its audit's verdict, count the verdicts, and attach the evidence."""
+    table = run.read_table("audit")
+    if table is None:
+        return
+    numbers = dict(table.group_by("verdict").len().iter_rows())
+    worst = next((verdict for verdict in ("fail", "warn", "pass") if verdict in numbers), "skipped")
+    client.set_tag(parent, "audit", worst)
+    for check, verdict in table.select("check", "verdict").iter_rows():
+        client.set_tag(parent, f"audit.{check}", verdict)
+    counted = {f"audit.{verdict}": float(numbers.get(verdict, 0)) for verdict in ("pass", "warn", "fail")}
+    _log_metrics(client, parent, counted)
+    client.log_artifact(parent, str(run.folder / "audit.json"))
 
 
 @contextmanager

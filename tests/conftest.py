@@ -65,6 +65,12 @@ def tiny() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def tiny_settings() -> Mapping[str, Any]:
+    """The same for fixtures that live longer; not to be changed."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
 def every_model() -> dict[str, dict[str, Any]]:
     """Every registered model with settings that are quick to fit."""
     from models.registry import MODELS

@@ -2,6 +2,7 @@
 
 The comparison is of bits, over every registered channel, characteristic and model, so that one that is
 added later is covered by being registered. The last tests plant leaks and demand that they are noticed.
+Noise and comparison are those of the audit, so there is one mechanism.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import polars as pl
 import pytest
 
@@ -27,6 +27,8 @@ from models.fit import restore
 from models.registry import MODELS
 from pipelines import dataset as dataset_module
 from pipelines import walkforward
+from pipelines.audit.compare import difference, differences_until
+from pipelines.audit.noise import newcomer, noise_after
 from pipelines.config import Config
 from pipelines.contracts import check
 from pipelines.dataset import Dataset, build_dataset, plan_folds
@@ -34,151 +36,18 @@ from pipelines.walkforward import Outcome, gather, run_task, to_tensors
 
 Tables = Mapping[str, pl.DataFrame]
 Array = npt.NDArray[Any]
-NEWCOMER, NEW_GROUP = "AAAA", "Airlines"  # sorts before every firm, so that every column moves
 MODEL_SEEDS = (0, 1)
 
 
-def noise_after(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFrame]:
-    """Replace all that became known after a day, for every firm, by noise that satisfies the contracts.
-
-    Prices: other bars, volumes, splits and dividends, some sessions missing, some firms gone for good, and a
-    firm that nobody had heard of. Statements: other values, and restatements of all that had been published.
-    Listings: other groups, delistings and delisting returns.
-    """
-    rng = np.random.default_rng(seed)
-    noisy = {
-        "prices": _noisy_prices(tables["prices"], day, rng),
-        "fundamentals": _noisy_statements(tables["fundamentals"], day, rng),
-        "securities": _noisy_securities(tables["securities"], day, rng),
-    }
-    for name, frame in noisy.items():
-        assert check(name, frame).rejected.is_empty(), f"the noise in {name} breaks its contract"
-    return noisy
-
-
-def _noisy_prices(prices: pl.DataFrame, day: dt.date, rng: np.random.Generator) -> pl.DataFrame:
-    later = prices.filter(pl.col("date") > day)
-    keep = pl.Series(rng.random(later.height) < 0.9)
-    firms = later["ticker"].unique().sort()
-    silenced = firms.filter(pl.Series(rng.random(firms.len()) < 0.1))  # these never trade again
-    later = later.filter(keep & ~pl.col("ticker").is_in(silenced.implode()))
-    unheard = later.unique("date", maintain_order=True).with_columns(pl.lit(NEWCOMER).alias("ticker"))
-    later = pl.concat([later, unheard])
-    size = later.height
-    middle = np.exp(rng.normal(2.0, 2.0, size))
-    low, high = middle * rng.uniform(0.5, 1.0, size), middle * rng.uniform(1.0, 2.0, size)
-    close = rng.uniform(low, high)
-    bars = {"low": low, "high": high, "close": close, "open": rng.uniform(low, high)}
-    events = {
-        "volume": np.floor(np.exp(rng.normal(10.0, 3.0, size))),
-        "split_ratio": rng.choice([0.1, 0.5, 1.0, 2.0, 7.0], size),
-        "dividend": np.where(rng.random(size) < 0.2, 0.3 * close, 0.0),
-    }
-    later = later.with_columns(**{name: pl.Series(values) for name, values in (bars | events).items()})
-    return pl.concat([prices.filter(pl.col("date") <= day), later]).sort("date", "ticker")
-
-
-def _noisy_statements(statements: pl.DataFrame, day: dt.date, rng: np.random.Generator) -> pl.DataFrame:
-    known, later = statements.filter(pl.col("known_at") <= day), statements.filter(pl.col("known_at") > day)
-    restated = known.with_columns(
-        pl.lit(day + dt.timedelta(days=1)).alias("known_at"), pl.lit("restated").alias("filing_id")
-    )
-    later = pl.concat(
-        [later, restated.unique(["ticker", "period_end", "known_at", "item"], maintain_order=True)]
-    )
-    later = later.unique(["ticker", "period_end", "known_at", "item"], keep="first", maintain_order=True)
-    values = np.exp(rng.normal(10.0, 5.0, later.height))
-    return pl.concat([known, later.with_columns(pl.Series("value", values))])
-
-
-def _noisy_securities(securities: pl.DataFrame, day: dt.date, rng: np.random.Generator) -> pl.DataFrame:
-    known, later = (
-        securities.filter(pl.col("valid_from") <= day),
-        securities.filter(pl.col("valid_from") > day),
-    )
-    gone = (pl.col("delisted_on") <= day).fill_null(value=False)
-    fate = pl.Series([day + dt.timedelta(days=int(n)) for n in rng.integers(1, 200, known.height)])
-    paid = pl.Series(rng.uniform(-1.0, 0.5, known.height))
-    until = day + dt.timedelta(days=1)
-    ended = (pl.col("valid_to") <= day).fill_null(value=False)
-    known = known.with_columns(
-        pl.when(gone).then(pl.col("delisted_on")).otherwise(fate).alias("delisted_on"),
-        pl.when(gone).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
-        pl.when(ended).then(pl.col("valid_to")).otherwise(pl.lit(until)).alias("valid_to"),
-    )
-    moved = known.filter(pl.col("valid_to") == until).with_columns(
-        pl.lit(until).alias("valid_from"), pl.lit(None, dtype=pl.Date).alias("valid_to")
-    )
-    unheard = moved.head(1).with_columns(
-        pl.lit(NEWCOMER).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
-    )
-    later = pl.concat([later, moved, unheard]).unique(
-        ["ticker", "valid_from"], keep="first", maintain_order=True
-    )
-    groups = pl.Series(rng.choice([*securities["industry"].unique().sort(), NEW_GROUP], later.height))
-    drawn = later.with_columns(groups.alias("industry"))
-    newcomer = pl.col("ticker") == NEWCOMER  # certain to be in the universe, so the new group is as well
-    return pl.concat(
-        [
-            known,
-            drawn.with_columns(
-                pl.when(newcomer).then(pl.lit(NEW_GROUP)).otherwise("industry").alias("industry")
-            ),
-        ]
-    )
-
-
 def assert_same_bits(left: Array, right: Array, what: str) -> None:
-    assert left.dtype == right.dtype, what
-    assert left.shape == right.shape, f"{what}: {left.shape} and {right.shape}"
-    if left.tobytes() != right.tobytes():
-        same = (left == right) | (pd.isna(left) & pd.isna(right))
-        first = np.argwhere(~same)[0] if not same.all() else "a sign or a NaN's payload"
-        raise AssertionError(f"{what} knew the future: it differs first at {first}")
+    found = difference(left, right, what)
+    assert found is None, f"{found.what} knew the future: it differs first at {found.session, found.column}"
 
 
 def assert_same_until(t: int, true: Dataset, noisy: Dataset) -> None:
     """Compare everything that two datasets say of sessions up to ``t``, firm by firm."""
-    assert_same_bits(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the sessions")
-    assert true.channel_names == noisy.channel_names
-    assert true.characteristic_names == noisy.characteristic_names
-    seen = {ticker: n for n, ticker in enumerate(true.panel.tickers_N)}
-    columns = [n for n, ticker in enumerate(noisy.panel.tickers_N) if ticker in seen]
-    own = [seen[noisy.panel.tickers_N[n]] for n in columns]
-    strangers = np.setdiff1d(np.arange(noisy.panel.n_firms), columns)
-    assert np.isnan(noisy.panel.close_TN[: t + 1, strangers]).all()
-    assert not noisy.universe_TN[: t + 1, strangers].any()
-    missing = np.setdiff1d(np.arange(true.panel.n_firms), own)
-    assert np.isnan(true.panel.close_TN[: t + 1, missing]).all(), "the noise took away a known firm"
-
-    def compare(get: Callable[[Dataset], Array], what: str) -> None:
-        assert_same_bits(
-            np.ascontiguousarray(get(true)[: t + 1][:, own]),
-            np.ascontiguousarray(get(noisy)[: t + 1][:, columns]),
-            what,
-        )
-
-    compare(lambda data: data.universe_TN, "the universe")
-    for c, name in enumerate(true.channel_names):
-        compare(lambda data, c=c: data.channels_TNC[:, :, c], f"channel {name}")  # type: ignore[misc]
-    for f, name in enumerate(true.characteristic_names):
-        compare(lambda data, f=f: data.characteristics_TNF[:, :, f], f"characteristic {name}")  # type: ignore[misc]
-    fields = ("close_TN", "open_TN", "high_TN", "low_TN", "raw_close_TN", "volume_TN", "group_TN")
-    for field in (*fields, "wealth_TN", "ended_TN"):
-        compare(lambda data, field=field: getattr(data.panel, field), f"the panel's {field}")  # type: ignore[misc]
-    codes = np.unique(true.panel.group_TN[: t + 1])
-    for code in codes[codes >= 0]:
-        assert true.panel.groups_S[code] == noisy.panel.groups_S[code]
-    assert set(true.panel.statements) == set(noisy.panel.statements)
-    for item in true.panel.statements:
-        compare(lambda data, item=item: data.panel.statements[item], f"statement {item}")  # type: ignore[misc]
-    for delay, label_TN in true.labels.items():
-        known = t + 1 - delay - 1  # the label's span ends at t at the latest
-        assert_same_bits(
-            np.ascontiguousarray(label_TN[:known][:, own]),
-            np.ascontiguousarray(noisy.labels[delay][:known][:, columns]),
-            f"the label at delay {delay}",
-        )
+    found = differences_until(t, true, noisy)
+    assert not found, f"{found[0].what} knew the future: it differs first at {found[0].session}"
 
 
 def fold_until(dataset: Dataset, config: Config, t: int) -> Fold:
@@ -194,7 +63,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
     """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
     only = config.model_copy(update={"models": {model: config.models[model]}})
     run = walkforward.Run("tiny", only, {}, folder)
-    (task,) = list(walkforward._tasks(run, dataset, [fold]))
+    (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
     arrays = gather(dataset, config.features.window)
     outcome = run_task(task, arrays)
     data: PanelTensors = to_tensors(arrays, task.inputs, "cpu")
@@ -215,6 +84,30 @@ def market(tiny_tables: Tables) -> dict[str, pl.DataFrame]:
 @pytest.fixture(scope="module")
 def true(market: Tables, tiny_config: Config) -> Dataset:
     return build_dataset(market, tiny_config)
+
+
+@pytest.mark.parametrize("without", [(), ("volume",), ("open", "high", "low"), ("sector",)])
+@pytest.mark.parametrize("tables", [("prices",), ("prices", "securities"), ("prices", "fundamentals")])
+def test_the_noise_satisfies_the_contracts_and_invents_no_column(
+    tables: tuple[str, ...], without: tuple[str, ...], market: Tables
+) -> None:
+    given = {
+        name: market[name].with_columns(
+            pl.lit(None, dtype=market[name].schema[column]).alias(column)
+            for column in without
+            if column in market[name].columns
+        )
+        for name in tables
+    }
+    day = market["prices"]["date"].unique().sort()[200]
+    noisy = noise_after(given, day, seed=1)
+    assert set(noisy) == set(tables)
+    for name, frame in noisy.items():
+        assert check(name, frame).rejected.is_empty(), name
+        assert not frame.equals(given[name])
+        for column in without:
+            assert column not in frame.columns or frame[column].null_count() == frame.height
+    assert newcomer(given) in noisy["prices"]["ticker"].to_list()
 
 
 def day_of(dataset: Dataset, t: int) -> dt.date:

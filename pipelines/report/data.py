@@ -58,6 +58,7 @@ PLANTED_COLUMNS = ("leader", "follower", "weight", "planted")
 PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap")
 AGREEMENT_COLUMNS = ("kind", "rank_correlation")
 CONTRIBUTION_COLUMNS = ("player", "value")
+AUDIT_COLUMNS = ("check", "verdict", "sentence")
 EDGE_COLUMNS = ("leader", "follower", "weight", "share", "same_group")
 
 
@@ -99,6 +100,8 @@ class RunHeader:
         One sentence each: what may make the numbers wrong. Shown in the amber box.
     notes
         One sentence each: what a reader should know, but need not fear.
+    audit
+        check, verdict (fail, warn, pass, skipped), sentence: the last audit's; None if none was made.
     """
 
     run_id: str
@@ -121,10 +124,12 @@ class RunHeader:
     stage_seconds: Mapping[str, float]
     hazards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    audit: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a frame that lacks a column."""
+        """Refuse frames that lack a column."""
         require("data_versions", self.data_versions, VERSION_COLUMNS)
+        require("audit", self.audit, AUDIT_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

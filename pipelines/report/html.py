@@ -15,6 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from pipelines.report.audit import audit_block
 from pipelines.report.data import ReportData
 from pipelines.report.sections import Section, sections
 from pipelines.report.theme import model_styles
@@ -113,7 +114,7 @@ def _head(data: ReportData, verdict: Verdict) -> str:
         f"\N{MIDDLE DOT} config {html.escape(header.config_hash[:12])}</p>{noscript}"
         f'<div class="verdict {verdict.tone}"><p class="headline"><b>{_VERDICT_WORDS[verdict.tone]}.</b> '
         f"{html.escape(verdict.headline)}</p><p>{html.escape(verdict.evidence)}</p></div>"
-        f"{_tiles(data, verdict.best)}{_box('hazards', 'Hazards', header.hazards)}"
+        f"{_tiles(data, verdict.best)}{audit_block(header.audit)}{_box('hazards', 'Hazards', header.hazards)}"
         f"{_box('notes', 'Notes', header.notes)}</header>\n"
     )
 

@@ -1,0 +1,97 @@
+"""``peerglass audit CONFIG|RUN``, and the quick audit that ``peerglass run`` makes before it trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pipelines.audit.conduct import conduct, demand, has_passed, keep, subject_of
+from pipelines.audit.result import describe, summary_line
+from pipelines.config import Config
+from pipelines.config_load import load_config
+from pipelines.dataset import Dataset
+from pipelines.errors import ConfigError, TrackingError
+from pipelines.lake import Lake, open_lake
+from pipelines.progress import Progress
+from pipelines.run import ingest_config, prepare, read_tables, reopen
+from pipelines.runs import Run
+
+
+def audit_target(
+    target: str, overrides: list[str], output: Path, as_of: str | None, *, as_json: bool
+) -> None:
+    """Audit a config on what its lake holds (fetched first if it is empty), or a run with its checkpoints.
+
+    Prints a line a check, or everything as JSON; keeps it in the run's folder and in the tracking store.
+
+    Raises
+    ------
+    AuditError
+        If a check failed.
+    """
+    progress = Progress()
+    is_config = Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml")
+    if is_config:
+        config = load_config(Path(target), overrides)
+        _fill(config, progress)
+        run, dataset, lake = prepare(config, progress, as_of)
+    else:
+        if overrides or as_of is not None:
+            raise ConfigError(
+                "--set and --as-of need a CONFIG: a run has recorded its settings and data versions."
+            )
+        run, dataset, lake = reopen(target, output, progress)
+    tables = read_tables(lake, dict(run.versions))
+    audit = conduct(subject_of(run, tables, dataset, lake, "full", fitted=not is_config), progress)
+    path = keep(audit, run)
+    print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
+    _track(run, failed=bool(audit.failures))
+    demand(audit, run)
+
+
+def audit_before_training(
+    run: Run, dataset: Dataset, lake: Lake, progress: Progress, say: Callable[[str], None]
+) -> None:
+    """Make the quick audit of a run that is about to be trained, unless it has passed one already.
+
+    Raises
+    ------
+    AuditError
+        If a check failed and ``audit.on_failure`` is ``stop``.
+    """
+    settings = run.config.audit
+    if not settings.enabled:
+        progress.note("The audit is switched off (audit.enabled).")
+        return
+    if has_passed(run):
+        progress.note("This config has passed its audit on these data; it is not made again.")
+        return
+    tables = read_tables(lake, dict(run.versions))
+    audit = conduct(subject_of(run, tables, dataset, lake, "quick", fitted=False), progress)
+    keep(audit, run)
+    poor = [result for result in audit.results if result.verdict in ("fail", "warn")]
+    lines = [f"  {result.verdict}: {result.check}: {result.sentence}" for result in poor]
+    say("\n".join([f"audit: {summary_line(audit.table)}", *lines]))
+    if settings.on_failure == "stop" and audit.failures:
+        _track(run, failed=True)
+        demand(audit, run)
+
+
+def _fill(config: Config, progress: Progress) -> None:
+    lake = open_lake(config, progress.note)
+    if not lake.exists("prices"):
+        progress.note(f"The lake {lake.root} is empty: its source is fetched first.")
+        ingest_config(config, progress.note, progress)
+
+
+def _track(run: Run, *, failed: bool) -> None:
+    """Log the audit; a failed one is not outdone by a tracking store that cannot be reached."""
+    from pipelines.tracking import log_audit
+
+    try:
+        log_audit(run)
+    except TrackingError as error:
+        if not failed:
+            raise
+        print(f"peerglass: {error}", file=sys.stderr)

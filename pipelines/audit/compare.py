@@ -1,0 +1,135 @@
+"""Comparing two datasets to the bit up to a session: what differs there knew what came after it.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from pipelines.dataset import Dataset
+
+Array = npt.NDArray[Any]
+_PRICE_FIELDS = ("raw_close_TN", "close_TN", "open_TN", "high_TN", "low_TN", "volume_TN")
+_STATE_FIELDS = ("wealth_TN", "ended_TN", "group_TN")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One array that is not the same.
+
+    Attributes
+    ----------
+    what
+        The array in words, such as ``channel return``.
+    session
+        First row that differs, -1 where the shapes do.
+    column
+        The first cell's column, -1 where there is none.
+    """
+
+    what: str
+    session: int = -1
+    column: int = -1
+
+
+def difference(left: Array, right: Array, what: str) -> Difference | None:
+    """Compare two arrays to the bit; None if they are the same."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return Difference(what)
+    if left.tobytes() == right.tobytes():
+        return None
+    same = (left == right) | (pd.isna(left) & pd.isna(right))
+    if same.all():
+        return Difference(f"{what} (a sign or a NaN's payload)")
+    first = np.argwhere(np.atleast_1d(~same))[0]  # a scalar has no axis to look along
+    return Difference(what, int(first[0]), int(first[1]) if len(first) > 1 else -1)
+
+
+def differences_until(t: int, true: Dataset, noisy: Dataset, horizon: int = 1) -> list[Difference]:
+    """Compare everything that two datasets say of sessions up to ``t``, firm by firm.
+
+    Parameters
+    ----------
+    t
+        Last session of which both know the same.
+    true, noisy
+        The datasets; firms are matched by ticker.
+    horizon
+        Sessions that a label spans: only labels that are closed by t are compared.
+
+    Returns
+    -------
+    list of Difference
+        Upstream first: the panel, its groups and statements, the universe, channels, characteristics, labels
+        that are closed by t. Columns are those of ``true``.
+    """
+    return list(_differences(t, true, noisy, horizon))
+
+
+def _differences(t: int, true: Dataset, noisy: Dataset, horizon: int) -> Iterator[Difference]:
+    sessions = difference(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the list of sessions")
+    if sessions is not None:
+        yield sessions
+        return
+    if (true.channel_names, true.characteristic_names) != (noisy.channel_names, noisy.characteristic_names):
+        yield Difference("the list of features")
+        return
+    own, theirs = _common_firms(true, noisy)
+    known_TN = np.isfinite(true.panel.close_TN[: t + 1])
+    if known_TN[:, np.setdiff1d(np.arange(true.panel.n_firms), own)].any():
+        yield Difference("the list of firms")
+    strangers = np.setdiff1d(np.arange(noisy.panel.n_firms), theirs)
+    if noisy.universe_TN[: t + 1, strangers].any():
+        yield Difference("the universe (a firm that is yet to come)")
+
+    def compare(
+        get: Callable[[Dataset], Array | None], what: str, until: int = t + 1
+    ) -> Iterator[Difference]:
+        left_TN, right_TN = get(true), get(noisy)
+        if left_TN is None or right_TN is None:
+            if left_TN is not right_TN:
+                yield Difference(what)
+            return
+        found = difference(
+            np.ascontiguousarray(left_TN[:until][:, own]),
+            np.ascontiguousarray(right_TN[:until][:, theirs]),
+            what,
+        )
+        if found is not None:
+            yield Difference(found.what, found.session, own[found.column] if found.column >= 0 else -1)
+
+    for field in (*_PRICE_FIELDS, *_STATE_FIELDS):
+        name = field.removesuffix("_TN").replace("_", " ")
+        yield from compare(lambda data, field=field: getattr(data.panel, field), f"the panel's {name}")  # type: ignore[misc]
+    codes = np.unique(true.panel.group_TN[: t + 1])
+    names = [(true.panel.groups_S[c], noisy.panel.groups_S[c]) for c in codes[codes >= 0]]
+    if any(left != right for left, right in names):
+        yield Difference("the names of the groups")
+    if set(true.panel.statements) != set(noisy.panel.statements):
+        yield Difference("the list of statement items")
+    for item in sorted(set(true.panel.statements) & set(noisy.panel.statements)):
+        yield from compare(lambda data, item=item: data.panel.statements[item], f"statement {item}")  # type: ignore[misc]
+    yield from compare(lambda data: data.universe_TN, "the universe")
+    for c, name in enumerate(true.channel_names):
+        yield from compare(lambda data, c=c: data.channels_TNC[:, :, c], f"channel {name}")  # type: ignore[misc]
+    for f, name in enumerate(true.characteristic_names):
+        yield from compare(
+            lambda data, f=f: data.characteristics_TNF[:, :, f],  # type: ignore[misc]
+            f"characteristic {name}",
+        )
+    for delay in true.labels:
+        closed = max(t - delay - horizon + 1, 0)
+        yield from compare(lambda data, d=delay: data.labels[d], f"the label at delay {delay}", closed)  # type: ignore[misc]
+
+
+def _common_firms(true: Dataset, noisy: Dataset) -> tuple[list[int], list[int]]:
+    place = {ticker: n for n, ticker in enumerate(true.panel.tickers_N)}
+    theirs = [n for n, ticker in enumerate(noisy.panel.tickers_N) if ticker in place]
+    return [place[noisy.panel.tickers_N[n]] for n in theirs], theirs

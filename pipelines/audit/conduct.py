@@ -1,0 +1,125 @@
+"""Making an audit: every check in turn, its tables in the run's folder, its verdict as an exit code."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import polars as pl
+
+from pipelines.audit.registry import CHECKS
+from pipelines.audit.result import Audit, Result, summary_line
+from pipelines.audit.subject import Subject, budget
+from pipelines.dataset import Dataset
+from pipelines.errors import AuditError, ConfigError
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.runs import Run
+
+Depth = Literal["quick", "full"]
+_FILE = "audit.json"
+
+
+def subject_of(
+    run: Run, tables: dict[str, pl.DataFrame], dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool
+) -> Subject:
+    """Gather what the checks read.
+
+    Parameters
+    ----------
+    run
+        The run, or the one that a config would be.
+    tables, dataset
+        The lake's tables at the run's versions, and the arrays built from them.
+    lake
+        Gives quarantine and stored forecasts.
+    depth
+        How much may be spent.
+    fitted
+        Whether the run's checkpoints and stored forecasts are audited, rather than its config.
+    """
+    forecasts = None
+    if fitted:
+        forecasts = lake.read("forecasts", filters=pl.col("run_id") == run.run_id)
+    return Subject(
+        config=run.config,
+        tables={name: frame for name, frame in tables.items() if not name.startswith("truth_")},
+        dataset=dataset,
+        budget=budget(run.config, quick=depth == "quick"),
+        quarantine=lake.read("quarantine") if lake.exists("quarantine") else None,
+        run=run if fitted else None,
+        forecasts=forecasts,
+        seed=run.config.audit.seed,
+    )
+
+
+def conduct(subject: Subject, progress: Progress) -> Audit:
+    """Make every check that the config does not skip.
+
+    Raises
+    ------
+    ConfigError
+        If ``audit.skip`` names a check that does not exist.
+    """
+    skip = subject.config.audit.skip
+    if unknown := sorted(set(skip) - set(CHECKS)):
+        raise ConfigError(
+            f"audit.skip names {unknown[0]!r}, which is no check; the checks are {', '.join(CHECKS)}."
+        )
+    results = []
+    with progress.stage("audit", total=len(CHECKS)):
+        for name, check in CHECKS.items():
+            started = time.perf_counter()
+            left_out = Result(name, "skipped", "Left out by audit.skip.")
+            result = left_out if name in skip else check(subject)
+            results.append(replace(result, seconds=time.perf_counter() - started))
+            progress.step(f"{name}: {result.verdict}")
+    return Audit(tuple(results), "quick" if subject.budget.quick else "full")
+
+
+def keep(audit: Audit, run: Run) -> Path:
+    """Write an audit into its run's folder: ``audit.json``, and a table for each check's evidence."""
+    for stale in (run.folder / "tables").glob("audit*.parquet"):
+        stale.unlink()
+    run.write_table("audit", audit.table)
+    for result in audit.results:
+        if not result.evidence.is_empty():
+            run.write_table(f"audit_{result.check}", result.evidence)
+    return run.write_text(_FILE, audit.to_json())
+
+
+def kept(run: Run) -> pl.DataFrame | None:
+    """Read the verdicts of a run's last audit (check, verdict, sentence, seconds); None without one."""
+    return run.read_table("audit")
+
+
+def has_passed(run: Run) -> bool:
+    """Whether a run's last audit failed nowhere, and left out the checks that its config leaves out."""
+    path = run.folder / _FILE
+    if not path.is_file():
+        return False
+    results = json.loads(path.read_text())["results"]
+    left_out = {row["check"] for row in results if row["sentence"].startswith("Left out by audit.skip")}
+    known = {row["check"] for row in results}
+    failed = any(row["verdict"] == "fail" for row in results)
+    return not failed and known == set(CHECKS) and left_out == set(run.config.audit.skip)
+
+
+def demand(audit: Audit, run: Run) -> None:
+    """Raise if anything failed.
+
+    Raises
+    ------
+    AuditError
+        Naming what failed.
+    """
+    failures = audit.failures
+    if failures:
+        names = ", ".join(result.check for result in failures)
+        raise AuditError(
+            f"The audit of {run.run_id} failed in {names} ({summary_line(audit.table)}); the evidence is in "
+            f"{run.folder / _FILE}. Mend the data or the feature, or take it out of the config."
+        )

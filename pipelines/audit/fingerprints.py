@@ -1,0 +1,204 @@
+"""Full-sample fingerprints: columns that were scaled with what only the end of the sample knows.
+
+Looked for in prices and in the user's own inputs, firm by firm. A maximum that is one and the same number for
+most firms, reached only once, was divided out afterwards: a running maximum is reached again at every new
+high, and a bounded indicator in both halves of the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject
+
+NAME = "fingerprints"
+MOST: Final = 0.5
+"""Share of firms that must show a fingerprint."""
+BOTH_HALVES: Final = 0.05
+"""Most firms, of those that reach the common extreme, that may reach it in both halves of their sample. An
+event that a causal column shows with probability p in a half is in both with p*p: to be in the sample of half
+of the firms it needs p = 0.29, and is then in both halves of a sixth of them."""
+ROWS: Final = 60
+"""Least rows of a firm."""
+DISTINCT: Final = 20
+"""Least distinct values of a firm: flags and small counts reach their bounds by nature."""
+EXACT: Final = 1e-6
+STANDARD: Final = 2e-3
+"""How near mean 0 and deviation 1 must be: files round, and divide by n or n - 1."""
+SMOOTH_FROM: Final = 0.85
+CONVERGED: Final = 0.25
+"""A smoothed column: the spread of the firms' maxima shrinks to a quarter from the first half to the whole,
+where every firm's maximum lands near the common number."""
+_PRICES: Final = ("close", "open", "high", "low")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    column: str
+    kind: str
+    value: float
+    share: float
+
+    @property
+    def sentence(self) -> str:
+        share = f"{self.share:.0%} of the firms"
+        return {
+            "maximum": f"{self.column} has the maximum {self.value:g} over the whole sample for {share}",
+            "minimum": f"{self.column} has the minimum {self.value:g} over the whole sample for {share}",
+            "standardised": f"{self.column} has mean 0 and deviation 1 over the whole sample for {share}",
+            "pooled": f"{self.column} has mean 0 and deviation 1 over all firms and sessions",
+            "smoothed": f"{self.column} has maxima that meet at {self.value:g} when the sample ends",
+        }[self.kind]
+
+
+def check(subject: Subject) -> Result:
+    """Look for normalisation by a full-sample maximum, minimum, mean or deviation."""
+    columns = _columns(subject)
+    found: list[_Found] = []
+    rows = []
+    for name, frame in columns.items():
+        stats = _by_firm(frame)
+        if stats.height < 3:
+            continue
+        rows.append(_evidence(name, stats))
+        found += [*_extremes(name, stats), *_standardised(name, stats, frame)]
+    named = {one.column for one in found}
+    for name, frame in columns.items():
+        if name not in named and name.startswith("input "):
+            found += _smoothed(name, _by_firm(frame))
+    evidence = pl.DataFrame(rows)
+    if not found:
+        return Result(
+            NAME,
+            "pass",
+            f"None of {len(columns)} price and input columns is scaled by a maximum, minimum, mean or "
+            "deviation of "
+            "the whole sample.",
+            evidence,
+        )
+    first = found[0]
+    others = [one.column for one in found[1:] if one.column != first.column]
+    also = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(dict.fromkeys(others))}" if others else ""
+    what = "maximum" if first.kind in ("maximum", "smoothed") else first.kind
+    rule = {
+        "maximum": "Full-sample maximum",
+        "minimum": "Full-sample minimum",
+        "standardised": "Full-sample z-score",
+        "pooled": "Full-sample z-score",
+    }[what]
+    return Result(
+        NAME,
+        "fail",
+        f"{rule}: {first.sentence}{also}. Every value before the end was divided by what only the end knows.",
+        evidence,
+    )
+
+
+def _columns(subject: Subject) -> dict[str, pl.DataFrame]:
+    """Columns to look at as frames of ticker, date and value."""
+    prices = subject.tables["prices"]
+    columns = {
+        f"price {name}": prices.select("ticker", "date", pl.col(name).alias("value")).drop_nulls()
+        for name in _PRICES
+        if prices[name].null_count() < prices.height
+    }
+    for name in subject.inputs:
+        rows = subject.tables["inputs"].filter(pl.col("name") == name)
+        columns[f"input {name}"] = rows.select("ticker", "date", "value")
+    return columns
+
+
+def _by_firm(frame: pl.DataFrame) -> pl.DataFrame:
+    early = pl.col("date") <= pl.col("date").median().over("ticker")
+    value = pl.col("value")
+    return (
+        frame.with_columns(early=early)
+        .group_by("ticker")
+        .agg(
+            rows=pl.len(),
+            distinct=value.n_unique(),
+            maximum=value.max(),
+            minimum=value.min(),
+            mean=value.mean(),
+            deviation=value.std(ddof=0),
+            maximum_1=value.filter(pl.col("early")).max(),
+            maximum_2=value.filter(~pl.col("early")).max(),
+            minimum_1=value.filter(pl.col("early")).min(),
+            minimum_2=value.filter(~pl.col("early")).min(),
+        )
+        .filter((pl.col("rows") >= ROWS) & (pl.col("distinct") >= DISTINCT))
+        .sort("ticker")
+    )
+
+
+def _extremes(name: str, stats: pl.DataFrame) -> list[_Found]:
+    found = []
+    for kind in ("maximum", "minimum"):
+        value, share = _common(stats[kind])
+        if share < MOST:
+            continue
+        near = (pl.col(kind) - value).abs() <= EXACT * max(abs(value), 1.0)
+        halves = [(pl.col(f"{kind}_{half}") - value).abs() <= EXACT * max(abs(value), 1.0) for half in (1, 2)]
+        both = stats.filter(near).select((halves[0] & halves[1]).mean()).item()
+        if both <= BOTH_HALVES:
+            found.append(_Found(name, kind, value, share))
+    return found
+
+
+def _common(extremes: pl.Series) -> tuple[float, float]:
+    """The most frequent extreme (to six digits) and the share of firms that have it."""
+    top = extremes.round_sig_figs(6).value_counts(sort=True).row(0)
+    return float(top[0]), top[1] / len(extremes)
+
+
+def _standardised(name: str, stats: pl.DataFrame, frame: pl.DataFrame) -> list[_Found]:
+    unbiased = pl.col("deviation") * (pl.col("rows") / (pl.col("rows") - 1)).sqrt()
+    unit = ((pl.col("deviation") - 1).abs() <= STANDARD) | ((unbiased - 1).abs() <= STANDARD)
+    share = stats.select(((pl.col("mean").abs() <= STANDARD) & unit).mean()).item()
+    if share >= MOST:
+        return [_Found(name, "standardised", 0.0, share)]
+    value = frame["value"]
+    mean, deviation = float(value.mean() or 0.0), float(value.std() or 0.0)  # type: ignore[arg-type]
+    if abs(mean) > STANDARD or abs(deviation - 1) > STANDARD:
+        return []
+    by_date = frame.group_by("date").agg(pl.col("value").mean().abs())["value"].median()
+    within_dates = float(by_date or 0.0) <= 10 * STANDARD  # type: ignore[arg-type]
+    return [] if within_dates else [_Found(name, "pooled", 0.0, 1.0)]
+
+
+def _smoothed(name: str, stats: pl.DataFrame) -> list[_Found]:
+    """A moving average of a column that was divided by its maximum: maxima just below the common one."""
+    if stats.height < 10:
+        return []
+    middle = float(stats["maximum"].median())  # type: ignore[arg-type]
+    spread, spread_1 = (_interquartile(stats[c]) for c in ("maximum", "maximum_1"))
+    near_one = SMOOTH_FROM <= middle <= 1.0 + EXACT
+    converged = spread_1 > 0 and spread <= CONVERGED * spread_1
+    return [_Found(name, "smoothed", 1.0, 1.0)] if near_one and converged else []
+
+
+def _interquartile(values: pl.Series) -> float:
+    high, low = values.quantile(0.75), values.quantile(0.25)
+    return float(high - low) if high is not None and low is not None else 0.0
+
+
+def _evidence(name: str, stats: pl.DataFrame) -> dict[str, object]:
+    maximum, maximum_share = _common(stats["maximum"])
+    minimum, minimum_share = _common(stats["minimum"])
+    return {
+        "column": name,
+        "firms": stats.height,
+        "commonest_maximum": maximum,
+        "share_maximum": maximum_share,
+        "commonest_minimum": minimum,
+        "share_minimum": minimum_share,
+        "median_maximum": stats["maximum"].median(),
+        "spread_of_maxima": _interquartile(stats["maximum"]),
+        "spread_in_first_half": _interquartile(stats["maximum_1"]),
+        "median_mean": stats["mean"].median(),
+        "median_deviation": stats["deviation"].median(),
+    }

@@ -1,0 +1,85 @@
+"""Label spans: no label of training or validation reaches into a later segment, and the embargo is kept.
+
+Plain arithmetic on the folds' sessions; nothing of `backtest.splits` is used.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject
+
+NAME = "label_spans"
+
+
+def check(subject: Subject) -> Result:
+    """Measure, fold by fold, how far the last label of a segment ends before the next segment starts.
+
+    A decision at t is labelled over ``(t+delay, t+delay+horizon]``, with the longest delay that is looked at;
+    ``t + delay + horizon + embargo`` has to lie before the next segment's first session.
+    """
+    label, embargo = subject.config.label, subject.config.folds.embargo
+    span = label.reach + label.horizon
+    rows: list[dict[str, object]] = []
+    problems: list[str] = []
+    for fold in subject.folds:
+        segments = {"train": fold.train, "valid": fold.valid, "test": fold.test}
+        for name, following in (("train", "valid"), ("valid", "test")):
+            last, start = int(segments[name].max()), int(segments[following].min())
+            ends = last + span
+            free = start - ends - 1
+            rows.append(
+                {
+                    "fold": fold.index,
+                    "segment": name,
+                    "last_decision": subject.day(last),
+                    "label_ends": subject.day(min(ends, subject.dataset.panel.n_sessions - 1)),
+                    "next_starts": subject.day(start),
+                    "sessions_between": free,
+                    "embargo": embargo,
+                }
+            )
+            if free < 0:
+                problems.append(
+                    f"Fold {fold.index}: the last {name} label ends on session {ends}, {-free} session(s) "
+                    "into "
+                    f"or beyond the start of {following} (session {start})."
+                )
+            elif free < embargo:
+                problems.append(
+                    f"Fold {fold.index}: {free} session(s) lie between the last {name} label and "
+                    f"{following}, "
+                    f"and the embargo is {embargo}."
+                )
+    problems += _overlaps(subject)
+    evidence = pl.DataFrame(rows)
+    if problems:
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        return Result(NAME, "fail", f"{problems[0]}{more}", evidence)
+    least = min(int(str(row["sessions_between"])) for row in rows)
+    return Result(
+        NAME,
+        "pass",
+        f"{len(subject.folds)} fold(s): every label of delay up to {label.reach} and horizon {label.horizon} "
+        f"ends before the next segment, with {least} session(s) or more between; the embargo is {embargo}.",
+        evidence,
+    )
+
+
+def _overlaps(subject: Subject) -> list[str]:
+    """Segments of a fold that share a session, and test sessions that two folds share."""
+    problems = []
+    tested: set[int] = set()
+    for fold in subject.folds:
+        for left, right in (("train", "valid"), ("train", "test"), ("valid", "test")):
+            if np.intersect1d(getattr(fold, left), getattr(fold, right)).size:
+                problems.append(f"Fold {fold.index}: {left} and {right} share sessions.")
+        again = tested & set(fold.test.tolist())
+        if again:
+            problems.append(
+                f"Fold {fold.index} tests {len(again)} session(s) that an earlier fold has tested."
+            )
+        tested |= set(fold.test.tolist())
+    return problems

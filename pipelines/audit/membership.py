@@ -1,0 +1,115 @@
+"""Membership drawn up with hindsight: today's members taken for the members of all dates.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject
+
+NAME = "membership"
+EARLY_SESSIONS: Final = 21
+"""A firm that is a member this long before its first price was admitted by somebody who knew that it would
+come."""
+EARLY_FIRMS: Final = 2
+EARLY_SHARE: Final = 0.05
+"""That many may be a gap in the prices."""
+TURNOVER: Final = 0.02
+"""Least share of members that an index exchanges in a year; broad ones exchange 3% to 10%."""
+EXPECTED: Final = 3.0
+"""Expected changes from which on none at all is no chance: exp(-3) is one in twenty."""
+LEAVERS: Final = 5
+CHANCE: Final = 0.001
+
+
+def check(subject: Subject) -> Result:
+    """Look for members from before their listing, leavers that never were in, and lists that never change."""
+    name = subject.config.universe.membership
+    if name is None:
+        return Result(NAME, "skipped", "The config uses no membership table.")
+    table = subject.tables["membership"].filter(pl.col("universe") == name)
+    facts = _facts(subject, table)
+    evidence = pl.DataFrame([facts])
+    reasons = []
+    if facts["members_before_first_price"] > max(EARLY_FIRMS, EARLY_SHARE * facts["members"]):
+        reasons.append(
+            f"{facts['members_before_first_price']} firms are members more than {EARLY_SESSIONS} sessions "
+            "before their "
+            "first price"
+        )
+    if facts["leavers"] >= LEAVERS and facts["chance_of_no_leaver"] < CHANCE:
+        reasons.append(
+            f"none of the {facts['leavers']} firms that stop trading ever was a member, and "
+            f"{facts['stayers_members']} of "
+            f"the {facts['stayers']} others were"
+        )
+    if facts["changes"] == 0 and facts["expected_changes"] >= EXPECTED:
+        reasons.append(f"{facts['members']} members never change in {facts['years']:.1f} years")
+    if reasons:
+        return Result(
+            NAME,
+            "fail",
+            f"Today's membership for all dates: in {name}, {'; '.join(reasons)}.",
+            evidence,
+        )
+    if facts["changes"] == 0 and facts["years"] >= 1.0:
+        return Result(
+            NAME,
+            "warn",
+            f"Membership of {name} never changes in {facts['years']:.1f} years: if the list was drawn up "
+            "later than its "
+            "first date, it chose with hindsight.",
+            evidence,
+        )
+    return Result(
+        NAME,
+        "pass",
+        f"{name}: {facts['changes']} changes of {facts['members']} members in {facts['years']:.1f} years, "
+        "nobody a member "
+        "long before being listed.",
+        evidence,
+    )
+
+
+def _facts(subject: Subject, table: pl.DataFrame) -> dict[str, float]:
+    panel = subject.dataset.panel
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    traded_TN = np.isfinite(panel.close_TN)
+    first_N, last_N = traded_TN.argmax(axis=0), len(dates_T) - 1 - traded_TN[::-1].argmax(axis=0)
+    place = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+    member_N = np.zeros(panel.n_firms, dtype=np.bool_)
+    early: set[str] = set()
+    changes = 0
+    for ticker, start, end in table.select("ticker", "from_date", "to_date").iter_rows():
+        since = int(np.searchsorted(dates_T, np.datetime64(start, "D")))
+        until = len(dates_T) if end is None else int(np.searchsorted(dates_T, np.datetime64(end, "D")))
+        changes += (0 < since < len(dates_T)) + (0 < until < len(dates_T))
+        if ticker not in place or since >= until:
+            continue
+        n = place[ticker]
+        member_N[n] = True
+        if first_N[n] - since > EARLY_SESSIONS:
+            early.add(ticker)
+    years = float((dates_T[-1] - dates_T[0]).astype(int)) / 365.25
+    left_N = last_N < len(dates_T) - EARLY_SESSIONS
+    stayers, leavers = int((~left_N).sum()), int(left_N.sum())
+    share = float(member_N[~left_N].mean()) if stayers else 0.0
+    none_left = bool(leavers and not member_N[left_N].any())
+    members = int(member_N.sum())
+    return {
+        "members": members,
+        "years": years,
+        "changes": changes,
+        "expected_changes": TURNOVER * members * years,
+        "members_before_first_price": len(early),
+        "leavers": leavers,
+        "stayers": stayers,
+        "stayers_members": int(member_N[~left_N].sum()),
+        "chance_of_no_leaver": float((1.0 - share) ** leavers) if none_left else 1.0,
+    }

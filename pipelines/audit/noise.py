@@ -1,0 +1,172 @@
+"""Replacing the future: everything that became known after a day becomes noise, for every firm at once.
+
+The noise satisfies the contracts of the lake's tables, and a column that a table does not have stays absent,
+so that a dataset built on it differs from the true one in nothing but what came after the day.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+Tables = Mapping[str, pl.DataFrame]
+Draw = np.random.Generator
+
+NEW_GROUP: Final = "A group of the noise"
+_BAR: Final = ("open", "high", "low", "close")
+_GROUPS: Final = ("sector", "industry")
+
+
+def newcomer(tables: Tables) -> str:
+    """Name a firm that nobody has heard of; it sorts before the others, so that every column moves."""
+    taken = set(tables["prices"]["ticker"].unique().to_list())
+    name = "0"
+    while name in taken:
+        name += "0"
+    return name
+
+
+def noise_after(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFrame]:
+    """Replace all that became known after a day, for every firm, by noise that satisfies the contracts.
+
+    Prices: other bars, volumes, splits and dividends, some sessions missing, some firms gone for good, and a
+    firm that nobody had heard of. Statements: other values, and restatements of all that had been published.
+    Listings: other groups, delistings and delisting returns. Membership: other leavers and joiners. Inputs:
+    other values, some missing.
+
+    Parameters
+    ----------
+    tables
+        Lake tables; ``prices`` must be there, tables that are not known here are left out.
+    day
+        Last day that stays as it is.
+    seed
+        Of the noise.
+    """
+    rng = np.random.default_rng(seed)
+    stranger = newcomer(tables)
+    makers: dict[str, Callable[[pl.DataFrame, dt.date, str, Draw], pl.DataFrame]] = {
+        "prices": _noisy_prices,
+        "fundamentals": _noisy_statements,
+        "securities": _noisy_securities,
+        "membership": _noisy_membership,
+        "inputs": _noisy_inputs,
+    }
+    return {name: make(tables[name], day, stranger, rng) for name, make in makers.items() if name in tables}
+
+
+def _kept(frame: pl.DataFrame, values: Mapping[str, np.ndarray]) -> dict[str, pl.Series]:
+    """Those of the drawn columns that the frame has and knows anything of."""
+    return {
+        name: pl.Series(drawn)
+        for name, drawn in values.items()
+        if name in frame.columns and frame[name].null_count() < frame.height
+    }
+
+
+def _noisy_prices(prices: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+    later = prices.filter(pl.col("date") > day).sort("date", "ticker")
+    keep = pl.Series(rng.random(later.height) < 0.9)
+    firms = later["ticker"].unique().sort()
+    silenced = firms.filter(pl.Series(rng.random(firms.len()) < 0.1))  # these never trade again
+    later = later.filter(keep & ~pl.col("ticker").is_in(silenced.implode()))
+    unheard = later.unique("date", maintain_order=True).with_columns(pl.lit(stranger).alias("ticker"))
+    later = pl.concat([later, unheard])
+    size = later.height
+    middle = np.exp(rng.normal(2.0, 2.0, size))
+    low, high = middle * rng.uniform(0.5, 1.0, size), middle * rng.uniform(1.0, 2.0, size)
+    close = rng.uniform(low, high)
+    drawn = {
+        "low": low,
+        "high": high,
+        "close": close,
+        "open": rng.uniform(low, high),
+        "volume": np.floor(np.exp(rng.normal(10.0, 3.0, size))),
+        "split_ratio": rng.choice([0.1, 0.5, 1.0, 2.0, 7.0], size),
+        "dividend": np.where(rng.random(size) < 0.2, 0.3 * close, 0.0),
+    }
+    later = later.with_columns(**_kept(prices, drawn))
+    return pl.concat([prices.filter(pl.col("date") <= day), later]).sort("date", "ticker")
+
+
+def _noisy_statements(statements: pl.DataFrame, day: dt.date, _: str, rng: Draw) -> pl.DataFrame:
+    key = ["ticker", "period_end", "known_at", "item"]
+    known, later = statements.filter(pl.col("known_at") <= day), statements.filter(pl.col("known_at") > day)
+    restated = known.with_columns(
+        pl.lit(day + dt.timedelta(days=1)).alias("known_at"), pl.lit("restated").alias("filing_id")
+    )
+    later = pl.concat([later, restated]).unique(key, keep="first", maintain_order=True)
+    values = np.exp(rng.normal(10.0, 5.0, later.height))
+    return pl.concat([known, later.with_columns(pl.Series("value", values))])
+
+
+def _noisy_securities(securities: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+    known, later = (
+        securities.filter(pl.col("valid_from") <= day),
+        securities.filter(pl.col("valid_from") > day),
+    )
+    gone = (pl.col("delisted_on") <= day).fill_null(value=False)
+    fate = pl.Series(
+        [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 200, known.height)], dtype=pl.Date
+    )
+    paid = pl.Series(rng.uniform(-1.0, 0.5, known.height))
+    until = day + dt.timedelta(days=1)
+    ended = (pl.col("valid_to") <= day).fill_null(value=False)
+    known = known.with_columns(
+        pl.when(gone).then(pl.col("delisted_on")).otherwise(fate).alias("delisted_on"),
+        pl.when(gone).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
+        pl.when(ended).then(pl.col("valid_to")).otherwise(pl.lit(until)).alias("valid_to"),
+    )
+    moved = known.filter(pl.col("valid_to") == until).with_columns(
+        pl.lit(until).alias("valid_from"), pl.lit(None, dtype=pl.Date).alias("valid_to")
+    )
+    unheard = moved.head(1).with_columns(
+        pl.lit(stranger).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
+    )
+    later = pl.concat([later, moved, unheard]).unique(
+        ["ticker", "valid_from"], keep="first", maintain_order=True
+    )
+    groups = {
+        name: rng.choice([*securities[name].drop_nulls().unique().sort(), NEW_GROUP], later.height)
+        for name in _GROUPS
+    }
+    new = pl.col("ticker") == stranger  # certain to be in the universe, so the new group is as well
+    later = later.with_columns(
+        pl.when(new).then(pl.lit(NEW_GROUP)).otherwise(pl.Series(name, drawn)).alias(name)
+        for name, drawn in _kept(securities, groups).items()
+    )
+    return pl.concat([known, later])
+
+
+def _noisy_membership(membership: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+    key = ["universe", "ticker", "from_date"]
+    known = membership.filter(pl.col("from_date") <= day)
+    fate = pl.Series(
+        [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 60, known.height)], dtype=pl.Date
+    )
+    ended = (pl.col("to_date") <= day).fill_null(value=False)
+    leaves = pl.Series(rng.random(known.height) < 0.5)
+    stays = pl.when(leaves).then(fate).otherwise(pl.lit(None, dtype=pl.Date))
+    known = known.with_columns(pl.when(ended).then(pl.col("to_date")).otherwise(stays).alias("to_date"))
+    later = membership.filter(pl.col("from_date") > day)
+    later = later.filter(pl.Series(rng.random(later.height) < 0.5, dtype=pl.Boolean))
+    joins = pl.lit(day + dt.timedelta(days=1)).alias("from_date")
+    unheard = membership.unique("universe", maintain_order=True).with_columns(
+        pl.lit(stranger).alias("ticker"), joins, pl.lit(None, dtype=pl.Date).alias("to_date")
+    )
+    return pl.concat([known, later, unheard]).unique(key, keep="first", maintain_order=True)
+
+
+def _noisy_inputs(inputs: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+    known, later = inputs.filter(pl.col("date") <= day), inputs.filter(pl.col("date") > day)
+    later = later.filter(pl.Series(rng.random(later.height) < 0.9, dtype=pl.Boolean))
+    unheard = later.unique(["name", "date"], maintain_order=True).with_columns(
+        pl.lit(stranger).alias("ticker")
+    )
+    later = pl.concat([later, unheard])
+    values = rng.normal(0.0, 1.0, later.height) * np.exp(rng.normal(0.0, 3.0, later.height))
+    return pl.concat([known, later.with_columns(pl.Series("value", values))])

@@ -1,0 +1,105 @@
+"""Fitting a config's models through the pipeline's own tasks, on a small budget.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from backtest.splits import Fold
+from models.registry import MODELS
+from pipelines import walkforward
+from pipelines.audit.compare import Difference, difference
+from pipelines.audit.subject import Subject, scratch_run, small_config
+from pipelines.config import Config
+from pipelines.dataset import Dataset, FoldInputs
+from pipelines.walkforward import Arrays, Outcome, Task
+
+IntArray = npt.NDArray[np.int64]
+
+
+def models_to_fit(subject: Subject) -> tuple[str, ...]:
+    """The config's models within the budget: the last neural one and the fitted baselines come first."""
+    fitted = [name for name in subject.config.models if name not in ("zero", "reversal")]
+    neural = [name for name in reversed(fitted) if MODELS[name].kind == "neural"]
+    others = [name for name in fitted if name not in neural]
+    ranked = [*neural[:1], *others, *neural[1:]]
+    return tuple(ranked[: subject.budget.models])
+
+
+def fits(
+    config: Config, models: tuple[str, ...], dataset: Dataset, fold: Fold, columns_N: IntArray | None = None
+) -> list[tuple[Task, Outcome]]:
+    """Fit models on one fold as ``peerglass train`` does, with less of everything.
+
+    Parameters
+    ----------
+    config
+        Gives the models' settings.
+    models
+        Which of them.
+    dataset, fold
+        What they are fitted on.
+    columns_N
+        Firms to fit on; None for all.
+    """
+    arrays = walkforward.gather(dataset, config.features.window)
+    if columns_N is not None:
+        arrays = of_firms(arrays, columns_N)
+    with scratch_run(small_config(config, models)) as run:
+        tasks = walkforward.plan_tasks(run, dataset, [fold])
+        return [(task, walkforward.run_task(task, arrays)) for task in tasks]
+
+
+def of_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
+    """Keep some firms of the arrays that a task reads."""
+    return replace(
+        arrays,
+        channels_TNC=np.ascontiguousarray(arrays.channels_TNC[:, columns_N]),
+        characteristics_TNF=np.ascontiguousarray(arrays.characteristics_TNF[:, columns_N]),
+        universe_TN=np.ascontiguousarray(arrays.universe_TN[:, columns_N]),
+        group_TN=np.ascontiguousarray(arrays.group_TN[:, columns_N]),
+        target_TN=np.ascontiguousarray(arrays.target_TN[:, columns_N]),
+        label_TN=np.ascontiguousarray(arrays.label_TN[:, columns_N]),
+        tickers=tuple(arrays.tickers[n] for n in columns_N),
+    )
+
+
+def inputs_of(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
+    """What the pipeline fits for a fold's inputs, asked of the pipeline itself."""
+    with scratch_run(small_config(config, tuple(config.models)[:1])) as run:
+        return next(iter(walkforward.plan_tasks(run, dataset, [fold]))).inputs
+
+
+def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:
+    """Compare two folds' inputs to the bit."""
+    pairs = (
+        (left.scaler.mean_C, right.scaler.mean_C, "the channel scaler's means"),
+        (left.scaler.std_C, right.scaler.std_C, "the channel scaler's deviations"),
+        (left.groups_G, right.groups_G, "the group codes"),
+    )
+    return [found for one in pairs if (found := difference(*one)) is not None]
+
+
+def weights_differ(left: Outcome, right: Outcome, model: str) -> list[Difference]:
+    """Compare two fits' tensors, and what early stopping saw, to the bit."""
+    found = [Difference(f"{model}'s tensors")] if set(left.state.tensors) != set(right.state.tensors) else []
+    for name in sorted(set(left.state.tensors) & set(right.state.tensors)):
+        one = difference(left.state.tensors[name], right.state.tensors[name], f"{model}'s {name}")
+        found += [one] if one is not None else []
+    scores = [np.array([record.valid_rank_ic for record in fit.history]) for fit in (left, right)]
+    choice = difference(scores[0], scores[1], f"{model}'s validation scores")
+    return [*found, *([choice] if choice is not None else [])]
+
+
+def some_columns(dataset: Dataset, sessions: npt.NDArray[np.integer], count: int, seed: int) -> IntArray:
+    """Draw firms that are in the universe on some of the sessions."""
+    present = np.flatnonzero(dataset.universe_TN[sessions].any(axis=0))
+    if len(present) <= count:
+        return present.astype(np.int64)
+    drawn = np.random.default_rng(seed).choice(present, count, replace=False)
+    return np.sort(drawn).astype(np.int64)

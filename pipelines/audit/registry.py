@@ -1,0 +1,47 @@
+"""The checks by name. To add one: write its file, then add it to ``MODULES``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from pipelines.audit import (
+    backfill,
+    fingerprints,
+    fit_scope,
+    forecasts,
+    future,
+    label_spans,
+    membership,
+    shuffled,
+    splits,
+    statements,
+    survivorship,
+    timing,
+    too_good,
+    warm_up,
+)
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject
+
+Check = Callable[[Subject], Result]
+
+MODULES: Final = (
+    fingerprints,
+    statements,
+    membership,
+    survivorship,
+    splits,
+    backfill,
+    timing,
+    future,
+    warm_up,
+    label_spans,
+    fit_scope,
+    forecasts,
+    shuffled,
+    too_good,
+)
+"""In the order in which they are made: what the data say of themselves, features, folds, models."""
+
+CHECKS: Final[dict[str, Check]] = {module.NAME: module.check for module in MODULES}

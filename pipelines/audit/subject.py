@@ -1,0 +1,242 @@
+"""What is audited: a config on its lake's data, or a run with its checkpoints and stored forecasts.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import numpy as np
+import polars as pl
+
+from backtest.splits import Fold
+from features.channels import CHANNELS
+from features.characteristics import CHARACTERISTICS
+from pipelines import dataset as datasets
+from pipelines.config import Config
+from pipelines.dataset import INPUT_PREFIX, Dataset
+from pipelines.runs import Run
+
+AFTER = 40
+"""Sessions of noise after t: enough for a firm to be taken as delisted, or for a label to go wrong."""
+EARLY = 20
+"""Decisions from the first one on that count as early."""
+_SMALL = 300_000
+"""Cells (sessions times firms) below which a panel is not worth cutting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much an audit may spend.
+
+    Attributes
+    ----------
+    quick
+        Within ``peerglass run``.
+    times
+        Sessions after which the future is replaced, for features and universe.
+    refits
+        Sessions at which models are fitted anew on a replaced future (or asked again, for a run).
+    models
+        Most models that are fitted anew; the config's last ones, which are its richest, go first.
+    firms
+        Firms drawn for what fits models.
+    train, valid
+        Decision dates of such a fit.
+    folds
+        Most folds whose fit is checked.
+    permutations
+        Permutations of the labels.
+    permuted_train
+        Most training dates of a fit on permuted labels.
+    """
+
+    quick: bool
+    times: int
+    refits: int
+    models: int
+    firms: int
+    train: int
+    valid: int
+    folds: int
+    permutations: int
+    permuted_train: int
+
+
+def budget(config: Config, *, quick: bool) -> Budget:
+    """Say what a config allows: ``peerglass audit`` takes the whole of it, ``peerglass run`` a part."""
+    times = config.audit.times
+    if quick:
+        return Budget(True, max(times // 2, 1), 1, 2, 60, 30, 8, 1, 1, 300)
+    return Budget(False, times, max(times // 3, 1), 64, 120, 60, 12, 4, 2, 600)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the checks read. Arrays and tables are not to be changed.
+
+    Attributes
+    ----------
+    config
+        The configuration.
+    tables
+        Lake tables that the config reads, at the versions in question.
+    dataset
+        The arrays built from them.
+    budget
+        How much may be spent.
+    quarantine
+        Rejected rows of the lake; None where there is no such table.
+    run
+        A run whose checkpoints are to be audited; None for a config.
+    forecasts
+        Its stored forecasts.
+    """
+
+    config: Config
+    tables: Mapping[str, pl.DataFrame]
+    dataset: Dataset
+    budget: Budget
+    quarantine: pl.DataFrame | None = None
+    run: Run | None = None
+    forecasts: pl.DataFrame | None = None
+    seed: int = field(default=0)
+
+    @cached_property
+    def folds(self) -> list[Fold]:
+        """The folds as they are planned."""
+        return datasets.plan_folds(self.dataset, self.config)
+
+    @cached_property
+    def decisions(self) -> np.ndarray:
+        """Sessions with a universe."""
+        return np.flatnonzero(self.dataset.universe_TN.any(axis=1))
+
+    @property
+    def spacing(self) -> int:
+        """Sessions between two decisions."""
+        return int(np.median(np.diff(self.decisions))) if len(self.decisions) > 1 else 1
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the user's own numbers that the dataset has."""
+        names = self.dataset.characteristic_names
+        return tuple(name.removeprefix(INPUT_PREFIX) for name in names if name.startswith(INPUT_PREFIX))
+
+    @cached_property
+    def reach_back(self) -> int:
+        """Sessions before t that a dataset must have to be complete at t."""
+        data = self.dataset
+        windows = [CHANNELS[name].window for name in data.channel_names]
+        windows += [CHARACTERISTICS[n].window for n in data.characteristic_names if n in CHARACTERISTICS]
+        rule = self.config.universe
+        return max(*windows, rule.min_history, rule.dollar_volume_window) + self.config.features.window + 5
+
+    def day(self, t: int) -> dt.date:
+        """Date of a session."""
+        return cast("dt.date", self.dataset.panel.dates_T[t].astype("datetime64[D]").item())
+
+    def window(self, first: int, last: int) -> dict[str, pl.DataFrame]:
+        """Cut the tables to the sessions from ``first`` to ``last``, where that saves work.
+
+        Look-ahead inside the window shows there as it does in the whole: both the true and the replaced
+        dataset are built on the cut. Statements that were known before stay, since they are carried on.
+        """
+        T, N = self.dataset.panel.n_sessions, self.dataset.panel.n_firms
+        first, last = max(first, 0), min(last, T - 1)
+        if T * N <= _SMALL or (first == 0 and last == T - 1):
+            return dict(self.tables)
+        start, end = self.day(first), self.day(last)
+        within = pl.col("date").is_between(start, end)
+        cut = {
+            name: frame.filter(within) if name in ("prices", "inputs") else frame
+            for name, frame in self.tables.items()
+            if not name.startswith("truth_")
+        }
+        if "fundamentals" in cut:
+            known = pl.col("known_at") <= end
+            carried = pl.col("period_end") >= start - dt.timedelta(days=1100)
+            cut["fundamentals"] = cut["fundamentals"].filter(known & carried)
+        return cut
+
+    def some_firms(self, tables: Mapping[str, pl.DataFrame], count: int) -> dict[str, pl.DataFrame]:
+        """Draw firms from the tables, for what would take too long on all of them."""
+        firms = tables["prices"]["ticker"].unique().sort()
+        if len(firms) <= count:
+            return dict(tables)
+        counted = tables["prices"].group_by("ticker").len().sort("len", "ticker", descending=[True, False])
+        often = counted.head(3 * count)["ticker"].sort()
+        drawn = np.random.default_rng(self.seed).choice(len(often), min(count, len(often)), replace=False)
+        kept = often.gather(np.sort(drawn))
+        return {name: frame.filter(pl.col("ticker").is_in(kept.implode())) for name, frame in tables.items()}
+
+    def times(self, count: int) -> list[int]:
+        """Draw sessions t with a universe: an early one, eves of events that must not show, and any.
+
+        Soon after the start most features are not known yet, so one that is filled in from later shows.
+        Events are first and last prices, halts, splits, statements and changes of membership.
+        """
+        rng = np.random.default_rng((self.seed, 1))
+        usable = self.decisions[self.decisions < self.dataset.panel.n_sessions - 3]
+        eves = np.intersect1d(usable, self._eves())
+        chosen: list[int] = []
+        for pool, wanted in ((usable[:EARLY], 1), (eves, (count + 2) // 2), (usable, count)):
+            left = np.setdiff1d(pool, chosen)
+            chosen += rng.choice(left, min(max(wanted - len(chosen), 0), len(left)), replace=False).tolist()
+        return sorted(chosen)
+
+    def _eves(self) -> np.ndarray:
+        """Sessions before one on which something is listed, halted, ended, split, published or admitted."""
+        known_TN = np.isfinite(self.dataset.panel.close_TN)
+        changes_T = (known_TN[1:] != known_TN[:-1]).any(axis=1)
+        dates_T = self.dataset.panel.dates_T.astype("datetime64[D]")
+        days = [self.tables["prices"].filter(pl.col("split_ratio") != 1.0)["date"]]
+        if "fundamentals" in self.tables:
+            days.append(self.tables["fundamentals"]["known_at"])
+        if "membership" in self.tables:
+            days += [
+                self.tables["membership"]["from_date"],
+                self.tables["membership"]["to_date"].drop_nulls(),
+            ]
+        dated = np.unique(
+            pl.concat(series.rename("day") for series in days).to_numpy().astype("datetime64[D]")
+        )
+        at = np.searchsorted(dates_T, dated)
+        return np.union1d(np.flatnonzero(changes_T), at[(at > 0) & (at < len(dates_T))] - 1)
+
+    def name_of(self, column: int) -> str:
+        """Ticker of a column."""
+        return self.dataset.panel.tickers_N[column] if column >= 0 else "-"
+
+
+@contextmanager
+def scratch_run(config: Config) -> Iterator[Run]:
+    """A run whose folder is gone afterwards, for fitting through the pipeline's own tasks."""
+    with TemporaryDirectory(prefix="peerglass-audit-") as folder:
+        yield Run("audit", config, {}, Path(folder))
+
+
+def small_config(config: Config, models: tuple[str, ...]) -> Config:
+    """Make the config of a fit that takes little: few epochs of few dates, few trees."""
+    settings = {}
+    for name in models:
+        own = dict(config.models[name])
+        if name == "lightgbm":
+            own |= {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
+        fit = {**config.fit, **own.get("fit", {})}
+        own["fit"] = {**fit, "epochs": 2, "dates_per_epoch": 16, "batch_dates": 8, "valid_dates": 4}
+        settings[name] = own
+    return config.model_copy(update={"models": settings, "seeds": config.seeds[:1], "device": "cpu"})
+
+
+def shorter(fold: Fold, train: int, valid: int, test: int) -> Fold:
+    """Keep the last training dates of a fold, its last validation dates and its first test dates."""
+    return replace(fold, train=fold.train[-train:], valid=fold.valid[-valid:], test=fold.test[:test])

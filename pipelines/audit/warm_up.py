@@ -1,0 +1,160 @@
+"""Warm-up: a feature that declares a window may not change when history starts before it.
+
+Shape suffixes: T sessions, N firms, K features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from features.channels import CHANNELS, compute_channels
+from features.characteristics import CHARACTERISTICS, compute_characteristics
+from features.panel import Panel, build_panel
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject
+
+NAME = "warm_up"
+TOLERANCE: Final = 1e-6
+"""Relative, or of the cross-section's median size: forward adjustment factors start at another session and
+round differently; features themselves are kept in float32."""
+EARLIER: Final = 120
+"""Sessions that history starts earlier by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    word: str
+    registry: Mapping[str, Any]
+    compute: Any
+    names: tuple[str, ...]
+
+
+def check(subject: Subject) -> Result:
+    """Compute every feature at t from its declared window alone, and from a history that starts earlier.
+
+    Firms that had a split before the window are left out: a share count is brought to t by the splits since
+    its date, which the shorter history does not hold.
+    """
+    kinds = (
+        _Kind("channel", CHANNELS, compute_channels, subject.dataset.channel_names),
+        _Kind(
+            "characteristic",
+            CHARACTERISTICS,
+            compute_characteristics,
+            tuple(name for name in subject.dataset.characteristic_names if name in CHARACTERISTICS),
+        ),
+    )
+    rows: list[dict[str, Any]] = []
+    compared: set[str] = set()
+    for t in subject.times(max(subject.budget.times // 2, 1)):
+        for kind in kinds:
+            for window, names in _by_window(kind).items():
+                if t - window - 1 <= 0:
+                    continue
+                found, seen = _moved(subject, kind, t, window, names)
+                rows += found
+                compared |= seen
+    if not compared:
+        return Result(NAME, "skipped", "No feature's window fits before a session of the universe.")
+    if not rows:
+        return Result(
+            NAME,
+            "pass",
+            f"{len(compared)} features have the same values from their declared windows alone as from "
+            "earlier on "
+            f"(to {TOLERANCE:g}).",
+        )
+    named = list(dict.fromkeys(row["feature"] for row in rows))
+    first = rows[0]
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    return Result(
+        NAME,
+        "fail",
+        f"{named[0][0].upper()}{named[0][1:]}{more} reaches back beyond its declared window of "
+        f"{first['window']} sessions: "
+        f"on {first['date']} {first['ticker']} is {first['short']:.6g} from the window and "
+        f"{first['long']:.6g} from an "
+        "earlier start.",
+        pl.DataFrame(rows, infer_schema_length=None),
+    )
+
+
+def _by_window(kind: _Kind) -> dict[int, list[str]]:
+    """Group features by the sessions that they declare to read, t included."""
+    groups: dict[int, list[str]] = {}
+    for name in kind.names:
+        groups.setdefault(kind.registry[name].window, []).append(name)
+    return groups
+
+
+def _moved(
+    subject: Subject, kind: _Kind, t: int, window: int, names: list[str]
+) -> tuple[list[dict[str, Any]], set[str]]:
+    start = t - window + 1
+    long, short = _panel(subject, start - EARLIER, t), _panel(subject, start, t)
+    place = {ticker: n for n, ticker in enumerate(long.tickers_N)}
+    own = np.array([place[ticker] for ticker in short.tickers_N])
+    firms = np.isfinite(short.close_TN[-1]) & ~_split_before(subject, short, start)
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for name in names:
+        if not kind.registry[name].needs <= (short.fields & long.fields):
+            continue
+        left_N = kind.compute(short, [name])[-1, :, 0].astype(np.float64)
+        right_N = kind.compute(long, [name])[-1, own, 0].astype(np.float64)
+        comparable_N = firms & (np.isfinite(left_N) | np.isfinite(right_N))
+        if not comparable_N.any():
+            continue
+        seen.add(name)
+        for n in np.flatnonzero(comparable_N & ~_alike(left_N, right_N, comparable_N))[:5]:
+            rows.append(
+                {
+                    "feature": f"{kind.word} {name}",
+                    "window": window,
+                    "date": subject.day(t),
+                    "ticker": short.tickers_N[n],
+                    "short": float(left_N[n]),
+                    "long": float(right_N[n]),
+                }
+            )
+    return rows, seen
+
+
+def _panel(subject: Subject, first: int, last: int) -> Panel:
+    start, end = subject.day(max(first, 0)), subject.day(last)
+    tables = subject.tables
+    fundamentals = tables.get("fundamentals")
+    return build_panel(
+        tables["prices"].filter(pl.col("date").is_between(start, end)),
+        tables.get("securities"),
+        None if fundamentals is None else fundamentals.filter(pl.col("known_at") <= end),
+        group_by=subject.config.features.group_by,
+    )
+
+
+def _split_before(subject: Subject, panel: Panel, start: int) -> npt.NDArray[np.bool_]:
+    prices = subject.tables["prices"].filter(
+        (pl.col("date") < subject.day(start)) & (pl.col("split_ratio") != 1.0)
+    )
+    split = set(prices["ticker"].unique().to_list())
+    return np.array([ticker in split for ticker in panel.tickers_N])
+
+
+def _alike(
+    left_N: npt.NDArray[np.float64], right_N: npt.NDArray[np.float64], among_N: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Whether two values are the same up to rounding; an unknown one is not."""
+    size = float(
+        np.nanmedian(np.abs(np.where(among_N, np.where(np.isfinite(right_N), right_N, left_N), np.nan)))
+    )
+    near_N = np.abs(left_N - right_N) <= TOLERANCE * np.maximum(
+        np.maximum(np.abs(left_N), np.abs(right_N)), size
+    )
+    alike: npt.NDArray[np.bool_] = near_N
+    return alike

@@ -1,0 +1,393 @@
+"""Markets for the tests of the audit: clean ones, and twelve leaks to plant, each a small mutation."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from backtest.splits import make_folds
+from features import panel as panels
+from features.adjustment import forward_factor
+from features.asof import statements_as_of
+from features.channels import CHANNELS
+from features.characteristics import CHARACTERISTICS
+from features.derived import daily_return
+from features.panel import Panel
+from features.rolling import rolling_mean
+from pipelines import dataset as datasets
+from pipelines import walkforward
+from pipelines.audit.subject import Subject, budget
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.contracts import check
+from pipelines.dataset import build_dataset
+from pipelines.run import make_source
+
+Tables = dict[str, pl.DataFrame]
+Array = npt.NDArray[Any]
+Patch = pytest.MonkeyPatch
+INDEX = "index"
+
+
+def market(
+    base: Mapping[str, Any], seed: int = 3, changes: Mapping[str, Any] | None = None, **settings: object
+) -> tuple[Config, Tables]:
+    """A simulated market as the lake would give it, with clean inputs and a clean membership on top."""
+    source = {**base["source"], "seed": seed, "market": {**base["source"]["market"], **(changes or {})}}
+    config = check_config({**base, "source": source, **settings}, origin="tiny")
+    now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    tables = dict(make_source(config).fetch().tables)
+    tables["prices"] = tables["prices"].with_columns(
+        pl.lit("simulated").alias("source"), pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
+    )
+    tables = {name: check(name, frame).valid for name, frame in tables.items() if "truth" not in name}
+    panel = panels.build_panel(tables["prices"])
+    tables["inputs"] = pl.concat(clean_inputs(panel, seed))
+    tables["membership"] = reviewed_membership(panel)
+    universe = {**base["universe"], "membership": INDEX}
+    return config.model_copy(update={"universe": config.universe.model_copy(update=universe)}), tables
+
+
+def subject_of(config: Config, tables: Tables, *, quick: bool = True) -> Subject:
+    return Subject(
+        config=config,
+        tables=tables,
+        dataset=build_dataset(tables, config),
+        budget=budget(config, quick=quick),
+    )
+
+
+def as_input(name: str, value_TN: Array, panel: Panel) -> pl.DataFrame:
+    """Rows of the inputs table where a value is known and the firm trades."""
+    rows, columns = np.nonzero(np.isfinite(value_TN) & np.isfinite(panel.close_TN))
+    frame = pl.DataFrame(
+        {
+            "date": panel.dates_T.astype("datetime64[D]")[rows],
+            "ticker": np.asarray(panel.tickers_N)[columns],
+            "value": value_TN[rows, columns],
+        }
+    )
+    return frame.select(pl.lit(name).alias("name"), pl.col("date").cast(pl.Date), "ticker", "value")
+
+
+def clean_inputs(panel: Panel, seed: int) -> list[pl.DataFrame]:
+    """Numbers as an honest user has them: causal relatives of what the leaks plant."""
+    close_TN = np.where(np.isnan(panel.close_TN), 0.0, panel.close_TN)
+    running_TN = np.maximum.accumulate(close_TN, axis=0)
+    mean_TN = rolling_mean(panel.close_TN, 20, 20)
+    spread_TN = np.sqrt(rolling_mean((panel.close_TN - mean_TN) ** 2, 20, 10))
+    rng = np.random.default_rng(seed)
+    counts_TN = rng.poisson(0.7, close_TN.shape).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return [
+            as_input("below_high", close_TN / running_TN, panel),
+            as_input("standing", (panel.close_TN - mean_TN) / spread_TN, panel),
+            as_input("average", rolling_mean(panel.close_TN, 5, 5), panel),
+            as_input("last_return", daily_return(panel), panel),
+            as_input("news", counts_TN, panel),
+        ]
+
+
+def reviewed_membership(panel: Panel, every: int = 40, count: int = 12) -> pl.DataFrame:
+    """An index that takes the firms with the longest record every 40 sessions, as it stands then."""
+    traded_TN = np.isfinite(panel.close_TN)
+    dates = panel.dates_T.astype("datetime64[D]")
+    rows = []
+    for start in range(0, len(dates), every):
+        stop = min(start + every, len(dates))
+        listed_N = np.flatnonzero(traded_TN[start])
+        longest = listed_N[np.argsort(-traded_TN[: start + 1, listed_N].sum(axis=0), kind="stable")][:count]
+        for n in longest:
+            end = dates[stop].item() if stop < len(dates) else None
+            rows.append((INDEX, panel.tickers_N[n], dates[start].item(), end))
+    schema = {"universe": pl.String, "ticker": pl.String, "from_date": pl.Date, "to_date": pl.Date}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+@dataclass(frozen=True)
+class Leak:
+    """One way to look ahead.
+
+    Attributes
+    ----------
+    plant
+        (monkeypatch, config, tables) -> (config, tables).
+    caught_by
+        The check that must fail.
+    names
+        What its sentence must name.
+    market
+        Settings of the simulated market that the leak needs.
+    """
+
+    plant: Callable[[Patch, Config, Tables], tuple[Config, Tables]]
+    caught_by: str
+    names: str
+    market: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def in_channel(compute: Callable[[Panel], Array], name: str = "return") -> Callable[..., Any]:
+    """Plant a computation in the registry of channels."""
+
+    def plant(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+        patch.setitem(CHANNELS, name, dataclasses.replace(CHANNELS[name], compute=compute))
+        return config, tables
+
+    return plant
+
+
+def in_characteristic(compute: Callable[[Panel], Array], name: str = "momentum_63") -> Callable[..., Any]:
+    """Plant a computation in the registry of characteristics."""
+
+    def plant(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+        patch.setitem(CHARACTERISTICS, name, dataclasses.replace(CHARACTERISTICS[name], compute=compute))
+        return config, tables
+
+    return plant
+
+
+def in_input(compute: Callable[[Panel], Array], name: str = "signal") -> Callable[..., Any]:
+    """Plant a computation in what a user delivers: no code of ours ever sees it looking ahead."""
+
+    def plant(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+        panel = panels.build_panel(tables["prices"], tables["securities"])
+        added = as_input(name, compute(panel), panel)
+        return config, {**tables, "inputs": pl.concat([tables["inputs"], added])}
+
+    return plant
+
+
+def ahead(x_TN: Array, k: int = 1) -> Array:
+    out_TN = np.full_like(x_TN, np.nan)
+    out_TN[:-k] = x_TN[k:]
+    return out_TN
+
+
+def centred_mean(panel: Panel) -> Array:
+    close_TN = panel.close_TN
+    return (ahead(close_TN) + close_TN + np.roll(close_TN, 1, axis=0)) / 3.0
+
+
+def full_sample_zscore(panel: Panel) -> Array:
+    return (panel.close_TN - np.nanmean(panel.close_TN, axis=0)) / np.nanstd(panel.close_TN, axis=0)
+
+
+def full_sample_maximum(panel: Panel) -> Array:
+    return panel.close_TN / np.nanmax(panel.close_TN, axis=0)
+
+
+def smoothed_maximum(panel: Panel) -> Array:
+    return rolling_mean(full_sample_maximum(panel), 5, 5)
+
+
+def sector_mean_of_the_target(panel: Panel) -> Array:
+    """Each firm is shown what its industry will earn tomorrow."""
+    target_TN, out_TN = ahead(daily_return(panel)), np.full(panel.close_TN.shape, np.nan)
+    for code in np.unique(panel.group_TN[panel.group_TN >= 0]):
+        inside_TN = panel.group_TN == code
+        known_TN = inside_TN & np.isfinite(target_TN)
+        count_T1 = known_TN.sum(axis=1, keepdims=True)
+        total_T1 = np.where(known_TN, target_TN, 0.0).sum(axis=1, keepdims=True)
+        mean_T1 = np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
+        out_TN = np.where(inside_TN, mean_T1, out_TN)
+    return out_TN
+
+
+def backfilled(panel: Panel) -> Array:
+    """A mean over 60 sessions whose first 59 values are filled with the sixtieth."""
+    value_TN = rolling_mean(panel.close_TN, 60, 60) / np.nanmean(panel.close_TN[:1])
+    for column in value_TN.T:
+        known = np.flatnonzero(np.isfinite(column))
+        if len(known):
+            column[: known[0]] = column[known[0]]
+    return value_TN
+
+
+def off_by_one(panel: Panel) -> Array:
+    assert panel.high_TN is not None
+    assert panel.low_TN is not None
+    return ahead(np.log(panel.high_TN / panel.low_TN))
+
+
+def scaler_on_everything(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    honest = walkforward.fit_inputs
+
+    def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
+        everything = np.arange(dataset.panel.n_sessions)
+        return dataclasses.replace(
+            honest(dataset, fold), scaler=honest(dataset, dataclasses.replace(fold, train=everything)).scaler
+        )
+
+    patch.setattr(walkforward, "fit_inputs", fitted)
+    return config, tables
+
+
+def groups_of_everything(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    honest = walkforward.fit_inputs
+
+    def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
+        every = np.unique(dataset.panel.group_TN)
+        return dataclasses.replace(honest(dataset, fold), groups_G=every[every >= 0].astype(np.int64))
+
+    patch.setattr(walkforward, "fit_inputs", fitted)
+    return config, tables
+
+
+def restated_at_the_original_date(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """A vendor's table: the latest value stands under every date of its item."""
+    latest = tables["fundamentals"].sort("known_at").group_by("ticker", "period_end", "item")
+    values = latest.agg(pl.col("value").last())
+    rows = tables["fundamentals"].drop("value").join(values, on=["ticker", "period_end", "item"])
+    return config, {**tables, "fundamentals": rows.select(tables["fundamentals"].columns)}
+
+
+def versions_of_later(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """The same in our code: the newest version is taken from its first date on."""
+    patch_target = panels
+
+    def early(fundamentals: pl.DataFrame, *rest: Any) -> Mapping[str, Array]:  # noqa: ANN401 (passed on)
+        key = ["ticker", "period_end", "item"]
+        ordered = fundamentals.sort("known_at").with_columns(
+            pl.col("value").last().over(key), pl.col("known_at").first().over(key)
+        )
+        return statements_as_of(ordered.unique(key, keep="last", maintain_order=True), *rest)
+
+    _.setattr(patch_target, "statements_as_of", early)
+    return config, tables
+
+
+def todays_members(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """Who is a member now has always been one."""
+    now = tables["membership"].filter(pl.col("to_date").is_null())
+    since = tables["prices"]["date"].min()
+    return config, {**tables, "membership": now.with_columns(pl.lit(since).alias("from_date"))}
+
+
+def universe_of_tomorrow(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    honest = datasets.universe
+
+    def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
+        kept: Array = honest(panel, *rest) & np.isfinite(ahead(panel.close_TN))
+        return kept
+
+    patch.setattr(datasets, "universe", survivors)
+    return config, tables
+
+
+def overlapping_labels(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    def unpurged(n_sessions: int, plan: Any, **_: int) -> Any:  # noqa: ANN401 (passed on)
+        folds = make_folds(n_sessions, plan, delay=0, horizon=1)
+        gap = 1 + plan.embargo
+        return [
+            dataclasses.replace(fold, train=np.arange(fold.train[0], fold.train[-1] + gap + 1))
+            for fold in folds
+        ]
+
+    patch.setattr(datasets, "make_folds", unpurged)
+    return config, tables
+
+
+def _split_of_some(tables: Tables, recorded_early: int) -> Tables:
+    """Give every fourth firm a split of 2 for 1 on one session, recorded on it or some sessions before."""
+    prices = tables["prices"]
+    days = prices["date"].unique().sort()
+    ex_date, recorded = days[150], days[150 - recorded_early]
+    firms = prices.filter(pl.col("date").is_between(recorded, ex_date)).group_by("ticker").len()
+    chosen = firms.filter(pl.col("len") == recorded_early + 1)["ticker"].sort().gather_every(4)
+    split = pl.col("ticker").is_in(chosen.implode())
+    half = [
+        pl.when(split & (pl.col("date") >= ex_date))
+        .then(pl.col(name) / 2)
+        .otherwise(pl.col(name))
+        .alias(name)
+        for name in ("open", "high", "low", "close")
+    ]
+    ratio = pl.when(split & (pl.col("date") == recorded)).then(2.0).otherwise(pl.col("split_ratio"))
+    return {**tables, "prices": prices.with_columns(*half, ratio.alias("split_ratio"))}
+
+
+def splits_recorded_early(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    return config, _split_of_some(tables, recorded_early=1)
+
+
+def splits_on_their_day(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    return config, _split_of_some(tables, recorded_early=0)
+
+
+def splits_applied_early(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    def early(close_TN: Array, split_TN: Array, dividend_TN: Array) -> Array:
+        return forward_factor(close_TN, np.roll(split_TN, -1, axis=0), dividend_TN)
+
+    patch.setattr(panels, "forward_factor", early)
+    return config, tables
+
+
+def prices_over_their_maximum(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    columns = ["open", "high", "low", "close"]
+    scaled = tables["prices"].with_columns(pl.col(columns) / pl.col("close").max().over("ticker"))
+    universe = config.universe.model_copy(update={"min_price": None})
+    return config.model_copy(update={"universe": universe}), {**tables, "prices": scaled}
+
+
+def prices_before_listing(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """Every firm has a price on every session: gaps are closed with the next close."""
+    prices = tables["prices"]
+    grid = prices.select("date").unique().join(prices.select("ticker").unique(), how="cross")
+    ends = prices.group_by("ticker").agg(pl.col("date").max().alias("last"))
+    whole = grid.join(ends, on="ticker").filter(pl.col("date") <= pl.col("last")).drop("last")
+    whole = whole.join(prices, on=["date", "ticker"], how="left").sort("ticker", "date")
+    filled = whole.with_columns(
+        pl.col("open", "high", "low", "close", "source", "ingested_at").backward_fill().over("ticker"),
+        pl.col("split_ratio").fill_null(1.0),
+        pl.col("dividend", "volume").fill_null(0.0),
+    )
+    return config, {**tables, "prices": filled.select(prices.columns).sort("date", "ticker")}
+
+
+LEAVERS = {"delistings_per_year": 0.8}
+
+LEAKS: dict[str, Leak] = {
+    "centred window": Leak(in_channel(centred_mean), "future", "Channel return"),
+    "centred window, delivered": Leak(in_input(centred_mean), "too_good", "input_signal"),
+    "full-sample z-score": Leak(in_characteristic(full_sample_zscore), "future", "momentum_63"),
+    "full-sample z-score, delivered": Leak(in_input(full_sample_zscore), "fingerprints", "input signal"),
+    "scaler fitted on test": Leak(scaler_on_everything, "fit_scope", "channel scaler"),
+    "groups fitted on test": Leak(groups_of_everything, "fit_scope", "group codes"),
+    "restated value at original date": Leak(restated_at_the_original_date, "statements", "original date"),
+    "restated value at original date, in code": Leak(versions_of_later, "future", "Statement"),
+    "today's membership for all dates": Leak(todays_members, "membership", "Today's membership", LEAVERS),
+    "universe that needs t+1": Leak(universe_of_tomorrow, "future", "The universe"),
+    "label overlap": Leak(overlapping_labels, "label_spans", "train label"),
+    "split applied before its ex-date": Leak(splits_recorded_early, "splits", "before its ex-date"),
+    "split applied before its ex-date, in code": Leak(splits_applied_early, "future", "The panel's close"),
+    "target leaked through a sector mean": Leak(
+        in_characteristic(sector_mean_of_the_target), "future", "momentum_63"
+    ),
+    "target leaked through a sector mean, delivered": Leak(
+        in_input(sector_mean_of_the_target), "too_good", "input_signal"
+    ),
+    "backfilled NaN": Leak(in_characteristic(backfilled), "future", "momentum_63"),
+    "backfilled NaN, delivered": Leak(in_input(backfilled), "backfill", "input signal"),
+    "backfilled NaN in prices": Leak(prices_before_listing, "backfill", "price close", LEAVERS),
+    "off-by-one channel": Leak(in_channel(off_by_one, "intraday_range"), "future", "intraday_range"),
+    "off-by-one channel, delivered": Leak(in_input(off_by_one), "timing", "channel intraday_range of t+1"),
+    "full-sample maximum normalisation": Leak(in_channel(full_sample_maximum), "future", "Channel return"),
+    "full-sample maximum normalisation, delivered": Leak(
+        in_input(full_sample_maximum), "fingerprints", "Full-sample maximum: input signal"
+    ),
+    "full-sample maximum normalisation of prices": Leak(
+        prices_over_their_maximum, "fingerprints", "Full-sample maximum: price close"
+    ),
+    "full-sample maximum normalisation, smoothed": Leak(
+        in_input(smoothed_maximum), "fingerprints", "input signal", {"sessions": 900}
+    ),
+}
+"""The twelve leaks, most of them in more than one form: in our code, and in what is delivered."""
