@@ -126,6 +126,16 @@ class UniverseConfig(Section):
     min_history: int = Field(default=60, ge=1)
 
 
+class TransformConfig(Section):
+    """What is done to characteristics within each date (`features.standardise.TransformRule`)."""
+
+    winsorise: float | None = Field(default=None, ge=0, lt=0.5)
+    neutralise: Literal["none", "group"] = "none"
+    kind: Literal["rank_normal", "zscore"] = "rank_normal"
+    missing: Literal["zero", "median", "group_median"] = "zero"
+    indicator: bool = False
+
+
 class FeaturesConfig(Section):
     """Window length, channels and characteristics; null means every one that the data allow."""
 
@@ -134,6 +144,7 @@ class FeaturesConfig(Section):
     characteristics: tuple[str, ...] | None = None
     inputs: tuple[str, ...] | None = None  # a user's own numbers in the lake's table of that name
     group_by: Literal["sector", "industry"] = "industry"
+    transform: TransformConfig = TransformConfig()
 
 
 class LabelConfig(Section):
@@ -231,7 +242,7 @@ class BacktestConfig(Section):
 
 
 class ExplainConfig(Section):
-    """How many test forecasts are attributed, and for which models (null: every attention model).
+    """How many test forecasts are attributed, and for which models (null: every neural one).
 
     ``dates`` times ``firms_per_date`` forecasts are split between days, feature families and peers, with
     ``permutations`` antithetic permutations and as many background firms. The network is played on
@@ -260,7 +271,7 @@ class TrackingConfig(Section):
 class AuditConfig(Section):
     """The audit for look-ahead; ``peerglass run`` makes a quick one before it trains.
 
-    ``times`` random sessions have their future replaced by noise (in ``run`` a third of them). With ``warn``
+    ``times`` sessions have their future replaced by noise (in ``run`` half of them). With ``warn``
     a failure is reported and the run goes on; checks named in ``skip`` are left out, and the report says so.
     """
 
@@ -277,7 +288,8 @@ class Config(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     source: SourceConfig
     lake: str  # a folder, or an object store's URL such as s3://bucket/lake
-    lake_options: dict[str, str] = {}  # for a URL: endpoint, region, ...; credentials come from the environment
+    # for a URL: endpoint, region, ...; credentials come from the environment
+    lake_options: dict[str, str] = {}
     quality: QualityConfig = QualityConfig()
     universe: UniverseConfig = UniverseConfig()
     features: FeaturesConfig = FeaturesConfig()

@@ -38,7 +38,7 @@ for _window, _skip, _source in (
         f"momentum_{_window}" + (f"_{_skip}" if _skip else ""),
         "momentum",
         warmup=_window,
-        formula=f"C[t-{_skip}] / C[t-{_window}] - 1",
+        formula=f"C[t{f'-{_skip}' if _skip else ''}] / C[t-{_window}] - 1",
         unit="fraction",
         source=_source,
     )(_trailing(_window, _skip))
