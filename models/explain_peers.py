@@ -156,7 +156,7 @@ def explain_peers(
     config = PeerGameConfig() if config is None else config
     module = unwrap(model)
     if not isinstance(module, Forecaster) or not module.uses_peers:
-        raise ValueError("The model has no peers to explain: choose one that hears them, such as temporal_peer.")
+        raise ValueError("The model has no peers to explain: choose one that has, such as temporal_peer.")
     return tuple(_explain_date(module, data, int(session), config) for session in sessions)
 
 

@@ -10,6 +10,10 @@ from typing import Any, TypeVar, get_type_hints
 ConfigT = TypeVar("ConfigT")
 
 
+class Misfit(ValueError):  # noqa: N818  (what the options are to the data)
+    """Options that these data cannot serve; the message names the option and the cure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Sizes of the batch a model is built for.
@@ -74,13 +78,13 @@ def column_of(wanted: str | int, shape: Shape, model: str) -> int:
     names = shape.characteristic_names
     if isinstance(wanted, str):
         if wanted not in names:
-            raise ValueError(
+            raise Misfit(
                 f"{model} needs the characteristic {wanted!r} but the data has "
                 f"{', '.join(names) or 'no names'}: add it to the features, or set `characteristic`."
             )
         return names.index(wanted)
     if not 0 <= wanted < shape.n_characteristics:
-        raise ValueError(
+        raise Misfit(
             f"{model}'s characteristic is column {wanted} but there are {shape.n_characteristics}: "
             "set a column from 0."
         )
@@ -97,7 +101,7 @@ def require_at_least(least: int, **values: int) -> None:
 def require_recent(days: int, window: int) -> None:
     """Refuse more recent days than a window has."""
     if days > window:
-        raise ValueError(
+        raise Misfit(
             f"recent_days is {days} but the window has {window} sessions: "
             "lower recent_days or lengthen the window."
         )

@@ -27,10 +27,11 @@ from models.batch import PanelTensors
 from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
 from models.fitted import Unlearnable
 from models.snapshot import Keeper, UnusableSnapshot
+from models.spec import Misfit
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
 from pipelines.config_load import build_settings, digest, settings_of
 from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
-from pipelines.errors import DivergedError
+from pipelines.errors import ConfigError, DivergedError
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
@@ -239,6 +240,8 @@ def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Ou
     except UnusableSnapshot as error:
         assert keeper is not None, "a snapshot came from somewhere"
         raise keeper.unusable(error) from None
+    except Misfit as error:
+        raise ConfigError(f"models.{task.model}: {error}") from None
     except Unlearnable as error:
         raise DivergedError(
             f"{task.model}, fold {task.fold.index}, seed {task.seed}: {error} Finished folds are kept."
