@@ -2,8 +2,8 @@
 
 All values below are worked out from the table in the text, not by the package. The firm reports years that
 end on 31 December 2018, 2019 and 2020; 2019 is published in March 2020 and restated in July 2020, and 2020
-comes out in March 2021, so that each feature is seen before a restatement, after it, and when the restated year has
-become the year before.
+comes out in March 2021, so that each feature is seen before a restatement, after it, and when the restated
+year has become the year before.
 """
 
 from __future__ import annotations
