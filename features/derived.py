@@ -15,8 +15,8 @@ import numpy as np
 
 from features.arrays import FloatArray, IntArray, frozen
 from features.panel import Panel
-from features.parallel import in_order, runs_of_firms
-from features.rolling import carry, lag, last_known_index
+from features.parallel import for_each, in_order, runs_of_firms
+from features.rolling import carry_and_age, lag, rolling_median
 from features.tiles import cut, whole
 
 HALT = 20
@@ -99,21 +99,25 @@ def column(panel: Panel, name: str) -> FloatArray:
     return array
 
 
-@once_a_panel
 def carried_close(panel: Panel) -> FloatArray:
     """Give the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade.
 
     NaN where ``t - s`` exceeds `HALT`, so that row t depends on rows t-HALT..t alone.
     """
-    return np.where(sessions_quiet(panel) <= HALT, carry(panel.close_TN), np.nan)
+    return _last_price(panel)[0]
 
 
-@once_a_panel
 def sessions_quiet(panel: Panel) -> FloatArray:
     """Count the sessions since a firm's last price: 0 on a trade, infinite before the first."""
-    seen_TN = last_known_index(~np.isnan(panel.close_TN))
-    age_TN = np.arange(len(seen_TN))[:, None] - seen_TN
-    return np.where(seen_TN >= 0, age_TN, np.inf)
+    return _last_price(panel)[1]
+
+
+def _last_price(panel: Panel) -> tuple[FloatArray, FloatArray]:
+    def carried() -> tuple[FloatArray, FloatArray]:
+        close_TN, quiet_TN = carry_and_age(panel.close_TN, HALT)
+        return frozen(close_TN), frozen(quiet_TN)
+
+    return remember(panel, _last_price, carried)
 
 
 @once_a_panel
@@ -134,6 +138,18 @@ def market_return(panel: Panel) -> FloatArray:
 def dollar_volume(panel: Panel) -> FloatArray:
     """Compute raw close times shares traded."""
     return panel.raw_close_TN * column(panel, "volume")
+
+
+def median_dollar_volume(panel: Panel, window: int) -> FloatArray:
+    """Take the median dollar volume of ``window`` sessions, NaN where fewer than half of them are known."""
+    out_TN = np.empty(panel.close_TN.shape)
+
+    def fill(firms: slice) -> None:
+        tile = cut(panel, firms, frozenset({"volume"}))
+        out_TN[:, firms] = rolling_median(dollar_volume(tile), window, (window + 1) // 2)
+
+    for_each(fill, runs_of_firms(panel.n_sessions, panel.n_firms))
+    return out_TN
 
 
 def row_mean(x_TN: FloatArray) -> FloatArray:

@@ -31,40 +31,52 @@ def compiled(loop: Loop) -> Loop:
 @compiled
 def keep_traded(x_TN: FloatArray, quiet_TN: FloatArray, warmup: int, halt: float, out_TN: FloatArray) -> None:
     """Keep finite values of firms that trade now and were heard of ``warmup`` sessions ago; NaN elsewhere."""
-    for t in range(x_TN.shape[0]):
-        for i in range(x_TN.shape[1]):
-            heard = t >= warmup and quiet_TN[t - warmup, i] <= halt
-            known = heard and quiet_TN[t, i] == 0.0 and np.isfinite(x_TN[t, i])
-            out_TN[t, i] = x_TN[t, i] if known else np.nan
+    out_TN[:warmup] = np.nan
+    for t in range(warmup, x_TN.shape[0]):
+        x, now, then, out = x_TN[t], quiet_TN[t], quiet_TN[t - warmup], out_TN[t]
+        for i in range(len(x)):
+            known = (then[i] <= halt) & (now[i] == 0.0) & (np.abs(x[i]) < np.inf)
+            out[i] = x[i] if known else np.nan
 
 
 @compiled
 def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
     """Write firms of a tile to their columns, from ``first`` on; NaN beyond what float32 holds."""
     for t in range(x_TN.shape[0]):
-        for i in range(x_TN.shape[1]):
-            x = np.float32(x_TN[t, i])
-            out_TN[t, first + i] = np.float32(np.nan) if np.isinf(x) else x
+        x, out = x_TN[t], out_TN[t, first : first + x_TN.shape[1]]
+        for i in range(len(x)):
+            single = np.float32(x[i])
+            out[i] = single if np.abs(single) < np.inf else np.float32(np.nan)
 
 
 @compiled
-def carry(x_TN: FloatArray, out_TN: FloatArray) -> None:
-    """Repeat each firm's last known value."""
+def carry(x_TN: FloatArray, longest: float, out_TN: FloatArray, quiet_TN: FloatArray) -> None:
+    """Repeat each firm's last known value for at most ``longest`` sessions; count the sessions since it."""
+    last_N, age_N = np.full(x_TN.shape[1], np.nan), np.full(x_TN.shape[1], np.inf)
     for t in range(x_TN.shape[0]):
-        for i in range(x_TN.shape[1]):
-            out_TN[t, i] = out_TN[t - 1, i] if np.isnan(x_TN[t, i]) and t > 0 else x_TN[t, i]
+        x, out, quiet = x_TN[t], out_TN[t], quiet_TN[t]
+        for i in range(len(x)):
+            known = not np.isnan(x[i])
+            last_N[i] = x[i] if known else last_N[i]
+            age_N[i] = 0.0 if known else age_N[i] + 1.0
+            out[i] = last_N[i] if age_N[i] <= longest else np.nan
+            quiet[i] = age_N[i]
 
 
 @compiled
 def rolling_count(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
     """Count known values. Whole numbers do not round, so here a running count is exact."""
     T, N = x_TN.shape
+    count_N = np.zeros(N)
     for t in range(T):
+        come, out = x_TN[t], out_TN[t]
+        if t >= window:
+            gone = x_TN[t - window]
+            for i in range(N):
+                count_N[i] -= 0.0 if np.isnan(gone[i]) else 1.0
         for i in range(N):
-            before = out_TN[t - 1, i] if t > 0 else 0.0
-            gone = 1.0 if t >= window and not np.isnan(x_TN[t - window, i]) else 0.0
-            come = 0.0 if np.isnan(x_TN[t, i]) else 1.0
-            out_TN[t, i] = before + come - gone
+            count_N[i] += 0.0 if np.isnan(come[i]) else 1.0
+            out[i] = count_N[i]
 
 
 @compiled
@@ -230,46 +242,40 @@ def rolling_max(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray)
 
 
 @compiled
-def _place(sorted_W: FloatArray, n: int, value: float) -> int:
-    """Find the first of n sorted values that is not below a value."""
-    low, high = 0, n
-    while low < high:
-        middle = (low + high) // 2
-        if sorted_W[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@compiled
 def rolling_median(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
-    """Take the median of known values from a sorted copy of the window, one exchange a session."""
+    """Take the median of known values from sorted windows of all firms at once.
+
+    One sweep over the ranks takes a value out and puts another in: without ``gone`` the j-th of the others is
+    ``s[j]`` below it and ``s[j+1]`` from it on; with ``come`` the j-th is the middle one of come and two
+    neighbours. What is unknown stands as infinity at the end.
+    """
     T, N = x_TN.shape
-    sorted_W = np.empty(min(window, T))
-    for i in range(N):
-        n = 0
-        for t in range(T):
-            come = x_TN[t, i] + 0.0  # -0 becomes 0, so that which of two equal values leaves is no matter
-            gone = x_TN[t - window, i] + 0.0 if t >= window else np.nan
-            place = n
-            if not np.isnan(gone):
-                place = _place(sorted_W, n, gone)
-                if np.isnan(come):
-                    n -= 1
-                    for j in range(place, n):
-                        sorted_W[j] = sorted_W[j + 1]
-            elif not np.isnan(come):
-                n += 1
-            if not np.isnan(come):
-                while place + 1 < n and sorted_W[place + 1] < come:
-                    sorted_W[place] = sorted_W[place + 1]
-                    place += 1
-                while place > 0 and sorted_W[place - 1] > come:
-                    sorted_W[place] = sorted_W[place - 1]
-                    place -= 1
-                sorted_W[place] = come
+    sorted_WN = np.full((min(window, T) + 1, N), np.inf)  # one more, which stays infinite
+    below_N, come_N, gone_N, count_N = np.empty(N), np.empty(N), np.empty(N), np.zeros(N)
+    for t in range(T):
+        x, out = x_TN[t], out_TN[t]
+        for i in range(N):
+            known = not np.isnan(x[i])
+            count_N[i] += 1.0 if known else 0.0
+            come_N[i] = x[i] + 0.0 if known else np.inf  # -0 becomes 0: of equal values, any may leave
+            below_N[i] = -np.inf
+            gone_N[i] = np.inf
+        if t >= window:
+            old = x_TN[t - window]
+            for i in range(N):
+                known = not np.isnan(old[i])
+                count_N[i] -= 1.0 if known else 0.0
+                gone_N[i] = old[i] if known else np.inf
+        for j in range(len(sorted_WN) - 1):
+            this, following = sorted_WN[j], sorted_WN[j + 1]
+            for i in range(N):
+                other = this[i] if this[i] < gone_N[i] else following[i]
+                smaller = come_N[i] if come_N[i] < other else other
+                this[i] = below_N[i] if below_N[i] > smaller else smaller
+                below_N[i] = other
+        for i in range(N):
+            n = int(count_N[i])
             if n >= least:
-                out_TN[t, i] = 0.5 * (sorted_W[(n - 1) // 2] + sorted_W[n // 2])
+                out[i] = 0.5 * (sorted_WN[(n - 1) // 2, i] + sorted_WN[n // 2, i])
             else:
-                out_TN[t, i] = np.nan
+                out[i] = np.nan

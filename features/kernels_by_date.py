@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from features.arrays import BoolArray, FloatArray, IntArray
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from features.kernels import compiled
 
 _DIGIT = 11  # bits of a key that one pass of the sort looks at
@@ -33,6 +33,16 @@ def spread_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -
         for i in range(group_TN.shape[1]):
             group = group_TN[t, i]
             out_TN[t, i] = mean_TS[t, group] if group >= 0 else np.nan
+
+
+@compiled
+def keep_known(x_RN: AnyFloatArray, mask_RN: BoolArray, out_RN: FloatArray) -> None:
+    """Copy the finite values of the mask; NaN elsewhere."""
+    for r in range(x_RN.shape[0]):
+        x, mask, out = x_RN[r], mask_RN[r], out_RN[r]
+        for i in range(len(x)):
+            value = np.float64(x[i])
+            out[i] = value if mask[i] & (np.abs(value) < np.inf) else np.nan
 
 
 @compiled

@@ -65,7 +65,8 @@ def lag(x_TN: FloatArray, k: int) -> FloatArray:
     if k < 0:
         msg = f"A lag of {k} sessions looks ahead: give 0 or more."
         raise ValueError(msg)
-    out_TN = np.full_like(x_TN, np.nan)
+    out_TN = np.empty_like(x_TN)
+    out_TN[:k] = np.nan
     out_TN[k:] = x_TN[: len(x_TN) - k] if k < len(x_TN) else x_TN[:0]
     return out_TN
 
@@ -77,29 +78,33 @@ def last_known_index(known_TN: BoolArray) -> IntArray:
     return filled
 
 
-def carry(x_TN: FloatArray) -> FloatArray:
+def carry(x_TN: FloatArray, longest: float = np.inf) -> FloatArray:
     """Carry each firm's last known value forward over NaN.
 
     Parameters
     ----------
     x_TN : ndarray of shape (T, N)
         Values with gaps.
+    longest : float
+        Sessions over which a value is carried.
 
     Returns
     -------
     ndarray of shape (T, N)
-        ``x[s]`` with s the last session <= t where x is not NaN; NaN before the first.
+        ``x[s]`` with s the last session <= t where x is not NaN; NaN before the first and where ``t - s``
+        exceeds ``longest``.
     """
+    return carry_and_age(x_TN, longest)[0]
+
+
+def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatArray]:
+    """Carry values as `carry` does, and count the sessions since the last known one, infinite before one."""
     from features import kernels
 
-    return _on_tiles(lambda x, out: kernels.carry(x[0], out[0]), x_TN)[0]
-
-
-def sessions_since_first(x_TN: FloatArray) -> IntArray:
-    """Count the sessions since a firm's first known value: 0 on that session, -1 before it."""
-    started_TN = np.logical_or.accumulate(~np.isnan(x_TN), axis=0)
-    age_TN: IntArray = np.cumsum(started_TN, axis=0, dtype=np.int64) - 1
-    return age_TN
+    carried_TN, age_TN = _on_tiles(
+        lambda x, out: kernels.carry(x[0], longest, out[0], out[1]), x_TN, answers=2
+    )
+    return carried_TN, age_TN
 
 
 def _require_window(window: int) -> None:

@@ -15,10 +15,18 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtri
 
-from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, require_shape
+from features.arrays import (
+    AnyFloatArray,
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    frozen,
+    require_shape,
+)
 from features.parallel import for_each
 
-_BLOCK = 64  # sessions at a time: working arrays stay in the processor's cache
+_CELLS = 2**16  # at a time: working arrays stay in the processor's cache
 
 
 def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
@@ -126,17 +134,20 @@ def _by_date(
 
     In memory the result lies as x does.
     """
+    from features.kernels_by_date import keep_known
+
     require_shape("the mask", mask_TN, x_TN.shape[:2])
     out_TN = np.empty_like(x_TN, dtype=np.float32)
     x_TNF, out_TNF = x_TN.reshape(*mask_TN.shape, -1), out_TN.reshape(*mask_TN.shape, -1)
 
     def one(rows: slice) -> None:
         for f in range(x_TNF.shape[2]):
-            value_RN = x_TNF[rows, :, f].astype(np.float64)
-            value_RN[~(mask_TN[rows] & np.isfinite(value_RN))] = np.nan
-            out_TNF[rows, :, f] = transform(value_RN, rows)
+            known_RN = np.empty(mask_TN[rows].shape)
+            keep_known(frozen(x_TNF[rows, :, f]), frozen(mask_TN[rows]), known_RN)
+            out_TNF[rows, :, f] = transform(known_RN, rows)
 
-    for_each(one, [slice(start, start + _BLOCK) for start in range(0, len(x_TN), _BLOCK)])
+    block = max(1, _CELLS // max(x_TN.shape[1], 1))
+    for_each(one, [slice(start, start + block) for start in range(0, len(x_TN), block)])
     return out_TN
 
 

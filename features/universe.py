@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, DateArray
-from features.derived import dollar_volume
+from features.derived import median_dollar_volume
 from features.panel import Panel
-from features.rolling import rolling_median
 
 Schedule = Literal["daily", "weekly", "monthly", "quarterly"]
 
@@ -110,8 +109,7 @@ def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None =
     if rule.min_price is not None:
         member_TN &= panel.raw_close_TN >= rule.min_price
     if rule.min_dollar_volume is not None and panel.volume_TN is not None:
-        window = rule.dollar_volume_window
-        median_TN = rolling_median(dollar_volume(panel), window, (window + 1) // 2)
+        median_TN = median_dollar_volume(panel, rule.dollar_volume_window)
         member_TN &= median_TN >= rule.min_dollar_volume
     if membership is not None:
         member_TN &= _members(membership, panel.dates_T, panel.tickers_N)

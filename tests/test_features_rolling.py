@@ -85,12 +85,11 @@ def test_rows_outside_the_window_change_nothing_to_the_bit(
     assert of(x_TN)[: t + 1].tobytes() == of(x_TN[: t + 1]).tobytes()
 
 
-def test_lag_carry_and_age_by_hand() -> None:
+def test_lag_and_carry_by_hand() -> None:
     x_TN = np.array([[nan], [1.0], [nan], [3.0], [nan]])
     np.testing.assert_array_equal(rolling.lag(x_TN, 2)[:, 0], [nan, nan, nan, 1.0, nan])
     np.testing.assert_array_equal(rolling.lag(x_TN, 9)[:, 0], [nan] * 5)
     np.testing.assert_array_equal(rolling.carry(x_TN)[:, 0], [nan, 1.0, 1.0, 3.0, 3.0])
-    np.testing.assert_array_equal(rolling.sessions_since_first(x_TN)[:, 0], [-1, 0, 1, 2, 3])
 
 
 def test_looking_ahead_and_empty_windows_are_refused() -> None:
