@@ -17,7 +17,7 @@ from features.characteristics import available_characteristics, compute_characte
 from features.labels import forward_returns, target
 from features.panel import Panel, build_panel
 from features.scaling import ChannelScaler, fit_channel_scaler
-from features.transforms import rank_normal
+from features.standardise import TransformRule, transform_characteristics
 from features.universe import UniverseRule, decision_sessions, universe, universe_messages
 from pipelines.config import Config, LabelConfig
 from pipelines.errors import ConfigError, DataError
@@ -42,7 +42,7 @@ class Dataset:
     Attributes
     ----------
     channels_TNC : raw window channels; NaN where not known. Scaled a fold at a time.
-    characteristics_TNF : ranked to a normal within the date's universe; 0 where not known.
+    characteristics_TNF : transformed within the date's universe (`features.standardise`); no NaN.
     labels : by execution delay, simple total return of the label span; NaN where not known yet.
     target_TN : what models are fitted to: the label at the trained delay, transformed within the date.
     notes : what had to be left out, and why.
@@ -106,17 +106,20 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     if inputs:
         own = [spread(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
         raw_TNF = np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2)
-    ranked_TNF = rank_normal(raw_TNF, universe_TN)
+    steps = TransformRule(**config.features.transform.model_dump())
+    names = (*characteristics, *(f"{INPUT_PREFIX}{name}" for name in inputs))
+    transformed_TNF = transform_characteristics(raw_TNF, universe_TN, panel.group_TN, steps)
+    del raw_TNF
     labels = {delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays}
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
         channels_TNC=compute_channels(panel, channels),
-        characteristics_TNF=np.nan_to_num(ranked_TNF, nan=0.0, copy=False),
+        characteristics_TNF=np.ascontiguousarray(transformed_TNF),  # a date's rows together, as models read
         labels=labels,
         target_TN=_target(labels[config.label.delay], universe_TN, config.label),
         channel_names=tuple(channels),
-        characteristic_names=(*characteristics, *(f"{INPUT_PREFIX}{name}" for name in inputs)),
+        characteristic_names=steps.names(names),
         notes=(*universe_messages(panel, rule), *channel_notes, *characteristic_notes),
     )
 

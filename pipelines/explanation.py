@@ -19,6 +19,7 @@ import torch
 
 from backtest.splits import Fold
 from features.characteristics import CHARACTERISTICS
+from features.standardise import MISSING
 from models.batch import PanelTensors
 from models.explain import GroupAttribution, GroupGameConfig, explain_groups
 from models.explain_peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
@@ -90,7 +91,8 @@ def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
     """Columns of the characteristics by family."""
     families: dict[str, list[int]] = {}
     for column, name in enumerate(names):
-        family = "input" if name.startswith(INPUT_PREFIX) else CHARACTERISTICS[name].family
+        own = name.startswith(INPUT_PREFIX)
+        family = "input" if own else CHARACTERISTICS[name.removesuffix(MISSING)].family
         families.setdefault(family, []).append(column)
     return families
 

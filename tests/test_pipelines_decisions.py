@@ -18,6 +18,7 @@ from pipelines.config_load import check_config
 from pipelines.dataset import build_dataset, plan_folds
 from pipelines.errors import DataError
 from pipelines.evaluate import evaluate
+from pipelines.explanation import families_of
 
 Tables = Mapping[str, pl.DataFrame]
 SCHEDULES: tuple[Schedule, ...] = ("daily", "weekly", "monthly", "quarterly")
@@ -143,3 +144,31 @@ def test_a_users_own_inputs_become_characteristics_of_their_day(
     assert "input_mine" not in chosen.characteristic_names
     with pytest.raises(DataError, match=r"features.inputs names 'yours' .* are mine, other"):
         build_dataset(tables, changed(tiny_config, features={"inputs": ["yours"]}))
+
+
+def test_a_config_chooses_what_is_done_within_a_date(tiny_tables: Tables, tiny_config: Config) -> None:
+    plain = build_dataset(tiny_tables, tiny_config)
+    steps = {
+        "kind": "zscore",
+        "winsorise": 0.05,
+        "neutralise": "group",
+        "missing": "median",
+        "indicator": True,
+    }
+    config = changed(tiny_config, features={"transform": steps})
+    dataset = build_dataset(tiny_tables, config)
+    half = len(plain.characteristic_names)
+    assert dataset.characteristic_names[:half] == plain.characteristic_names
+    assert dataset.characteristic_names[half] == f"{plain.characteristic_names[0]}_missing"
+    assert dataset.characteristics_TNF.shape == (*plain.universe_TN.shape, 2 * half)
+    assert dataset.characteristics_TNF.flags.c_contiguous
+    assert set(np.unique(dataset.characteristics_TNF[:, :, half:])) == {0.0, 1.0}
+    column = plain.characteristic_names.index("return_1")
+    group_TN, inside_TN = plain.panel.group_TN, plain.universe_TN
+    t = 250
+    for code in np.unique(group_TN[t, inside_TN[t]]):
+        members = inside_TN[t] & (group_TN[t] == code)
+        assert abs(dataset.characteristics_TNF[t, members, column].mean()) < 0.5
+    assert not np.allclose(dataset.characteristics_TNF[t, :, column], plain.characteristics_TNF[t, :, column])
+    families = families_of(dataset.characteristic_names)
+    assert sorted(k for columns in families.values() for k in columns) == list(range(2 * half))
