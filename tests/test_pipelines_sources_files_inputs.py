@@ -115,7 +115,7 @@ def test_static_groups_are_a_hazard_and_static_names_are_not(tmp_path: Path) -> 
     assert FilesSource(prices, named).fetch().hazards == ()
     grouped = write(tmp_path, "g.csv", "ticker,sector\nAAA,Energy\nBBB,Energy\n")
     (hazard,) = FilesSource(prices, grouped).fetch().hazards
-    assert hazard.startswith("Static groups: sector are as of the day that g.csv was drawn up")
+    assert hazard.startswith("Static groups: sector as of the day that g.csv was drawn up are applied")
     dated = write(
         tmp_path, "d.csv", "ticker,sector,valid_from\nAAA,Energy,2001-01-01\nBBB,Energy,2001-01-01\n"
     )

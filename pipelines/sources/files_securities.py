@@ -34,8 +34,8 @@ def read_securities(files: Sequence[Path], reading: Reading) -> tuple[pl.DataFra
         groups = [c for c in ("sector", "industry") if c in frame.columns]
         if groups:
             hazards.append(
-                f"Static groups: {' and '.join(groups)} are as of the day that {label(files)} was drawn up "
-                "and applied to all dates, so a firm that changed its business is grouped with hindsight."
+                f"Static groups: {' and '.join(groups)} as of the day that {label(files)} was drawn up are "
+                "applied to all dates, so a firm that changed its business is grouped with hindsight."
             )
     frame = frame.with_columns(text("ticker"), *(text(c) for c in _TEXT if c in frame.columns))
     frame = frame.with_columns(none_if_not_available(c) for c in _TEXT if c in frame.columns)
