@@ -33,3 +33,4 @@ format: $(STAMP)  ## rewrite the code as `make lint` wants it
 
 bench: $(STAMP)  ## speed, side by side with a reference in the same run
 	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/lake.py

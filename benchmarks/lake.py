@@ -1,0 +1,160 @@
+"""Ingest of one new session into 7.5 million rows beside the first load of those rows, in one run.
+
+Both through `pipelines.ingest.ingest`: contracts, quality rules, quarantine, one commit a table. Beside them
+what else a night may bring (a few corrected rows, the same delivery once more), and two limits of the
+machine:
+writing the table's bytes to the same disk with fsync, and polars writing the same rows as plain Parquet.
+
+The bar: one new session at least 10 times faster than the first load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.ingest import ingest
+from pipelines.lake import Lake
+from pipelines.sources.base import SourceTables
+
+
+class Given:
+    """A source that delivers bars that are in memory."""
+
+    name = "given"
+
+    def __init__(self, prices: pl.DataFrame) -> None:
+        self._prices = prices
+
+    def fetch(self) -> SourceTables:
+        """Answer with the bars."""
+        return SourceTables(tables={"prices": self._prices})
+
+
+def bars(firms: int, first: int, sessions: int) -> pl.DataFrame:
+    """Make made-up daily bars of sessions ``first`` to ``first + sessions - 1``."""
+    rng = np.random.default_rng(first)
+    days = [date(2005, 1, 3) + timedelta(days=7 * (i // 5) + i % 5) for i in range(first, first + sessions)]
+    walk = np.random.default_rng(0).uniform(10, 200, firms) * np.exp(
+        np.cumsum(rng.normal(0, 0.015, (sessions, firms)), axis=0)
+    )
+    close = walk.clip(1.0).round(2).ravel()
+    opened = (close * rng.normal(1, 0.003, close.size)).round(2)
+    return pl.DataFrame(
+        {
+            "date": pl.Series(days).gather(np.repeat(np.arange(sessions), firms)),
+            "ticker": pl.Series([f"F{i:04}" for i in range(firms)]).gather(
+                np.tile(np.arange(firms), sessions)
+            ),
+            "open": opened,
+            "high": np.maximum(opened, close) * 1.005,
+            "low": np.minimum(opened, close) * 0.995,
+            "close": close,
+            "volume": rng.integers(10_000, 10_000_000, close.size).astype(float),
+        }
+    )
+
+
+def seconds(act: Callable[[], object]) -> float:
+    """Wall-clock time of an act."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def data_bytes(folder: Path) -> int:
+    """Bytes of the Parquet files under a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+
+
+def raw_write(folder: Path, size: int) -> float:
+    """Seconds to write so many bytes to one file and flush them to the disk."""
+    block = os.urandom(1 << 20)
+
+    def write() -> None:
+        with (folder / "raw").open("wb") as file:
+            for _ in range(size >> 20):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+
+    return seconds(write)
+
+
+def main() -> None:
+    """Print medians and ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--firms", type=int, default=3000)
+    parser.add_argument("--sessions", type=int, default=2520)
+    parser.add_argument("--runs", type=int, default=5, help="new sessions and corrections, one after another")
+    parser.add_argument("--loads", type=int, default=2, help="first loads, each into an empty lake")
+    asked = parser.parse_args()
+    whole = bars(asked.firms, 0, asked.sessions)
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    took: dict[str, list[float]] = {}
+
+    def say(name: str) -> None:
+        values = took[name]
+        ratio = statistics.median(took["first load"]) / statistics.median(values)
+        print(
+            f"{name:<34}median {statistics.median(values):8.2f} s  ({min(values):.2f} to {max(values):.2f}, "
+            f"{len(values)} runs)  first load / this {ratio:7.1f}",
+            flush=True,
+        )
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        print(f"{whole.height:,} rows: {asked.firms:,} firms x {asked.sessions:,} sessions", flush=True)
+        for load in range(asked.loads):
+            lake = Lake(root / f"lake-{load}")
+            took.setdefault("first load", []).append(seconds(lambda lake=lake: ingest(Given(whole), lake)))
+        say("first load")
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        size = data_bytes(Path(lake.root))
+        took["plain Parquet of the same rows"] = [
+            seconds(lambda: whole.write_parquet(root / "plain.parquet"))
+        ]
+        say("plain Parquet of the same rows")
+        took["the same bytes, raw, with fsync"] = [raw_write(root, size) for _ in range(asked.runs)]
+        say("the same bytes, raw, with fsync")
+
+        for run in range(asked.runs):
+            session = bars(asked.firms, asked.sessions + run, 1)
+            took.setdefault("one new session", []).append(seconds(lambda s=session: ingest(Given(s), lake)))
+        say("one new session")
+        for run in range(asked.runs):
+            rows = whole.slice((run + 1) * whole.height // (asked.runs + 2), 5)
+            fixed = rows.with_columns(volume=pl.col("volume") + 1)
+            took.setdefault("five corrected rows", []).append(seconds(lambda s=fixed: ingest(Given(s), lake)))
+        say("five corrected rows")
+        took["the whole delivery once more"] = [seconds(lambda: ingest(Given(whole), lake))]
+        say("the whole delivery once more")
+        assert_complete(lake, whole.height + asked.runs * asked.firms)
+        total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"data files {size / 1e6:.0f} MB; peak memory {held:.2f} GiB with the delivery alone, {peak:.2f} GiB"
+    )
+    print(f"after the first load, {total:.2f} GiB at the end")
+
+
+def assert_complete(lake: Lake, rows: int) -> None:
+    """Stop unless the table holds what was delivered, each key once."""
+    stored = lake.read("prices", columns=["date", "ticker"])
+    if stored.height != rows or stored.n_unique() != rows:
+        raise AssertionError(
+            f"{stored.height:,} rows are stored, {stored.n_unique():,} keys; expected {rows:,}"
+        )
+
+
+if __name__ == "__main__":
+    main()
