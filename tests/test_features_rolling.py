@@ -1,7 +1,8 @@
-"""Rolling statistics against pandas, and what a cumulative sum would get wrong."""
+"""Rolling statistics against a loop over every window, and what a cumulative sum would get wrong."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -9,49 +10,187 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from features import rolling
+from features import parallel, rolling
 
 FloatArray = npt.NDArray[np.float64]
+Rolled = Callable[[FloatArray, int, int], FloatArray]
+Reference = Callable[[FloatArray], float]
 nan = float("nan")
+
+
+def regressor(x_TN: FloatArray) -> FloatArray:
+    """Something to regress x on: known on other sessions than x, the same for all firms."""
+    rng = np.random.default_rng(5)
+    m_T1 = rng.normal(0.0, 0.01, (1000, 1))[: len(x_TN)]
+    m_T1[7::40] = nan
+    return m_T1
+
+
+def of_known(statistic: Reference) -> Callable[[FloatArray, FloatArray], float]:
+    return lambda y, _: statistic(y[~np.isnan(y)])
+
+
+def skewness(x: FloatArray) -> float:
+    middle = math.fsum(x) / len(x)
+    square = math.fsum((v - middle) ** 2 for v in x) / len(x)
+    return math.fsum((v - middle) ** 3 for v in x) / len(x) / square**1.5 if square > 1e-20 else nan
+
+
+def line(y: FloatArray, x: FloatArray) -> tuple[float, float]:
+    both = ~(np.isnan(y) | np.isnan(x))
+    y, x = y[both], x[both]
+    design = np.stack([np.ones(len(x)), x], axis=1)
+    if len(x) < 3:
+        return nan, nan
+    coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
+    rest = y - design @ coefficients
+    return float(coefficients[1]), math.sqrt(math.fsum(rest * rest) / (len(x) - 2))
+
+
+def known(y: FloatArray, _: FloatArray) -> int:
+    return int((~np.isnan(y)).sum())
+
+
+def both_known(y: FloatArray, x: FloatArray) -> int:
+    return int((~(np.isnan(y) | np.isnan(x))).sum())
+
+
+# name: ours, the statistic of one window, its known values, the least number that it needs at all
+CASES: dict[str, tuple[Rolled, Callable[[FloatArray, FloatArray], float], Callable[..., int], int]] = {
+    "count": (lambda x, w, _: rolling.rolling_count(x, w), of_known(len), known, 0),
+    "sum": (lambda x, w, _: rolling.rolling_sum(x, w), of_known(math.fsum), known, 0),
+    "mean": (rolling.rolling_mean, of_known(lambda x: math.fsum(x) / len(x)), known, 1),
+    "std": (rolling.rolling_std, of_known(lambda x: float(np.std(x, ddof=1))), known, 2),
+    "skewness": (rolling.rolling_skewness, of_known(skewness), known, 3),
+    "max": (rolling.rolling_max, of_known(max), known, 1),
+    "median": (rolling.rolling_median, of_known(lambda x: float(np.median(x))), known, 1),
+    "slope": (
+        lambda x, w, least: rolling.rolling_regression(x, regressor(x), w, least)[0],
+        lambda y, x: line(y, x)[0],
+        both_known,
+        3,
+    ),
+    "residual": (
+        lambda x, w, least: rolling.rolling_regression(x, regressor(x), w, least)[1],
+        lambda y, x: line(y, x)[1],
+        both_known,
+        3,
+    ),
+}
+EVERY = pytest.mark.parametrize("name", CASES)
+
+
+def by_loop(name: str, x_TN: FloatArray, window: int, least: int) -> FloatArray:
+    """Every window by itself."""
+    _, statistic, count, needed = CASES[name]
+    m_T1 = regressor(x_TN)
+    out_TN = np.full(x_TN.shape, nan)
+    for t in range(len(x_TN)):
+        rows = slice(max(t - window + 1, 0), t + 1)
+        for n in range(x_TN.shape[1]):
+            y, m = x_TN[rows, n], m_T1[rows, 0]
+            if needed == 0 or count(y, m) >= max(least, needed):
+                out_TN[t, n] = statistic(y, m)
+    return out_TN
 
 
 @pytest.fixture(scope="module", name="x_TN")
 def gappy_returns() -> FloatArray:
+    """Returns with gaps, a late listing, a firm without any, flat stretches, and one huge tick."""
     rng = np.random.default_rng(0)
-    x = rng.normal(0.001, 0.02, (200, 11))
+    x = rng.normal(0.001, 0.02, (150, 8))
     x[rng.random(x.shape) < 0.15] = nan
     x[:40, 3] = nan
     x[:, 4] = nan
     x[50:120, 5] = 0.0
+    x[60:64, 6] = nan
+    x[70, 7] = 1e9
     return x
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 5, 21, 63, 64, 252])
-@pytest.mark.parametrize("name", ["mean", "std", "skewness", "max", "median"])
-def test_rolling_equals_pandas(x_TN: FloatArray, window: int, name: str) -> None:
-    least = max((window + 1) // 2, {"std": 2, "skewness": 3}.get(name, 1))
-    if window < least:
-        assert np.isnan(getattr(rolling, f"rolling_{name}")(x_TN, window, 1)).all()
-        return
-    windows = pd.DataFrame(x_TN).rolling(window, min_periods=least)
-    if name == "skewness":
-        expected = windows.apply(lambda v: pd.Series(v).skew(), raw=True).to_numpy()
-        n = windows.count().to_numpy()
-        with np.errstate(invalid="ignore", divide="ignore"):
-            expected = expected * (n - 2) / np.sqrt(n * (n - 1))  # pandas corrects for bias; here it is not
-        expected[windows.std().to_numpy() < 1e-12] = nan
+@EVERY
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 21, 63, 64, 400])
+def test_every_window_equals_the_same_statistic_in_a_loop(x_TN: FloatArray, name: str, window: int) -> None:
+    least = min((window + 1) // 2, 60)
+    actual, expected = CASES[name][0](x_TN, window, least), by_loop(name, x_TN, window, least)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    # moments of a window with the huge tick lose the others' digits; the windows after it must not
+    spoilt_TN = np.zeros(x_TN.shape, dtype=np.bool_)
+    if name in {"std", "skewness", "slope", "residual"}:
+        spoilt_TN[70 : 70 + window, 7] = True
+    near = np.where(spoilt_TN, 0.0, actual), np.where(spoilt_TN, 0.0, expected)
+    np.testing.assert_allclose(*near, rtol=1e-9, atol=1e-12)
+    assert np.isfinite(actual).any() == (window >= CASES[name][3])
+
+
+@EVERY
+def test_the_layout_of_the_input_does_not_matter(x_TN: FloatArray, name: str) -> None:
+    roll = CASES[name][0]
+    expected = roll(x_TN, 21, 5).tobytes()
+    wide_TN = np.full((300, 16), 7.0)
+    wide_TN[::2, ::2] = x_TN
+    assert roll(wide_TN[::2, ::2], 21, 5).tobytes() == expected
+    assert roll(np.asfortranarray(x_TN), 21, 5).tobytes() == expected
+    frozen_TN = x_TN.copy()
+    frozen_TN.setflags(write=False)
+    assert roll(frozen_TN, 21, 5).tobytes() == expected
+
+
+@EVERY
+def test_the_input_is_left_alone(x_TN: FloatArray, name: str) -> None:
+    before = x_TN.tobytes()
+    CASES[name][0](x_TN, 21, 5)
+    assert x_TN.tobytes() == before
+
+
+@EVERY
+def test_nothing_is_made_of_nothing(name: str) -> None:
+    roll = CASES[name][0]
+    for shape in ((0, 3), (5, 0), (1, 1)):
+        assert roll(np.full(shape, nan), 3, 1).shape == shape
+    of_nothing = roll(np.full((9, 2), nan), 3, 1)
+    assert (of_nothing == 0).all() if CASES[name][3] == 0 else np.isnan(of_nothing).all()
+
+
+@EVERY
+@pytest.mark.parametrize("window", [5, 21, 63])
+def test_the_rows_of_the_window_alone_decide_to_the_bit(x_TN: FloatArray, name: str, window: int) -> None:
+    if name in {"slope", "residual"}:  # its regressor must move with the rows
+        m_T1 = regressor(x_TN)
+
+        def roll(rows: slice, x: FloatArray) -> FloatArray:
+            return np.stack(rolling.rolling_regression(x[rows], m_T1[rows], window, 3))
     else:
-        expected = getattr(windows, name)().to_numpy()
-    actual = getattr(rolling, f"rolling_{name}")(x_TN, window, (window + 1) // 2)
-    np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-10)
+
+        def roll(rows: slice, x: FloatArray) -> FloatArray:
+            return CASES[name][0](x[rows], window, 3)[None]
+
+    rng = np.random.default_rng(1)
+    everything = roll(slice(None), x_TN)
+    for t in (64, 99, 117, 149):
+        first = t - window + 1
+        alone = roll(slice(max(first, 0), t + 1), x_TN)
+        assert alone[:, -1].tobytes() == everything[:, t].tobytes()
+        other_TN = x_TN.copy()
+        other_TN[t + 1 :] = rng.normal(size=other_TN[t + 1 :].shape) * 1e9
+        other_TN[: max(first, 0)] = rng.normal(size=other_TN[: max(first, 0)].shape) * 1e15
+        assert roll(slice(None), other_TN)[:, t].tobytes() == everything[:, t].tobytes()
 
 
-def test_sums_and_counts_treat_the_unknown_as_nothing(x_TN: FloatArray) -> None:
-    frame = pd.DataFrame(x_TN)
-    counts = frame.notna().rolling(13, min_periods=1).sum().to_numpy()
-    np.testing.assert_array_equal(rolling.rolling_count(x_TN, 13), counts)
-    sums = frame.fillna(0.0).rolling(13, min_periods=1).sum().to_numpy()
-    np.testing.assert_allclose(rolling.rolling_sum(x_TN, 13), sums, rtol=1e-9, atol=1e-12)
+@EVERY
+def test_neither_tiles_nor_threads_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    x_TN = rng.normal(0.0, 0.02, (90, 150))
+    x_TN[rng.random(x_TN.shape) < 0.1] = nan
+    roll = CASES[name][0]
+    expected = roll(x_TN, 21, 5).tobytes()
+    alone = np.concatenate([roll(x_TN[:, n : n + 1], 21, 5) for n in range(150)], axis=1)
+    assert alone.tobytes() == expected
+    monkeypatch.setattr(parallel, "_CELLS", 16 * 90)
+    assert len(parallel.runs_of_firms(90, 150)) == 10
+    for threads in (1, 2, 7):
+        monkeypatch.setattr(parallel, "n_threads", lambda threads=threads: threads)
+        assert roll(x_TN, 21, 5).tobytes() == expected
 
 
 def test_a_huge_value_leaves_no_trace_once_it_has_left_the_window() -> None:
@@ -61,39 +200,43 @@ def test_a_huge_value_leaves_no_trace_once_it_has_left_the_window() -> None:
     for window in (3, 7, 21):
         clean, spoilt = rolling.rolling_sum(x_TN, window), rolling.rolling_sum(spoilt_TN, window)
         assert clean[5 + window :].tobytes() == spoilt[5 + window :].tobytes()
+        assert spoilt[5 + window - 1] != clean[5 + window - 1]
 
 
-@pytest.mark.parametrize(
-    "of",
-    [
-        lambda x: rolling.rolling_mean(x, 21, 5),
-        lambda x: rolling.rolling_std(x, 21, 5),
-        lambda x: rolling.rolling_skewness(x, 21, 5),
-        lambda x: rolling.rolling_max(x, 21, 5),
-        lambda x: rolling.rolling_median(x, 21, 5),
-        rolling.carry,
-        lambda x: rolling.lag(x, 3),
-    ],
-)
-def test_rows_outside_the_window_change_nothing_to_the_bit(
-    x_TN: FloatArray, of: Callable[[FloatArray], FloatArray]
-) -> None:
-    t = 117
-    later_TN = x_TN.copy()
-    later_TN[t + 1 :] = np.random.default_rng(1).normal(size=later_TN[t + 1 :].shape) * 1e9
-    assert of(x_TN)[: t + 1].tobytes() == of(later_TN)[: t + 1].tobytes()
-    assert of(x_TN)[: t + 1].tobytes() == of(x_TN[: t + 1]).tobytes()
+def test_infinite_values_leave_no_trace_either() -> None:
+    x_TN = np.random.default_rng(3).normal(size=(60, 2))
+    spoilt_TN = x_TN.copy()
+    spoilt_TN[5, 0], spoilt_TN[8, 1] = np.inf, -np.inf
+    for name, (roll, *_) in CASES.items():
+        clean, spoilt = roll(x_TN, 7, 3), roll(spoilt_TN, 7, 3)
+        assert clean[16:].tobytes() == spoilt[16:].tobytes(), name
+    assert rolling.rolling_max(spoilt_TN, 7, 3)[6, 0] == np.inf
+    assert rolling.rolling_median(spoilt_TN, 3, 3)[8, 1] == max(x_TN[6:8, 1].min(), -np.inf)
+
+
+def test_medians_equal_pandas_on_ties_and_signed_zeros() -> None:
+    rng = np.random.default_rng(4)
+    x_TN = np.round(rng.normal(size=(300, 5)), 1)  # many ties, 0 and -0 among them
+    x_TN[rng.random(x_TN.shape) < 0.2] = nan
+    for window in (2, 7, 50):
+        expected = pd.DataFrame(x_TN).rolling(window, min_periods=1).median().to_numpy()
+        np.testing.assert_array_equal(rolling.rolling_median(x_TN, window, 1), expected)
 
 
 def test_lag_and_carry_by_hand() -> None:
-    x_TN = np.array([[nan], [1.0], [nan], [3.0], [nan]])
-    np.testing.assert_array_equal(rolling.lag(x_TN, 2)[:, 0], [nan, nan, nan, 1.0, nan])
-    np.testing.assert_array_equal(rolling.lag(x_TN, 9)[:, 0], [nan] * 5)
-    np.testing.assert_array_equal(rolling.carry(x_TN)[:, 0], [nan, 1.0, 1.0, 3.0, 3.0])
+    x_TN = np.array([[nan], [1.0], [nan], [3.0], [nan], [nan]])
+    np.testing.assert_array_equal(rolling.lag(x_TN, 2)[:, 0], [nan, nan, nan, 1.0, nan, 3.0])
+    np.testing.assert_array_equal(rolling.lag(x_TN, 0), x_TN)
+    np.testing.assert_array_equal(rolling.lag(x_TN, 9)[:, 0], [nan] * 6)
+    np.testing.assert_array_equal(rolling.carry(x_TN)[:, 0], [nan, 1.0, 1.0, 3.0, 3.0, 3.0])
+    carried_TN, age_TN = rolling.carry_and_age(x_TN, 1)
+    np.testing.assert_array_equal(carried_TN[:, 0], [nan, 1.0, 1.0, 3.0, 3.0, nan])
+    np.testing.assert_array_equal(age_TN[:, 0], [np.inf, 0, 1, 0, 1, 2])
 
 
 def test_looking_ahead_and_empty_windows_are_refused() -> None:
     with pytest.raises(ValueError, match="A lag of -1 sessions looks ahead"):
         rolling.lag(np.zeros((3, 1)), -1)
-    with pytest.raises(ValueError, match="window of 0 sessions is empty"):
-        rolling.rolling_sum(np.zeros((3, 1)), 0)
+    for roll, *_ in CASES.values():
+        with pytest.raises(ValueError, match="window of 0 sessions is empty"):
+            roll(np.zeros((3, 1)), 0, 1)

@@ -1,0 +1,69 @@
+"""The thirty features as the pipeline computes them: registry, the universe's median, transforms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from features_market import CHARACTERISTICS, CROSS_SECTIONS, TAIL, read
+
+from features.arrays import AnyFloatArray
+from features.asof import Statements
+from features.characteristics import compute_characteristics
+from features.derived import median_dollar_volume
+from features.panel import Panel
+from features.transforms import neutralise, rank_normal, winsorise, zscore
+
+
+def prepare(folder: Path) -> Panel:
+    """Lay out the panel."""
+    close_TN, high_TN, low_TN, volume_TN = (
+        read(folder, name).astype(np.float64, copy=False) for name in ("close", "high", "low", "volume")
+    )
+    industry_N = read(folder, "industry").astype(np.int16)
+    T, N = close_TN.shape
+    for array in (close_TN, high_TN, low_TN, volume_TN):
+        array.setflags(write=False)
+    return Panel(
+        dates_T=read(folder, "dates").astype("datetime64[D]"),
+        tickers_N=tuple(f"F{n:04}" for n in range(N)),
+        close_TN=close_TN,
+        open_TN=None,
+        high_TN=high_TN,
+        low_TN=low_TN,
+        raw_close_TN=close_TN,
+        volume_TN=volume_TN,
+        wealth_TN=close_TN,
+        ended_TN=np.zeros((T, N), dtype=np.bool_),
+        group_TN=np.tile(industry_N, (T, 1)),
+        groups_S=tuple(f"I{s}" for s in range(int(industry_N.max()) + 1)),
+        statements=Statements({}, range(N), np.ones((0, N))),
+        hazards=(),
+    )
+
+
+def compute(panel: Panel) -> dict[str, AnyFloatArray]:
+    """Compute them all, on a panel that nothing is remembered of."""
+    panel = replace(panel)
+    raw_TNF = compute_characteristics(panel, CHARACTERISTICS)
+    out: dict[str, AnyFloatArray] = {name: raw_TNF[:, :, f] for f, name in enumerate(CHARACTERISTICS)}
+    for window in (21, 63):  # what the universe asks for
+        out[f"median_dollar_volume_{window}"] = median_dollar_volume(panel, window).astype(np.float32)
+    mask_TN = ~np.isnan(panel.close_TN)
+    for kind, name in CROSS_SECTIONS:
+        x_TN = out[name]
+        if kind == "rank":
+            out[f"{kind}_{name}"] = rank_normal(x_TN, mask_TN)
+        elif kind == "zscore":
+            out[f"{kind}_{name}"] = zscore(x_TN, mask_TN)
+        elif kind == "winsorised":
+            out[f"{kind}_{name}"] = winsorise(x_TN, mask_TN, TAIL)
+        else:
+            out[f"{kind}_{name}"] = neutralise(x_TN, panel.group_TN, mask_TN)
+    return out
+
+
+def values(out: dict[str, AnyFloatArray], name: str, every: int) -> AnyFloatArray:
+    """Give one feature of every so many firms, (T, n)."""
+    return np.ascontiguousarray(out[name][:, ::every])

@@ -1,0 +1,190 @@
+"""Thirty rolling and cross-sectional features on one market: Peerglass, polars and pandas, side by side.
+
+Each computes the same features (`features_market`) in a process of its own, in turns. The memory is what the
+process held at its highest above what it held with the input laid out and the code loaded. Before anything is
+timed, the answers are compared on the cells where all three have one.
+
+The bars: at least 5 times faster than polars, 10 times faster than pandas, at most 1.0 GiB above the input.
+(The files are not called after the package `features`, which a script beside them must be able to import.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from features_market import NAMES, write_market
+
+from features.parallel import n_threads
+
+ENGINES = ("ours", "polars", "pandas")
+BARS = {"polars": 5.0, "pandas": 10.0}
+GIB = 2.0**30
+EVERY = 10  # of so many firms, one is compared
+TOLERANCE = 1e-5
+
+
+class Worker:
+    """A process that computes the features with one engine when it is told to."""
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        command = [sys.executable, __file__, "--worker", engine, str(folder)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.start: dict[str, float] = self._answer()
+
+    def ask(self, order: str) -> dict[str, float]:
+        """Send an order and wait for what comes of it."""
+        print(order, file=self.process.stdin, flush=True)
+        return self._answer()
+
+    def stop(self) -> None:
+        """Let the process end."""
+        self.process.communicate()
+
+    def _answer(self) -> dict[str, float]:
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            raise RuntimeError(
+                f"The worker ended with exit code {self.process.wait()}: see its message above."
+            )
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+
+def work(name: str, folder: Path) -> None:
+    """Be a worker: lay out the input, then compute whenever a line says ``run`` or ``save``."""
+    engine: Any = importlib.import_module(f"features_{name}")
+    small = folder / "small"
+    started = time.perf_counter()
+    engine.compute(engine.prepare(small))  # loads code, and compiles it if no earlier process has
+    first = time.perf_counter() - started
+    market = engine.prepare(folder)
+    print(json.dumps({"first": first, "input": _resident()}), flush=True)
+    for line in sys.stdin:
+        _forget_peak()
+        before = _resident()
+        started, worked = time.perf_counter(), time.process_time()
+        out = engine.compute(market)
+        answer = {
+            "seconds": time.perf_counter() - started,
+            "processor": time.process_time() - worked,
+            "above": _resident("VmHWM") - before,
+        }
+        if line.strip() == "save":
+            for feature in NAMES:
+                np.save(folder / f"{name}_{feature}.npy", engine.values(out, feature, EVERY))
+        del out
+        print(json.dumps(answer), flush=True)
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _resident(field: str = "VmRSS") -> float:
+    """Bytes that the process holds, or with ``VmHWM`` held at its highest since the peak was forgotten."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return float(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no {field}: this benchmark needs Linux.")
+
+
+def compare(folder: Path) -> None:
+    """Print how far the peers' answers are from ours; raise if further than 1e-5 of the value.
+
+    The deviation is relative to the value, or to the feature's mean size where a value is smaller.
+    """
+    print(f"\nlargest relative deviation from ours, on every {EVERY}th firm's cells where all have a value")
+    worst = 0.0
+    for feature in NAMES:
+        ours, *peers = (np.load(folder / f"{name}_{feature}.npy").astype(np.float64) for name in ENGINES)
+        common = ~(np.isnan(ours) | np.isnan(peers[0]) | np.isnan(peers[1]))
+        share = common.sum() / max(int((~np.isnan(ours)).sum()), 1)
+        floor = float(np.mean(np.abs(ours[common])))
+        apart = [
+            float(np.max(np.abs(peer - ours)[common] / np.maximum(np.abs(ours[common]), floor)))
+            for peer in peers
+        ]
+        worst = max(worst, *apart)
+        print(f"  {feature:<34}polars {apart[0]:.1e}  pandas {apart[1]:.1e}  {share:.1%} of our cells")
+        if share < 0.99:
+            raise RuntimeError(f"{feature}: the peers know only {share:.1%} of the cells that we know.")
+    if not worst <= TOLERANCE:
+        raise RuntimeError(
+            f"The answers differ by {worst:.1e}, more than {TOLERANCE:.0e}: a time says nothing."
+        )
+
+
+def main() -> None:
+    """Compare answers, time the engines in turns, and print medians, ratios and the verdict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--firms", type=int, default=3000)
+    parser.add_argument("--sessions", type=int, default=2520)
+    parser.add_argument(
+        "--runs", type=int, default=3, help="counted rounds, after the one whose answers are compared"
+    )
+    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(arguments.worker[0], Path(arguments.worker[1]))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "small").mkdir()
+        write_market(folder, arguments.firms, arguments.sessions)
+        write_market(folder / "small", 60, 300)
+        workers = {engine: Worker(engine, folder) for engine in ENGINES}
+        cells = arguments.firms * arguments.sessions
+        print(
+            f"{len(NAMES)} features, {arguments.firms:,} firms x {arguments.sessions:,} sessions, "
+            f"{n_threads()} threads"
+        )
+        for engine, worker in workers.items():
+            print(
+                f"  {engine:<7} first call, on a small market {worker.start['first']:.2f} s; "
+                f"with the input {worker.start['input'] / GIB:.2f} GiB"
+            )
+        for worker in workers.values():
+            worker.ask("save")
+        compare(folder)
+        rounds = [{engine: workers[engine].ask("run") for engine in ENGINES} for _ in range(arguments.runs)]
+        for worker in workers.values():
+            worker.stop()
+    report(rounds, cells)
+
+
+def report(rounds: list[dict[str, dict[str, float]]], cells: int) -> None:
+    """Print medians, ratios round by round, and which bars were met."""
+    print(f"\nmedians of {len(rounds)} rounds")
+    for engine in ENGINES:
+        seconds = [done[engine]["seconds"] for done in rounds]
+        above = max(done[engine]["above"] for done in rounds) / GIB
+        processor = statistics.median(done[engine]["processor"] for done in rounds)
+        rate = processor / cells / len(NAMES) * 1e9
+        print(
+            f"  {engine:<7}{statistics.median(seconds):8.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), "
+            f"{processor:.2f} s of processors ({rate:.1f} ns a cell and feature), "
+            f"at most {above:.2f} GiB above the input"
+        )
+    for engine, bar in BARS.items():
+        ratios = [done[engine]["seconds"] / done["ours"]["seconds"] for done in rounds]
+        ratio = statistics.median(ratios)
+        print(
+            f"  {ratio:5.1f} times faster than {engine} ({min(ratios):.1f} to {max(ratios):.1f}); "
+            f"the bar is {bar:.0f}: {'met' if ratio >= bar else 'NOT MET'}"
+        )
+    above = max(done["ours"]["above"] for done in rounds) / GIB
+    print(f"  {above:.2f} GiB above the input; the bar is 1.00: {'met' if above <= 1.0 else 'NOT MET'}")
+
+
+if __name__ == "__main__":
+    main()
