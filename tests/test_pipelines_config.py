@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,14 @@ def test_the_forecasting_part_ignores_what_forecasts_do_not_depend_on(tmp_path: 
     base = digest(load_config(path).forecasting_part())
     assert digest(load_config(path, ["backtest.costs.half_spread_bps=9"]).forecasting_part()) == base
     assert digest(load_config(path, ["fit.epochs=3"]).forecasting_part()) != base
+
+
+def test_the_transform_section_has_the_fields_and_defaults_of_its_rule() -> None:
+    from features.standardise import TransformRule
+    from pipelines.config import TransformConfig
+
+    assert TransformRule(**TransformConfig().model_dump()) == TransformRule()
+    changed = TransformConfig(
+        winsorise=0.01, neutralise="group", kind="zscore", missing="median", indicator=True
+    )
+    assert dataclasses.asdict(TransformRule(**changed.model_dump())) == changed.model_dump()
