@@ -78,7 +78,7 @@ def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[
         for row in lake.read("sources").iter_rows(named=True):
             hazards += json.loads(row["hazards"])
             notes += json.loads(row["notes"])
-    hazards += dataset.panel.hazards
+    hazards += [*_flagged(lake), *dataset.panel.hazards]
     if run.config.label.delay == 0:
         longer = "; see the table of a longer delay" if run.config.label.also_delays else ""
         hazards.append(
@@ -86,6 +86,19 @@ def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[
             f"trade. Read it as a forecast, not as a strategy{longer}."
         )
     return hazards, [*notes, *dataset.notes]
+
+
+def _flagged(lake: Lake) -> list[str]:
+    """What the quality rules doubt and keep, in one sentence; none if they doubt nothing."""
+    flags = lake.read("flags", filters=~pl.col("cleared")) if lake.exists("flags") else None
+    if flags is None or flags.is_empty():
+        return []
+    by_rule = flags.group_by("rule").len().sort("len", "rule", descending=[True, False])
+    counts = ", ".join(f"{rule} ({count:,})" for rule, count in by_rule.iter_rows())
+    return [
+        f"{flags.height:,} flag(s) of the quality rules on rows that are kept and used: {counts}; "
+        "'peerglass quarantine list CONFIG' shows them."
+    ]
 
 
 def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float], book: str) -> RunHeader:

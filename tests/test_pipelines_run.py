@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import re
@@ -172,6 +173,25 @@ def test_the_reports_tables_are_there(done: str) -> None:
     assert players is not None
     assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind == "neural"}
     assert Lake("lake").read("trials").height == len(MODELS)
+
+
+def test_a_doubted_row_is_a_hazard_of_the_report(done: str, peerglass: Call) -> None:
+    doubt = {
+        "table": "prices",
+        "ticker": "AAA",
+        "date": dt.date(2015, 1, 5),
+        "rule": "spike_reverts",
+        "row_hash": "0",
+        "evidence": "a spike",
+        "known_on": dt.date(2015, 1, 6),
+        "cleared": False,
+        "flagged_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    }
+    cleared = {**doubt, "ticker": "BBB", "cleared": True}
+    Lake("lake").upsert("flags", pl.DataFrame([doubt, cleared]))
+    assert peerglass("report", done, "--output", "runs").code == 0
+    page = Path("runs", done, "report.html").read_text()
+    assert "1 flag(s) of the quality rules on rows that are kept and used: spike_reverts (1)" in page
 
 
 def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None:
