@@ -17,14 +17,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from pipelines.config_load import check_config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake import Lake, UpsertCounts
-from pipelines.lake_upkeep import compact, describe_status, vacuum
+from pipelines.lake_upkeep import compact, describe_status, recorded_by_runs, vacuum
+from pipelines.run import ingest_config, train_config
+from pipelines.runs import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = """
@@ -273,3 +277,20 @@ def writing(place: Place, first: int, rounds: int) -> Iterator[subprocess.Popen[
             yield process
         finally:
             process.kill()
+
+
+def test_a_config_with_a_url_ingests_and_trains(
+    place: Place, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {**tiny, "lake": place.root, "lake_options": place.options}
+    config = check_config(settings, origin="tiny")
+    said: list[str] = []
+    ingest_config(config, said.append)
+    assert "prices" in said[0]
+    run = open_run(train_config(config), Path("runs"))
+    assert run.versions["prices"] == 1
+    assert run.config.lake == place.root
+    assert place.lake().read("forecasts", filters=pl.col("run_id") == run.run_id).height > 0
+    assert recorded_by_runs(place.lake(), [Path("runs")])["prices"] == {1: [run.run_id]}
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "lake") == ["runs"]
