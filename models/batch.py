@@ -1,7 +1,7 @@
 """The panel on one device, and the batches of dates every forecaster sees.
 
 Legend: B dates in a batch, N firms, W window length, C channels, F characteristics, T sessions,
-L peer layers, H heads.  Index t is the close of session t.
+L peer layers, H heads, S sessions with those before the first.  Index t is the close of session t.
 """
 
 from __future__ import annotations
@@ -93,8 +93,10 @@ class PanelTensors:
 
     Attributes
     ----------
-    channels_TNC
-        float32, scaled with a fold's training sessions; no NaN.
+    history_NSC
+        float32 channels, scaled with a fold's training sessions; no NaN. S is W-1+T: before a firm's
+        first session lie W-1 sessions of zeros (the channels' centre), so that the window that ends at
+        session t is the run of W sessions from S index t on, in one piece of memory.
     characteristics_TNF
         float32, rank-normal within the date; no NaN.
     mask_TN
@@ -109,7 +111,7 @@ class PanelTensors:
         What a model needs to be built for this panel.
     """
 
-    channels_TNC: Tensor
+    history_NSC: Tensor
     characteristics_TNF: Tensor
     mask_TN: Tensor
     group_TN: Tensor
@@ -126,6 +128,11 @@ class PanelTensors:
     def device(self) -> torch.device:
         """The device that holds every tensor."""
         return self.mask_TN.device
+
+    @property
+    def channels_TNC(self) -> Tensor:  # noqa: N802 - a shape suffix, as of the other attributes
+        """The channels by session and firm, a view."""
+        return self.history_NSC[:, self.window - 1 :].transpose(0, 1)
 
     @classmethod
     def from_arrays(
@@ -201,21 +208,56 @@ class PanelTensors:
         keys = [firm_key(name) for name in firm_names] or [0] * mask.shape[1]
         channels = np.nan_to_num(arrays["channels_TNC"], nan=0.0)
         characteristics = np.nan_to_num(arrays["characteristics_TNF"], nan=0.0)
+        shape = Shape(
+            n_channels=channels.shape[2],
+            n_characteristics=characteristics.shape[2],
+            window=window,
+            n_groups=total,
+            characteristic_names=tuple(characteristic_names),
+        )
+        T, N, C = channels.shape
+        history_NSC = torch.zeros((N, window - 1 + T, C))
+        history_NSC[:, window - 1 :] = torch.from_numpy(channels).transpose(0, 1)
         return cls(
-            channels_TNC=torch.tensor(channels, device=device),
+            history_NSC=history_NSC.to(device),
             characteristics_TNF=torch.tensor(characteristics, device=device),
             mask_TN=torch.tensor(mask, device=device),
             group_TN=torch.tensor(group, device=device),
             target_TN=torch.tensor(arrays["target_TN"], device=device),
             key_N=torch.tensor(keys, dtype=torch.int64, device=device),
-            shape=Shape(
-                n_channels=channels.shape[2],
-                n_characteristics=characteristics.shape[2],
-                window=window,
-                n_groups=total,
-                characteristic_names=tuple(characteristic_names),
-            ),
+            shape=shape,
         )
+
+    def windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
+        """Gather windows, each a single copy of W x C numbers that lie together.
+
+        Parameters
+        ----------
+        sessions
+            int64 sessions that the windows end at.
+        firms
+            int64 firms, of the same shape or one that broadcasts with it.
+
+        Returns
+        -------
+        Tensor
+            float32 of the common shape followed by W and C; sessions before the panel's first are zeros.
+
+        Raises
+        ------
+        ValueError
+            When a session or firm is not in the panel.
+        """
+        N, S, C = self.history_NSC.shape
+        for name, index, size in (("session", sessions, len(self.mask_TN)), ("firm", firms, N)):
+            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+                raise ValueError(
+                    f"The {name} indices run from {int(index.min())} to {int(index.max())}: "
+                    f"the panel has {size}, counted from 0."
+                )
+        first = firms * S + sessions  # where the window's first session lies
+        every_window = self.history_NSC.as_strided((N * S - self.window + 1, self.window * C), (C, 1))
+        return every_window.index_select(0, first.flatten()).view(*first.shape, self.window, C)
 
     def batch(self, dates_B: Tensor) -> Batch:
         """Gather the windows and cross-sections of some dates.
@@ -241,14 +283,9 @@ class PanelTensors:
                 f"No firm is in the universe at sessions {dates_B.tolist()}: "
                 "ask for dates with a universe, or loosen the universe rule."
             )
-        lag_W = torch.arange(self.window - 1, -1, -1, device=self.device)
-        session_BW = dates_B[:, None] - lag_W
-        x_BWNC = self.channels_TNC[session_BW.clamp(min=0)[:, :, None], firms_N]
-        if int(dates_B.min()) < self.window - 1:
-            x_BWNC = x_BWNC.masked_fill((session_BW < 0)[:, :, None, None], 0.0)
         at = (dates_B[:, None], firms_N)
         return Batch(
-            x_BNWC=x_BWNC.transpose(1, 2),
+            x_BNWC=self.windows(*at),
             z_BNF=self.characteristics_TNF[at],
             m_BN=self.mask_TN[at],
             s_BN=self.group_TN[at],

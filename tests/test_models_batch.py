@@ -47,6 +47,37 @@ def test_batch_holds_the_windows_and_cross_sections_of_its_dates(dates: list[int
         np.testing.assert_array_equal(batch.y_BN[b].numpy(), given["target_TN"][t][firms])
 
 
+def test_windows_of_pairs_are_those_of_plain_indexing() -> None:
+    given = arrays()
+    data = PanelTensors.from_arrays(**given, window=W)
+    np.testing.assert_array_equal(data.channels_TNC.numpy(), given["channels_TNC"])
+    rng = np.random.default_rng(1)
+    sessions, firms = rng.integers(0, T, (5, 7)), rng.integers(0, N, (5, 7))
+    sessions[0, :2], firms[0, :2] = (0, T - 1), (0, N - 1)  # the first and the last of all windows
+    found = data.windows(torch.tensor(sessions), torch.tensor(firms)).numpy()
+    assert found.shape == (5, 7, W, C)
+    before = np.concatenate([np.zeros((W - 1, N, C), dtype=np.float32), given["channels_TNC"]])
+    for at in np.ndindex(5, 7):
+        np.testing.assert_array_equal(found[at], before[sessions[at] : sessions[at] + W, firms[at]])
+    nothing = data.windows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    assert nothing.shape == (0, W, C)
+
+
+@pytest.mark.parametrize(
+    ("session", "firm", "message"),
+    [
+        (T, 0, "session indices run from 12 to 12: the panel has 12"),
+        (-1, 0, "session indices run from -1 to -1"),
+        (0, N, "firm indices run from 6 to 6: the panel has 6"),
+        (0, -1, "firm indices run from -1 to -1"),
+    ],
+)
+def test_a_window_outside_the_panel_is_refused(session: int, firm: int, message: str) -> None:
+    data = PanelTensors.from_arrays(**arrays(), window=W)
+    with pytest.raises(ValueError, match=message):
+        data.windows(torch.tensor([session]), torch.tensor([firm]))
+
+
 def test_unknown_features_become_their_centre() -> None:
     given = arrays()
     given["channels_TNC"][7, 1, 0] = np.nan
