@@ -66,8 +66,8 @@ def _fit_again(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"{', '.join(models)}: fitted anew with noise after {days}, weights and forecasts stay the same to "
-            "the bit.",
+            f"{', '.join(models)}: fitted anew with noise after {days}, weights and forecasts are the same "
+            "to the bit.",
         )
     t, first = found[0]
     return Result(

@@ -1,6 +1,7 @@
 """Too good to be true: a single feature whose IC is beyond what its family ever had.
 
-Measured on training and validation sessions alone, so that nobody chooses by the test.
+Measured on training and validation sessions alone, so that nobody chooses by the test. The IC is that of
+normal scores: features and labels are ranked within the date, so that bad ticks cannot move it.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -16,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.metrics import newey_west_lags, newey_west_t, rank_ic_by_date
+from backtest.metrics import ic_by_date, newey_west_lags, newey_west_t
 from features.characteristics import CHARACTERISTICS
+from features.transforms import rank_normal
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 from pipelines.dataset import INPUT_PREFIX, spread
@@ -85,12 +87,13 @@ def check(subject: Subject) -> Result:
     """
     label_TN = subject.dataset.labels[subject.config.label.delay]
     sessions = np.unique(np.concatenate([np.concatenate([f.train, f.valid]) for f in subject.folds]))
-    label_DN = np.where(subject.dataset.universe_TN[sessions], label_TN[sessions], np.nan)
+    inside_DN = subject.dataset.universe_TN[sessions]
+    label_DN = rank_normal(label_TN[sessions], inside_DN)
     apart = float(np.median(np.diff(sessions))) if len(sessions) > 1 else 1.0
     overlap = math.ceil(subject.config.label.horizon / apart) - 1
     rows = []
     for name, family, feature_DN in _features(subject, sessions):
-        ic_D = rank_ic_by_date(feature_DN, label_DN)
+        ic_D = ic_by_date(feature_DN, label_DN)
         rows.append(_measured(name, family, ic_D, overlap, subject.config.label.horizon))
     evidence = pl.DataFrame(rows, infer_schema_length=None).sort("excess", descending=True, nulls_last=True)
     wrong = evidence.filter(pl.col("excess") > DEVIATIONS)
@@ -131,16 +134,14 @@ def _features(
         feature_DN = data.characteristics_TNF[sessions, :, f]
         yield name, family, np.where(inside_DN, feature_DN, np.nan)
     for c, name in enumerate(data.channel_names):
-        channel_DN = data.channels_TNC[sessions, :, c].astype(np.float64)
-        yield f"channel {name}", "channel", np.where(inside_DN, channel_DN, np.nan)
+        yield f"channel {name}", "channel", rank_normal(data.channels_TNC[sessions, :, c], inside_DN)
     for name in subject.inputs:
         rows = subject.tables["inputs"].filter(pl.col("name") == name)
         value_TN = spread(rows, "value", data.panel)
         before_DN, now_DN = value_TN[np.maximum(sessions - 1, 0)], value_TN[sessions]
         with np.errstate(divide="ignore", invalid="ignore"):
             change_DN = (now_DN - before_DN) / (np.abs(now_DN) + np.abs(before_DN))
-        change_DN = np.where(inside_DN & np.isfinite(change_DN), change_DN, np.nan)
-        yield f"{INPUT_PREFIX}{name} (its change)", "input change", change_DN
+        yield f"{INPUT_PREFIX}{name} (its change)", "input change", rank_normal(change_DN, inside_DN)
 
 
 def _family(name: str) -> str:

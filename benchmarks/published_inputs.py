@@ -1,0 +1,123 @@
+"""What look-ahead in the published Nasdaq inputs is worth: ridge on them, on them made causal, and on ours.
+
+The published inputs of Feng et al. (2019) divide every price by that firm's maximum over the whole sample.
+Made causal, every input is divided by the running maximum known at t as well, which takes the full-sample one
+out again. Ours are the library's characteristics of the same firms' raw prices. Everything else is the same:
+training 2013-2015, validation 2016, test 2017, the next session's return, ridge on ranks within the date.
+
+    python benchmarks/published_inputs.py --data ../shared/data
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from backtest.metrics import forecast_metrics
+from pipelines import walkforward
+from pipelines.audit.subject import scratch_run
+from pipelines.config import Config
+from pipelines.config_load import load_config
+from pipelines.contracts import check
+from pipelines.dataset import Dataset, build_dataset, plan_folds, spread
+from pipelines.run import make_source
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+HISTORY = dt.date(2011, 6, 1)  # before the first training session, for the characteristics' warm-up
+FILES = {
+    "PEERGLASS_RSR": "nasdaq_rsr_2013.parquet",
+    "PEERGLASS_NASDAQ_PRICES": "nasdaq_prices.parquet",
+    "PEERGLASS_NASDAQ_SECURITIES": "nasdaq_industry.csv",
+}
+
+
+def tables_of(config: Config) -> dict[str, pl.DataFrame]:
+    """What the lake would hold of a config's source."""
+    source = make_source(config)
+    tables = dict(source.fetch().tables)  # type: ignore[union-attr]  # files are fetched at once
+    stamps = {"source": pl.lit("files"), "ingested_at": pl.lit(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))}
+    tables["prices"] = tables["prices"].with_columns(**stamps)
+    return {name: check(name, frame).valid for name, frame in tables.items()}
+
+
+def made_causal(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Divide every input by the highest close up to its own date."""
+    highest = (
+        tables["prices"]
+        .sort("ticker", "date")
+        .select("date", "ticker", highest=pl.col("close").cum_max().over("ticker"))
+    )
+    inputs = tables["inputs"].join(highest, on=["date", "ticker"])
+    value = (pl.col("value") / pl.col("highest")).alias("value")
+    return {**tables, "inputs": inputs.with_columns(value).drop("highest")}
+
+
+def measured(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
+    """Fit ridge on training, choose its penalty on validation, and print what the test gives."""
+    dataset = build_dataset(tables, config)
+    (fold,) = plan_folds(dataset, config)
+    with scratch_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
+        (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
+        outcome = walkforward.run_task(task, walkforward.gather(dataset, config.features.window))
+    said(
+        name, outcome.test_BN, dataset, fold.test, f"{outcome.valid_ic:>10.4f}{outcome.valid_rank_ic:>10.4f}"
+    )
+
+
+def said(name: str, forecast_BN: np.ndarray, dataset: Dataset, test: np.ndarray, valid: str) -> None:
+    """Print one row."""
+    label_BN = np.where(dataset.universe_TN[test], dataset.labels[0][test], np.nan)
+    found = forecast_metrics(forecast_BN, label_BN)
+    print(
+        f"{name:<58}{valid:>20}{found.ic:>9.4f}{found.ic_t:>7.1f}{found.rank_ic:>9.4f}{found.icir:>7.2f}"
+        f"{found.n_dates:>7}"
+    )
+
+
+def level_alone(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
+    """Forecast minus the close's own level: how far below its maximum a share stands, and nothing else."""
+    dataset = build_dataset(tables, config)
+    (fold,) = plan_folds(dataset, config)
+    at = dataset.characteristic_names.index("input_close_norm")
+    level_BN = np.where(dataset.universe_TN, -dataset.characteristics_TNF[:, :, at], np.nan)[fold.test]
+    said(f"  (minus {name} alone, ranked, nothing fitted)", level_BN, dataset, fold.test, "")
+    rows = tables["inputs"].filter(pl.col("name") == "close_norm")
+    raw_BN = np.where(dataset.universe_TN, -spread(rows, "value", dataset.panel), np.nan)[fold.test]
+    said(f"  (minus {name} alone, as it is, nothing fitted)", raw_BN, dataset, fold.test, "")
+
+
+def main() -> None:
+    """Print the table, or say which file is missing."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, default=CONFIGS.parents[1] / "shared" / "data")
+    data = parser.parse_args().data
+    if missing := [file for file in FILES.values() if not (data / file).is_file()]:
+        sys.exit(f"{data} has no {', '.join(missing)}: name the folder with --data; nothing was measured")
+    os.environ.update({name: str(data / file) for name, file in FILES.items()})
+    published = load_config(CONFIGS / "rsr_published.yaml")
+    nasdaq = load_config(CONFIGS / "nasdaq.yaml")
+    source = nasdaq.source.model_copy(update={"start": HISTORY})
+    ours = published.model_copy(
+        update={"source": source, "universe": nasdaq.universe, "features": nasdaq.features}
+    )
+    heads = {"valid IC": 10, "rank IC": 10, "test IC": 9, "t": 7, "test rIC": 9, "ICIR": 7, "dates": 7}
+    print(f"{'ridge on':<58}" + "".join(f"{head:>{width}}" for head, width in heads.items()))
+    tables = tables_of(published)
+    measured("the published inputs", tables, published)
+    level_alone("the published close", tables, published)
+    causal = made_causal(tables)
+    measured("the same, divided by the running maximum", causal, published)
+    level_alone("that close", causal, published)
+    measured("the library's characteristics of the raw prices", tables_of(ours), ours)
+
+
+if __name__ == "__main__":
+    main()
