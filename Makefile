@@ -33,4 +33,6 @@ format: $(STAMP)  ## rewrite the code as `make lint` wants it
 
 bench: $(STAMP)  ## speed, side by side with a reference in the same run
 	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/features_speed.py
+	$(BIN)/python benchmarks/windows.py
 	$(BIN)/python benchmarks/lake.py

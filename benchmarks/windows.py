@@ -1,9 +1,9 @@
 """Gathering windows from the panel, beside the machine's memory copy in the same run.
 
 Random 60-day windows are gathered as models gather them (`models.batch.PanelTensors`): all firms of one
-random date, and as many random (firm, date) pairs. Counted are the bytes of the windows, read once and written once;
-the copy is of an array that no cache holds, read once and written once. Each is also timed on one thread,
-which is what a training task has.
+random date, and as many random (firm, date) pairs. Counted are the bytes of the windows, read once and
+written once; the copy is of an array that no cache holds, read once and written once. Each is also timed on
+one thread, which is what a training task has.
 
 The bar: at least a quarter of the copy's bytes a second.
 """

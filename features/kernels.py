@@ -12,7 +12,9 @@ Shape suffixes: T sessions, N firms (of a tile).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar, cast
 
 import numba
@@ -25,7 +27,18 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 
 def compiled(loop: Loop) -> Loop:
     """Compile a loop on its first call; division by zero gives what IEEE 754 says."""
-    return cast("Loop", numba.njit(nogil=True, cache=True, error_model="numpy")(loop))
+    try:
+        return cast("Loop", numba.njit(nogil=True, cache=True, error_model="numpy")(loop))
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        warnings.warn(
+            f"Neither {Path(__file__).parent} nor the user's cache folder can be written, so every process "
+            "compiles its loops anew, for some seconds: set NUMBA_CACHE_DIR to a folder that can.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return cast("Loop", numba.njit(nogil=True, error_model="numpy")(loop))
 
 
 @compiled

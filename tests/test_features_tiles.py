@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +21,8 @@ from features.parallel import for_each, in_order, n_threads, runs_of_firms
 from features.tiles import cut, whole
 from pipelines.config_load import check_config
 from pipelines.run import make_source
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module", name="panel")
@@ -183,3 +188,23 @@ def test_runs_of_firms_cover_them_once_and_share_no_line() -> None:
         assert [n for run in runs for n in range(run.start, run.stop)] == list(range(firms))
         assert all(run.start % 16 == 0 for run in runs)
     assert runs_of_firms(10, 0) == []
+
+
+def test_features_load_without_the_compiler_and_work_where_nothing_can_be_written() -> None:
+    light = """
+import sys, features.rolling, features.characteristics, features.transforms
+sys.exit("numba" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
+    unwritable = """
+import warnings
+from numba.core.caching import CacheImpl
+CacheImpl._locator_classes = []
+import numpy as np
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from features.rolling import rolling_sum
+    assert rolling_sum(np.ones((3, 1)), 2).ravel().tolist() == [1, 2, 2]
+assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
+"""
+    subprocess.run([sys.executable, "-c", unwritable], check=True, cwd=ROOT)
