@@ -125,7 +125,10 @@ def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]
         label_delay=config.label.delay,
         label_horizon=config.label.horizon,
         label_transform=config.label.transform,
-        universe=", ".join(f"{key.replace('_', ' ')} {value:g}" for key, value in rule.items()),
+        universe=", ".join(
+            f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
+            for key, value in rule.items()
+        ),
         mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
         main_book=book,
         stage_seconds=dict(seconds),

@@ -1,0 +1,63 @@
+"""A run on a user's files alone: prices, firms, statements, membership and inputs, decided once a month."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipelines.config_load import check_config
+from pipelines.lake import Lake
+from pipelines.run import run_config
+
+
+def test_a_run_on_files_alone_reports_what_was_assumed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tiny: dict[str, Any],
+    tiny_tables: Mapping[str, pl.DataFrame],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    prices = tiny_tables["prices"].drop("source", "ingested_at")
+    prices.filter(pl.col("date").dt.year() == pl.col("date").dt.year().min()).write_parquet("p1.parquet")
+    prices.filter(pl.col("date").dt.year() != pl.col("date").dt.year().min()).write_csv("p2.csv")
+    tiny_tables["securities"].write_parquet("firms.parquet")
+    latest = pl.col("known_at") == pl.col("known_at").max().over("ticker", "period_end", "item")
+    statements = tiny_tables["fundamentals"].filter(latest)
+    statements.pivot(on="item", index=["ticker", "period_end"], values="value").rename(
+        {"net_income": "Net Income"}
+    ).with_columns(-pl.col("Net Income")).write_parquet("statements.parquet")
+    members = prices.group_by("ticker").agg(pl.col("date").min().alias("from_date"))
+    members.with_columns(pl.lit(None, dtype=pl.Date).alias("to_date")).write_csv("index.csv")
+    prices.select("date", "ticker", (pl.col("close") / pl.col("open") - 1).alias("My Signal")).write_csv(
+        "s.csv"
+    )
+    source = {
+        "kind": "files",
+        "prices": "p[12].*",
+        "securities": "firms.parquet",
+        "fundamentals": "statements.parquet",
+        "items": {"net_income": "Net Income"},
+        "units": {"net_income": -1},
+        "membership": "index.csv",
+        "inputs": "s.csv",
+        "assumed_lag_days": 75,
+    }
+    universe = {**tiny["universe"], "membership": "index"}
+    label = {**tiny["label"], "horizon": 5, "decide": "weekly"}
+    settings = {**tiny, "source": source, "universe": universe, "label": label, "models": {"ridge": {}}}
+    said: list[str] = []
+    report = run_config(check_config(settings, origin="files"), said.append)
+    text = report.read_text()
+    assert "Assumed reporting lag: all" in text
+    assert "taken as known 75 days after" in text
+    assert "Membership without leavers" in text
+    assert "membership index" in text
+    lake = Lake(tiny["lake"])
+    assert lake.read("inputs")["name"].unique().to_list() == ["my_signal"]
+    assert lake.read("fundamentals")["assumed"].all()
+    received = next(line for line in said[0].splitlines() if line.split()[:1] == ["prices"])
+    assert f"{prices.height:,} received" in received
