@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 CHARACTERISTICS = (
-    "return_5",
     "return_21",
-    "momentum_126",
     "momentum_252_21",
     "high_distance_252",
+    "low_distance_252",
     "average_distance_20",
     "group_relative_return_5",
     "residual_return_1",
@@ -34,6 +33,7 @@ CHARACTERISTICS = (
     "log_dollar_volume_21",
     "amihud_21",
     "volume_trend_5_63",
+    "return_volume_correlation_63",
     "zero_return_days_21",
 )
 """By their names in `peerglass features`."""

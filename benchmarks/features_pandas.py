@@ -44,11 +44,10 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     span = np.log(market.high / market.low)
     dv = close * market.volume
     out = {
-        "return_5": close / carried.shift(5) - 1,
         "return_21": close / carried.shift(21) - 1,
-        "momentum_126": close / carried.shift(126) - 1,
         "momentum_252_21": carried.shift(21) / carried.shift(252) - 1,
         "high_distance_252": close / close.rolling(252, min_periods=half(252)).max() - 1,
+        "low_distance_252": close / close.rolling(252, min_periods=half(252)).min() - 1,
         "average_distance_20": close / carried.rolling(20, min_periods=20).mean() - 1,
         "volatility_21": r.rolling(21, min_periods=half(21)).std(),
         "volatility_63": r.rolling(63, min_periods=half(63)).std(),
@@ -74,12 +73,19 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     out["log_dollar_volume_21"] = np.log(_mean(dv, 21))
     out["amihud_21"] = 1e6 * _mean(r.abs() / dv.where(dv > 0), 21)
     out["volume_trend_5_63"] = np.log(_mean(dv, 5) / _mean(dv, 63))
+    surprise = np.log(dv / _mean(dv, 21))
+    both = r.notna() & surprise.notna()
+    a, b = r.where(both), surprise.where(both)
+    mean_a, mean_b = _mean(a, 63), _mean(b, 63)
+    var_a, var_b = _mean(a * a, 63) - mean_a * mean_a, _mean(b * b, 63) - mean_b * mean_b
+    out["return_volume_correlation_63"] = (_mean(a * b, 63) - mean_a * mean_b) / np.sqrt(var_a * var_b)
     out["zero_return_days_21"] = _mean((r.abs() < 1e-12).where(r.notna()).astype(np.float64), 21)
     out["median_dollar_volume_21"] = dv.rolling(21, min_periods=half(21)).median()
     out["median_dollar_volume_63"] = dv.rolling(63, min_periods=half(63)).median()
-    relative = out["return_5"].T.groupby(market.industry)
+    return_5 = close / carried.shift(5) - 1
+    relative = return_5.T.groupby(market.industry)
     peers = relative.transform("count").T >= 2
-    out["group_relative_return_5"] = (out["return_5"] - relative.transform("mean").T).where(peers)
+    out["group_relative_return_5"] = (return_5 - relative.transform("mean").T).where(peers)
     for name, warmup in WARMUPS.items():
         out[name] = out[name].where(traded & carried.shift(warmup).notna())
     for kind, name in CROSS_SECTIONS:

@@ -56,9 +56,9 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
         **_over(
             return_5=close / back(5) - 1,
             return_21=close / back(21) - 1,
-            momentum_126=close / back(126) - 1,
             momentum_252_21=back(21) / back(252) - 1,
             high_distance_252=close / close.rolling_max(252, min_samples=half(252)) - 1,
+            low_distance_252=close / close.rolling_min(252, min_samples=half(252)) - 1,
             average_distance_20=close / col("carried").rolling_mean(20, min_samples=20) - 1,
             volatility_21=r.rolling_std(21, min_samples=half(21)),
             volatility_63=r.rolling_std(63, min_samples=half(63)),
@@ -72,6 +72,7 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
             zero_return_days_21=_mean((r.abs() < 1e-12).cast(pl.Float64), 21),
             median_dollar_volume_21=dv.rolling_median(21, min_samples=half(21)),
             median_dollar_volume_63=dv.rolling_median(63, min_samples=half(63)),
+            surprise=(dv / _mean(dv, 21)).log(),
             mean_r=_mean(r, 63),
             mean_m=_mean(m, 63),
             mean_rm=_mean(r * m, 63),
@@ -81,13 +82,27 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
             **{f"heard_{warmup}": back(warmup).is_not_null() for warmup in set(WARMUPS.values())},
         )
     )
+    # the volume's surprise where the return is known, and the other way round
+    both = r.is_not_null() & col("surprise").is_not_null()
+    frame = frame.with_columns(a=pl.when(both).then(r), b=pl.when(both).then(col("surprise")))
+    a, b = col("a"), col("b")
     frame = frame.with_columns(
+        **_over(
+            mean_a=_mean(a, 63),
+            mean_b=_mean(b, 63),
+            mean_ab=_mean(a * b, 63),
+            mean_aa=_mean(a * a, 63),
+            mean_bb=_mean(b * b, 63),
+        ),
         cov=col("mean_rm") - col("mean_r") * col("mean_m"),
         var_m=col("mean_mm") - col("mean_m") ** 2,
         var_r=col("mean_rr") - col("mean_r") ** 2,
     )
+    var_a, var_b = col("mean_aa") - col("mean_a") ** 2, col("mean_bb") - col("mean_b") ** 2
     cov, n = col("cov"), col("n")
     frame = frame.with_columns(
+        return_volume_correlation_63=(col("mean_ab") - col("mean_a") * col("mean_b"))
+        / (var_a * var_b).sqrt(),
         beta_63=cov / col("var_m"),
         idiosyncratic_volatility_63=((col("var_r") - cov * cov / col("var_m")) * n / (n - 2)).sqrt(),
     )

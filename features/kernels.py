@@ -188,6 +188,33 @@ def rolling_skewness(x_TN: FloatArray, window: int, least: float, out_TN: FloatA
 
 
 @compiled
+def _sum_products(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, sums_6TN: FloatArray, block_TN: FloatArray
+) -> None:
+    """Sum 1, x, y, x^2, xy and y^2 over the sessions of the window on which both are known."""
+    N = y_TN.shape[1]
+    y, x, block = y_TN.reshape(-1), x_TN.reshape(-1), block_TN.reshape(-1)
+    for i in range(len(y)):
+        block[i] = y[i] + x[i]  # NaN where either is
+    rolling_count(block_TN, window, sums_6TN[0])
+    for i in range(len(y)):
+        block[i] = 0.0 if np.isnan(y[i] + x[i]) else x[i]
+    _sum_windows(block, window, N, sums_6TN[1].reshape(-1))
+    for i in range(len(y)):
+        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i]
+    _sum_windows(block, window, N, sums_6TN[2].reshape(-1))
+    for i in range(len(y)):
+        block[i] = 0.0 if np.isnan(y[i] + x[i]) else x[i] * x[i]
+    _sum_windows(block, window, N, sums_6TN[3].reshape(-1))
+    for i in range(len(y)):
+        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i] * x[i]
+    _sum_windows(block, window, N, sums_6TN[4].reshape(-1))
+    for i in range(len(y)):
+        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i] * y[i]
+    _sum_windows(block, window, N, sums_6TN[5].reshape(-1))
+
+
+@compiled
 def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its answers, all by position
     y_TN: FloatArray,
     x_TN: FloatArray,
@@ -197,32 +224,12 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
     residual_TN: FloatArray,
 ) -> None:
     """Regress y on x with an intercept over the sessions on which both are known, at least ``least`` >= 3."""
-    N = y_TN.shape[1]
-    count_TN, sum_xx_TN, sum_xy_TN = np.empty_like(y_TN), np.empty_like(y_TN), np.empty_like(y_TN)
-    sum_x_TN, sum_y_TN, block_TN = np.empty_like(y_TN), np.empty_like(y_TN), np.empty_like(y_TN)
-    y, x, block, count = y_TN.reshape(-1), x_TN.reshape(-1), block_TN.reshape(-1), count_TN.reshape(-1)
-    sum_x, sum_y = sum_x_TN.reshape(-1), sum_y_TN.reshape(-1)
-    sum_xx, sum_xy, sum_yy = sum_xx_TN.reshape(-1), sum_xy_TN.reshape(-1), residual_TN.reshape(-1)
+    sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
+    _sum_products(y_TN, x_TN, window, sums_6TN, slope_TN)
+    count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
+    sum_xx, sum_xy, sum_yy = sums_6TN[3].reshape(-1), sums_6TN[4].reshape(-1), sums_6TN[5].reshape(-1)
     slope, residual = slope_TN.reshape(-1), residual_TN.reshape(-1)
-    for i in range(len(y)):
-        block[i] = y[i] + x[i]  # NaN where either is
-    rolling_count(block_TN, window, count_TN)
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else x[i]
-    _sum_windows(block, window, N, sum_x)
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i]
-    _sum_windows(block, window, N, sum_y)
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else x[i] * x[i]
-    _sum_windows(block, window, N, sum_xx)
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i] * x[i]
-    _sum_windows(block, window, N, sum_xy)
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i] * y[i]
-    _sum_windows(block, window, N, sum_yy)
-    for i in range(len(y)):
+    for i in range(len(slope)):
         n = max(count[i], 3.0)
         mean_x, mean_y = sum_x[i] / n, sum_y[i] / n
         variance_x, variance_y = sum_xx[i] / n - mean_x * mean_x, sum_yy[i] / n - mean_y * mean_y
@@ -231,6 +238,26 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
         left = variance_y - slope[i] * covariance
         left = 0.0 if left < 0.0 else left  # rounding; NaN stays
         residual[i] = np.sqrt(left * n / (n - 2.0))
+
+
+@compiled
+def rolling_correlation(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, least: float, out_TN: FloatArray
+) -> None:
+    """Correlate over the sessions on which both are known, at least ``least`` >= 1; NaN without variation."""
+    sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
+    _sum_products(y_TN, x_TN, window, sums_6TN, out_TN)
+    count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
+    sum_xx, sum_xy, sum_yy = sums_6TN[3].reshape(-1), sums_6TN[4].reshape(-1), sums_6TN[5].reshape(-1)
+    out = out_TN.reshape(-1)
+    for i in range(len(out)):
+        n = max(count[i], 1.0)
+        mean_x, mean_y, square_x, square_y = sum_x[i] / n, sum_y[i] / n, sum_xx[i] / n, sum_yy[i] / n
+        variance_x, variance_y = square_x - mean_x * mean_x, square_y - mean_y * mean_y
+        covariance = sum_xy[i] / n - mean_y * mean_x
+        varies = variance_x > 1e-14 * square_x and variance_y > 1e-14 * square_y
+        ratio = covariance / np.sqrt(variance_y * variance_x)
+        out[i] = min(max(ratio, -1.0), 1.0) if varies and count[i] >= least else np.nan
 
 
 @compiled

@@ -84,31 +84,32 @@ def rank_rows(
     one, sign, mask = np.uint64(1), np.uint64(63), np.uint64(2**_DIGIT - 1)
     key, next_key = np.empty(N, np.uint64), np.empty(N, np.uint64)
     firm, next_firm = np.empty(N, np.int32), np.empty(N, np.int32)
-    start = np.empty((_PASSES, 2**_DIGIT), np.int32)
+    start = np.empty(2**_DIGIT, np.int32)
     for r in range(R):
-        start[:] = 0
-        n = 0
+        n, some, every = 0, np.uint64(0), ~np.uint64(0)
         for i in range(N):
             place_RN[r, i] = -1
             if known_RN[r, i]:
                 bits = bits_RN[r, i]
                 ordered = ~bits if bits >> sign == one else bits | (one << sign)
                 key[n], firm[n] = ordered, i
+                some, every = some | ordered, every & ordered
                 n += 1
-                for p in range(_PASSES):
-                    start[p, (ordered >> np.uint64(_DIGIT * p)) & mask] += 1
         count_R[r] = n
         for p in range(_PASSES):
             shift = np.uint64(_DIGIT * p)
-            if n == 0 or start[p, (key[0] >> shift) & mask] == n:
+            if ((some ^ every) >> shift) & mask == 0 or n == 0:
                 continue  # all have the same digit, as the lowest ones of what was float32
+            start[:] = 0
+            for j in range(n):
+                start[(key[j] >> shift) & mask] += 1
             total = 0
             for digit in range(2**_DIGIT):
-                total, start[p, digit] = total + start[p, digit], total
+                total, start[digit] = total + start[digit], total
             for j in range(n):
                 digit = (key[j] >> shift) & mask
-                to = start[p, digit]
-                start[p, digit] = to + 1
+                to = start[digit]
+                start[digit] = to + 1
                 next_key[to], next_firm[to] = key[j], firm[j]
             key, next_key = next_key, key
             firm, next_firm = next_firm, firm

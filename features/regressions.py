@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from features.arrays import FloatArray
-from features.rolling import rolling_mean
+from features.rolling import on_tiles, require_window, rolling_mean
 
 FLAT = 1e-14  # of the mean square: a variance below it is rounding
 
@@ -35,15 +35,15 @@ def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_cou
     ndarray of shape (T, N)
         Pearson's correlation, within [-1, 1].
     """
-    both_TN = ~(np.isnan(y_TN) | np.isnan(x_TN))
-    y_TN, x_TN = np.where(both_TN, y_TN, np.nan), np.where(both_TN, x_TN, np.nan)
-    mean_y, mean_x = rolling_mean(y_TN, window, min_count), rolling_mean(x_TN, window, min_count)
-    square_y = rolling_mean(y_TN * y_TN, window, min_count)
-    square_x = rolling_mean(x_TN * x_TN, window, min_count)
-    var_y, var_x = square_y - mean_y * mean_y, square_x - mean_x * mean_x
-    cov = rolling_mean(y_TN * x_TN, window, min_count) - mean_y * mean_x
-    varies = (var_y > FLAT * square_y) & (var_x > FLAT * square_x)
-    return np.where(varies, np.clip(cov / np.sqrt(np.where(varies, var_y * var_x, 1.0)), -1.0, 1.0), np.nan)
+    require_window(window)
+    from features import kernels
+
+    least = float(max(min_count, 1))
+    return on_tiles(
+        lambda x, out: kernels.rolling_correlation(x[0], x[1], window, least, out[0]),
+        y_TN,
+        np.broadcast_to(x_TN, y_TN.shape),
+    )[0]
 
 
 def residual_skewness(

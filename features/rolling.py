@@ -23,7 +23,7 @@ from features.parallel import for_each, runs_of_firms
 Work = Callable[[list[FloatArray], list[FloatArray]], None]
 
 
-def _on_tiles(work: Work, *x_TN: AnyFloatArray, answers: int = 1) -> list[FloatArray]:
+def on_tiles(work: Work, *x_TN: AnyFloatArray, answers: int = 1) -> list[FloatArray]:
     """Run a kernel on tiles of firms: contiguous inputs, and places for as many answers of their shape."""
     T, N = x_TN[0].shape
     out_TN: list[FloatArray] = [np.empty((T, N)) for _ in range(answers)]
@@ -101,13 +101,14 @@ def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatAr
     """Carry values as `carry` does, and count the sessions since the last known one, infinite before one."""
     from features import kernels
 
-    carried_TN, age_TN = _on_tiles(
+    carried_TN, age_TN = on_tiles(
         lambda x, out: kernels.carry(x[0], longest, out[0], out[1]), x_TN, answers=2
     )
     return carried_TN, age_TN
 
 
-def _require_window(window: int) -> None:
+def require_window(window: int) -> None:
+    """Refuse a window without a session."""
     if window < 1:
         msg = f"A rolling window of {window} sessions is empty: give 1 or more."
         raise ValueError(msg)
@@ -133,18 +134,18 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
     ValueError
         If the window is empty.
     """
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
-    return _on_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
 
 
 def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
     """Sum the known values of the last ``window`` sessions; NaN counts as zero, so 0 where none is known."""
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
-    return _on_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
 
 
 def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -164,11 +165,11 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     ndarray of shape (T, N)
         The mean, in x's unit.
     """
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
     least = float(max(min_count, 1))
-    return _on_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -191,11 +192,11 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     ndarray of shape (T, N)
         The deviation, in x's unit.
     """
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
     least = float(max(min_count, 2))
-    return _on_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -215,11 +216,11 @@ def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArra
     ndarray of shape (T, N)
         Skewness, a pure number.
     """
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
     least = float(max(min_count, 3))
-    return _on_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_regression(
@@ -247,11 +248,11 @@ def rolling_regression(
     residual_TN : ndarray of shape (T, N)
         Standard error of the regression, ``sqrt(RSS / (n - 2))``, in y's unit.
     """
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
     least = float(max(min_count, 3))
-    slope_TN, residual_TN = _on_tiles(
+    slope_TN, residual_TN = on_tiles(
         lambda x, out: kernels.rolling_regression(x[0], x[1], window, least, out[0], out[1]),
         y_TN,
         np.broadcast_to(x_TN, y_TN.shape),
@@ -262,11 +263,11 @@ def rolling_regression(
 
 def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     """Take the largest known value of the last ``window`` sessions; NaN below ``min_count`` known values."""
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
     least = float(max(min_count, 1))
-    return _on_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -288,8 +289,8 @@ def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     ndarray of shape (T, N)
         The median, in x's unit.
     """
-    _require_window(window)
+    require_window(window)
     from features import kernels
 
     least = float(max(min_count, 1))
-    return _on_tiles(lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN)[0]
+    return on_tiles(lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN)[0]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from features import parallel, rolling
+from features import parallel, regressions, rolling
 
 FloatArray = npt.NDArray[np.float64]
 Rolled = Callable[[FloatArray, int, int], FloatArray]
@@ -47,6 +47,13 @@ def line(y: FloatArray, x: FloatArray) -> tuple[float, float]:
     return float(coefficients[1]), math.sqrt(math.fsum(rest * rest) / (len(x) - 2))
 
 
+def correlation(y: FloatArray, x: FloatArray) -> float:
+    both = ~(np.isnan(y) | np.isnan(x))
+    y, x = y[both], x[both]
+    flat = len(y) == 0 or np.ptp(y) == 0 or np.ptp(x) == 0
+    return nan if flat else float(np.corrcoef(y, x)[0, 1])
+
+
 def known(y: FloatArray, _: FloatArray) -> int:
     return int((~np.isnan(y)).sum())
 
@@ -69,6 +76,12 @@ CASES: dict[str, tuple[Rolled, Callable[[FloatArray, FloatArray], float], Callab
         lambda y, x: line(y, x)[0],
         both_known,
         3,
+    ),
+    "correlation": (
+        lambda x, w, least: regressions.rolling_correlation(x, regressor(x), w, least),
+        correlation,
+        both_known,
+        2,
     ),
     "residual": (
         lambda x, w, least: rolling.rolling_regression(x, regressor(x), w, least)[1],
@@ -116,10 +129,11 @@ def test_every_window_equals_the_same_statistic_in_a_loop(x_TN: FloatArray, name
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
     # moments of a window with the huge tick lose the others' digits; the windows after it must not
     spoilt_TN = np.zeros(x_TN.shape, dtype=np.bool_)
-    if name in {"std", "skewness", "slope", "residual"}:
+    if name in {"std", "skewness", "slope", "correlation", "residual"}:
         spoilt_TN[70 : 70 + window, 7] = True
     near = np.where(spoilt_TN, 0.0, actual), np.where(spoilt_TN, 0.0, expected)
-    np.testing.assert_allclose(*near, rtol=1e-9, atol=1e-12)
+    digits = 1e-7 if name == "correlation" else 1e-9  # of two sessions that are nearly alike, fewer are left
+    np.testing.assert_allclose(*near, rtol=digits, atol=1e-12)
     assert np.isfinite(actual).any() == (window >= CASES[name][3])
 
 
@@ -160,6 +174,12 @@ def test_the_rows_of_the_window_alone_decide_to_the_bit(x_TN: FloatArray, name: 
 
         def roll(rows: slice, x: FloatArray) -> FloatArray:
             return np.stack(rolling.rolling_regression(x[rows], m_T1[rows], window, 3))
+
+    elif name == "correlation":
+
+        def roll(rows: slice, x: FloatArray) -> FloatArray:
+            return regressions.rolling_correlation(x[rows], regressor(x)[rows], window, 3)[None]
+
     else:
 
         def roll(rows: slice, x: FloatArray) -> FloatArray:
