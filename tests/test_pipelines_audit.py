@@ -34,6 +34,7 @@ from pipelines.audit.result import Audit, Result, counts, describe, summary_line
 from pipelines.config import Config
 from pipelines.errors import ConfigError
 from pipelines.progress import Progress
+from pipelines.report.audit import audit_block
 
 SEEDS = range(int(os.environ.get("PEERGLASS_AUDIT_SEEDS", "2")))
 QUICK_MODELS = ("ridge", "temporal_peer")
@@ -118,6 +119,32 @@ def test_a_short_list_that_never_changes_is_a_warning_and_no_failure(
     changes = {"delistings_per_year": 0.0}
     result = CHECKS["membership"](subject_of(*todays_members(monkeypatch, *market(base, 3, changes))))
     assert result.verdict == "warn"
+
+
+def test_a_list_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
+    changes = {"delistings_per_year": 0.0, "firms": 60, "sessions": 800}
+    config, tables = market(base, 3, changes)
+    days = tables["prices"]["date"].unique().sort()
+    joined = tables["prices"].select("ticker").unique().sort("ticker").with_row_index("n")
+    stays = joined.select(
+        pl.lit("index").alias("universe"),
+        "ticker",
+        days.gather(joined["n"] * 10).alias("from_date"),
+        pl.lit(None, dtype=pl.Date).alias("to_date"),
+    )
+    result = CHECKS["membership"](subject_of(config, {**tables, "membership": stays}))
+    assert result.verdict == "warn"
+    assert "Nobody ever leaves" in result.sentence
+
+
+def test_the_block_in_the_report_escapes_and_puts_the_worst_first() -> None:
+    results = (Result("fine", "pass", "Good."), Result("bad", "fail", "<script>alert(1)</script>"))
+    block = audit_block(Audit(results, "full").table)
+    assert "<script>" not in block
+    assert block.index("&lt;script&gt;") < block.index("Good.")
+    assert 'class="audit fail"' in block
+    assert "1 failure, 1 passed" in block
+    assert "none was made" in audit_block(None)
 
 
 def test_a_feature_with_more_memory_than_it_declares_is_caught(

@@ -87,8 +87,7 @@ def _input(subject: Subject, name: str) -> list[dict[str, object]]:
             "of": firms,
             "wrong": found.height > QUIET_FIRMS and share >= FIRMS,
             "says": f"input {name} starts with one value repeated for {found.height} of {firms} firms, "
-            "longer than any "
-            "value is repeated later",
+            "longer than any value is repeated later",
         }
     ]
 

@@ -76,8 +76,7 @@ def check(subject: Subject) -> Result:
             NAME,
             "pass",
             f"None of {len(columns)} price and input columns is scaled by a maximum, minimum, mean or "
-            "deviation of "
-            "the whole sample.",
+            "deviation of the whole sample.",
             evidence,
         )
     first = found[0]

@@ -60,8 +60,7 @@ def check(subject: Subject) -> Result:
         NAME,
         "pass",
         f"Channel scaler and group codes{stored} of {len(folds)} fold(s) are the same to the bit when every "
-        "other "
-        f"session is replaced; so are weights and early stopping ({listed}).",
+        f"other session is replaced; so are weights and early stopping ({listed}).",
     )
 
 

@@ -83,9 +83,9 @@ def _plan(subject: Subject) -> WalkForwardConfig:
     spacing, budget = subject.spacing, subject.budget
     return WalkForwardConfig(
         scheme="rolling",
-        train=budget.train * spacing,
-        valid=budget.valid * spacing,
-        test=4 * spacing,
+        train=max(budget.train, 8 * spacing),  # sessions: a few decisions do where they are far apart
+        valid=max(budget.valid, 3 * spacing),
+        test=max(4, 2 * spacing),
         embargo=subject.config.folds.embargo,
     )
 
@@ -193,8 +193,7 @@ def _ask_again(subject: Subject) -> Result:
             NAME,
             "pass",
             f"{asked} checkpoints repeat the forecasts that are stored, and say the same to the bit with "
-            "noise "
-            "after t.",
+            "noise after t.",
         )
     first = rows[0]
     return Result(

@@ -45,8 +45,7 @@ def check(subject: Subject) -> Result:
             NAME,
             "pass",
             f"{compared} features, the universe and closed labels are the same to the bit when all that "
-            "comes "
-            f"after {days} is replaced by noise.",
+            f"comes after {days} is replaced by noise.",
         )
     named = culprits([row["what"] for row in rows])
     first = next(row for row in rows if row["what"] == named[0])
@@ -54,8 +53,8 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "fail",
-        f"{_listed(named)} knew the future: replacing all that comes after {first['after']} changed what was "
-        f"said before{where}.",
+        f"{_listed(named)} knew the future: replacing all that comes after {first['after']} changed what "
+        f"was said before{where}.",
         pl.DataFrame(rows, infer_schema_length=None),
     )
 

@@ -44,14 +44,12 @@ def check(subject: Subject) -> Result:
             if free < 0:
                 problems.append(
                     f"Fold {fold.index}: the last {name} label ends on session {ends}, {-free} session(s) "
-                    "into "
-                    f"or beyond the start of {following} (session {start})."
+                    f"into or beyond the start of {following} (session {start})."
                 )
             elif free < embargo:
                 problems.append(
                     f"Fold {fold.index}: {free} session(s) lie between the last {name} label and "
-                    f"{following}, "
-                    f"and the embargo is {embargo}."
+                    f"{following}, and the embargo is {embargo}."
                 )
     problems += _overlaps(subject)
     evidence = pl.DataFrame(rows)
@@ -62,8 +60,9 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "pass",
-        f"{len(subject.folds)} fold(s): every label of delay up to {label.reach} and horizon {label.horizon} "
-        f"ends before the next segment, with {least} session(s) or more between; the embargo is {embargo}.",
+        f"{len(subject.folds)} fold(s): every label of delay up to {label.reach} and horizon "
+        f"{label.horizon} ends before the next segment, with {least} session(s) or more between; the "
+        f"embargo is {embargo}.",
         evidence,
     )
 

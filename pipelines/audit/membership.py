@@ -40,14 +40,12 @@ def check(subject: Subject) -> Result:
     if facts["members_before_first_price"] > max(EARLY_FIRMS, EARLY_SHARE * facts["members"]):
         reasons.append(
             f"{facts['members_before_first_price']} firms are members more than {EARLY_SESSIONS} sessions "
-            "before their "
-            "first price"
+            "before their first price"
         )
     if facts["leavers"] >= LEAVERS and facts["chance_of_no_leaver"] < CHANCE:
         reasons.append(
             f"none of the {facts['leavers']} firms that stop trading ever was a member, and "
-            f"{facts['stayers_members']} of "
-            f"the {facts['stayers']} others were"
+            f"{facts['stayers_members']} of the {facts['stayers']} others were"
         )
     if facts["changes"] == 0 and facts["expected_changes"] >= EXPECTED:
         reasons.append(f"{facts['members']} members never change in {facts['years']:.1f} years")
@@ -63,16 +61,22 @@ def check(subject: Subject) -> Result:
             NAME,
             "warn",
             f"Membership of {name} never changes in {facts['years']:.1f} years: if the list was drawn up "
-            "later than its "
-            "first date, it chose with hindsight.",
+            "later than its first date, it chose with hindsight.",
+            evidence,
+        )
+    if facts["exits"] == 0 and facts["expected_changes"] >= EXPECTED:
+        return Result(
+            NAME,
+            "warn",
+            f"Nobody ever leaves {name} in {facts['years']:.1f} years, though firms join: a list of its "
+            "last day, with the days on which they joined.",
             evidence,
         )
     return Result(
         NAME,
         "pass",
         f"{name}: {facts['changes']} changes of {facts['members']} members in {facts['years']:.1f} years, "
-        "nobody a member "
-        "long before being listed.",
+        "nobody a member long before being listed.",
         evidence,
     )
 
@@ -85,11 +89,12 @@ def _facts(subject: Subject, table: pl.DataFrame) -> dict[str, float]:
     place = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
     member_N = np.zeros(panel.n_firms, dtype=np.bool_)
     early: set[str] = set()
-    changes = 0
+    joined = left = 0
     for ticker, start, end in table.select("ticker", "from_date", "to_date").iter_rows():
         since = int(np.searchsorted(dates_T, np.datetime64(start, "D")))
         until = len(dates_T) if end is None else int(np.searchsorted(dates_T, np.datetime64(end, "D")))
-        changes += (0 < since < len(dates_T)) + (0 < until < len(dates_T))
+        joined += 0 < since < len(dates_T)
+        left += 0 < until < len(dates_T)
         if ticker not in place or since >= until:
             continue
         n = place[ticker]
@@ -105,7 +110,8 @@ def _facts(subject: Subject, table: pl.DataFrame) -> dict[str, float]:
     return {
         "members": members,
         "years": years,
-        "changes": changes,
+        "changes": joined + left,
+        "exits": left,
         "expected_changes": TURNOVER * members * years,
         "members_before_first_price": len(early),
         "leavers": leavers,

@@ -55,9 +55,9 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "fail",
-            f"{one['model']} fitted on labels permuted within their dates has a test IC of {one['ic']:+.3f}, "
-            f"{abs(one['deviations']):.1f} deviations of {one['null_deviation']:.4f} from zero: the test "
-            "reaches the fit.",
+            f"{one['model']} fitted on labels permuted within their dates has a test IC of "
+            f"{one['ic']:+.3f}, {abs(one['deviations']):.1f} deviations of {one['null_deviation']:.4f} from "
+            "zero: the test reaches the fit.",
             evidence,
         )
     largest = float(evidence["deviations"].abs().max() or 0.0)  # type: ignore[arg-type]
@@ -65,8 +65,7 @@ def check(subject: Subject) -> Result:
         NAME,
         "pass",
         f"{' and '.join(QUICK_MODELS)} fitted on permuted labels know nothing of the test: {largest:.1f} "
-        "deviations from "
-        f"an IC of zero at most, {DEVIATIONS:.0f} are allowed.",
+        f"deviations from an IC of zero at most, {DEVIATIONS:.0f} are allowed.",
         evidence,
     )
 

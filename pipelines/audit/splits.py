@@ -52,8 +52,7 @@ def check(subject: Subject) -> Result:
             NAME,
             "fail" if wrong else "warn",
             f"{what.format(after=after)} for {found.height} of {len(rows)} splits, such as {one['ticker']} "
-            "on "
-            f"{one['recorded']}.",
+            f"on {one['recorded']}.",
             evidence,
         )
     return Result(

@@ -92,10 +92,8 @@ def _colliding(subject: Subject, table: pl.DataFrame) -> Iterator[_Finding]:
         "versions share a known_at",
         kept_out.height,
         f"Restated values at the original date: {kept_out.height:,} statement rows ({share:.1%}) are "
-        "versions of one "
-        "(ticker, period_end, item) under one known_at and were quarantined; the source does not say when "
-        "the later one "
-        "became known.",
+        "versions of one (ticker, period_end, item) under one known_at and were quarantined; the source "
+        "does not say when the later one became known.",
     )
 
 
@@ -112,9 +110,8 @@ def _twice_dated(table: pl.DataFrame) -> Iterator[_Finding]:
             "a filing has several dates",
             twice.height,
             f"Restated values at the original date: {twice.height:,} of {filings.height:,} filings "
-            f"({share:.1%}) stand under "
-            f"more than one known_at, such as {twice['filing_id'][0]} of {twice['ticker'][0]}; a filing is "
-            "published once.",
+            f"({share:.1%}) stand under more than one known_at, such as {twice['filing_id'][0]} of "
+            f"{twice['ticker'][0]}; a filing is published once.",
         )
 
 
@@ -140,8 +137,8 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
             "amendments change nothing",
             amended.height,
             f"Restated values at the original date: {amended.height:,} statements were amended later and "
-            "not one value "
-            "differs from what stands under the first date, which therefore holds the restated values.",
+            "not one value differs from what stands under the first date, which therefore holds the "
+            "restated values.",
         )
     repeated = later.filter(pl.col("repeats"))
     if repeated.height >= REPEATED and not repeated["differs"].any():
@@ -150,8 +147,8 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
             "comparatives change nothing",
             repeated.height,
             f"Restated values at the original date: {repeated.height:,} values were published again with a "
-            "later period and "
-            "not one differs from what stands under the first date, which therefore holds the latest values.",
+            "later period and not one differs from what stands under the first date, which therefore holds "
+            "the latest values.",
         )
 
 
@@ -167,8 +164,8 @@ def _early(table: pl.DataFrame) -> Iterator[_Finding]:
             "known at the period's end",
             soon.height,
             f"Statements known too early: {share:.0%} of {first.height:,} statements are known within "
-            f"{EARLY_DAYS} days of "
-            "their period's end, when hardly anybody has reported; known_at is not when they were published.",
+            f"{EARLY_DAYS} days of their period's end, when hardly anybody has reported; known_at is not "
+            "when they were published.",
         )
     assumed = first.filter(pl.col("assumed"))
     if not assumed.is_empty():
@@ -179,8 +176,7 @@ def _early(table: pl.DataFrame) -> Iterator[_Finding]:
             "assumed lag",
             assumed.height,
             f"Assumed lag: {assumed.height:,} of {first.height:,} statements have no publication date and "
-            "are taken as known "
-            f"{days} days after their period's end{short}.",
+            f"are taken as known {days} days after their period's end{short}.",
         )
 
 
@@ -194,6 +190,5 @@ def _single_versions(table: pl.DataFrame) -> Iterator[_Finding]:
             "no restatement at all",
             periods,
             f"Not one of {periods:,} statements was ever restated, where about one in twenty is: the values "
-            "may be the latest "
-            "ones under their first dates.",
+            "may be the latest ones under their first dates.",
         )

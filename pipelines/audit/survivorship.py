@@ -38,8 +38,7 @@ def check(subject: Subject) -> Result:
             NAME,
             "warn",
             f"Survivorship: {said}, where some {expected:.0f} would be expected; whoever chose them knew "
-            "who would stay, and "
-            "every return here is flattered.",
+            "who would stay, and every return here is flattered.",
             evidence,
         )
     return Result(NAME, "pass", f"{said[0].upper()}{said[1:]}.", evidence)

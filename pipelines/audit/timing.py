@@ -75,8 +75,7 @@ def check(subject: Subject) -> Result:
         "fail",
         f"Input {one['input']} at t is {one['series']} of t+{one['sessions_ahead']} (rank correlation "
         f"{one['correlation_then']:.4f}, and {one['best_correlation_now']:.4f} with anything known at t): "
-        "it is "
-        f"early{more}.",
+        f"it is early{more}.",
         evidence,
     )
 

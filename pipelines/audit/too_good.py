@@ -47,8 +47,7 @@ _BOUNCE = (
 )
 _MONTHLY = (
     "monthly ICs of single characteristics stay below 0.1 (Gu, Kelly and Xiu 2020, whose best forecasts "
-    "combine 94 "
-    "of them); the limit leaves half as much again"
+    "combine 94 of them); the limit leaves half as much again"
 )
 RECORDS: Final = {
     "reversal": Record(0.30, 0.30, _BOUNCE),
@@ -102,8 +101,8 @@ def check(subject: Subject) -> Result:
         if best["excess"] is None:
             return Result(NAME, "skipped", f"Fewer than {FEWEST} training dates have a label.")
         nearest = (
-            f"nearest to its limit is {best['feature']}: IC {best['ic']:+.3f} (t {best['t']:.1f}), "
-            f"limit {best['limit']:.2f}"
+            f"nearest to its limit is {best['feature']}: IC {best['ic']:+.3f} (t {best['t']:.1f}), limit "
+            f"{best['limit']:.2f}"
         )
         return Result(
             NAME, "pass", f"No single feature's IC is beyond its family's record; {nearest}.", evidence
@@ -118,8 +117,7 @@ def check(subject: Subject) -> Result:
         NAME,
         "fail",
         f"Too good to be true: {one['feature']} alone has an IC of {one['ic']:+.3f} (t {one['t']:.1f}), "
-        "where its "
-        f"family, {one['family']}, never had more than {one['limit']:.2f}{more}.",
+        f"where its family, {one['family']}, never had more than {one['limit']:.2f}{more}.",
         evidence,
     )
 

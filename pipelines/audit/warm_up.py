@@ -52,7 +52,7 @@ def check(subject: Subject) -> Result:
     )
     rows: list[dict[str, Any]] = []
     compared: set[str] = set()
-    for t in subject.times(max(subject.budget.times // 2, 1)):
+    for t in _times(subject):
         for kind in kinds:
             for window, names in _by_window(kind).items():
                 if t - window - 1 <= 0:
@@ -67,8 +67,7 @@ def check(subject: Subject) -> Result:
             NAME,
             "pass",
             f"{len(compared)} features have the same values from their declared windows alone as from "
-            "earlier on "
-            f"(to {TOLERANCE:g}).",
+            f"earlier on (to {TOLERANCE:g}).",
         )
     named = list(dict.fromkeys(row["feature"] for row in rows))
     first = rows[0]
@@ -77,12 +76,20 @@ def check(subject: Subject) -> Result:
         NAME,
         "fail",
         f"{named[0][0].upper()}{named[0][1:]}{more} reaches back beyond its declared window of "
-        f"{first['window']} sessions: "
-        f"on {first['date']} {first['ticker']} is {first['short']:.6g} from the window and "
-        f"{first['long']:.6g} from an "
-        "earlier start.",
+        f"{first['window']} sessions: on {first['date']} {first['ticker']} is {first['short']:.6g} from the "
+        f"window and {first['long']:.6g} from an earlier start.",
         pl.DataFrame(rows, infer_schema_length=None),
     )
+
+
+def _times(subject: Subject) -> list[int]:
+    """Draw sessions before which every declared window fits, or late ones where none is that long."""
+    decisions = subject.decisions
+    late = decisions[decisions > subject.reach_back]
+    pool = late if len(late) else decisions[len(decisions) // 2 :]
+    count = min(max(subject.budget.times // 2, 1), len(pool))
+    drawn = np.random.default_rng((subject.seed, 5)).choice(pool, count, replace=False)
+    return sorted(int(t) for t in drawn)
 
 
 def _by_window(kind: _Kind) -> dict[int, list[str]]:
