@@ -140,8 +140,8 @@ def audit(
 ) -> None:
     """Check a config or a run for look-ahead and for results too good to be true; exit code 4 on failure.
 
-    A config is checked on the data of its lake, a run at its recorded versions with its checkpoints and stored
-    forecasts as well.
+    A config is checked on the data of its lake, a run at its recorded versions, with its checkpoints and its
+    stored forecasts as well.
     """
     from pipelines.audit.command import audit_target
 
