@@ -98,8 +98,9 @@ def main() -> None:
             line = f"  {name:<30}{statistics.median(rates):7.1f} ({min(rates):.1f} to {max(rates):.1f})"
             if name != "memory copy":
                 ratio = statistics.median(done[name] / done["memory copy"] for done in rounds)
+                best = max(rates) / max(done["memory copy"] for done in rounds)
                 verdict = "met" if ratio >= BAR else "NOT MET"
-                line += f"  {ratio:.2f} of the copy; the bar is {BAR}: {verdict}"
+                line += f"  {ratio:.2f} of the copy (best of best {best:.2f}); the bar is {BAR}: {verdict}"
             print(line)
 
 

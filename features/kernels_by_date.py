@@ -63,7 +63,7 @@ def subtract_group_means(x_RN: FloatArray, group_RN: IntArray, n_groups: int, ou
 
 @compiled
 def rank_rows(
-    bits_RN: npt.NDArray[np.uint64], known_RN: BoolArray, place_RN: IntArray, count_R: IntArray
+    bits_RN: npt.NDArray[np.uint64], place_RN: IntArray, count_R: IntArray, tied_R: BoolArray
 ) -> None:
     """Rank the known values of each row; ties share the mean of their places.
 
@@ -72,16 +72,16 @@ def rank_rows(
     Parameters
     ----------
     bits_RN : ndarray of uint64, shape (R, N)
-        The bits of float64 values, none of them -0.
-    known_RN : ndarray of bool, shape (R, N)
-        Which of them count.
+        The bits of float64 values; NaN is unknown, and -0 is 0.
     place_RN : ndarray of int64, shape (R, N)
         Is given twice the place, counted from 0; -1 where unknown.
     count_R : ndarray of int64, shape (R,)
         Is given the number of known values.
+    tied_R : ndarray of bool, shape (R,)
+        Is given whether some values tie; without ties all places are even.
     """
     R, N = bits_RN.shape
-    one, sign, mask = np.uint64(1), np.uint64(63), np.uint64(2**_DIGIT - 1)
+    minus, infinite, mask = np.uint64(1 << 63), np.uint64(0x7FF << 52), np.uint64(2**_DIGIT - 1)
     key, next_key = np.empty(N, np.uint64), np.empty(N, np.uint64)
     firm, next_firm = np.empty(N, np.int32), np.empty(N, np.int32)
     start = np.empty(2**_DIGIT, np.int32)
@@ -89,13 +89,13 @@ def rank_rows(
         n, some, every = 0, np.uint64(0), ~np.uint64(0)
         for i in range(N):
             place_RN[r, i] = -1
-            if known_RN[r, i]:
-                bits = bits_RN[r, i]
-                ordered = ~bits if bits >> sign == one else bits | (one << sign)
+            bits = bits_RN[r, i]
+            if bits & ~minus <= infinite:
+                ordered = ~bits if bits > minus else bits | minus
                 key[n], firm[n] = ordered, i
                 some, every = some | ordered, every & ordered
                 n += 1
-        count_R[r] = n
+        count_R[r], tied_R[r] = n, False
         for p in range(_PASSES):
             shift = np.uint64(_DIGIT * p)
             if ((some ^ every) >> shift) & mask == 0 or n == 0:
@@ -116,6 +116,7 @@ def rank_rows(
         first = 0
         for j in range(1, n + 1):
             if j == n or key[j] != key[first]:
+                tied_R[r] |= j > first + 1
                 for tied in range(first, j):
                     place_RN[r, firm[tied]] = first + j - 1
                 first = j

@@ -154,19 +154,26 @@ def _by_date(
 def _rank_normal_rows(x_RN: FloatArray) -> FloatArray:
     from features.kernels_by_date import rank_rows
 
-    place_RN, count_R = np.empty(x_RN.shape, dtype=np.int64), np.empty(len(x_RN), dtype=np.int64)
-    rank_rows((x_RN + 0.0).view(np.uint64), ~np.isnan(x_RN), place_RN, count_R)  # + 0: -0 ties with 0
+    place_RN = np.empty(x_RN.shape, dtype=np.int64)
+    count_R, tied_R = np.empty(len(x_RN), dtype=np.int64), np.empty(len(x_RN), dtype=np.bool_)
+    rank_rows(x_RN.view(np.uint64), place_RN, count_R, tied_R)
     out_RN = np.empty_like(x_RN)
-    for r, count in enumerate(count_R.tolist()):
-        np.take(_normal_scores(count), place_RN[r], out=out_RN[r])
+    for r, (count, tied) in enumerate(zip(count_R.tolist(), tied_R.tolist(), strict=True)):
+        np.take(_normal_scores(count, tied), place_RN[r], out=out_RN[r])
     return out_RN
 
 
 @lru_cache(maxsize=256)  # the number of firms with a value changes little from date to date
-def _normal_scores(count: int) -> FloatArray:
-    """Give the score of each place among so many, by twice the place from 0 on; NaN last, for -1."""
-    twice = np.arange(max(2 * count - 1, 0))
-    return np.append(ndtri((0.5 * twice + 0.5) / max(count, 1)), np.nan)
+def _normal_scores(count: int, tied: bool) -> FloatArray:
+    """Give the score of each place among so many, by twice the place from 0 on; NaN last, for -1.
+
+    The odd ones, between two places, are for ties alone.
+    """
+    score = np.full(max(2 * count - 1, 0) + 1, np.nan)
+    step = 1 if tied else 2
+    twice = np.arange(0, 2 * count - 1, step)
+    score[:-1:step] = ndtri((0.5 * twice + 0.5) / max(count, 1))
+    return score
 
 
 def _zscore_rows(x_RN: FloatArray) -> FloatArray:
