@@ -14,41 +14,35 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+RANKED = ("momentum_252_21", "volatility_21", "log_dollar_volume_21", "zero_return_days_21")
 CHARACTERISTICS = (
+    *RANKED,
     "return_21",
-    "momentum_252_21",
     "high_distance_252",
     "low_distance_252",
-    "average_distance_20",
     "group_relative_return_5",
     "residual_return_1",
-    "volatility_21",
     "volatility_63",
     "parkinson_21",
-    "range_surprise_21",
     "maximum_return_21",
     "skewness_63",
     "beta_63",
     "idiosyncratic_volatility_63",
-    "log_dollar_volume_21",
     "amihud_21",
     "volume_trend_5_63",
     "return_volume_correlation_63",
-    "zero_return_days_21",
 )
 """By their names in `peerglass features`."""
 
-MEDIANS = ("median_dollar_volume_21", "median_dollar_volume_63")
+MEDIANS = ("median_dollar_volume_21", "median_dollar_volume_63", "median_dollar_volume_126")
 
 CROSS_SECTIONS = (
-    ("rank", "momentum_252_21"),
-    ("rank", "volatility_21"),
-    ("rank", "log_dollar_volume_21"),
-    ("rank", "zero_return_days_21"),
+    *(("rank", name) for name in RANKED),
     ("zscore", "volatility_63"),
     ("zscore", "beta_63"),
     ("winsorised", "amihud_21"),
     ("demeaned", "return_21"),
+    ("demeaned", "momentum_252_21"),
 )
 """A transform within the date, and of what; ``demeaned`` is against the firm's industry."""
 

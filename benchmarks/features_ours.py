@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from features_market import CHARACTERISTICS, CROSS_SECTIONS, TAIL, read
+from features_market import CHARACTERISTICS, CROSS_SECTIONS, MEDIANS, RANKED, TAIL, read
 
 from features.arrays import AnyFloatArray
 from features.asof import Statements
@@ -48,13 +48,14 @@ def compute(panel: Panel) -> dict[str, AnyFloatArray]:
     panel = replace(panel)
     raw_TNF = compute_characteristics(panel, CHARACTERISTICS)
     out: dict[str, AnyFloatArray] = {name: raw_TNF[:, :, f] for f, name in enumerate(CHARACTERISTICS)}
-    for window in (21, 63):  # what the universe asks for
-        out[f"median_dollar_volume_{window}"] = median_dollar_volume(panel, window).astype(np.float32)
+    for name in MEDIANS:  # what the universe asks for
+        out[name] = median_dollar_volume(panel, int(name.split("_")[-1])).astype(np.float32)
     mask_TN = ~np.isnan(panel.close_TN)
+    ranked_TNF = rank_normal(raw_TNF[:, :, : len(RANKED)], mask_TN)
     for kind, name in CROSS_SECTIONS:
         x_TN = out[name]
         if kind == "rank":
-            out[f"{kind}_{name}"] = rank_normal(x_TN, mask_TN)
+            out[f"{kind}_{name}"] = ranked_TNF[:, :, RANKED.index(name)]
         elif kind == "zscore":
             out[f"{kind}_{name}"] = zscore(x_TN, mask_TN)
         elif kind == "winsorised":

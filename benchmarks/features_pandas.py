@@ -48,11 +48,9 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
         "momentum_252_21": carried.shift(21) / carried.shift(252) - 1,
         "high_distance_252": close / close.rolling(252, min_periods=half(252)).max() - 1,
         "low_distance_252": close / close.rolling(252, min_periods=half(252)).min() - 1,
-        "average_distance_20": close / carried.rolling(20, min_periods=20).mean() - 1,
         "volatility_21": r.rolling(21, min_periods=half(21)).std(),
         "volatility_63": r.rolling(63, min_periods=half(63)).std(),
         "parkinson_21": np.sqrt(_mean(span * span, 21) / (4 * np.log(2))),
-        "range_surprise_21": span / _mean(span, 21) - 1,
         "maximum_return_21": r.rolling(21, min_periods=half(21)).max(),
     }
     n = r.rolling(63, min_periods=1).count()
@@ -80,8 +78,8 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     var_a, var_b = _mean(a * a, 63) - mean_a * mean_a, _mean(b * b, 63) - mean_b * mean_b
     out["return_volume_correlation_63"] = (_mean(a * b, 63) - mean_a * mean_b) / np.sqrt(var_a * var_b)
     out["zero_return_days_21"] = _mean((r.abs() < 1e-12).where(r.notna()).astype(np.float64), 21)
-    out["median_dollar_volume_21"] = dv.rolling(21, min_periods=half(21)).median()
-    out["median_dollar_volume_63"] = dv.rolling(63, min_periods=half(63)).median()
+    for window in (21, 63, 126):
+        out[f"median_dollar_volume_{window}"] = dv.rolling(window, min_periods=half(window)).median()
     return_5 = close / carried.shift(5) - 1
     relative = return_5.T.groupby(market.industry)
     peers = relative.transform("count").T >= 2

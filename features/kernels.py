@@ -192,25 +192,27 @@ def _sum_products(
     y_TN: FloatArray, x_TN: FloatArray, window: int, sums_6TN: FloatArray, block_TN: FloatArray
 ) -> None:
     """Sum 1, x, y, x^2, xy and y^2 over the sessions of the window on which both are known."""
-    N = y_TN.shape[1]
-    y, x, block = y_TN.reshape(-1), x_TN.reshape(-1), block_TN.reshape(-1)
-    for i in range(len(y)):
-        block[i] = y[i] + x[i]  # NaN where either is
+    N, block = y_TN.shape[1], block_TN.reshape(-1)
+    given_y, given_x = y_TN.reshape(-1), x_TN.reshape(-1)
+    y, x = np.empty_like(block), np.empty_like(block)  # 0 where not both are known
+    for i in range(len(block)):
+        y_i, x_i = given_y[i], given_x[i]
+        block[i] = y_i + x_i  # NaN where either is
+        y[i] = 0.0 if np.isnan(block[i]) else y_i
+        x[i] = 0.0 if np.isnan(block[i]) else x_i
     rolling_count(block_TN, window, sums_6TN[0])
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else x[i]
+    block[:] = x
     _sum_windows(block, window, N, sums_6TN[1].reshape(-1))
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i]
+    block[:] = y
     _sum_windows(block, window, N, sums_6TN[2].reshape(-1))
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else x[i] * x[i]
+    for i in range(len(block)):
+        block[i] = x[i] * x[i]
     _sum_windows(block, window, N, sums_6TN[3].reshape(-1))
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i] * x[i]
+    for i in range(len(block)):
+        block[i] = y[i] * x[i]
     _sum_windows(block, window, N, sums_6TN[4].reshape(-1))
-    for i in range(len(y)):
-        block[i] = 0.0 if np.isnan(y[i] + x[i]) else y[i] * y[i]
+    for i in range(len(block)):
+        block[i] = y[i] * y[i]
     _sum_windows(block, window, N, sums_6TN[5].reshape(-1))
 
 

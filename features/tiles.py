@@ -43,7 +43,7 @@ def cut(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Pane
 
     def take(name: str, array_TN: npt.NDArray[Any]) -> npt.NDArray[Any]:
         part_Tn = array_TN[:, firms]
-        if needs is None or name in needs or name == "raw_close":
+        if needs is None or name in needs or (name == "raw_close" and "volume" in needs):
             part_Tn = np.ascontiguousarray(part_Tn)
             part_Tn.setflags(write=False)
         return part_Tn
