@@ -11,8 +11,7 @@ import numpy.typing as npt
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from features.kernels import compiled
 
-_DIGIT = 11  # bits of a key that one pass of the sort looks at
-_PASSES = 6
+COLUMN_BITS = 29  # of float64 that float32 does not have
 
 
 @compiled
@@ -62,17 +61,48 @@ def subtract_group_means(x_RN: FloatArray, group_RN: IntArray, n_groups: int, ou
 
 
 @compiled
-def rank_rows(
-    bits_RN: npt.NDArray[np.uint64], place_RN: IntArray, count_R: IntArray, tied_R: BoolArray
-) -> None:
-    """Rank the known values of each row; ties share the mean of their places.
+def pack_float32(bits_RN: npt.NDArray[np.uint64], packed_RN: npt.NDArray[np.uint64]) -> bool:
+    """Put a value's order and its column into one integer, so that sorting these sorts both.
 
-    A radix sort: float64 as unsigned integers of the same order, from the lowest digit to the highest.
+    float64 that was float32 ends in 29 zeros, which leaves room for the column. The rest, read as an unsigned
+    integer, has the order of the values once the sign is turned round.
 
     Parameters
     ----------
     bits_RN : ndarray of uint64, shape (R, N)
-        The bits of float64 values; NaN is unknown, and -0 is 0.
+        The bits of float64 values; NaN is unknown.
+    packed_RN : ndarray of uint64, shape (R, N)
+        Is given the integers; the largest of all for an unknown value.
+
+    Returns
+    -------
+    bool
+        Whether all values end in 29 zeros; if not, what was packed is of no use.
+    """
+    minus, infinite, low = np.uint64(1 << 63), np.uint64(0x7FF << 52), np.uint64(2**COLUMN_BITS - 1)
+    seen = np.uint64(0)
+    for r in range(bits_RN.shape[0]):
+        bits, packed = bits_RN[r], packed_RN[r]
+        for i in range(len(bits)):
+            known = bits[i] & ~minus <= infinite
+            ordered = ~bits[i] if bits[i] > minus else bits[i] | minus  # -0 is 0
+            seen |= bits[i] & low if known else np.uint64(0)
+            packed[i] = (ordered & ~low) | np.uint64(i) if known else ~np.uint64(0)
+    return bool(seen == np.uint64(0))
+
+
+@compiled
+def rank_in_order(
+    x_RN: FloatArray, order_RN: IntArray, place_RN: IntArray, count_R: IntArray, tied_R: BoolArray
+) -> None:
+    """Give known values their places in the order of their row; ties share the mean of theirs.
+
+    Parameters
+    ----------
+    x_RN : ndarray of shape (R, N)
+        Values; NaN is unknown.
+    order_RN : ndarray of int64, shape (R, N)
+        Columns of the known values in ascending order; the rest is not read.
     place_RN : ndarray of int64, shape (R, N)
         Is given twice the place, counted from 0; -1 where unknown.
     count_R : ndarray of int64, shape (R,)
@@ -80,43 +110,17 @@ def rank_rows(
     tied_R : ndarray of bool, shape (R,)
         Is given whether some values tie; without ties all places are even.
     """
-    R, N = bits_RN.shape
-    minus, infinite, mask = np.uint64(1 << 63), np.uint64(0x7FF << 52), np.uint64(2**_DIGIT - 1)
-    key, next_key = np.empty(N, np.uint64), np.empty(N, np.uint64)
-    firm, next_firm = np.empty(N, np.int32), np.empty(N, np.int32)
-    start = np.empty(2**_DIGIT, np.int32)
-    for r in range(R):
-        n, some, every = 0, np.uint64(0), ~np.uint64(0)
-        for i in range(N):
-            place_RN[r, i] = -1
-            bits = bits_RN[r, i]
-            if bits & ~minus <= infinite:
-                ordered = ~bits if bits > minus else bits | minus
-                key[n], firm[n] = ordered, i
-                some, every = some | ordered, every & ordered
-                n += 1
-        count_R[r], tied_R[r] = n, False
-        for p in range(_PASSES):
-            shift = np.uint64(_DIGIT * p)
-            if ((some ^ every) >> shift) & mask == 0 or n == 0:
-                continue  # all have the same digit, as the lowest ones of what was float32
-            start[:] = 0
-            for j in range(n):
-                start[(key[j] >> shift) & mask] += 1
-            total = 0
-            for digit in range(2**_DIGIT):
-                total, start[digit] = total + start[digit], total
-            for j in range(n):
-                digit = (key[j] >> shift) & mask
-                to = start[digit]
-                start[digit] = to + 1
-                next_key[to], next_firm[to] = key[j], firm[j]
-            key, next_key = next_key, key
-            firm, next_firm = next_firm, firm
+    for r in range(x_RN.shape[0]):
+        x, order, place = x_RN[r], order_RN[r], place_RN[r]
+        count = 0
+        for i in range(len(x)):
+            count += 0 if np.isnan(x[i]) else 1
+            place[i] = -1
+        count_R[r], tied_R[r] = count, False
         first = 0
-        for j in range(1, n + 1):
-            if j == n or key[j] != key[first]:
+        for j in range(1, count + 1):
+            if j == count or x[order[j]] != x[order[first]]:
                 tied_R[r] |= j > first + 1
                 for tied in range(first, j):
-                    place_RN[r, firm[tied]] = first + j - 1
+                    place[order[tied]] = first + j - 1
                 first = j

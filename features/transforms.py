@@ -152,11 +152,17 @@ def _by_date(
 
 
 def _rank_normal_rows(x_RN: FloatArray) -> FloatArray:
-    from features.kernels_by_date import rank_rows
+    from features.kernels_by_date import COLUMN_BITS, pack_float32, rank_in_order
 
+    packed_RN = np.empty(x_RN.shape, dtype=np.uint64)
+    if x_RN.shape[1] < 2**COLUMN_BITS and pack_float32(x_RN.view(np.uint64), packed_RN):
+        packed_RN.sort(axis=1)
+        order_RN = (packed_RN & np.uint64(2**COLUMN_BITS - 1)).view(np.int64)
+    else:
+        order_RN = np.argsort(x_RN, axis=1)  # NaN last
     place_RN = np.empty(x_RN.shape, dtype=np.int64)
     count_R, tied_R = np.empty(len(x_RN), dtype=np.int64), np.empty(len(x_RN), dtype=np.bool_)
-    rank_rows(x_RN.view(np.uint64), place_RN, count_R, tied_R)
+    rank_in_order(x_RN, order_RN, place_RN, count_R, tied_R)
     out_RN = np.empty_like(x_RN)
     for r, (count, tied) in enumerate(zip(count_R.tolist(), tied_R.tolist(), strict=True)):
         np.take(_normal_scores(count, tied), place_RN[r], out=out_RN[r])
