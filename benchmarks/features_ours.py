@@ -49,7 +49,7 @@ def compute(panel: Panel) -> dict[str, AnyFloatArray]:
     raw_TNF = compute_characteristics(panel, CHARACTERISTICS)
     out: dict[str, AnyFloatArray] = {name: raw_TNF[:, :, f] for f, name in enumerate(CHARACTERISTICS)}
     for name in MEDIANS:  # what the universe asks for
-        out[name] = median_dollar_volume(panel, int(name.split("_")[-1])).astype(np.float32)
+        out[name] = median_dollar_volume(panel, int(name.split("_")[-1]))
     mask_TN = ~np.isnan(panel.close_TN)
     ranked_TNF = rank_normal(raw_TNF[:, :, : len(RANKED)], mask_TN)
     for kind, name in CROSS_SECTIONS:
