@@ -109,9 +109,10 @@ class LightGBM(Baseline):
         scale = float(y_M.std())
         if not scale > 0:
             raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
-        train_set = lgb.Dataset(z_MF, label=y_M / scale, free_raw_data=True)
+        binning = {"max_bin": self.config.max_bin, "verbosity": -1}  # a Booster does not hand these on
+        train_set = lgb.Dataset(z_MF, label=y_M / scale, params=binning, free_raw_data=True)
         z_valid, y_valid, ends = _stack(data, valid)
-        valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set)
+        valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set, params=binning)
         booster = lgb.Booster(self._parameters(seed), train_set)
         booster.add_valid(valid_set, "valid")
 
@@ -194,7 +195,6 @@ class LightGBM(Baseline):
             "bagging_fraction": config.bagging_fraction,
             "bagging_freq": 1,
             "lambda_l2": config.lambda_l2,
-            "max_bin": config.max_bin,
             "num_threads": config.num_threads,
             "seed": seed,
             "deterministic": True,

@@ -129,6 +129,25 @@ def test_lightgbm_learns_keeps_its_best_round_and_does_not_depend_on_threads() -
     assert 0.5 < scale < 1.2
 
 
+def test_lightgbm_cuts_characteristics_into_no_more_bins_than_was_asked_for() -> None:
+    data = panel(noise=0.5)
+
+    def distinct(max_bin: int) -> int:
+        options = {
+            "rounds": 1,
+            "min_data_in_leaf": 1,
+            "num_leaves": 200,
+            "learning_rate": 1.0,
+            "max_bin": max_bin,
+        }
+        options |= {"feature_fraction": 1.0, "bagging_fraction": 1.0}
+        model = fit("lightgbm", options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+        forecast = model.forecast(data, TRAIN)
+        return len(np.unique(forecast[~np.isnan(forecast)]))
+
+    assert distinct(2) <= 2**data.shape.n_characteristics < distinct(255)
+
+
 def test_lightgbm_stops_where_the_measure_that_was_asked_for_is_highest() -> None:
     data = panel(noise=10.0)
     target = data.target_TN[torch.tensor(VALID)].numpy()
