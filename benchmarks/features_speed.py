@@ -68,10 +68,10 @@ def work(name: str, folder: Path) -> None:
     engine.compute(engine.prepare(small))  # loads code, and compiles it if no earlier process has
     first = time.perf_counter() - started
     market = engine.prepare(folder)
-    print(json.dumps({"first": first, "input": _resident()}), flush=True)
+    before = _resident()
+    print(json.dumps({"first": first, "input": before}), flush=True)
     for line in sys.stdin:
         _forget_peak()
-        before = _resident()
         started, worked = time.perf_counter(), time.process_time()
         out = engine.compute(market)
         answer = {

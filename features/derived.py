@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from features.arrays import FloatArray, IntArray, frozen
+from features.arrays import Float32Array, FloatArray, IntArray, frozen
 from features.panel import Panel
 from features.parallel import for_each, in_order, runs_of_firms
 from features.rolling import carry_and_age, lag, rolling_median
@@ -140,13 +140,16 @@ def dollar_volume(panel: Panel) -> FloatArray:
     return panel.raw_close_TN * column(panel, "volume")
 
 
-def median_dollar_volume(panel: Panel, window: int) -> FloatArray:
-    """Take the median dollar volume of ``window`` sessions, NaN where fewer than half of them are known."""
-    out_TN = np.empty(panel.close_TN.shape)
+def median_dollar_volume(panel: Panel, window: int) -> Float32Array:
+    """Take the median dollar volume of ``window`` sessions, NaN where fewer than half of them are known.
+
+    In float32, which sorts twice as fast as float64: seven digits of a volume are enough.
+    """
+    out_TN = np.empty(panel.close_TN.shape, dtype=np.float32)
 
     def fill(firms: slice) -> None:
         tile = cut(panel, firms, frozenset())  # each array is read once: not worth a copy
-        out_TN[:, firms] = rolling_median(dollar_volume(tile), window, (window + 1) // 2)
+        out_TN[:, firms] = rolling_median(dollar_volume(tile).astype(np.float32), window, (window + 1) // 2)
 
     for_each(fill, runs_of_firms(panel.n_sessions, panel.n_firms))
     return out_TN

@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 import numba
 import numpy as np
 
-from features.arrays import Float32Array, FloatArray
+from features.arrays import AnyFloatArray, Float32Array, FloatArray
 
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
@@ -284,7 +284,7 @@ def rolling_max(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray)
 
 
 @compiled
-def rolling_median(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
+def rolling_median(x_TN: AnyFloatArray, window: int, least: float, out_TN: AnyFloatArray) -> None:
     """Take the median of known values from sorted windows of all firms at once.
 
     One sweep over the ranks takes a value out and puts another in: without ``gone`` the j-th of the others is
@@ -292,8 +292,9 @@ def rolling_median(x_TN: FloatArray, window: int, least: float, out_TN: FloatArr
     neighbours. What is unknown stands as infinity at the end.
     """
     T, N = x_TN.shape
-    sorted_WN = np.full((min(window, T) + 1, N), np.inf)  # one more, which stays infinite
-    below_N, come_N, gone_N, count_N = np.empty(N), np.empty(N), np.empty(N), np.zeros(N)
+    sorted_WN = np.full((min(window, T) + 1, N), np.inf, dtype=x_TN.dtype)  # one more, which stays infinite
+    below_N, come_N, gone_N = sorted_WN[0].copy(), sorted_WN[0].copy(), sorted_WN[0].copy()
+    count_N = np.zeros(N)
     for t in range(T):
         x, out = x_TN[t], out_TN[t]
         for i in range(N):

@@ -14,12 +14,14 @@ Shape suffixes: T sessions, N firms.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
-from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray, frozen
+from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, frozen
 from features.parallel import for_each, runs_of_firms
 
+Floats = TypeVar("Floats", Float32Array, FloatArray)
 Work = Callable[[list[FloatArray], list[FloatArray]], None]
 
 
@@ -270,8 +272,8 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     return on_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
 
 
-def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Take the median of the known values of the last ``window`` sessions.
+def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
+    """Take the median of the known values of the last ``window`` sessions, in float32 or in float64 as given.
 
     A median selects values (and averages two of them at most), so it carries no running error.
 
@@ -293,4 +295,14 @@ def rolling_median(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     from features import kernels
 
     least = float(max(min_count, 1))
-    return on_tiles(lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN)[0]
+    T, N = x_TN.shape
+    out_TN = np.empty_like(x_TN)
+
+    def one(firms: slice) -> None:
+        x_Tn = np.ascontiguousarray(x_TN[:, firms])
+        median_Tn = np.empty_like(x_Tn)
+        kernels.rolling_median(frozen(x_Tn), window, least, median_Tn)
+        out_TN[:, firms] = median_Tn
+
+    for_each(one, runs_of_firms(T, N))
+    return out_TN

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtri
 
 from features.arrays import (
@@ -51,7 +52,7 @@ def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
     ValueError
         If the mask's shape is not the first two axes of x.
     """
-    return _by_date(x_TN, mask_TN, lambda x_RN, _: _rank_normal_rows(x_RN))
+    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _rank_normal_rows(x_RN, out_RN))
 
 
 def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
@@ -59,7 +60,9 @@ def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
 
     Arguments, result and errors as in `rank_normal`.
     """
-    return _by_date(x_TN, mask_TN, lambda x_RN, _: _zscore_rows(x_RN))
+    from features.kernels_by_date import zscore as standardise
+
+    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: standardise(x_RN, out_RN))
 
 
 def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Float32Array:
@@ -87,7 +90,7 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
     if not 0 <= tail < 0.5:
         msg = f"Winsorising {tail} of each tail is impossible: give a share in [0, 0.5)."
         raise ValueError(msg)
-    return _by_date(x_TN, mask_TN, lambda x_RN, _: _winsorise_rows(x_RN, tail))
+    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _winsorise_rows(x_RN, tail, out_RN))
 
 
 def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> Float32Array:
@@ -117,10 +120,8 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
 
     n_groups = int(group_TN.max(initial=-1)) + 2
 
-    def subtract(x_RN: FloatArray, rows: slice) -> FloatArray:
-        out_RN = np.empty_like(x_RN)
-        subtract_group_means(x_RN, group_TN[rows].astype(np.int64) + 1, n_groups, out_RN)
-        return out_RN
+    def subtract(x_RN: AnyFloatArray, rows: slice, out_RN: Float32Array) -> None:
+        subtract_group_means(x_RN, frozen(group_TN[rows]), n_groups, out_RN)
 
     return _by_date(x_TN, mask_TN, subtract)
 
@@ -128,9 +129,9 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
 def _by_date(
     x_TN: AnyFloatArray,
     mask_TN: BoolArray,
-    transform: Callable[[FloatArray, slice], FloatArray],
+    transform: Callable[[AnyFloatArray, slice, Float32Array], None],
 ) -> Float32Array:
-    """Apply a transform of [R, N] arrays (NaN unknown) and their sessions, block by block.
+    """Apply a transform of [R, N] arrays (NaN unknown), their sessions and a place for its answer, by block.
 
     In memory the result lies as x does.
     """
@@ -141,69 +142,52 @@ def _by_date(
     x_TNF, out_TNF = x_TN.reshape(*mask_TN.shape, -1), out_TN.reshape(*mask_TN.shape, -1)
 
     def one(rows: slice) -> None:
+        known_RN = np.empty(mask_TN[rows].shape, dtype=x_TN.dtype)
         for f in range(x_TNF.shape[2]):
-            known_RN = np.empty(mask_TN[rows].shape)
             keep_known(frozen(x_TNF[rows, :, f]), frozen(mask_TN[rows]), known_RN)
-            out_TNF[rows, :, f] = transform(known_RN, rows)
+            transform(known_RN, rows, out_TNF[rows, :, f])
 
     block = max(1, _CELLS // max(x_TN.shape[1], 1))
     for_each(one, [slice(start, start + block) for start in range(0, len(x_TN), block)])
     return out_TN
 
 
-def _rank_normal_rows(x_RN: FloatArray) -> FloatArray:
-    from features.kernels_by_date import COLUMN_BITS, pack_float32, rank_in_order
+def _rank_normal_rows(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
+    from features.kernels_by_date import count_places, give_scores, pack_with_column
 
-    packed_RN = np.empty(x_RN.shape, dtype=np.uint64)
-    if x_RN.shape[1] < 2**COLUMN_BITS and pack_float32(x_RN.view(np.uint64), packed_RN):
+    if x_RN.dtype == np.float32:
+        packed_RN = np.empty(x_RN.shape, dtype=np.uint64)
+        pack_with_column(x_RN.view(np.uint32), packed_RN)
         packed_RN.sort(axis=1)
-        order_RN = (packed_RN & np.uint64(2**COLUMN_BITS - 1)).view(np.int64)
     else:
-        order_RN = np.argsort(x_RN, axis=1)  # NaN last
-    place_RN = np.empty(x_RN.shape, dtype=np.int64)
+        packed_RN = _pack_order(x_RN)
     count_R, tied_R = np.empty(len(x_RN), dtype=np.int64), np.empty(len(x_RN), dtype=np.bool_)
-    rank_in_order(x_RN, order_RN, place_RN, count_R, tied_R)
-    out_RN = np.empty_like(x_RN)
+    count_places(packed_RN, count_R, tied_R)
     for r, (count, tied) in enumerate(zip(count_R.tolist(), tied_R.tolist(), strict=True)):
-        np.take(_normal_scores(count, tied), place_RN[r], out=out_RN[r])
-    return out_RN
+        give_scores(packed_RN[r], _normal_scores(count, tied), count, tied, out_RN[r])
+
+
+def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
+    """Give what `pack_with_column` gives, sorted, where a value and its column do not fit one integer."""
+    order_RN = np.argsort(x_RN, axis=1)  # NaN last
+    sorted_RN = np.take_along_axis(x_RN, order_RN, axis=1)
+    rises_RN = np.zeros(x_RN.shape, dtype=np.uint64)
+    rises_RN[:, 1:] = sorted_RN[:, 1:] != sorted_RN[:, :-1]
+    packed_RN = (np.cumsum(rises_RN, axis=1) << np.uint64(32)) | order_RN.astype(np.uint64)
+    packed_RN[np.isnan(sorted_RN)] = ~np.uint64(0)
+    return packed_RN
 
 
 @lru_cache(maxsize=256)  # the number of firms with a value changes little from date to date
 def _normal_scores(count: int, tied: bool) -> FloatArray:
-    """Give the score of each place among so many, by twice the place from 0 on; NaN last, for -1.
-
-    The odd ones, between two places, are for ties alone.
-    """
-    score = np.full(max(2 * count - 1, 0) + 1, np.nan)
-    step = 1 if tied else 2
-    twice = np.arange(0, 2 * count - 1, step)
-    score[:-1:step] = ndtri((0.5 * twice + 0.5) / max(count, 1))
-    return score
+    """Give the score of each place among so many, from 0 on; with ties by twice the place, for the halves."""
+    n_places = max(2 * count - 1, 0) if tied else count
+    half = np.arange(n_places // 2) * (0.5 if tied else 1.0)
+    low = ndtri((half + 0.5) / max(count, 1))  # the upper half is its mirror image, and the middle 0
+    return frozen(np.concatenate([low, np.zeros(n_places % 2), -low[::-1]]))
 
 
-def _zscore_rows(x_RN: FloatArray) -> FloatArray:
-    known_RN = ~np.isnan(x_RN)
-    n_R1 = np.maximum(known_RN.sum(axis=1, keepdims=True), 1)
-    centred_RN = x_RN - np.where(known_RN, x_RN, 0.0).sum(axis=1, keepdims=True) / n_R1
-    square_RN = np.where(known_RN, centred_RN * centred_RN, 0.0)
-    std_R1 = np.sqrt(square_RN.sum(axis=1, keepdims=True) / n_R1)
-    size_R1 = np.where(known_RN, np.abs(x_RN), 0.0).max(axis=1, keepdims=True, initial=0.0)
-    flat_R1 = std_R1 <= 1e-14 * size_R1  # all equal up to rounding
-    return np.where(known_RN, np.where(flat_R1, 0.0, centred_RN / np.where(flat_R1, 1.0, std_R1)), np.nan)
+def _winsorise_rows(x_RN: AnyFloatArray, tail: float, out_RN: Float32Array) -> None:
+    from features.kernels_by_date import clip_tails
 
-
-def _winsorise_rows(x_RN: FloatArray, tail: float) -> FloatArray:
-    sorted_RN = np.sort(x_RN, axis=1)  # NaN last
-    n_R1 = (~np.isnan(x_RN)).sum(axis=1, keepdims=True)
-    top_R1 = np.maximum(n_R1 - 1, 0)
-
-    def quantile(share: float) -> FloatArray:
-        at_R1: FloatArray = share * top_R1
-        low_R1 = np.floor(at_R1).astype(np.int64)
-        below_R1 = np.take_along_axis(sorted_RN, low_R1, axis=1)
-        above_R1 = np.take_along_axis(sorted_RN, np.minimum(low_R1 + 1, top_R1), axis=1)
-        cut_R1: FloatArray = below_R1 + (at_R1 - low_R1) * (above_R1 - below_R1)
-        return cut_R1
-
-    return np.minimum(np.maximum(x_RN, quantile(tail)), quantile(1.0 - tail))
+    clip_tails(x_RN, np.sort(x_RN, axis=1), tail, out_RN)  # NaN last

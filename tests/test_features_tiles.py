@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -208,3 +209,30 @@ with warnings.catch_warnings(record=True) as caught:
 assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
 """
     subprocess.run([sys.executable, "-c", unwritable], check=True, cwd=ROOT)
+
+
+class Allocator:
+    """Stands for the C library and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, int] = {}
+
+    def mallopt(self, parameter: int, size: int) -> int:
+        """Note a setting."""
+        self.told[parameter] = size
+        return 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+@pytest.mark.parametrize("given", [None, "MALLOC_ARENA_MAX"])
+def test_freed_memory_is_kept_unless_the_environment_says_how(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocator = Allocator()
+    monkeypatch.setattr(parallel.ctypes, "CDLL", lambda _: allocator)
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    if given is not None:
+        monkeypatch.setenv(given, "2")
+    parallel.keep_freed_memory.__wrapped__()
+    assert allocator.told == ({} if given else {-3: 2**25, -1: 2**29, -2: 2**26})
