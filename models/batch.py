@@ -58,6 +58,9 @@ class Batch:
     key_BN
         int64 :func:`firm_key` of each firm's name, by which a model recognises a firm that its options
         name, wherever its column is; 0 where the panel has no names.  None: names are not asked for.
+    path_BNK
+        float32 targets of the horizons shorter than the label's, ascending, K - 1 of them; NaN is unknown.
+        None without any.
     """
 
     x_BNWC: Tensor
@@ -67,6 +70,7 @@ class Batch:
     y_BN: Tensor
     firms_N: Tensor
     key_BN: Tensor | None = None
+    path_BNK: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +113,8 @@ class PanelTensors:
         int64 :func:`firm_key` of each firm's name; 0 without names.
     shape
         What a model needs to be built for this panel.
+    path_TNK
+        float32 targets of the horizons shorter than the label's, ascending; NaN is unknown. None without any.
     """
 
     history_NSC: Tensor
@@ -118,6 +124,7 @@ class PanelTensors:
     target_TN: Tensor
     key_N: Tensor
     shape: Shape
+    path_TNK: Tensor | None = None
 
     @property
     def window(self) -> int:
@@ -147,6 +154,7 @@ class PanelTensors:
         n_groups: int | None = None,
         characteristic_names: tuple[str, ...] = (),
         firm_names: Sequence[str] = (),
+        path_TNK: npt.ArrayLike | None = None,
         device: torch.device | str = "cpu",
     ) -> PanelTensors:
         """Copy numpy arrays to a device.
@@ -170,6 +178,8 @@ class PanelTensors:
             Names of the F characteristics, for the models that ask for one by name.
         firm_names
             Tickers of the N firms, for the models that ask for firms by name; may be left out.
+        path_TNK
+            Targets of the horizons shorter than the label's, ascending; NaN is unknown.
         device
             Where the tensors live.
 
@@ -184,6 +194,8 @@ class PanelTensors:
             "characteristics_TNF": np.asarray(characteristics_TNF, dtype=np.float32),
             "target_TN": np.asarray(target_TN, dtype=np.float32),
         }
+        if path_TNK is not None:
+            arrays["path_TNK"] = np.asarray(path_TNK, dtype=np.float32)
         group = np.asarray(group_TN).astype(np.int64) + 1
         checked: dict[str, npt.NDArray[Any]] = {**arrays, "group_TN": group}
         for name, array in checked.items():
@@ -214,6 +226,7 @@ class PanelTensors:
             window=window,
             n_groups=total,
             characteristic_names=tuple(characteristic_names),
+            n_horizons=1 + (arrays["path_TNK"].shape[2] if "path_TNK" in arrays else 0),
         )
         T, N, C = channels.shape
         history_NSC = torch.zeros((N, window - 1 + T, C))
@@ -226,6 +239,7 @@ class PanelTensors:
             target_TN=torch.tensor(arrays["target_TN"], device=device),
             key_N=torch.tensor(keys, dtype=torch.int64, device=device),
             shape=shape,
+            path_TNK=torch.tensor(arrays["path_TNK"], device=device) if "path_TNK" in arrays else None,
         )
 
     def windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
@@ -292,6 +306,7 @@ class PanelTensors:
             y_BN=self.target_TN[at],
             firms_N=firms_N,
             key_BN=self.key_N[firms_N].expand(len(dates_B), -1),
+            path_BNK=None if self.path_TNK is None else self.path_TNK[at],
         )
 
 

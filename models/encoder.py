@@ -136,6 +136,13 @@ class DayEncoder(nn.Module):
         h_MWD = self.norm(last(h_MWD, sight))
         return _weighted_days(h_MWD, self._pool(h_MWD, days_keep_MW))
 
+    def states(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
+        """States [M, W, D] of all days after the blocks and the norm, for a decoder to look at."""
+        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        for block in self.blocks:
+            h_MWD = block(h_MWD, sight)
+        return self.norm(h_MWD)  # type: ignore[no-any-return]
+
     def weights(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """Weights [M, W] of the days in the last block, averaged over heads (and pooled queries)."""
         h_MWD, sight = self._start(x_MWC, days_keep_MW)

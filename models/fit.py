@@ -98,6 +98,26 @@ class NeuralFitted(Fitted):
                 out_DNQ[row, batch.firms_N.cpu().numpy()] = q_NQ.cpu().numpy()
         return out_DNQ
 
+    def horizons(self, data: PanelTensors, dates: IntArray) -> FloatArray32:
+        """Forecasts [D, N, K] of the model's horizons, the label's last; NaN outside the universe.
+
+        Raises
+        ------
+        ValueError
+            When ``data`` has another shape than the model's.
+        """
+        require_same_shape(self.shape, data.shape, self.name)
+        out_DNK = np.full(
+            (len(dates), data.mask_TN.shape[1], self.module.n_horizons), np.nan, dtype=np.float32
+        )
+        for row, date in enumerate(dates):
+            if bool(data.mask_TN[int(date)].any()):
+                batch = data.batch(torch.tensor([int(date)]))
+                with torch.inference_mode():
+                    y_NK = self.module.horizons(batch)[0].masked_fill(~batch.m_BN[0, :, None], np.nan)
+                out_DNK[row, batch.firms_N.cpu().numpy()] = y_NK.cpu().numpy()
+        return out_DNK
+
 
 class BaselineFitted(Fitted):
     """A fitted :class:`Baseline`."""

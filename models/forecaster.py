@@ -49,6 +49,15 @@ class Forecaster(nn.Module, ABC):
     def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Each firm's own token [B, N, D]."""
 
+    @property
+    def n_horizons(self) -> int:
+        """Number K of horizons that it forecasts."""
+        return 1
+
+    def horizons(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Forecasts [B, N, K] of its horizons, the label's last; 0 outside the universe."""
+        return self(batch, cut)[..., None]  # type: ignore[no-any-return]
+
     @abstractmethod
     def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Forecasts [B, N] from the tokens of :meth:`embed`; 0 outside the universe.

@@ -15,6 +15,7 @@ from models.lstm import LSTM, LSTMConfig
 from models.mlp import MLP, MLPConfig
 from models.sector_mean import SectorMean, SectorMeanConfig
 from models.self_peer import SelfPeer, SelfPeerConfig
+from models.seq2seq import Seq2Seq, Seq2SeqConfig
 from models.spec import Shape
 from models.tcn import TCN, TCNConfig
 from models.temporal_peer import TemporalPeer, TemporalPeerConfig
@@ -50,6 +51,7 @@ MODELS: dict[str, ModelEntry] = {
     "lstm": ModelEntry("neural", LSTMConfig, LSTM),
     "tcn": ModelEntry("neural", TCNConfig, TCN),
     "temporal_transformer": ModelEntry("neural", TemporalTransformerConfig, TemporalTransformer),
+    "seq2seq": ModelEntry("neural", Seq2SeqConfig, Seq2Seq),
     "sector_mean": ModelEntry("neural", SectorMeanConfig, SectorMean),
     "kernel_regression": ModelEntry("neural", KernelRegressionConfig, KernelRegression),
     "cross_peer": ModelEntry("neural", CrossPeerConfig, CrossPeer),

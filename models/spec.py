@@ -30,6 +30,8 @@ class Shape:
         Group codes including 0, the unknown one: ``len(panel.groups_S) + 1``.
     characteristic_names
         Names of the F characteristics, or empty when columns are only ever asked for by index.
+    n_horizons
+        K, horizons that have a target: the label's, and the shorter ones before it.
     """
 
     n_channels: int
@@ -37,6 +39,7 @@ class Shape:
     window: int
     n_groups: int
     characteristic_names: tuple[str, ...] = ()
+    n_horizons: int = 1
 
     def __post_init__(self) -> None:
         for name in ("n_channels", "n_characteristics", "window", "n_groups"):

@@ -56,7 +56,8 @@ class FitConfig:
     stop_on
         That score: ``rank_ic``, or ``ic`` where the tails of the target are what is wanted.
     loss
-        ``mse``, ``huber``, ``ic``, ``pairwise`` or ``quantile``.
+        ``mse``, ``huber``, ``ic``, ``pairwise`` or ``quantile``; the mean over horizons where a model has
+        several (``quantile`` is the label's, ``mse`` the shorter ones').
     quantiles
         Levels of the quantile loss; the forecast is the median.
     valid_dates
@@ -212,8 +213,8 @@ class Trainer:
                 batch = dataclasses.replace(batch, m_BN=known_BN)
             use_bf16 = config.autocast and data.device.type == "cuda"
             with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
-                y_BN = module(batch)
-            loss = self._loss(y_BN, batch, known_BN) * (len(part_B) / len(dates_B))
+                y_BNK = module.horizons(batch)
+            loss = self._loss(y_BNK, batch, known_BN) * (len(part_B) / len(dates_B))
             total += float(loss.detach())
             if not math.isfinite(total):
                 raise Diverged(
@@ -227,8 +228,18 @@ class Trainer:
         optimizer.step()
         return total
 
-    def _loss(self, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
-        """Return the loss of forecasts, in units of the targets' standard deviation."""
+    def _loss(self, y_BNK: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
+        """Return the mean loss of the horizons' forecasts, in units of the label's standard deviation."""
+        loss, K = self._label_loss(y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
+        if K == 1:
+            return loss
+        assert batch.path_BNK is not None, "a model has no more horizons than its panel"
+        scale, measure = self.module.target_scale, LOSSES.get(self.config.loss, LOSSES["mse"])
+        for y_BN, target_BN in zip(y_BNK.unbind(-1), batch.path_BNK.unbind(-1), strict=False):
+            loss = loss + measure(y_BN / scale, target_BN / scale, known_BN & target_BN.isfinite())
+        return loss / K
+
+    def _label_loss(self, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
         scale = self.module.target_scale
         if self.module.quantile_head is not None:
             q_BNQ = self.module.quantiles_around(y_BN, batch) / scale

@@ -8,6 +8,8 @@ checked by :func:`pipelines.config_load.load_config` as well, so that they are w
 from __future__ import annotations
 
 import datetime as dt
+import itertools
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -156,6 +158,18 @@ class LabelConfig(Section):
     clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
     decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the first session of each
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
+    # what seq2seq forecasts on the way to the horizon; left out of a run's id where there are none
+    shorter_horizons: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
+
+    @model_validator(mode="after")
+    def _horizons_rise(self) -> LabelConfig:
+        rising = (0, *self.shorter_horizons, self.horizon)
+        if any(a >= b for a, b in itertools.pairwise(rising)):
+            raise ValueError(
+                f"shorter_horizons are {list(self.shorter_horizons)}: they must rise from 1 or more and stay "
+                f"below horizon ({self.horizon})"
+            )
+        return self
 
     @property
     def delays(self) -> tuple[int, ...]:

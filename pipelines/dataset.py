@@ -45,6 +45,8 @@ class Dataset:
     characteristics_TNF : transformed within the date's universe (`features.standardise`); no NaN.
     labels : by execution delay, simple total return of the label span; NaN where not known yet.
     target_TN : what models are fitted to: the label at the trained delay, transformed within the date.
+    shorter : by horizon below the label's, the return at the trained delay; NaN where not known yet.
+    path_TNK : the same transformed as the target, ascending by horizon; None where the config names none.
     notes : what had to be left out, and why.
     """
 
@@ -54,6 +56,8 @@ class Dataset:
     characteristics_TNF: Float32Array
     labels: Mapping[int, FloatArray]
     target_TN: Float32Array
+    shorter: Mapping[int, FloatArray]
+    path_TNK: Float32Array | None
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
     notes: tuple[str, ...]
@@ -111,6 +115,11 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     transformed_TNF = transform_characteristics(raw_TNF, universe_TN, panel.group_TN, steps)
     del raw_TNF
     labels = {delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays}
+    shorter = {
+        horizon: forward_returns(panel, config.label.delay, horizon)
+        for horizon in config.label.shorter_horizons
+    }
+    path = [_target(label_TN, universe_TN, config.label) for label_TN in shorter.values()]
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
@@ -118,6 +127,8 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         characteristics_TNF=np.ascontiguousarray(transformed_TNF),  # a date's rows together, as models read
         labels=labels,
         target_TN=_target(labels[config.label.delay], universe_TN, config.label),
+        shorter=shorter,
+        path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
         characteristic_names=steps.names(names),
         notes=(*universe_messages(panel, rule), *channel_notes, *characteristic_notes),

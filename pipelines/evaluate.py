@@ -99,7 +99,7 @@ def evaluate(
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
-            overlap = _overlapping(rows_T, config.label.horizon)
+            overlap = overlapping(rows_T, config.label.horizon)
             single = [
                 forecast_metrics(seed_TN[rows_T], label_TN[rows_T], horizon=overlap)
                 for seed_TN in seeds.values()
@@ -158,7 +158,7 @@ def evaluate(
     )
 
 
-def _overlapping(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
+def overlapping(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
     """How many decisions in a row have labels that share a session."""
     apart = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
     return math.ceil(horizon / apart)

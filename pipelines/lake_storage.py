@@ -21,7 +21,7 @@ FILE_BYTES: Final = 16 * 2**20
 """Size that data files aim at, about a million bars. A correction of a few rows rewrites the files that hold
 their dates, so small files make corrections cheap; much smaller ones make full reads slow."""
 
-_PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id"}
+_PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id", "forecast_paths": "run_id"}
 _PROPERTIES: Final = {
     "delta.enableExpiredLogCleanup": "false",
     "delta.logRetentionDuration": "interval 36500 days",

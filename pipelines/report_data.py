@@ -49,6 +49,7 @@ def report_data(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, fl
         cost_breakdown=None if costs is None else costs.filter(main).rename({"half_spread": "spread"}),
         learning=curves if curves.height else None,
         truth=_truth(run, ladder),
+        horizons=run.read_table("horizons"),
         attribution=tuple(_attribution(run)),
     )
 

@@ -184,6 +184,7 @@ def train_config(config: Config, as_of: str | None = None) -> str:
 def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Measure a run's forecasts, keep the tables in its folder, and answer with the ladder."""
     from pipelines.evaluate import evaluate, forecasts_to_arrays
+    from pipelines.horizons import horizon_table
     from pipelines.walkforward import read_scores
 
     with progress.stage("backtest"):
@@ -193,6 +194,9 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         result = evaluate(ordered, dataset, run.config, read_scores(run), truth_of(run, dataset, lake))
         for name in ("ladder", "ic_series", "quantiles", "equity", "costs"):
             run.write_table(name, getattr(result, name))
+        horizons = horizon_table(run, lake, dataset)
+        if horizons is not None:
+            run.write_table("horizons", horizons)
     return describe_ladder(result.ladder, run.config)
 
 

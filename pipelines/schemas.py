@@ -185,6 +185,12 @@ class Forecasts(dy.Schema):
     label_is_finite = named_rule(_finite("label"))
 
 
+class ForecastPaths(Forecasts):
+    """Forecasts of the horizons below the label's, of models that make several: one more key, the horizon."""
+
+    horizon = dy.Int64(primary_key=True, min=1)
+
+
 class Quarantine(dy.Schema):
     """Rejected rows: the row as JSON with its values as text, and the first rule that it broke."""
 
@@ -303,6 +309,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "membership": Membership,
     "inputs": Inputs,
     "forecasts": Forecasts,
+    "forecast_paths": ForecastPaths,
     "quarantine": Quarantine,
     "flags": Flags,
     "releases": Releases,

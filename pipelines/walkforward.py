@@ -24,8 +24,8 @@ import torch
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
 from models.batch import PanelTensors
-from models.fit import Diverged, EpochRecord, FitConfig, FittedState, fit
-from models.fitted import Unlearnable
+from models.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit
+from models.fitted import Fitted, IntArray, Unlearnable
 from models.snapshot import Keeper, UnusableSnapshot
 from models.spec import Misfit
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
@@ -49,6 +49,7 @@ class Arrays:
     group_TN: npt.NDArray[np.int64]
     target_TN: npt.NDArray[np.float32]
     label_TN: npt.NDArray[np.float64]
+    path_TNK: npt.NDArray[np.float32] | None
     characteristic_names: tuple[str, ...]
     tickers: tuple[str, ...]
     window: int
@@ -78,6 +79,9 @@ class Outcome:
     valid_ic: float
     history: tuple[EpochRecord, ...]
     state: FittedState
+    path_BNK: npt.NDArray[np.float32] | None = (
+        None  # test forecasts of the shorter horizons, if there are some
+    )
 
 
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
@@ -132,7 +136,15 @@ def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcom
         valid_ic=valid.ic,
         history=tuple(fitted.history),
         state=fitted.state(),
+        path_BNK=_path(fitted, data, task.fold.test),
     )
+
+
+def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32] | None:
+    """Forecasts of the horizons below the label's, of a model that has some."""
+    if not isinstance(fitted, NeuralFitted) or fitted.module.n_horizons == 1:
+        return None
+    return fitted.horizons(data, dates)[..., :-1]
 
 
 def gather(dataset: Dataset, window: int) -> Arrays:
@@ -145,6 +157,7 @@ def gather(dataset: Dataset, window: int) -> Arrays:
         group_TN=dataset.panel.group_TN.astype(np.int64),
         target_TN=dataset.target_TN,
         label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
+        path_TNK=dataset.path_TNK,
         characteristic_names=dataset.characteristic_names,
         tickers=tuple(dataset.panel.tickers_N),
         window=window,
@@ -163,6 +176,7 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
         n_groups=len(inputs.groups_G),
         characteristic_names=arrays.characteristic_names,
         firm_names=arrays.tickers,
+        path_TNK=None if arrays.path_TNK is None else np.asarray(arrays.path_TNK),
         device=device,
     )
 
@@ -255,15 +269,38 @@ def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Ou
 
 def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
     save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
-    label_BN = dataset.labels[run.config.label.delay][task.fold.test]
-    rows, columns = np.nonzero(np.isfinite(outcome.test_BN))
-    label = label_BN[rows, columns]
-    frame = pl.DataFrame(
+    if outcome.path_BNK is not None:
+        steps = zip(dataset.shorter.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
+        parts = [
+            _rows(run, dataset, task, path_BN, label_TN).with_columns(
+                pl.lit(horizon, dtype=pl.Int64).alias("horizon")
+            )
+            for (horizon, label_TN), path_BN in steps
+        ]
+        lake.upsert("forecast_paths", pl.concat(parts))
+    label_TN = dataset.labels[run.config.label.delay]
+    lake.upsert("forecasts", _rows(run, dataset, task, outcome.test_BN, label_TN))
+    scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
+    run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
+    if task.snapshot is not None:
+        FileKeeper(task.snapshot).forget()
+
+
+def _rows(
+    run: Run,
+    dataset: Dataset,
+    task: Task,
+    forecast_BN: npt.NDArray[np.float32],
+    label_TN: npt.NDArray[np.float64],
+) -> pl.DataFrame:
+    """Lay a task's test forecasts out as the lake stores them, a row a date and firm."""
+    rows, columns = np.nonzero(np.isfinite(forecast_BN))
+    return pl.DataFrame(
         {
             "date": dataset.panel.dates_T[task.fold.test][rows],
             "ticker": np.asarray(dataset.panel.tickers_N)[columns],
-            "forecast": outcome.test_BN[rows, columns].astype(np.float64),
-            "label": label,
+            "forecast": forecast_BN[rows, columns].astype(np.float64),
+            "label": label_TN[task.fold.test][rows, columns],
         }
     ).select(
         pl.lit(run.run_id).alias("run_id"),
@@ -275,11 +312,6 @@ def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome
         "forecast",
         pl.col("label").fill_nan(None),
     )
-    lake.upsert("forecasts", frame)
-    scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
-    run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
-    if task.snapshot is not None:
-        FileKeeper(task.snapshot).forget()
 
 
 def _score_file(model: str, fold: int, seed: int) -> str:

@@ -52,6 +52,7 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "tcn": {"width": 8},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
     "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "seq2seq": {"width": 8, "heads": 2, "layers": 1},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"width": 8, "heads": 2},
 }

@@ -41,6 +41,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lstm": {"width": 8},
     "tcn": {"width": 8},
     "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "seq2seq": {"width": 8, "heads": 2, "layers": 1},
     "sector_mean": {},
     "kernel_regression": {},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6, "characteristic": "size"}},

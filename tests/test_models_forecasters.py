@@ -31,6 +31,8 @@ NEURAL: list[tuple[str, dict[str, Any]]] = [
         {"width": 8, "heads": 2, "positions": "sinusoidal", "use_characteristics": False},
     ),
     ("temporal_transformer", {"width": 8, "heads": 2, "positions": "none", "causal": True}),
+    ("seq2seq", {"width": 8, "heads": 2}),
+    ("seq2seq", {"width": 8, "heads": 2, "norm": "post", "use_characteristics": False}),
     ("self_peer", {"width": 8, "heads": 2}),
     ("self_peer", {"width": 8, "heads": 2, "layers": 1, "group_bias": False}),
     ("temporal_peer", {"width": 8, "heads": 2}),
@@ -69,14 +71,9 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 
 
 def take(batch: Batch, firms: Tensor) -> Batch:
-    return Batch(
-        **{
-            field.name: getattr(batch, field.name)[:, firms]
-            for field in dataclasses.fields(Batch)
-            if field.name != "firms_N"
-        },
-        firms_N=batch.firms_N[firms],
-    )
+    held = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
+    taken = {name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"}
+    return Batch(**taken, firms_N=batch.firms_N[firms])
 
 
 def peer_cut(batch: Batch, *cut_firms: int) -> Cut:

@@ -77,8 +77,9 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 
 
 def take(batch: Batch, firms: Tensor) -> Batch:
-    fields = (field.name for field in dataclasses.fields(Batch) if field.name != "firms_N")
-    return Batch(**{name: getattr(batch, name)[:, firms] for name in fields}, firms_N=batch.firms_N[firms])
+    held = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
+    taken = {name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"}
+    return Batch(**taken, firms_N=batch.firms_N[firms])
 
 
 def without(batch: Batch, *firms: int) -> Cut:

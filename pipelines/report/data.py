@@ -49,6 +49,7 @@ IC_COLUMNS = ("date", "model", "ic", "rank_ic")
 QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
 COST_COLUMNS = ("model", "book", "spread", "commission", "borrow")
+HORIZON_COLUMNS = ("model", "horizon", "seeds", "ic", "ic_t", "icir", "rank_ic")
 LEARNING_COLUMNS = ("model", "fold", "seed", "epoch", "train_loss", "valid_rank_ic")
 VERSION_COLUMNS = ("table", "version", "rows")
 CEILING_COLUMNS = ("delay", "ic", "rank_ic")
@@ -273,6 +274,9 @@ class ReportData:
         model, fold, seed, epoch, train_loss, valid_rank_ic.
     truth
         Of a simulated market only.
+    horizons
+        model, horizon (sessions), seeds, ic, ic_t, icir, rank_ic: test sessions, seed ensemble, of models
+        that forecast shorter horizons on the way to the label's.
     attribution
         One entry per explained model.
 
@@ -292,6 +296,7 @@ class ReportData:
     cost_breakdown: pl.DataFrame | None = None
     learning: pl.DataFrame | None = None
     truth: SimulatedTruth | None = None
+    horizons: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
 
     def __post_init__(self) -> None:
@@ -304,6 +309,7 @@ class ReportData:
         require("cost_assumptions", self.cost_assumptions, ASSUMPTION_COLUMNS)
         require("cost_breakdown", self.cost_breakdown, COST_COLUMNS)
         require("learning", self.learning, LEARNING_COLUMNS)
+        require("horizons", self.horizons, HORIZON_COLUMNS)
         if self.header.label_delay not in self.ladder["delay"].to_list():
             raise ValueError(
                 f"the ladder has no row with delay {self.header.label_delay}, which the label trades at: "

@@ -91,6 +91,15 @@ _FORECAST_COLUMNS = (
     Column("literature_sr", "SR (lit.)", number(2), group=_TEST, hint="5 highest, equal weight, no costs"),
     Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="rank IC over that of the truth"),
 )
+_HORIZON_COLUMNS = (
+    _MODEL,
+    Column("horizon", "horizon (sessions)", number(0)),
+    Column("seeds", "seeds", number(0)),
+    Column("ic", "IC", number(3), group=_TEST),
+    Column("ic_t", "t (NW)", number(1), group=_TEST),
+    Column("icir", "ICIR", number(2), group=_TEST),
+    Column("rank_ic", "rank IC", number(3), group=_TEST),
+)
 _BOOK_COLUMNS = (
     _MODEL,
     Column("sharpe_gross", "gross", number(2), group="Sharpe (annual)"),
@@ -139,6 +148,13 @@ def _models(data: ReportData, styles: Mapping[str, Style], best: str | None) -> 
         "Hollow is validation, which chose the model; filled is the test. A long line to the left of the "
         "hollow mark is what selection promised and the test did not keep.",
     )
+    if data.horizons is not None and not data.horizons.is_empty():
+        yield "<h3>The horizons on the way</h3>"
+        yield paragraph(
+            "A model with a decoder forecasts the shorter horizons first and the label's from them. IC of "
+            "the seed ensemble with the return over each horizon; the label's is the last."
+        )
+        yield table(data.horizons, _HORIZON_COLUMNS, label="Horizons", styles=styles)
     others = [d for d in data.ladder["delay"].unique().sort().to_list() if d != delay]
     for other in others:
         yield f"<h3>The same forecasts, traded after {_sessions(other)}</h3>"

@@ -1,0 +1,185 @@
+"""The decoder against torch's own layer, and seq2seq: forced in training, on its own in a forecast."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.batch import Cut, PanelTensors
+from models.block import BlockConfig, MultiHeadAttention, Sight
+from models.decoder import DecoderBlock
+from models.fit import FitConfig, NeuralFitted, fit, restore
+from models.rank_ic import mean_rank_ic
+from models.seq2seq import Seq2Seq, Seq2SeqConfig
+
+B, K, W, D, H = 3, 4, 7, 16, 4
+T, N, C, F = 120, 40, 2, 3
+TRAIN, VALID, TEST = np.arange(8, 80), np.arange(82, 98), np.arange(100, 118)
+
+
+def copy(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    with torch.no_grad():
+        theirs.in_proj_bias.normal_()
+        theirs.out_proj.bias.normal_()
+        parts = zip(
+            (ours.query, ours.key, ours.value),
+            theirs.in_proj_weight.chunk(3),
+            theirs.in_proj_bias.chunk(3),
+            strict=True,
+        )
+        for layer, weight, bias in parts:
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+    ours.output.load_state_dict(theirs.out_proj.state_dict())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_block_equals_torchs_decoder_layer(
+    norm: Literal["pre", "post"], dtype: torch.dtype, tolerance: float, masked: bool
+) -> None:
+    torch.manual_seed(0)
+    theirs = nn.TransformerDecoderLayer(
+        D, H, 4 * D, dropout=0.0, activation="gelu", batch_first=True, norm_first=norm == "pre", dtype=dtype
+    )
+    ours = DecoderBlock(BlockConfig(D, H, norm=norm)).to(dtype)
+    copy(ours.steps, theirs.self_attn)
+    copy(ours.memory, theirs.multihead_attn)
+    for mine, other in (
+        (ours.steps_norm, theirs.norm1),
+        (ours.memory_norm, theirs.norm2),
+        (ours.forward_norm, theirs.norm3),
+        (ours.forward_in, theirs.linear1),
+        (ours.forward_out, theirs.linear2),
+    ):
+        mine.load_state_dict(other.state_dict())
+    x, memory = torch.randn(B, K, D, dtype=dtype), torch.randn(B, W, D, dtype=dtype)
+    keep = None
+    if masked:
+        keep = torch.ones(B, W, dtype=torch.bool)
+        keep[1, :3] = False
+
+    def run(block: object, *args: object, **kwargs: object) -> tuple[Tensor, Tensor, Tensor]:
+        a, b = x.clone().requires_grad_(), memory.clone().requires_grad_()
+        out: Tensor = block(a, b, *args, **kwargs)  # type: ignore[operator]
+        out.square().sum().backward()  # type: ignore[no-untyped-call]
+        assert a.grad is not None
+        assert b.grad is not None
+        return out, a.grad, b.grad
+
+    got = run(ours, Sight(keys_BK=keep))
+    causal = torch.ones(K, K, dtype=torch.bool).triu(1)
+    want = run(theirs, tgt_mask=causal, memory_key_padding_mask=None if keep is None else ~keep)
+    for mine, other in zip(got, want, strict=True):
+        size = float(other.detach().abs().max())
+        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance * size)
+    out, weights = ours.explicit(x, memory, Sight(keys_BK=keep))
+    torch.testing.assert_close(out, got[0], rtol=tolerance, atol=10 * tolerance)
+    torch.testing.assert_close(weights.sum(dim=-1), torch.ones(B, H, K, dtype=dtype))
+    if keep is not None:
+        assert (weights[1, :, :, :3] == 0).all()
+
+
+def panel(noise: float = 0.5, horizons: int = 3) -> PanelTensors:
+    """Steps of a walk: each horizon's return is the one before it and one more characteristic's share."""
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(T, N, F)).astype(np.float32)
+    walk = np.cumsum(z + noise * rng.normal(size=z.shape), axis=2)[:, :, :horizons]
+    mask = rng.random((T, N)) < 0.9
+    path = walk[:, :, :-1].copy()
+    path[rng.random(path.shape) < 0.05] = np.nan
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(T, N, C)),
+        characteristics_TNF=z,
+        mask_TN=mask,
+        group_TN=np.zeros((T, N), dtype=np.int64),
+        target_TN=walk[:, :, -1],
+        path_TNK=path if horizons > 1 else None,
+        window=5,
+        n_groups=1,
+    )
+
+
+def random_model(data: PanelTensors) -> Seq2Seq:
+    torch.manual_seed(1)
+    model = Seq2Seq(Seq2SeqConfig(width=8, heads=2, layers=1, dropout=0.0), data.shape)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def test_forced_by_its_own_forecasts_it_says_what_it_says_alone() -> None:
+    data = panel()
+    model, batch = random_model(data), data.batch(torch.tensor([20, 21]))
+    model.target_scale.fill_(2.5)
+    alone = model.eval().horizons(batch)
+    assert alone.shape == (*batch.m_BN.shape, 3)
+    assert alone[batch.m_BN].std(dim=0).min() > 0.05
+    own = dataclasses.replace(batch, path_BNK=alone[..., :-1].detach())
+    torch.testing.assert_close(model.train().horizons(own), alone, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.eval()(batch), alone[..., -1])
+    assert (alone[~batch.m_BN] == 0).all()
+
+
+def test_in_a_forecast_no_truth_is_looked_at_and_in_training_only_that_of_shorter_horizons() -> None:
+    data = panel()
+    model, batch = random_model(data), data.batch(torch.tensor([20, 21]))
+    assert batch.path_BNK is not None
+    noisy = dataclasses.replace(batch, path_BNK=1e3 * torch.randn_like(batch.path_BNK))
+    assert torch.equal(model.eval().horizons(noisy), model.horizons(batch))
+    later = dataclasses.replace(batch, path_BNK=batch.path_BNK.clone(), y_BN=1e3 * batch.y_BN)
+    later.path_BNK[..., 1] += 10.0  # type: ignore[index]
+    told, forced = model.train().horizons(later), model.horizons(batch)
+    assert torch.equal(told[..., :2], forced[..., :2])  # the second horizon is told of the first alone
+    assert not torch.allclose(told[..., 2], forced[..., 2])
+
+
+def test_the_days_weights_are_those_of_the_labels_horizon() -> None:
+    data = panel()
+    model, batch = random_model(data).eval(), data.batch(torch.tensor([20]))
+    days = model.attention(batch).days_BNW
+    assert days is not None
+    torch.testing.assert_close(days.sum(dim=-1), batch.m_BN.float())
+    cut = Cut(days_keep_BW=torch.tensor([[True, False, True, True, True]]))
+    shown = model.attention(batch, cut).days_BNW
+    assert shown is not None
+    assert (shown[..., 1] == 0).all()
+    changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
+    changed.x_BNWC[:, :, 1] = 50.0
+    torch.testing.assert_close(model(changed, cut), model(batch, cut), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["mse", "ic", "quantile"])
+def test_every_horizon_is_learned_and_survives_storing(loss: str) -> None:
+    data = panel()
+    config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=12, loss=loss)  # type: ignore[arg-type]
+    options = {"width": 8, "heads": 2, "layers": 1, "dropout": 0.0}
+    fitted = fit("seq2seq", options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+    assert isinstance(fitted, NeuralFitted)
+    said = fitted.horizons(data, TEST)
+    mask, label = data.mask_TN.numpy()[TEST], data.target_TN.numpy()[TEST]
+    truth = np.concatenate([data.path_TNK.numpy()[TEST], label[..., None]], axis=2)  # type: ignore[union-attr]
+    assert np.array_equal(np.isnan(said[..., 0]), ~mask)
+    for k in range(3):
+        rank_ic = mean_rank_ic(zip(said[..., k], np.where(mask, truth[..., k], np.nan), strict=True))
+        assert rank_ic > 0.7  # of some 0.88 that the noise leaves
+    np.testing.assert_array_equal(said[..., -1], fitted.forecast(data, TEST))
+    back = restore(fitted.state())
+    assert isinstance(back, NeuralFitted)
+    np.testing.assert_array_equal(back.horizons(data, TEST), said)
+
+
+def test_without_shorter_horizons_there_is_one_step() -> None:
+    data = panel(horizons=1)
+    model = random_model(data)
+    assert model.n_horizons == data.shape.n_horizons == 1
+    batch = data.batch(torch.tensor([20]))
+    assert batch.path_BNK is None
+    torch.testing.assert_close(model.train().horizons(batch)[..., 0], model.eval()(batch))
