@@ -149,12 +149,15 @@ def audit(
 
 
 @app.command(name="run")
-def run_(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Ingest, audit, train, backtest, explain and report; print the report's path."""
+def run_(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None) -> None:
+    """Ingest, audit, train, backtest, explain and report; print the report's path.
+
+    With --as-of nothing is ingested: the rest is done on the lake as it was.
+    """
     from pipelines.config_load import load_config
     from pipelines.run import run_config
 
-    print(run_config(load_config(config, overrides or []), say=_say))
+    print(run_config(load_config(config, overrides or []), say=_say, as_of=as_of))
 
 
 @app.command()
@@ -163,6 +166,7 @@ def tune(
     model: Annotated[str, typer.Option(help="Which of the config's models to search.")],
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, those already done included.")] = 20,
     overrides: SetOption = None,
+    as_of: AsOfOption = None,
 ) -> None:
     """Search a model's settings on validation alone; every trial is tracked and counted in the ledger.
 
@@ -172,7 +176,7 @@ def tune(
     from pipelines.config_load import load_config
     from pipelines.tune import tune as search
 
-    print(search(load_config(config, overrides or []), model, trials))
+    print(search(load_config(config, overrides or []), model, trials, as_of))
 
 
 @app.command(name="features")

@@ -269,8 +269,10 @@ def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     return path
 
 
-def run_config(config: Config, say: Callable[[str], None]) -> Path:
+def run_config(config: Config, say: Callable[[str], None], as_of: str | None = None) -> Path:
     """Ingest, audit, train, backtest, explain, report; what each stage found is said as soon as it is known.
+
+    With ``as_of`` nothing is ingested, and the lake is read as it was.
 
     Returns
     -------
@@ -282,8 +284,9 @@ def run_config(config: Config, say: Callable[[str], None]) -> Path:
     from pipelines.walkforward import train
 
     progress = Progress()
-    ingest_config(config, say, progress)
-    run, dataset, lake = prepare(config, progress)
+    if as_of is None:
+        ingest_config(config, say, progress)
+    run, dataset, lake = prepare(config, progress, as_of)
     audit_before_training(run, dataset, lake, progress, say)
     train(run, dataset, lake, progress)
     say(f"\n{backtest_run(run, dataset, lake, progress)}\n")

@@ -50,8 +50,10 @@ class Trial:
     score: float | None
 
 
-def tune(config: Config, model: str, trials: int) -> str:
+def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> str:
     """Search until ``trials`` trials are done in all, earlier ones included; answer with what was found.
+
+    ``as_of`` reads the lake as it was; None reads the newest.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def tune(config: Config, model: str, trials: int) -> str:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     progress = Progress()
-    run, dataset, lake = prepare(config, progress)
+    run, dataset, lake = prepare(config, progress, as_of)
     folds = plan_folds(dataset, config)
     inputs = [fit_inputs(dataset, fold) for fold in folds]
     arrays = gather(dataset, config.features.window)

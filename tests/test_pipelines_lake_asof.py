@@ -55,6 +55,23 @@ def test_a_run_as_of_a_version_records_it_and_is_the_run_that_was_made_then(
     assert set(ratio[np.isfinite(ratio)]) == {2.0}
 
 
+def test_a_whole_run_and_a_search_read_the_lake_as_it_was_and_ingest_nothing(
+    twice: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = CliRunner().invoke(app, ["run", str(twice), "--as-of", "1"], catch_exceptions=False)
+    assert result.exit_code == 0
+    report = Path(result.stdout.strip().splitlines()[-1])
+    assert report.is_file()
+    then = input_versions(Lake("lake"), "1")
+    assert open_run(report.parent.name, Path("runs")).versions == then
+    assert Lake("lake").version("prices") == 2, "nothing was ingested"
+    capsys.readouterr()
+    command = ["tune", str(twice), "--model", "lightgbm", "--trials", "1", "--as-of", "1"]
+    searched = CliRunner().invoke(app, [*command, "--set", "models={lightgbm: {rounds: 2, evaluate_every: 1}}"], catch_exceptions=False)
+    assert searched.exit_code == 0
+    assert any("as of 1: prices version 1" in line for line in searched.stderr.splitlines())
+
+
 def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
     rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
     rows.write_csv("signal.csv")
@@ -72,7 +89,7 @@ def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
 
 
 def test_help_says_what_a_missing_time_and_zone_mean() -> None:
-    for verb in ("train", "backtest"):
+    for verb in ("train", "tune", "run", "backtest"):
         shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "100"}).stdout
         text = " ".join(shown.replace("│", " ").split())
         assert "without a zone it is UTC, and a date alone is the end of that day, UTC" in text
