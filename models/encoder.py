@@ -7,7 +7,7 @@ width, H heads, R = 2W - 1 distances.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import torch
@@ -143,6 +143,25 @@ class DayEncoder(nn.Module):
             h_MWD = block(h_MWD, sight)
         return self.norm(h_MWD)  # type: ignore[no-any-return]
 
+    def days(self, h_MWD: Tensor, causal: bool) -> Tensor:
+        """States [M, W, D] of all days from their inputs ``x W_in`` [M, W, D], for pretraining."""
+        days = h_MWD.shape[1]
+        h_MWD, sight = self._place(h_MWD, None)
+        for block in self.blocks:
+            h_MWD = block(h_MWD, replace(sight, causal=causal))
+        return self.norm(h_MWD)[:, :days]  # type: ignore[no-any-return]
+
+    def depths(self) -> dict[str, int]:
+        """Name -> depth of each parameter: 0 after the blocks, 1 the last block, L the first, L + 1 below."""
+        layers, depths = self.config.layers, {}
+        for name, _ in self.named_parameters():
+            part, _, rest = name.partition(".")
+            if part == "blocks":
+                depths[name] = layers - int(rest.partition(".")[0])
+            else:  # input, positions and [CLS] lie below all blocks
+                depths[name] = 0 if part in ("norm", "pool_D") else layers + 1
+        return depths
+
     def weights(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """Weights [M, W] of the days in the last block, averaged over heads (and pooled queries)."""
         h_MWD, sight = self._start(x_MWC, days_keep_MW)
@@ -157,6 +176,10 @@ class DayEncoder(nn.Module):
         h_MWD = self.input(x_MWC)
         if days_keep_MW is not None:
             h_MWD = h_MWD * days_keep_MW[:, :, None]  # a removed day asks with its position alone
+        return self._place(h_MWD, days_keep_MW)
+
+    def _place(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, Sight]:
+        """Add the [CLS] token and the positions to the days' inputs."""
         if self.config.pooling == "cls":
             h_MWD = torch.cat((h_MWD, self.cls_D.expand(len(h_MWD), 1, -1)), dim=1)
             days_keep_MW = None if days_keep_MW is None else F.pad(days_keep_MW, (0, 1), value=True)
@@ -175,6 +198,11 @@ class DayEncoder(nn.Module):
         none_left_M1 = ~days_keep_MW.any(dim=1, keepdim=True)
         weights_MW = logits_MW.masked_fill(~(days_keep_MW | none_left_M1), -math.inf).softmax(dim=1)
         return weights_MW.masked_fill(none_left_M1, 0.0)
+
+
+def day_encoder(module: nn.Module) -> DayEncoder | None:
+    """A model's day encoder; None for a model without one."""
+    return next((part for part in module.modules() if isinstance(part, DayEncoder)), None)
 
 
 def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:

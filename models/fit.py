@@ -14,6 +14,7 @@ import torch
 
 from models.baselines import Baseline
 from models.batch import Batch, PanelTensors
+from models.encoder import day_encoder
 from models.fitted import (
     Diverged,
     EpochRecord,
@@ -28,11 +29,13 @@ from models.fitted import (
 )
 from models.forecaster import Forecaster
 from models.losses import QUANTILE
+from models.pretraining import pretrain
 from models.quantiles import QuantileHead
 from models.registry import ModelEntry, model_entry
 from models.snapshot import Keeper
 from models.spec import Shape, parse_config
 from models.training import FitConfig, OnEpoch, Trainer
+from models.warm_start import start_from
 
 __all__ = [
     "Diverged",
@@ -60,6 +63,7 @@ class NeuralFitted(Fitted):
     ) -> None:
         super().__init__(name, config, shape, history)
         self.module = module.eval()
+        self.pretraining: tuple[EpochRecord, ...] = ()
 
     def forecast_date(self, batch: Batch) -> FloatArray32:
         """One forward pass."""
@@ -71,11 +75,13 @@ class NeuralFitted(Fitted):
         return {key: value.detach().cpu().numpy().copy() for key, value in self.module.state_dict().items()}
 
     def state(self) -> FittedState:
-        """Everything :func:`restore` needs, the levels of the quantiles included."""
+        """Everything :func:`restore` needs, the levels of the quantiles and the pretraining included."""
         state, head = super().state(), self.module.quantile_head
-        if head is None:
-            return state
-        return FittedState({**state.config, "quantiles": list(head.levels)}, state.tensors)
+        if head is not None:
+            state.config["quantiles"] = list(head.levels)
+        if self.pretraining:
+            state.config["pretraining"] = [dataclasses.asdict(record) for record in self.pretraining]
+        return state
 
     def quantiles(self, data: PanelTensors, dates: IntArray) -> FloatArray32:
         """Quantiles [D, N, Q] in the target's unit, NaN outside the universe.
@@ -154,6 +160,7 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     seed: int,
     on_epoch: OnEpoch | None = None,
     keeper: Keeper | None = None,
+    start: FittedState | None = None,
 ) -> Fitted:
     """Fit a forecaster on training sessions, stopped early on validation sessions.
 
@@ -178,6 +185,8 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         Called after each evaluation, and at the start for those that a snapshot remembers.
     keeper
         Keeps the newest snapshot of a neural model's training, which then goes on from it to the bit.
+    start
+        An earlier fit whose day encoder the model begins with (`models.warm_start`), None for none.
 
     Returns
     -------
@@ -194,7 +203,8 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     entry = model_entry(name)
     parsed = parse_config(entry.config, config, name)
     require_same_shape(shape, data.shape, name)
-    train = _with_targets(data, train, "training", fewest=1)
+    span = np.asarray(train, dtype=np.int64)
+    train = _share(_with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
     valid = _evenly(_with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
     options = dataclasses.asdict(parsed)
     with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
@@ -207,11 +217,36 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
             model.quantile_head = QuantileHead(fit_config.quantiles, shape.n_characteristics)
         model.require(data)
         fitted = NeuralFitted(name, options, shape, (), model.to(data.device))
+        _prepare(fitted, data, span, fit_config, seed, keeper, start)
         trainer = Trainer(fitted.module, data, fit_config, seed)
+        trainer.pretraining = fitted.pretraining
         fitted.history = trainer.run(
             train, valid, lambda dates: fitted.forecast(data, dates), on_epoch, keeper
         )
         return fitted
+
+
+def _prepare(  # noqa: PLR0917  (what is prepared, on what, how)
+    fitted: NeuralFitted,
+    data: PanelTensors,
+    train: IntArray,
+    fit_config: FitConfig,
+    seed: int,
+    keeper: Keeper | None,
+    start: FittedState | None,
+) -> None:
+    """Put what is known already into the day encoder: an earlier fit's, or what a pretraining learns."""
+    if start is not None:
+        start_from(fitted.module, data.window, start)
+    encoder, how = day_encoder(fitted.module), fit_config.pretrain
+    if encoder is None or how is None:
+        return
+    if start is None and how.seed is not None:
+        other = day_encoder(untrained(fitted, how.seed))
+        assert other is not None, "the same model"
+        encoder.load_state_dict(other.state_dict())
+    fitted.pretraining = pretrain(encoder, data, train, fit_config, seed, keeper)
+    torch.manual_seed(seed)
 
 
 def untrained(fitted: NeuralFitted, seed: int) -> Forecaster:
@@ -242,6 +277,7 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
         shape = Shape(**{**sizes, "characteristic_names": tuple(sizes["characteristic_names"])})
         history = tuple(EpochRecord(**record) for record in state.config["history"])
         levels = tuple(float(level) for level in state.config.get("quantiles", ()))
+        pretraining = tuple(EpochRecord(**record) for record in state.config.get("pretraining", ()))
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"The stored model's configuration is damaged ({error}): "
@@ -265,7 +301,9 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
             for key, value in wanted.items()
         }
     )
-    return NeuralFitted(name, options, shape, history, model.to(device))
+    fitted = NeuralFitted(name, options, shape, history, model.to(device))
+    fitted.pretraining = pretraining
+    return fitted
 
 
 def _with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:
@@ -284,6 +322,14 @@ def _with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -
             "move the fold, or loosen the universe rule."
         )
     return kept
+
+
+def _share(dates: IntArray, share: float, seed: int) -> IntArray:
+    """Keep a share of the dates, at least one; the seed's smaller shares are parts of its larger ones."""
+    if share == 1.0:
+        return dates
+    order = np.random.default_rng(seed).permutation(len(dates))
+    return np.sort(dates[order[: max(1, round(share * len(dates)))]])
 
 
 def _evenly(dates: IntArray, most: int | None) -> IntArray:

@@ -40,6 +40,11 @@ class ModelEntry:
     config: type[Any]
     build: Callable[[Any, Shape], Forecaster | Baseline]
 
+    @property
+    def has_day_encoder(self) -> bool:
+        """Whether there is a day encoder, which can be pretrained."""
+        return hasattr(self.config, "encoder")
+
 
 MODELS: dict[str, ModelEntry] = {
     "zero": ModelEntry("baseline", baselines.ZeroConfig, baselines.Zero),

@@ -11,12 +11,14 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from models.fitted import EpochRecord
+
+Stage = Literal["pretrain", "fit"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +27,23 @@ class Snapshot:
 
     tensors: Mapping[str, Tensor]
     numbers: str
+
+    @property
+    def stage(self) -> Stage:
+        """What was being done."""
+        stage: Stage = self._number("stage")
+        return stage
+
+    @property
+    def pretraining(self) -> tuple[EpochRecord, ...]:
+        """The epochs of the pretraining that came before a fit."""
+        return tuple(EpochRecord(**record) for record in self._number("pretraining"))
+
+    def _number(self, name: str) -> Any:  # noqa: ANN401 (JSON holds anything)
+        try:
+            return json.loads(self.numbers)[name]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnusableSnapshot(f"it does not say its {name}") from error
 
 
 class UnusableSnapshot(ValueError):  # noqa: N818  (what it is)
@@ -95,6 +114,10 @@ class TrainingState:
         An entry for every finished epoch.
     best, best_epoch, best_score
         Weights, epoch and validation score of the best epoch so far.
+    stage
+        Whether a model is fitted or its day encoder pretrained.
+    pretraining
+        The epochs of the pretraining that came before a fit.
     """
 
     module: nn.Module
@@ -106,6 +129,8 @@ class TrainingState:
     best_epoch: int = -1
     best_score: float = -math.inf
     history: list[EpochRecord] = field(default_factory=list)
+    stage: Stage = "fit"
+    pretraining: tuple[EpochRecord, ...] = ()
 
     def snapshot(self) -> Snapshot:
         """Copy the state."""
@@ -118,6 +143,8 @@ class TrainingState:
             **{f"optimizer.{index}": part for index, part in moments["state"].items()},
         }
         numbers = {
+            "stage": self.stage,
+            "pretraining": [asdict(record) for record in self.pretraining],
             "history": [asdict(record) for record in self.history],
             "best_epoch": self.best_epoch,
             "best_score": self.best_score,

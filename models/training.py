@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.batch import Batch, PanelTensors
+from models.encoder import day_encoder
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray, Unlearnable
 from models.forecaster import Forecaster
 from models.losses import LOSSES, QUANTILE, quantile
+from models.pretrain_objectives import PretrainConfig
 from models.quantiles import require_levels
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.snapshot import Keeper, RunningMean, TrainingState
@@ -68,6 +70,14 @@ class FitConfig:
         (Polyak and Juditsky 1992).
     autocast
         bf16 matrix products, on CUDA alone.
+    label_share
+        Share of the training dates whose labels are used, whole dates drawn by the seed; of two shares
+        the smaller one's dates are among the larger one's. Baselines use it as well.
+    layer_decay
+        Of a day encoder, each layer's learning rate is that of the layer above it times this: the last
+        block has ``lr * layer_decay``, the input and its positions have the smallest rate. 1 is off.
+    pretrain
+        Of models with a day encoder: pretrain it on the fold's training span first; None: do not.
     """
 
     epochs: int = 20
@@ -85,6 +95,9 @@ class FitConfig:
     valid_dates: int | None = None
     average: float = 0.0
     autocast: bool = True
+    label_share: float = 1.0
+    layer_decay: float = 1.0
+    pretrain: PretrainConfig | None = None
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, (*LOSSES, QUANTILE))
@@ -103,6 +116,9 @@ class FitConfig:
             raise ValueError(f"average is {self.average}: it is a decay a step, in [0, 1).")
         if not 0.0 <= self.warmup < 1.0:
             raise ValueError(f"warmup is {self.warmup}: it is a share of the steps, in [0, 1).")
+        for name in ("label_share", "layer_decay"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in (0, 1].")
 
 
 class Trainer:
@@ -125,6 +141,7 @@ class Trainer:
         self.data = data
         self.config = config
         self.generator = torch.Generator().manual_seed(seed)
+        self.pretraining: tuple[EpochRecord, ...] = ()  # what came before, kept with the snapshots
         self.dates_at_once = config.batch_dates
 
     def run(
@@ -149,13 +166,14 @@ class Trainer:
             self.dates_at_once = max(1, CPU_CELLS // most_firms)
         valid_DN = self.data.target_TN[torch.as_tensor(valid, device=self.data.device)].cpu().numpy()
         per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
-        optimizer, schedule = _optimizer(
+        optimizer, schedule = make_optimizer(
             module, config, config.epochs * math.ceil(per_epoch / config.batch_dates)
         )
         mean = RunningMean(module, config.average)
         state = TrainingState(module, optimizer, schedule, mean, self.generator, module.state_dict())
+        state.pretraining = self.pretraining
         kept = None if keeper is None else keeper.load()
-        if kept is not None:
+        if kept is not None and kept.stage == "fit":
             state.restore(kept)
             if on_epoch is not None:
                 for record in state.history:
@@ -270,17 +288,27 @@ def _thin(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Te
     return torch.zeros_like(known_BN).scatter(1, chosen_BK, value=True) & known_BN
 
 
-def _optimizer(
-    module: Forecaster, config: FitConfig, steps: int
+def make_optimizer(
+    module: nn.Module, config: FitConfig, steps: int
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    parameters = list(module.parameters())
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-        ],
-        lr=config.lr,
-    )
+    """AdamW with its schedule over ``steps`` steps; a day encoder's layers have rates of their own.
+
+    A parameter at depth k of the encoder (`models.encoder.DayEncoder.depths`) has ``lr * layer_decay^k``,
+    all others have ``lr``.
+    """
+    encoder, parameters = day_encoder(module), list(module.parameters())
+    depths = {} if encoder is None or config.layer_decay == 1.0 else encoder.depths()
+    own = {} if encoder is None else dict(encoder.named_parameters())
+    depth_of = {own[name]: depth for name, depth in depths.items()}
+    groups = []
+    for depth in sorted({depth_of.get(p, 0) for p in parameters}):
+        at = [p for p in parameters if depth_of.get(p, 0) == depth]
+        lr = config.lr * config.layer_decay**depth
+        groups += [
+            {"params": [p for p in at if p.ndim >= 2], "weight_decay": config.weight_decay, "lr": lr},
+            {"params": [p for p in at if p.ndim < 2], "weight_decay": 0.0, "lr": lr},
+        ]
+    optimizer = torch.optim.AdamW(groups, lr=config.lr)
     rising = max(1, round(config.warmup * steps))
 
     def factor(step: int) -> float:

@@ -311,6 +311,8 @@ class Config(Section):
     folds: FoldsConfig
     models: dict[str, Settings]
     fit: Settings = {}
+    # a run whose day encoders the models begin with; left out of a run's id where there is none
+    init_from: str | None = Field(default=None, exclude_if=lambda name: name is None)
     seeds: tuple[int, ...] = (0,)
     backtest: BacktestConfig = BacktestConfig()
     explain: ExplainConfig = ExplainConfig()
@@ -330,5 +332,5 @@ class Config(Section):
 
     def forecasting_part(self) -> Settings:
         """What the forecasts depend on; two runs with the same part and data give the same forecasts."""
-        keep = {"source", "universe", "features", "label", "folds", "models", "fit", "seeds"}
+        keep = {"source", "universe", "features", "label", "folds", "models", "fit", "init_from", "seeds"}
         return self.model_dump(mode="json", include=keep)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,6 +20,7 @@ from pipelines.errors import ConfigError
 from pipelines.lake_options import objection as lake_objection
 
 DataclassT = TypeVar("DataclassT")
+_BESIDE_OWN = ("fit", "init_from")  # what a model's settings hold beside its own options
 _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -64,9 +65,13 @@ def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) 
     """Build a settings dataclass from a mapping, refusing unknown keys and wrong types."""
     assert dataclasses.is_dataclass(cls)
     known = [field.name for field in dataclasses.fields(cls)]
-    for key in given:
+    hints = get_type_hints(cls)
+    for key, value in given.items():
         if key not in known:
             raise ConfigError(_unknown(f"{where}.{key}", str(key), known))
+        for nested in (hints[key], *get_args(hints[key])):
+            if isinstance(value, Mapping) and isinstance(nested, type) and dataclasses.is_dataclass(nested):
+                build_settings(nested, value, f"{where}.{key}")
     try:
         return TypeAdapter(cls).validate_python(dict(given))
     except ValidationError as error:
@@ -100,7 +105,7 @@ def _check_settings(config: Config, origin: str) -> None:
     for name, settings in config.models.items():
         if name not in MODELS:
             raise ConfigError(_unknown(f"{origin}: models.{name}", name, MODELS))
-        own = {key: value for key, value in settings.items() if key != "fit"}
+        own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
         build_settings(MODELS[name].config, own, f"{origin}: models.{name}")
         fit = settings.get("fit", {})
         if not isinstance(fit, dict):
@@ -108,6 +113,14 @@ def _check_settings(config: Config, origin: str) -> None:
                 f"{origin}: models.{name}.fit is {fit!r}; give a mapping such as {{epochs: 10}}."
             )
         build_settings(FitConfig, {**config.fit, **fit}, f"{origin}: models.{name}.fit")
+        about_days = [key for key in ("pretrain", "layer_decay") if key in fit]
+        about_days += ["init_from"] if "init_from" in settings else []
+        if about_days and not MODELS[name].has_day_encoder:
+            with_days = ", ".join(key for key, entry in MODELS.items() if entry.has_day_encoder)
+            raise ConfigError(
+                f"{origin}: models.{name} sets {about_days[0]}, which is about a day encoder, and has none; "
+                f"those with one are {with_days}."
+            )
     wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
         "channels": (config.features.channels or (), CHANNELS),
         "characteristics": (config.features.characteristics or (), CHARACTERISTICS),
@@ -258,5 +271,13 @@ def _describe(error: ValidationError, origin: str) -> str:
 def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
     """Split a model's settings into its own and those of its fitting (over the run's ``fit``)."""
     settings = config.models[model]
-    own = {key: value for key, value in settings.items() if key != "fit"}
+    own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
     return own, {**config.fit, **settings.get("fit", {})}
+
+
+def init_from_of(config: Config, model: str) -> str | None:
+    """The run whose day encoder a model begins with; None for none, and for models without a day encoder."""
+    from models.registry import MODELS
+
+    name = config.models[model].get("init_from", config.init_from)
+    return str(name) if name is not None and MODELS[model].has_day_encoder else None

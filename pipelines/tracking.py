@@ -51,7 +51,7 @@ def log_run(
     ladder
         One row a model and delay: its numbers become metrics of the model's child run.
     scores
-        model, fold, seed, valid_ic, valid_rank_ic.
+        model, fold, seed, valid_ic, valid_rank_ic, pretrain_loss (null without a pretraining).
     seconds
         Wall-clock time by stage.
 
@@ -94,9 +94,10 @@ def log_run(
                 }
                 _log_metrics(client, child, numbers)
             own = scores.filter(pl.col("model") == model)
-            per_fold = own.group_by("fold").agg(pl.col("valid_ic", "valid_rank_ic").mean()).sort("fold")
+            per_task = ("valid_ic", "valid_rank_ic", "pretrain_loss")
+            per_fold = own.group_by("fold").agg(pl.col(*per_task).mean()).sort("fold")
             for row in per_fold.iter_rows(named=True):
-                numbers = {key: row[key] for key in ("valid_ic", "valid_rank_ic")}
+                numbers = {key: row[key] for key in per_task}
                 _log_metrics(client, child, numbers, step=int(row["fold"]))
             client.set_terminated(child)
         client.set_terminated(parent)

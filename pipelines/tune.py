@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import yaml
@@ -22,6 +23,7 @@ from pipelines.config import Config
 from pipelines.config_load import build_settings, check_config, digest, settings_of
 from pipelines.dataset import FoldInputs, fit_inputs, plan_folds
 from pipelines.errors import ConfigError
+from pipelines.init_from import load_start, starting_checkpoint
 from pipelines.progress import Progress
 from pipelines.run import prepare
 from pipelines.runs import Run
@@ -82,7 +84,8 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
             values = {name: _suggest(asked, name, where) for name, where in space.items()}
             wanted = with_settings(config, model, values)
             record_trials(Run(run.run_id, wanted, run.versions, run.folder), lake)
-            score = _score(wanted, model, arrays, folds, inputs)
+            starts = [starting_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds]
+            score = _score(wanted, model, arrays, folds, inputs, starts)
             study.tell(asked, score, state=None if score is not None else _failed())
             done.append(Trial(values, score))
             log.add(len(done) - 1, values, score)
@@ -163,8 +166,13 @@ def _suggest(asked: optuna.Trial, name: str, where: Range | Choice) -> Value:
     return float(f"{asked.suggest_float(name, where.low, where.high, log=where.log):.4g}")
 
 
-def _score(
-    config: Config, model: str, arrays: Arrays, folds: Sequence[Fold], inputs: Sequence[FoldInputs]
+def _score(  # noqa: PLR0917  (what is scored, on what)
+    config: Config,
+    model: str,
+    arrays: Arrays,
+    folds: Sequence[Fold],
+    inputs: Sequence[FoldInputs],
+    starts: Sequence[Path | None],
 ) -> float | None:
     """Mean over folds of the best validation score; None if training diverges."""
     import torch
@@ -174,7 +182,7 @@ def _score(
         torch.set_num_threads(1)
     settings, fit_settings = settings_of(config, model)
     scores = []
-    for fold, fixed in zip(folds, inputs, strict=True):
+    for fold, fixed, start in zip(folds, inputs, starts, strict=True):
         data = to_tensors(arrays, fixed, device)
         try:
             fitted = fit(
@@ -186,6 +194,7 @@ def _score(
                 fold.valid,
                 fit_config=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
                 seed=config.seeds[0],
+                start=load_start(start),
             )
         except Diverged:
             return None

@@ -29,9 +29,10 @@ from models.fitted import Fitted, IntArray, Unlearnable
 from models.snapshot import Keeper, UnusableSnapshot
 from models.spec import Misfit
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
-from pipelines.config_load import build_settings, digest, settings_of
+from pipelines.config_load import build_settings, digest, init_from_of, settings_of
 from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
 from pipelines.errors import ConfigError, DivergedError
+from pipelines.init_from import load_start, starting_checkpoint, write_folds
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
@@ -68,6 +69,7 @@ class Task:
     device: str
     curve: Path
     snapshot: Path | None = None  # where an unfinished training is kept; None: nowhere
+    start: Path | None = None  # checkpoint of an earlier run whose day encoder it begins with
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +92,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     sweep_partial(run.folder / "checkpoints")
     done = _done(run, lake)
     record_trials(run, lake)
+    write_folds(run, dataset, folds)
     tasks = [task for task in plan_tasks(run, dataset, folds) if _key(task) not in done]
     with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
         if done:
@@ -128,6 +131,7 @@ def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcom
             seed=task.seed,
             on_epoch=on_epoch,
             keeper=keeper,
+            start=load_start(task.start),
         )
     valid = forecast_metrics(fitted.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
     return Outcome(
@@ -200,6 +204,9 @@ def record_trials(run: Run, lake: Lake) -> None:
         settings, fit_settings = settings_of(run.config, model)
         what = {key: part[key] for key in ("source", "universe", "features", "label", "folds")}
         trial = {"model": model, "settings": settings, "fit": fit_settings, **what}
+        start = init_from_of(run.config, model)
+        if start is not None:
+            trial["init_from"] = start
         rows.append(
             {
                 "trial_id": digest(trial),
@@ -230,6 +237,7 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
                     device=device,
                     curve=run.curve(model, fold.index, seed),
                     snapshot=run.snapshot(model, fold.index, seed),
+                    start=starting_checkpoint(run.config, dataset, fold, model, seed),
                 )
 
 
@@ -281,6 +289,8 @@ def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome
     label_TN = dataset.labels[run.config.label.delay]
     lake.upsert("forecasts", _rows(run, dataset, task, outcome.test_BN, label_TN))
     scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
+    if outcome.state.config.get("pretraining"):
+        scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
     run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
         FileKeeper(task.snapshot).forget()
@@ -319,7 +329,7 @@ def _score_file(model: str, fold: int, seed: int) -> str:
 
 
 def read_scores(run: Run) -> pl.DataFrame:
-    """Validation scores of the finished tasks: model, fold, seed, valid_ic, valid_rank_ic."""
+    """Scores of the finished tasks: model, fold, seed, valid_ic, valid_rank_ic, pretrain_loss (or null)."""
     rows = []
     for path in sorted((run.folder / "scores").glob("*.json")):
         model, _, rest = path.stem.rpartition("-fold-")
@@ -333,6 +343,7 @@ def read_scores(run: Run) -> pl.DataFrame:
             "seed": pl.Int64,
             "valid_rank_ic": pl.Float64,
             "valid_ic": pl.Float64,
+            "pretrain_loss": pl.Float64,
         },
     )
 

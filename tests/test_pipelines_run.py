@@ -77,7 +77,13 @@ def _here(
     monkeypatch.chdir(folder)
     settings = {
         **tiny,
-        "models": every_model,
+        "models": {
+            **every_model,
+            "temporal_transformer": {
+                **every_model["temporal_transformer"],
+                "fit": {"pretrain": {"epochs": 1, "windows_per_epoch": 256}},
+            },
+        },
         "seeds": [0, 1],
         "label": {"horizon": 1, "delay": 0, "also_delays": [1]},
     }
@@ -204,6 +210,8 @@ def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None
     (parent,) = [one for one in runs if "mlflow.parentRunId" not in one.data.tags]
     assert all(one.info.status == "FINISHED" for one in runs)
     assert {one.data.tags["mlflow.parentRunId"] for one in runs if one is not parent} == {parent.info.run_id}
+    pretrained = [one.data.tags["peerglass.model"] for one in runs if "pretrain_loss" in one.data.metrics]
+    assert pretrained == ["temporal_transformer"]
 
 
 def test_running_again_trains_nothing_and_leaves_the_lake_alone(done: str, peerglass: Call) -> None:

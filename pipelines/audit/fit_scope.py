@@ -97,11 +97,15 @@ def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> l
     seen = np.concatenate([small.train, small.valid])
     columns = some_columns(dataset, seen, budget.firms, subject.seed)
     window = config.features.window
+    span = np.arange(small.train[0], small.train[-1] + 1)  # a pretraining reads windows between decisions
     without_test = outside_replaced(
-        dataset, _rows(seen, dataset), _reached(seen, window, dataset), subject.seed + 1
+        dataset,
+        _rows(seen, dataset),
+        _reached(np.concatenate([span, small.valid]), window, dataset),
+        subject.seed + 1,
     )
     train_alone = outside_replaced(
-        dataset, _rows(small.train, dataset), _reached(small.train, window, dataset), subject.seed + 2
+        dataset, _rows(small.train, dataset), _reached(span, window, dataset), subject.seed + 2
     )
     rows = []
     for (task, left), (_, right), (_, other) in zip(

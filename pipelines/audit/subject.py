@@ -233,6 +233,8 @@ def small_config(config: Config, models: tuple[str, ...]) -> Config:
             own |= {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
         fit = {**config.fit, **own.get("fit", {})}
         own["fit"] = {**fit, "epochs": 2, "dates_per_epoch": 16, "batch_dates": 8, "valid_dates": 4}
+        if fit.get("pretrain"):
+            own["fit"]["pretrain"] = {**fit["pretrain"], "epochs": 1, "windows_per_epoch": 512}
         settings[name] = own
     return config.model_copy(update={"models": settings, "seeds": config.seeds[:1], "device": "cpu"})
 

@@ -1,0 +1,169 @@
+"""``init_from``: which fold of an earlier run is begun with, and what is refused; pretraining in runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from audit_markets import market, subject_of
+
+from models import pretraining
+from models.batch import PanelTensors
+from models.fit import NeuralFitted
+from pipelines.audit.registry import CHECKS
+from pipelines.checkpoints import load_checkpoint
+from pipelines.config import Config
+from pipelines.config_load import check_config, digest, settings_of
+from pipelines.errors import ConfigError, DataError
+from pipelines.run import ingest_config, train_config
+from pipelines.runs import Run, open_run
+from pipelines.walkforward import read_scores
+
+MODEL = "temporal_transformer"
+OPTIONS = {"width": 8, "heads": 2, "layers": 1}
+PRETRAIN = {"epochs": 2, "windows_per_epoch": 256}
+STILL = {"epochs": 1, "lr": 1e-30, "weight_decay": 0.0, "batch_dates": 64}
+"""A fit that leaves the weights where they are."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("init_from")
+    ingest_config(config_of(folder, tiny_settings), say=lambda _: None)
+    return folder
+
+
+def config_of(home: Path, tiny: Mapping[str, Any], **changes: Any) -> Config:  # noqa: ANN401 (settings)
+    places = {"lake": str(home / "lake"), "output": str(home / "runs"), "models": {MODEL: OPTIONS}}
+    few = {"characteristics": ["return_1", "momentum_63"], "window": 5}
+    folds = {**tiny["folds"], "max_folds": 1, **changes.pop("folds", {})}
+    return check_config({**tiny, **places, "features": few, "folds": folds, **changes}, origin="test")
+
+
+@pytest.fixture(scope="module")
+def earlier(home: Path, tiny_settings: Mapping[str, Any]) -> Run:
+    """Two folds, pretrained."""
+    config = config_of(home, tiny_settings, folds={"max_folds": 2}, fit={"epochs": 1, "pretrain": PRETRAIN})
+    return open_run(train_config(config), home / "runs")
+
+
+def seen_of(run: Run) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((run.folder / "folds.json").read_text())
+    return rows
+
+
+def encoder_of(run: Run, fold: int) -> dict[str, torch.Tensor]:
+    fitted, _ = load_checkpoint(run.checkpoint(MODEL, fold, 0))
+    assert isinstance(fitted, NeuralFitted)
+    return {name: value for name, value in fitted.module.state_dict().items() if name.startswith("encoder.")}
+
+
+def test_a_pretraining_is_scored_and_kept_with_the_checkpoint(earlier: Run) -> None:
+    losses = read_scores(earlier)["pretrain_loss"].to_list()
+    assert len(losses) == 2
+    for fold, loss in enumerate(losses):
+        fitted, _ = load_checkpoint(earlier.checkpoint(MODEL, fold, 0))
+        assert isinstance(fitted, NeuralFitted)
+        assert fitted.pretraining[-1].train_loss == loss
+        assert 0.1 < loss < 3.0
+
+
+def test_folds_begin_with_the_latest_encoder_that_is_allowed_and_remember_what_it_saw(
+    earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
+    changes = {"folds": {"max_folds": 2}, "fit": STILL, "init_from": earlier.run_id}
+    run = open_run(train_config(config_of(home, tiny_settings, **changes)), home / "runs")
+    for fold in (0, 1):
+        ours = encoder_of(run, fold)
+        for name, value in encoder_of(earlier, fold).items():
+            torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-20)
+    assert read_scores(run)["pretrain_loss"].to_list() == [None, None]
+    assert seen_of(run) == seen_of(earlier)
+
+    # validation that ends earlier: what it was begun with is the last that it has seen
+    shorter = {**changes, "folds": {"valid": 20, "embargo": 3}, "init_from": run.run_id}
+    chained = open_run(train_config(config_of(home, tiny_settings, **shorter)), home / "runs")
+    assert seen_of(chained)[0]["seen_to"] == seen_of(earlier)[0]["seen_to"]
+    np.testing.assert_allclose(
+        encoder_of(chained, 0)["encoder.input.weight"].numpy(),
+        encoder_of(earlier, 0)["encoder.input.weight"].numpy(),
+        rtol=0,
+        atol=1e-20,
+    )
+
+
+def test_a_run_that_knew_too_much_or_is_of_another_kind_is_refused(
+    earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
+    def refused(kind: type[Exception], said: str, **changes: Any) -> None:  # noqa: ANN401 (settings)
+        with pytest.raises(kind, match=said):
+            train_config(config_of(home, tiny_settings, **{"init_from": earlier.run_id, **changes}))
+
+    first = seen_of(earlier)[0]
+    refused(ConfigError, "was trained beyond .* name a run that ended earlier", folds={"train": 100})
+    refused(
+        ConfigError,
+        f"saw sessions up to {first['seen_to']} and the test of fold 0 starts",
+        folds={"valid": 5},
+    )
+    refused(ConfigError, "has no model 'temporal_peer'", models={"temporal_peer": {"width": 8, "heads": 2}})
+    refused(ConfigError, "width 8 and this one's is 16", models={MODEL: {**OPTIONS, "width": 16}})
+    refused(ConfigError, "No run begins with", init_from="nobody")
+    text = (earlier.folder / "folds.json").read_text()
+    (earlier.folder / "folds.json").write_text("[{}]")
+    refused(DataError, "does not say which sessions its folds saw")
+    (earlier.folder / "folds.json").write_text(text)
+
+
+def test_settings_are_checked_by_name_and_change_a_run_only_where_they_are_set(
+    home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
+    plain = config_of(home, tiny_settings)
+    assert "init_from" not in plain.forecasting_part()
+    assert digest(config_of(home, tiny_settings, init_from="a").forecasting_part()) != digest(
+        plain.forecasting_part()
+    )
+    own = config_of(home, tiny_settings, models={MODEL: {**OPTIONS, "init_from": "b"}})
+    assert settings_of(own, MODEL)[0] == OPTIONS
+    for wrong, said in (
+        (
+            {"fit": {"pretrain": {"epoch": 1}}},
+            r"fit.pretrain.epoch is not a known name; did you mean 'epochs'",
+        ),
+        ({"fit": {"pretrain": {"objective": "guess"}}}, "objective"),
+        ({"fit": {"label_share": 0}}, "label_share"),
+        (
+            {"models": {"mlp": {"fit": {"pretrain": PRETRAIN}}}},
+            "models.mlp sets pretrain, which is about a day",
+        ),
+        ({"models": {"ridge": {"init_from": "x"}}}, "models.ridge sets init_from, which is about a day"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            config_of(home, tiny_settings, **wrong)
+
+
+@pytest.mark.parametrize("decide", ["daily", "weekly"])
+def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
+    decide: str, tiny_settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {
+        **tiny_settings,
+        "models": {MODEL: {**OPTIONS, "fit": {"pretrain": PRETRAIN}}},
+        "features": {"window": 3, "characteristics": ["return_1"]},
+        "label": {**tiny_settings["label"], "decide": decide},
+    }
+    result = CHECKS["fit_scope"](subject_of(*market(settings)))
+    assert result.verdict == "pass", result.sentence
+    honest = pretraining.windows_of
+
+    def greedy(data: PanelTensors, train: Any) -> Any:  # noqa: ANN401 (passed on)
+        return honest(data, np.arange(train[0], len(data.mask_TN)))
+
+    monkeypatch.setattr(pretraining, "windows_of", greedy)
+    result = CHECKS["fit_scope"](subject_of(*market(settings)))
+    assert result.verdict == "fail"
