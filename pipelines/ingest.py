@@ -83,7 +83,6 @@ def known(lake: Lake) -> Known:
         first_price={ticker: first for ticker, first, _, _ in spans},
         last_price={ticker: last for ticker, _, last, _ in spans},
         last_close={ticker: close for ticker, _, _, close in spans},
-        last_statement=_last(lake, "fundamentals", "known_at"),
         securities=_rows(lake, "securities", pl.col("valid_to").is_null()),
         assumed=_rows(lake, "fundamentals", pl.col("assumed")),
         filings=_filings(lake),
@@ -209,13 +208,6 @@ def _filings(lake: Lake) -> dict[str, frozenset[str]]:
     rows = lake.read("fundamentals", columns=["ticker", "filing_id"]).drop_nulls("filing_id").unique()
     by_ticker = rows.sort("ticker", "filing_id").group_by("ticker", maintain_order=True).agg("filing_id")
     return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
-
-
-def _last(lake: Lake, table: str, column: str) -> dict[str, date]:
-    if not lake.exists(table):
-        return {}
-    rows = lake.read(table, columns=["ticker", column])
-    return dict(rows.group_by("ticker").agg(pl.col(column).max()).sort("ticker").iter_rows())
 
 
 def _stamp(frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:

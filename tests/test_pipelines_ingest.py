@@ -243,16 +243,13 @@ def test_a_live_source_is_committed_batch_by_batch_and_summed_up(tmp_path: Path)
 
 def test_a_live_source_is_told_what_the_lake_holds(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    statement = {"ticker": ["A"], "item": ["revenue"], "value": [1.0]}
-    dates = {"period_end": [date(2023, 12, 31)], "known_at": [date(2024, 2, 1)]}
-    first = SourceTables({"prices": bars("A", 1.0, 2.0), "fundamentals": pl.DataFrame(statement | dates)})
+    first = SourceTables({"prices": bars("A", 1.0, 2.0)})
     ingest(Live(lake, first, SourceTables({"prices": bars("B", 1.0)})), lake)
     again = Live(lake)
     summary = ingest(again, lake)
     one, two = date(2024, 1, 2), date(2024, 1, 3)
     assert again.told == Known(
         last_price={"A": two, "B": one},
-        last_statement={"A": date(2024, 2, 1)},
         first_price={"A": one, "B": one},
         last_close={"A": 2.0, "B": 1.0},
     )

@@ -31,8 +31,6 @@ class Known:
     ----------
     last_price
         Ticker -> date of its last stored price.
-    last_statement
-        Ticker -> last stored known_at of a statement.
     first_price
         Ticker -> date of its first stored price.
     last_close
@@ -47,7 +45,6 @@ class Known:
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
-    last_statement: Mapping[str, dt.date] = field(default_factory=dict)
     first_price: Mapping[str, dt.date] = field(default_factory=dict)
     last_close: Mapping[str, float] = field(default_factory=dict)
     securities: pl.DataFrame | None = field(default=None, compare=False)
