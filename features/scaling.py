@@ -19,7 +19,8 @@ class ChannelScaler:
     Attributes
     ----------
     mean_C, std_C : ndarray of shape (C,)
-        Of the training sessions, in the channels' units; std > 0.
+        Of the training sessions, in the channels' units; std > 0, and infinite for a channel that had no
+        variation there: it is 0 everywhere, like an unknown value.
     clip : float
         Limit on both sides, in deviations.
     """
@@ -76,11 +77,7 @@ def fit_channel_scaler(
     -------
     ChannelScaler
         Fitted in float64.
-
-    Raises
-    ------
-    ValueError
-        If a channel has fewer than two distinct known values on these sessions.
+        A channel with fewer than two distinct known values on these sessions gets an infinite deviation.
     """
     require_shape("the universe", universe_TN, channels_TNC.shape[:2])
     inside_RC = channels_TNC[sessions][universe_TN[sessions]]
@@ -92,9 +89,5 @@ def fit_channel_scaler(
             known_R = np.clip(known_R, *np.quantile(known_R, [0.001, 0.999]))
             mean_C[c], std_C[c] = known_R.mean(), known_R.std()
         if not std_C[c] > 0:
-            msg = (
-                f"Channel {c} has no variation on the {len(sessions)} training sessions: leave it out, or "
-                "train on sessions where it is known."
-            )
-            raise ValueError(msg)
+            std_C[c] = np.inf
     return ChannelScaler(mean_C, std_C, clip)

@@ -23,6 +23,7 @@ from models.fitted import (
     FloatArray32,
     IntArray,
     Tensors,
+    Unlearnable,
     require_no_others,
     require_same_shape,
     require_tensor,
@@ -196,7 +197,9 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     Raises
     ------
     ValueError
-        For an unknown model or option, or when no training or validation date has a known target.
+        For an unknown model or option.
+    Unlearnable
+        When no training or validation date has a known target, or all targets are the same.
     Diverged
         When the training loss is not finite.
     """
@@ -317,8 +320,9 @@ def _with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -
     known_D = (data.mask_TN[at] & data.target_TN[at].isfinite()).sum(dim=1) >= fewest
     kept: IntArray = dates[known_D.cpu().numpy()]
     if not kept.size:
-        raise ValueError(
-            f"None of the {dates.size} {part} dates has {fewest} firms in the universe with a known target: "
+        firms = "a firm" if fewest == 1 else f"{fewest} firms"
+        raise Unlearnable(
+            f"None of the {dates.size} {part} dates has {firms} in the universe with a known target: "
             "move the fold, or loosen the universe rule."
         )
     return kept

@@ -30,7 +30,7 @@ class AuditError(PeerglassError):
 
 
 class DivergedError(PeerglassError):
-    """Training produced a loss that is not a finite number."""
+    """Training ended without a model: a loss that is no number, nothing to learn, or no memory for it."""
 
     exit_code = 5
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     write_folds(run, dataset, folds)
     tasks = [task for task in plan_tasks(run, dataset, folds) if _key(task) not in done]
     with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
+        for note in _silent_channels(tasks, dataset):
+            progress.note(note)
         if done:
             progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
         for task, outcome in _execute(tasks, gather(dataset, run.config.features.window), run.config.workers):
@@ -241,6 +244,20 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
                 )
 
 
+def _silent_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
+    """Name the channels that a fold's training sessions never saw move; its models do not see them either."""
+    silent = {
+        (name, task.fold.index)
+        for task in tasks
+        for name, std in zip(dataset.channel_names, task.inputs.scaler.std_C, strict=True)
+        if np.isinf(std)
+    }
+    return [
+        f"Channel {name} has no variation on the training sessions of fold {fold}: its models do not see it."
+        for name, fold in sorted(silent)
+    ]
+
+
 def _execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
     """Run tasks here, or in a pool of single-threaded processes that share the arrays by memory map."""
     if workers == 1 or len(tasks) < 2 or tasks[0].device != "cpu":
@@ -258,21 +275,39 @@ def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Ou
     task = tasks[index]
     keeper = None if task.snapshot is None else FileKeeper(task.snapshot)
     try:
-        return index, run_task(task, arrays, keeper)
+        with sentences(task, f"seed {task.seed}"):
+            return index, run_task(task, arrays, keeper)
     except UnusableSnapshot as error:
         assert keeper is not None, "a snapshot came from somewhere"
         raise keeper.unusable(error) from None
+
+
+@contextmanager
+def sentences(task: Task, seeds: str) -> Iterator[None]:
+    """Say in a sentence why a fit has no model: exit code 5, or 2 where the data cannot serve the options."""
+    who = f"{task.model}, fold {task.fold.index}, {seeds}"
+    try:
+        yield
     except Misfit as error:
         raise ConfigError(f"models.{task.model}: {error}") from None
     except Unlearnable as error:
-        raise DivergedError(
-            f"{task.model}, fold {task.fold.index}, seed {task.seed}: {error} Finished folds are kept."
-        ) from None
+        raise DivergedError(f"{who}: {error} Finished folds are kept.") from None
     except Diverged as error:
         raise DivergedError(
-            f"{task.model}, fold {task.fold.index}, seed {task.seed}: {error} "
-            f"Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
+            f"{who}: {error} Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
         ) from None
+    except torch.OutOfMemoryError:
+        raise DivergedError(
+            f"{who}: the device {task.device} has no memory left at fit.batch_dates {task.fit.batch_dates}. "
+            f"{_less_memory(task, seeds)}; finished folds are kept."
+        ) from None
+
+
+def _less_memory(task: Task, seeds: str) -> str:
+    if task.fit.batch_dates > 1:
+        cure = f"Lower models.{task.model}.fit.batch_dates"
+        return cure if seeds.startswith("seed ") else f"{cure}, or set stack_seeds: false"
+    return "A single date is too large: take a smaller model or universe, or set device: cpu"
 
 
 def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:

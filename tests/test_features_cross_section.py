@@ -256,7 +256,11 @@ def test_the_scaler_clips_and_fills_the_unknown_with_the_mean() -> None:
         scaler.apply(np.zeros((1, 1, 3)))
 
 
-def test_a_channel_without_variation_cannot_be_scaled() -> None:
-    channels_TNC = np.full((5, 3, 1), np.nan)
-    with pytest.raises(ValueError, match="Channel 0 has no variation on the 5 training sessions"):
-        fit_channel_scaler(channels_TNC, np.ones((5, 3), dtype=np.bool_), np.arange(5))
+@pytest.mark.parametrize("value", [nan, 3.0])
+def test_a_channel_without_variation_in_training_says_nothing_later_either(value: float) -> None:
+    channels_TNC = np.random.default_rng(0).normal(size=(9, 3, 2))
+    channels_TNC[:5, :, 1] = value
+    scaler = fit_channel_scaler(channels_TNC, np.ones((9, 3), dtype=np.bool_), np.arange(5))
+    scaled_TNC = scaler.apply(channels_TNC)
+    assert (scaled_TNC[..., 1] == 0.0).all()
+    assert (scaled_TNC[..., 0] != 0.0).all()

@@ -1,0 +1,273 @@
+"""What stops a training, by the real command: one sentence, exit code 5, and nothing half-written.
+
+Each case is a market of the user's own, in a CSV, that has one thing wrong with it; what only looks wrong is
+trained on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import yaml
+
+from models.training import Trainer
+from pipelines import cli
+from pipelines.checkpoints import load_checkpoint
+from pipelines.lake import Lake
+
+MODELS: Mapping[str, Any] = {
+    "ridge": {},
+    "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
+    "temporal_peer": {"width": 8, "heads": 2},
+}
+NEURAL = [name for name in MODELS if name != "ridge"]
+
+
+@dataclass
+class Answer:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Answer]
+Change = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """The command, in this process and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capfd.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return Answer(code or 0, said.out, said.err)
+
+    return call
+
+
+@pytest.fixture
+def market(
+    peerglass: Call, tiny: dict[str, Any], tiny_tables: Mapping[str, pl.DataFrame]
+) -> Callable[..., None]:
+    """Write a market with something changed about it, and a config; ingest it."""
+
+    def write(change: Change = lambda prices: prices, **settings: Any) -> None:  # noqa: ANN401 (settings)
+        columns = ["date", "ticker", "open", "high", "low", "close", "volume"]
+        change(tiny_tables["prices"].select(columns)).write_csv("prices.csv")
+        given = {
+            **tiny,
+            "source": {"kind": "files", "prices": "prices.csv"},
+            "models": dict(MODELS),
+            "folds": {**tiny["folds"], "max_folds": 1},
+            **settings,
+        }
+        Path("mine.yaml").write_text(yaml.safe_dump(given))
+        answer = peerglass("ingest", "mine.yaml")
+        assert answer.code == 0, answer.err
+
+    return write
+
+
+def failed(answer: Answer, *words: str) -> None:
+    """Exit code 5, one line that says why and what to do, and no model where none was made."""
+    assert answer.code == 5, answer.err
+    assert answer.out == ""
+    said = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
+    assert len(said) == 1, said
+    assert said[0].startswith("peerglass: ")
+    for word in words:
+        assert word in said[0], said[0]
+    committed = set()
+    if Lake("lake").exists("forecasts"):
+        committed = set(Lake("lake").read("forecasts")["model"])
+    made = {folder.parent.name for folder in Path("runs").glob("*/checkpoints/*/*")}
+    assert made == committed
+    for folder in Path("runs").glob("*/checkpoints/*/*"):
+        load_checkpoint(folder)  # whole, each of them
+    assert not list(Path("runs").rglob("*.partial"))
+
+
+def trained(answer: Answer) -> pl.DataFrame:
+    assert answer.code == 0, answer.err
+    frame = Lake("lake").read("forecasts")
+    assert set(frame["model"]) == set(MODELS)
+    assert frame["forecast"].is_finite().all()
+    return frame
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_learning_rate_that_explodes(market: Callable[..., None], peerglass: Call, workers: int) -> None:
+    market(workers=workers)
+    answer = peerglass("train", "mine.yaml", "--set", "models.temporal_peer.fit={lr: 1.0e30, clip: 1.0e30}")
+    failed(answer, "temporal_peer, fold 0, seed 0: ", "Lower models.temporal_peer.fit.lr (now 1e+30)")
+    if workers == 1:  # what was finished before it is kept, and not made again
+        before = Lake("lake").read("forecasts")
+        assert set(before["model"]) == {"ridge"}
+        failed(
+            peerglass("train", "mine.yaml", "--set", "models.temporal_peer.fit={lr: 1.0e30, clip: 1.0e30}")
+        )
+        assert Lake("lake").read("forecasts").equals(before)
+
+
+@pytest.mark.parametrize("model", NEURAL)
+def test_a_loss_that_is_not_a_number(
+    market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    market(models={model: MODELS[model]})
+    monkeypatch.setattr(Trainer, "_loss", lambda *_: torch.tensor(float("nan"), requires_grad=True))
+    failed(
+        peerglass("train", "mine.yaml"), f"{model}, fold 0, seed 0: The training loss became nan: lower lr"
+    )
+
+
+@pytest.mark.parametrize("model", NEURAL)
+def test_a_gradient_that_is_not_finite(
+    market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    market(models={model: MODELS[model]})
+    honest = Trainer._loss
+
+    def root_of_nothing(trainer: Trainer, *given: Any) -> torch.Tensor:  # noqa: ANN401 (as it is called)
+        loss = honest(trainer, *given)
+        return loss + (0.0 * loss).sqrt()  # finite, and infinitely steep
+
+    monkeypatch.setattr(Trainer, "_loss", root_of_nothing)
+    failed(
+        peerglass("train", "mine.yaml"), f"{model}, fold 0, seed 0: The gradient's norm became nan: lower lr"
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch_dates", "cure"),
+    [
+        (16, "Lower models.temporal_peer.fit.batch_dates"),
+        (1, "take a smaller model or universe, or set device: cpu"),
+    ],
+)
+def test_a_device_without_memory_names_the_model_the_batch_and_the_cure(
+    market: Callable[..., None],
+    peerglass: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    batch_dates: int,
+    cure: str,
+) -> None:
+    market(models={"temporal_peer": MODELS["temporal_peer"]})
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    monkeypatch.setattr("models.peers.attention", exhausted)
+    answer = peerglass("train", "mine.yaml", "--set", f"fit.batch_dates={batch_dates}")
+    failed(
+        answer,
+        f"temporal_peer, fold 0, seed 0: the device cpu has no memory left at fit.batch_dates {batch_dates}",
+    )
+    assert cure in answer.err
+    assert "finished folds are kept" in answer.err
+
+
+def flat(prices: pl.DataFrame) -> pl.DataFrame:
+    return prices.with_columns(pl.lit(10.0).alias(name) for name in ("open", "high", "low", "close"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_prices_that_never_move_leave_nothing_to_learn(
+    market: Callable[..., None], peerglass: Call, model: str
+) -> None:
+    market(flat, models={model: MODELS[model]}, quality={"stale_run": "off"})
+    answer = peerglass("train", "mine.yaml")
+    failed(
+        answer, f"{model}, fold 0, seed 0: The training targets are all the same", "Finished folds are kept."
+    )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_market_of_one_firm_has_nothing_to_choose_from(
+    market: Callable[..., None], peerglass: Call, model: str
+) -> None:
+    def lonely(prices: pl.DataFrame) -> pl.DataFrame:
+        longest = prices.group_by("ticker").len().sort("len", "ticker")["ticker"][-1]
+        return prices.filter(pl.col("ticker") == longest)
+
+    market(lonely, models={model: MODELS[model]}, label={"horizon": 1, "delay": 0, "transform": "raw"})
+    answer = peerglass("train", "mine.yaml")
+    failed(
+        answer, f"{model}, fold 0, seed 0: None of the 25 validation dates has 3 firms", "loosen the universe"
+    )
+
+
+def test_dates_with_a_single_firm_are_trained_on_and_forecast(
+    market: Callable[..., None], peerglass: Call
+) -> None:
+    alone: list[Any] = []
+
+    def thinned(prices: pl.DataFrame) -> pl.DataFrame:
+        dates = prices["date"].unique().sort()
+        stays = prices.group_by("ticker").len().sort("len", "ticker")["ticker"][-1]
+        alone.extend([dates[60], dates[200]])  # in training, and in the test
+        return prices.filter(~pl.col("date").is_in(alone) | (pl.col("ticker") == stays))
+
+    market(thinned)
+    frame = trained(peerglass("train", "mine.yaml"))
+    assert frame["date"].n_unique() == 40
+
+
+def test_a_firm_without_history_is_forecast_on_its_first_day(
+    market: Callable[..., None], peerglass: Call
+) -> None:
+    listed: list[Any] = []
+
+    def late(prices: pl.DataFrame) -> pl.DataFrame:
+        dates = prices["date"].unique().sort()
+        listed.append(dates[170])  # within the test
+        longest = prices.group_by("ticker").len().sort("len", "ticker")["ticker"][-1]
+        new = prices.filter(pl.col("ticker") == longest, pl.col("date") >= listed[0])
+        return pl.concat([prices, new.with_columns(pl.lit("NEW").alias("ticker"))])
+
+    market(late, universe={"min_history": 1})
+    frame = trained(peerglass("train", "mine.yaml"))
+    first = frame.filter(pl.col("ticker") == "NEW").group_by("model").agg(pl.col("date").min())
+    assert first["date"].to_list() == [listed[0]] * len(MODELS)
+
+
+@pytest.mark.parametrize("known", ["never", "later"])
+def test_a_channel_that_training_never_saw_is_left_out_and_named(
+    market: Callable[..., None], peerglass: Call, known: str
+) -> None:
+    def unknown(prices: pl.DataFrame) -> pl.DataFrame:
+        dates = prices["date"].unique().sort()
+        end = dates[-1] if known == "never" else dates[190]
+        return prices.with_columns(pl.when(pl.col("date") > end).then("volume").alias("volume"))
+
+    market(unknown)
+    answer = peerglass("train", "mine.yaml")
+    trained(answer)
+    if known == "never":
+        assert "These data have no volume" in answer.err
+    else:
+        assert "has no variation on the training sessions of fold 0: its models do not see it" in answer.err
+
+
+def test_a_characteristic_that_is_never_known_changes_nothing_and_breaks_nothing(
+    market: Callable[..., None], peerglass: Call
+) -> None:
+    # a year's beta needs more history than these 320 sessions have before the folds end
+    market(features={"window": 5, "characteristics": ["return_21", "beta_252", "volatility_21"]})
+    frame = trained(peerglass("train", "mine.yaml"))
+    spread = frame.group_by("model", "date").agg(pl.col("forecast").std().alias("std"))
+    assert np.isfinite(spread["std"].to_numpy()).all()
