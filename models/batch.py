@@ -54,7 +54,10 @@ class Batch:
     y_BN
         float32 target, known only after the label's span has passed; NaN is unknown.
     firms_N
-        int64 columns of the panel that the batch holds, ascending.
+        int64 columns of the panel that the batch holds, ascending.  A dense batch has places, whose firms
+        differ from date to date: [B, N].
+    dense
+        Every place is computed, in the universe or not, so that no shape depends on values.
     key_BN
         int64 :func:`firm_key` of each firm's name, by which a model recognises a firm that its options
         name, wherever its column is; 0 where the panel has no names.  None: names are not asked for.
@@ -70,6 +73,7 @@ class Batch:
     y_BN: Tensor
     firms_N: Tensor
     key_BN: Tensor | None = None
+    dense: bool = False
     path_BNK: Tensor | None = None
 
 

@@ -211,7 +211,7 @@ def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
 
 def encode_present(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
     """Embeddings [B, N, D] of the firms in the universe; the others are 0 and cost nothing."""
-    h_MD = encoder(batch.x_BNWC[batch.m_BN], days_kept(batch, cut))
+    h_MD = encoder(present_windows(batch), days_kept(batch, cut))
     return scatter_present(h_MD, batch.m_BN)
 
 
@@ -220,8 +220,15 @@ def day_weights(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
     return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, cut)), batch.m_BN)
 
 
+def present_windows(batch: Batch) -> Tensor:
+    """Windows [M, W, C] of the firms in the universe, or of every place of a dense batch."""
+    return batch.x_BNWC.flatten(0, 1) if batch.dense else batch.x_BNWC[batch.m_BN]
+
+
 def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
-    """Put the rows of the present firms back to their places in [B, N, D], zeros elsewhere."""
+    """Put the rows of the present firms (or of all) back to their places in [B, N, D], zeros elsewhere."""
+    if len(h_MD) == m_BN.numel():
+        return h_MD.reshape(*m_BN.shape, -1).masked_fill(~m_BN[:, :, None], 0.0)
     h_BND = h_MD.new_zeros(*m_BN.shape, h_MD.shape[-1])
     return h_BND.masked_scatter(m_BN[:, :, None], h_MD)
 
@@ -238,4 +245,5 @@ def days_kept(batch: Batch, cut: Cut | None) -> Tensor | None:
     """Days [M, W] that are kept for the present firms; None where none is cut."""
     if cut is None or cut.days_keep_BW is None:
         return None
+    assert not batch.dense, "an explainer's batches hold one date's firms"
     return cut.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]

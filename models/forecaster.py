@@ -24,6 +24,9 @@ class Forecaster(nn.Module, ABC):
     ----------
     uses_peers
         Whether a firm's forecast depends on the other firms of the date.
+    stackable
+        Whether, of a dense batch, no shape depends on values, so that several seeds can be trained as one
+        (`models.stacked`).
     uses_days
         Whether days of the window can be cut from a forecast, where no day attention says so already.
     quantile_head
@@ -31,6 +34,7 @@ class Forecaster(nn.Module, ABC):
     """
 
     uses_peers: ClassVar[bool]
+    stackable: ClassVar[bool] = False
     uses_days: bool
     quantile_head: QuantileHead | None
     target_scale: Tensor

@@ -56,6 +56,7 @@ class KernelRegression(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: KernelRegressionConfig, shape: Shape) -> None:
         super().__init__()

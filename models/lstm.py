@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.batch import Batch, Cut
-from models.encoder import days_kept, scatter_present
+from models.encoder import days_kept, present_windows, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
 
@@ -81,6 +81,7 @@ class LSTM(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: LSTMConfig, shape: Shape) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class LSTM(Forecaster):
 
     def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
         """States after the last day."""
-        h_MWD, keep_MW = batch.x_BNWC[batch.m_BN], days_kept(batch, cut)
+        h_MWD, keep_MW = present_windows(batch), days_kept(batch, cut)
         for depth, module in enumerate(self.layers):
             layer = cast("LSTMLayer", module)
             h_MWD = layer(self.dropout(h_MWD) if depth else h_MWD, keep_MW)

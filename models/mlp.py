@@ -52,6 +52,7 @@ class MLP(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: MLPConfig, shape: Shape) -> None:
         super().__init__()

@@ -44,6 +44,7 @@ class SectorMean(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: SectorMeanConfig, shape: Shape) -> None:
         super().__init__()

@@ -63,6 +63,7 @@ class SelfPeer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: SelfPeerConfig, shape: Shape) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.batch import Batch, Cut
-from models.encoder import days_kept, scatter_present
+from models.encoder import days_kept, present_windows, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
 
@@ -76,6 +76,7 @@ class TCN(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: TCNConfig, shape: Shape) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class TCN(Forecaster):
 
     def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Output of the blocks on the last day."""
-        x_MWC, keep_MW = batch.x_BNWC[batch.m_BN], days_kept(batch, cut)
+        x_MWC, keep_MW = present_windows(batch), days_kept(batch, cut)
         if keep_MW is not None:
             x_MWC = x_MWC * keep_MW[..., None]
         return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch.m_BN)

@@ -108,6 +108,7 @@ class TemporalPeer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: TemporalPeerConfig, shape: Shape) -> None:
         super().__init__()

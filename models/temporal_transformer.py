@@ -63,6 +63,7 @@ class TemporalTransformer(Forecaster):
     """``y = w . z + MLP([encode(window), z])`` with ``MLP(u) = W_2 GELU(W_1 u)``; W_2 and w start at 0."""
 
     uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
 
     def __init__(self, config: TemporalTransformerConfig, shape: Shape) -> None:
         super().__init__()

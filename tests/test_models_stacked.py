@@ -1,0 +1,153 @@
+"""Seeds that are trained as one: each must end where it ends alone, whatever the others do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.batch import PanelTensors
+from models.fit import Diverged, FitConfig, fit
+from models.fitted import EpochRecord
+from models.losses import LOSSES, QUANTILE
+from models.registry import MODELS
+from models.stacked import Stack, can_stack, fit_stacked
+
+T, N, C, F, W, S = 90, 20, 2, 4, 5, 3
+NAMES = ("return_21", "log_market_equity", "a", "b")
+TRAIN, VALID, TEST = np.arange(5, 55), np.arange(57, 75), np.arange(77, 90)
+SEEDS = (5, 1, 2)
+STACKABLE = [name for name, entry in MODELS.items() if getattr(entry.build, "stackable", False)]
+WITHOUT_DROPOUT = {"sector_mean", "kernel_regression"}
+
+
+@pytest.fixture(scope="module")
+def data() -> PanelTensors:
+    """Firms come and go, targets and groups are partly unknown, and a little can be learned."""
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(T, N, C)), rng.normal(size=(T, N, F))
+    target = 0.02 * (z[..., 0] + x[..., 0] + rng.normal(size=(T, N)))
+    target[rng.random((T, N)) < 0.05] = np.nan
+    mask = rng.random((T, N)) < 0.85
+    mask[20, 1:] = False  # a date of one firm
+    mask[20, 0] = True
+    target[20, 0] = 0.01
+    return PanelTensors.from_arrays(
+        channels_TNC=x,
+        characteristics_TNF=z,
+        mask_TN=mask,
+        group_TN=np.tile(rng.integers(-1, S, size=N), (T, 1)),
+        target_TN=target,
+        window=W,
+        n_groups=S,
+        characteristic_names=NAMES,
+    )
+
+
+def options(name: str, every_model: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Quick settings; without dropout, whose masks are drawn for all seeds together."""
+    return every_model[name] | ({} if name in WITHOUT_DROPOUT else {"dropout": 0.0})
+
+
+def compare(name: str, given: dict[str, Any], data: PanelTensors, config: FitConfig) -> list[int]:
+    """Fit the seeds as one and each alone; the number of epochs of each."""
+    together = fit_stacked(name, given, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    for seed, ours in zip(SEEDS, together, strict=True):
+        alone = fit(name, given, data, data.shape, TRAIN, VALID, fit_config=config, seed=seed)
+        assert len(ours.history) == len(alone.history)
+        for mine, theirs in zip(ours.history, alone.history, strict=True):
+            assert mine.valid_ic == pytest.approx(theirs.valid_ic, abs=1e-4)
+            assert mine.valid_rank_ic == pytest.approx(theirs.valid_rank_ic, abs=5e-3)  # ranks may swap
+            assert mine.train_loss == pytest.approx(theirs.train_loss, abs=1e-4)
+            assert mine.valid_pinball == pytest.approx(theirs.valid_pinball, abs=1e-4, nan_ok=True)
+            assert mine.lr == theirs.lr
+        a, b = ours.forecast(data, TEST), alone.forecast(data, TEST)
+        assert (np.isnan(a) == np.isnan(b)).all()
+        a, b = (y - np.nanmean(y, axis=1, keepdims=True) for y in (a, b))  # some losses leave the level free
+        assert np.nanmax(np.abs(a - b)) < 0.01 * np.nanstd(b)
+    return [len(one.history) for one in together]
+
+
+@pytest.mark.parametrize("name", STACKABLE)
+def test_a_seed_ends_where_it_ends_alone(
+    name: str, data: PanelTensors, every_model: dict[str, dict[str, Any]]
+) -> None:
+    compare(name, options(name, every_model), data, FitConfig(epochs=3, batch_dates=8, lr=5e-3))
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
+@pytest.mark.parametrize("name", ["mlp", "temporal_peer"])
+def test_with_every_loss(
+    name: str, loss: str, data: PanelTensors, every_model: dict[str, dict[str, Any]]
+) -> None:
+    compare(name, options(name, every_model), data, FitConfig(epochs=2, batch_dates=8, lr=5e-3, loss=loss))
+
+
+@pytest.mark.parametrize(
+    "more", [{"firms_per_date": 6}, {"average": 0.9}, {"dates_per_epoch": 21, "valid_dates": 7}]
+)
+def test_with_what_else_the_loop_can_do(
+    more: dict[str, Any], data: PanelTensors, every_model: dict[str, dict[str, Any]]
+) -> None:
+    given = options("temporal_transformer", every_model)
+    compare("temporal_transformer", given, data, FitConfig(epochs=3, batch_dates=8, lr=5e-3, **more))
+
+
+def test_each_seed_stops_by_itself_and_keeps_its_best_weights(
+    data: PanelTensors, every_model: dict[str, dict[str, Any]]
+) -> None:
+    config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=2)
+    lengths = compare("mlp", options("mlp", every_model), data, config)
+    assert len(set(lengths)) > 1, "the seeds must stop in different epochs for this to say anything"
+    seen: dict[int, list[EpochRecord]] = {seed: [] for seed in SEEDS}
+    together = fit_stacked(
+        "mlp",
+        options("mlp", every_model),
+        data,
+        TRAIN,
+        VALID,
+        fit_config=config,
+        seeds=SEEDS,
+        on_epoch=[seen[seed].append for seed in SEEDS],
+    )
+    for seed, ours in zip(SEEDS, together, strict=True):
+        assert tuple(seen[seed]) == ours.history
+        ics = [record.valid_rank_ic for record in ours.history]
+        assert len(ics) == min(int(np.argmax(ics)) + 3, 12)
+
+
+def test_dropout_differs_from_seed_to_seed_and_repeats_with_the_same_seeds(data: PanelTensors) -> None:
+    config = FitConfig(epochs=1, batch_dates=8)
+    given = {"width": 8, "dropout": 0.5}
+    first = fit_stacked("mlp", given, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    again = fit_stacked("mlp", given, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one.forecast(data, TEST), two.forecast(data, TEST))
+    # the same weights and dates in both places: only the masks can differ
+    modules = [MODELS["mlp"].build(MODELS["mlp"].config(width=8, dropout=0.5), data.shape) for _ in SEEDS]
+    for module in modules:
+        assert isinstance(module, torch.nn.Module)
+        module.load_state_dict(modules[0].state_dict())  # type: ignore[union-attr]
+    stack = Stack(modules, data, config, (7, 7, 7))  # type: ignore[arg-type]
+    stack.prepare(TRAIN)
+    optimizer, _ = stack.optimizer(10)
+    dates_KB = torch.arange(10, 18).expand(3, -1)
+    for _ in range(3):  # the head starts at 0, so the first step's loss knows nothing of the masks
+        losses, _ = stack.step(dates_KB, optimizer)
+    assert len(set(losses)) == 3
+
+
+def test_a_seed_that_diverges_is_named(data: PanelTensors) -> None:
+    config = FitConfig(epochs=5, batch_dates=8, lr=1e30, clip=1e30)
+    with pytest.raises(Diverged, match=r"In seed \d.* lower lr"):
+        fit_stacked("self_peer", {}, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
+
+
+def test_what_cannot_be_stacked_is_refused(data: PanelTensors) -> None:
+    assert {"temporal_transformer", "temporal_peer", "self_peer"} <= set(STACKABLE)
+    for name in ("cross_peer", "ridge"):
+        assert not can_stack(name, FitConfig())
+        with pytest.raises(ValueError, match="fit each seed"):
+            fit_stacked(name, {}, data, TRAIN, VALID, fit_config=FitConfig(), seeds=SEEDS)
