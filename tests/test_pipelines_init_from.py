@@ -15,14 +15,18 @@ from audit_markets import market, subject_of
 from models import pretraining
 from models.batch import PanelTensors
 from models.fit import NeuralFitted
+from models.snapshot import Snapshot
 from pipelines.audit.registry import CHECKS
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
 from pipelines.config_load import check_config, digest, settings_of
+from pipelines.dataset import plan_folds
 from pipelines.errors import ConfigError, DataError
-from pipelines.run import ingest_config, train_config
+from pipelines.progress import Progress
+from pipelines.run import ingest_config, prepare, train_config
 from pipelines.runs import Run, open_run
-from pipelines.walkforward import read_scores
+from pipelines.snapshots import FileKeeper
+from pipelines.walkforward import gather, plan_tasks, read_scores, run_task
 
 MODEL = "temporal_transformer"
 OPTIONS = {"width": 8, "heads": 2, "layers": 1}
@@ -167,3 +171,31 @@ def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
     monkeypatch.setattr(pretraining, "windows_of", greedy)
     result = CHECKS["fit_scope"](subject_of(*market(settings)))
     assert result.verdict == "fail"
+
+
+class Dying(FileKeeper):
+    """Keeps snapshots on disk, and dies after the first."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        super().save(snapshot)
+        raise KeyboardInterrupt
+
+
+def test_a_task_killed_in_its_pretraining_goes_on_from_its_file_to_the_same_bits(
+    home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
+    config = config_of(home, tiny_settings, fit={"epochs": 1, "pretrain": PRETRAIN})
+    run, dataset, _ = prepare(config, Progress())
+    (task,) = plan_tasks(run, dataset, plan_folds(dataset, config))
+    arrays = gather(dataset, config.features.window)
+    whole = run_task(task, arrays)
+    assert task.snapshot is not None
+    with pytest.raises(KeyboardInterrupt):
+        run_task(task, arrays, Dying(task.snapshot))
+    keeper = FileKeeper(task.snapshot)
+    kept = keeper.load()
+    assert kept is not None
+    assert kept.stage == "pretrain"
+    resumed = run_task(task, arrays, keeper)
+    for name, value in whole.state.tensors.items():
+        np.testing.assert_array_equal(resumed.state.tensors[name], value, err_msg=name)
