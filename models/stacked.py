@@ -2,9 +2,10 @@
 
 Meant for GPUs, which one small model leaves idle; on CPUs one process a core is faster. Every seed has its
 own first weights, order of dates and draw of firms, those that it has alone, so that it ends where it ends
-alone, to rounding. Dropout is drawn for all seeds together: a seed's masks are not those that it draws alone,
-but the same for the same seeds together. A seed that stops early keeps its best weights, and goes on being
-computed, unheard, until the last one stops.
+alone, to rounding (which float32 training amplifies: AdamW divides gradients near 0 by their own size).
+Dropout is drawn for all seeds together: a seed's masks are not those that it draws alone, but the same for
+the same seeds together. A seed that stops early keeps its best weights, and goes on being computed, unheard,
+until the last one stops.
 
 Under `vmap` the fused attention kernel of CPUs has no batching rule (torch 2.13 falls back to a loop over the
 seeds, and warns), and nobody has tried those of GPUs. So attention takes the explicit path here

@@ -319,6 +319,7 @@ class Config(Section):
     audit: AuditConfig = AuditConfig()
     tracking: TrackingConfig = TrackingConfig()
     workers: int = Field(default=2, ge=1)
+    stack_seeds: bool | None = None  # train a network's seeds as one; null: on a GPU alone
     device: str = "auto"
     output: str = "data/runs"
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from models.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitt
 from models.fitted import Fitted, IntArray, Unlearnable
 from models.snapshot import Keeper, UnusableSnapshot
 from models.spec import Misfit
+from models.training import OnEpoch
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
 from pipelines.config_load import build_settings, digest, init_from_of, settings_of
 from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
@@ -39,6 +41,9 @@ from pipelines.progress import Progress
 from pipelines.runs import Run
 from pipelines.snapshots import FileKeeper
 from pipelines.watch import watch_curves
+
+Key = tuple[str, int, int]
+"""Model, fold and seed of a task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +77,11 @@ class Task:
     snapshot: Path | None = None  # where an unfinished training is kept; None: nowhere
     start: Path | None = None  # checkpoint of an earlier run whose day encoder it begins with
 
+    @property
+    def key(self) -> Key:
+        """What it is done under."""
+        return self.model, self.fold.index, self.seed
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
@@ -89,18 +99,27 @@ class Outcome:
 
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     """Do every task of a run that is not done yet, and commit each as soon as it ends."""
+    from pipelines.stacks import run_stacks, stacks_of  # it trains several tasks of this module as one
+
     folds = plan_folds(dataset, run.config)
     sweep_partial(run.folder / "checkpoints")
     done = _done(run, lake)
     record_trials(run, lake)
     write_folds(run, dataset, folds)
-    tasks = [task for task in plan_tasks(run, dataset, folds) if _key(task) not in done]
+    planned = list(plan_tasks(run, dataset, folds))
+    tasks = [task for task in planned if task.key not in done]
+    stacks = stacks_of(planned, done, run.config.stack_seeds)
+    stacked = {task.key for stack in stacks for task in stack}
+    alone = [task for task in tasks if task.key not in stacked]
     with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
         for note in _silent_channels(tasks, dataset):
             progress.note(note)
         if done:
             progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
-        for task, outcome in _execute(tasks, gather(dataset, run.config.features.window), run.config.workers):
+        arrays = gather(dataset, run.config.features.window)
+        for task, outcome in chain(
+            _execute(alone, arrays, run.config.workers), run_stacks(stacks, arrays, done)
+        ):
             _commit(run, lake, dataset, task, outcome)
             progress.step(
                 f"{task.model} fold {task.fold.index} seed {task.seed}: "
@@ -116,13 +135,7 @@ def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcom
     if task.device == "cpu":
         torch.set_num_threads(1)
     data = to_tensors(arrays, task.inputs, task.device)
-    task.curve.parent.mkdir(parents=True, exist_ok=True)
-    with task.curve.open("w", encoding="utf-8") as curve:
-
-        def on_epoch(record: EpochRecord) -> None:
-            curve.write(json.dumps(asdict(record)) + "\n")
-            curve.flush()
-
+    with learning_curve(task.curve) as on_epoch:
         fitted = fit(
             task.model,
             task.settings,
@@ -136,6 +149,24 @@ def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcom
             keeper=keeper,
             start=load_start(task.start),
         )
+    return outcome_of(task, arrays, data, fitted)
+
+
+@contextmanager
+def learning_curve(path: Path) -> Iterator[OnEpoch]:
+    """Open a learning curve; what is given writes a line an epoch, at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as curve:
+
+        def on_epoch(record: EpochRecord) -> None:
+            curve.write(json.dumps(asdict(record)) + "\n")
+            curve.flush()
+
+        yield on_epoch
+
+
+def outcome_of(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -> Outcome:
+    """Measure a fitted model on its task's validation, and let it forecast its test once."""
     valid = forecast_metrics(fitted.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
     return Outcome(
         test_BN=fitted.forecast(data, task.fold.test),
@@ -394,11 +425,7 @@ def read_curves(run: Run) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _key(task: Task) -> tuple[str, int, int]:
-    return task.model, task.fold.index, task.seed
-
-
-def _done(run: Run, lake: Lake) -> set[tuple[str, int, int]]:
+def _done(run: Run, lake: Lake) -> set[Key]:
     """Tasks whose forecasts are committed and whose checkpoint and scores are still there."""
     if not lake.exists("forecasts"):
         return set()

@@ -1,0 +1,125 @@
+"""A run whose seeds are trained as one: the same forecasts, and nothing lost or done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.errors import DivergedError
+from pipelines.lake import Lake
+from pipelines.run import ingest_config, train_config
+from pipelines.runs import open_run
+from pipelines.stacks import stacks_of
+from pipelines.walkforward import read_curves, read_scores
+
+MODELS: Mapping[str, Any] = {
+    "ridge": {},
+    "temporal_peer": {"width": 8, "heads": 2, "dropout": 0.2},
+    "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
+}
+SEEDS = (0, 4, 2)
+
+
+def prepared(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Config:  # noqa: ANN401 (settings)
+    """An ingested market in a folder of its own, which becomes the current one."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    settings = {**tiny, "models": dict(MODELS), "seeds": list(SEEDS), **changes}
+    config = check_config(settings, origin="tiny")
+    ingest_config(config)
+    return config
+
+
+def forecasts() -> pl.DataFrame:
+    return Lake("lake").read("forecasts").sort("model", "fold", "seed", "date", "ticker")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stacked_run_forecasts_as_its_seeds_do_alone(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    still: dict[str, Any] = {
+        "models": {**MODELS, "temporal_peer": {**MODELS["temporal_peer"], "dropout": 0.0}}
+    }
+    alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **still))
+    alone = forecasts()
+    scores = read_scores(open_run(str(Path("runs", alone_id)))).sort("model", "fold", "seed")
+    config = prepared(tmp_path / "stacked", tiny, monkeypatch, **still, stack_seeds=True, workers=workers)
+    assert train_config(config) == alone_id, "how seeds are trained must not make another run"
+    stacked = forecasts()
+    run = open_run(str(Path("runs", alone_id)))
+    assert stacked.drop("forecast").equals(alone.drop("forecast"))
+    neither = pl.col("model").is_in(["ridge", "cross_peer"])  # these do not stack: the same to the bit
+    assert stacked.filter(neither).equals(alone.filter(neither))
+    ours = read_scores(run).sort("model", "fold", "seed")
+    assert (ours["valid_ic"] - scores["valid_ic"]).abs().max() < 2e-3  # type: ignore[operator]
+    alike = alone.with_columns(stacked=stacked["forecast"]).filter(~neither).group_by("fold", "seed")
+    assert alike.agg(pl.corr("forecast", "stacked"))["forecast"].min() > 0.9999  # type: ignore[operator]
+    assert read_curves(run).select("model", "fold", "seed").n_unique() == len(MODELS) * 2 * len(SEEDS)
+
+
+def test_an_interrupted_stack_is_trained_as_a_whole_and_committed_where_it_is_missing(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = prepared(tmp_path / "here", tiny, monkeypatch, stack_seeds=True)
+    run_id = train_config(config)
+    before, version = forecasts(), Lake("lake").version("forecasts")
+    run = open_run(str(Path("runs", run_id)))
+    weights = run.checkpoint("temporal_peer", 1, 4) / "model.safetensors"
+    content = weights.read_bytes()
+    weights.unlink()
+    assert train_config(config) == run_id
+    assert weights.read_bytes() == content, "the same masks of dropout, because the same seeds are together"
+    assert forecasts().equals(before)
+    assert Lake("lake").version("forecasts") == version, "an upsert of the same rows changes nothing"
+
+
+def test_a_stack_without_memory_names_its_seeds_and_the_cure(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = prepared(tmp_path / "here", tiny, monkeypatch, stack_seeds=True)
+
+    def exhausted(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("models.stacked.functional_call", exhausted)
+    words = (
+        r"temporal_peer, fold 0, seeds 0, 4, 2: .* Lower .*batch_dates, or set stack_seeds: false; finished"
+    )
+    with pytest.raises(DivergedError, match=words):
+        train_config(config)
+    assert not list(Path("runs").glob("*/checkpoints/temporal_peer/*"))
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "stacked"),
+    [("cpu", None, False), ("cpu", True, True), ("cuda", None, True), ("cuda", False, False)],
+)
+def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: PLR0917 (fixtures)
+    tmp_path: Path,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    wanted: bool | None,
+    stacked: bool,
+) -> None:
+    from pipelines.dataset import plan_folds
+    from pipelines.progress import Progress
+    from pipelines.run import prepare
+    from pipelines.walkforward import plan_tasks
+
+    run, dataset, _ = prepare(prepared(tmp_path / "here", tiny, monkeypatch, device=device), Progress())
+    tasks = list(plan_tasks(run, dataset, plan_folds(dataset, run.config)))
+    stacks = stacks_of(tasks, set(), wanted)
+    assert [[task.key for task in stack] for stack in stacks] == (
+        [[("temporal_peer", fold, seed) for seed in SEEDS] for fold in range(2)] if stacked else []
+    )
+    done = {task.key for task in tasks if task.fold.index == 0}
+    assert len(stacks_of(tasks, done, wanted)) == (1 if stacked else 0)
