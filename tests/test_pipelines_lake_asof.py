@@ -67,7 +67,9 @@ def test_a_whole_run_and_a_search_read_the_lake_as_it_was_and_ingest_nothing(
     assert Lake("lake").version("prices") == 2, "nothing was ingested"
     capsys.readouterr()
     command = ["tune", str(twice), "--model", "lightgbm", "--trials", "1", "--as-of", "1"]
-    searched = CliRunner().invoke(app, [*command, "--set", "models={lightgbm: {rounds: 2, evaluate_every: 1}}"], catch_exceptions=False)
+    searched = CliRunner().invoke(
+        app, [*command, "--set", "models={lightgbm: {rounds: 2, evaluate_every: 1}}"], catch_exceptions=False
+    )
     assert searched.exit_code == 0
     assert any("as of 1: prices version 1" in line for line in searched.stderr.splitlines())
 
