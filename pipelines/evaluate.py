@@ -61,16 +61,35 @@ def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
     """Mean over seeds of the forecasts standardised within each date (a constant cross-section stays 0)."""
     total: FloatArray | None = None
     for forecast_TN in seeds.values():
-        known_TN = np.isfinite(forecast_TN)
-        count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
-        mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
-        centred_TN = forecast_TN - mean_T1
-        spread_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
-        score_TN = np.divide(centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0)
-        score_TN[~known_TN] = np.nan
+        score_TN = standardised(forecast_TN)
         total = score_TN if total is None else total + score_TN
     assert total is not None
     return total / len(seeds)
+
+
+def seed_spread(seeds: Mapping[int, FloatArray]) -> FloatArray:
+    """Standard deviation between seeds of the forecasts standardised within each date, [T, N].
+
+    ``sqrt(sum_k (s_k - mean s)^2 / (K - 1))`` of the scores ``s_k``, in cross-sectional standard deviations
+    of one date's forecasts. NaN for a single seed, and where a seed has no forecast.
+    """
+    scores_KTN = np.stack([standardised(forecast_TN) for forecast_TN in seeds.values()])
+    if len(seeds) < 2:
+        return np.full(scores_KTN.shape[1:], np.nan)
+    spread_TN: FloatArray = scores_KTN.std(axis=0, ddof=1)
+    return spread_TN
+
+
+def standardised(forecast_TN: FloatArray) -> FloatArray:
+    """Forecasts less the date's mean over its standard deviation; NaN stays, a constant date is 0."""
+    known_TN = np.isfinite(forecast_TN)
+    count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
+    mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
+    centred_TN = forecast_TN - mean_T1
+    spread_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
+    score_TN: FloatArray = np.divide(centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0)
+    score_TN[~known_TN] = np.nan
+    return score_TN
 
 
 def evaluate(
@@ -119,6 +138,7 @@ def evaluate(
                 "ensemble_ic": joint.ic,
                 "ensemble_rank_ic": joint.rank_ic,
                 "ic_t": joint.ic_t,
+                "seed_spread": float(np.nanmean(seed_spread(seeds))) if len(seeds) > 1 else None,
                 "truth_ic": truth.ic if truth else None,
                 "truth_rank_ic": truth.rank_ic if truth else None,
             }

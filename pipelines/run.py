@@ -183,6 +183,7 @@ def train_config(config: Config, as_of: str | None = None) -> str:
 
 def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Measure a run's forecasts, keep the tables in its folder, and answer with the ladder."""
+    from pipelines.ensembles import ensemble_table
     from pipelines.evaluate import evaluate, forecasts_to_arrays
     from pipelines.horizons import horizon_table
     from pipelines.walkforward import read_scores
@@ -194,6 +195,7 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         result = evaluate(ordered, dataset, run.config, read_scores(run), truth_of(run, dataset, lake))
         for name in ("ladder", "ic_series", "quantiles", "equity", "costs"):
             run.write_table(name, getattr(result, name))
+        run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
         horizons = horizon_table(run, lake, dataset)
         if horizons is not None:
             run.write_table("horizons", horizons)

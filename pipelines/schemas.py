@@ -185,6 +185,24 @@ class Forecasts(dy.Schema):
     label_is_finite = named_rule(_finite("label"))
 
 
+class EnsembleForecasts(dy.Schema):
+    """A run's table of seed ensembles: the signal, and the spread between the seeds (null of a single one).
+
+    Both are in cross-sectional standard deviations of one date's forecasts.
+    """
+
+    model = _key_text()
+    date = _key_date()
+    ticker = _key_text()
+    signal = _measure()
+    spread = _measure(nullable=True)
+    seeds = dy.Int64(min=1)
+
+    signal_is_finite = named_rule(_finite("signal"))
+    spread_is_finite = named_rule(_finite("spread"))
+    spread_is_not_negative = named_rule(pl.col("spread") >= 0)
+
+
 class ForecastPaths(Forecasts):
     """Forecasts of the horizons below the label's, of models that make several: one more key, the horizon."""
 

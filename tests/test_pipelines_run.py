@@ -157,6 +157,23 @@ def test_forecasts_are_there_once_for_every_key(done: str) -> None:
         assert (row["label"] is None and math.isnan(expected)) or row["label"] == pytest.approx(expected)
 
 
+def test_the_ensembles_are_a_table_with_the_spread_between_their_seeds(done: str, peerglass: Call) -> None:
+    run = open_run(done, Path("runs"))
+    table, ladder = run.read_table("ensembles"), run.read_table("ladder")
+    assert table is not None
+    assert ladder is not None
+    forecasts = Lake("lake").read("forecasts", filters=pl.col("seed") == 0)
+    assert table.height == forecasts.height
+    means = dict(table.group_by("model").agg(pl.col("spread").mean()).iter_rows())
+    for row in ladder.iter_rows(named=True):
+        assert row["seed_spread"] == pytest.approx(means[row["model"]])
+    assert means["ridge"] == 0.0, "it has no seed to depend on"
+    assert means["temporal_peer"] > 0.01
+    assert "deviation between seeds" in Path("runs", done, "report.html").read_text()
+    table.filter(pl.col("model") == "ridge").write_csv("ensemble.csv")  # a signal file as it is
+    assert peerglass("backtest", "ensemble.csv", "--config", "tiny.yaml").code == 0
+
+
 def test_the_reports_tables_are_there(done: str) -> None:
     run = open_run(done, Path("runs"))
     names = {path.stem for path in (run.folder / "tables").glob("*.parquet")}

@@ -89,6 +89,7 @@ _FORECAST_COLUMNS = (
     Column("rank_icir", "rank ICIR", number(2), group=_TEST),
     Column("precision_at_10", "prec@10 %", percent(1), group=_TEST, hint="of the 10 highest, not falling"),
     Column("literature_sr", "SR (lit.)", number(2), group=_TEST, hint="5 highest, equal weight, no costs"),
+    Column("seed_spread", "spread", number(2), group="seeds", hint="deviation between seeds, in score units"),
     Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="rank IC over that of the truth"),
 )
 _HORIZON_COLUMNS = (
@@ -110,7 +111,14 @@ _BOOK_COLUMNS = (
     Column("beats_ridge", "ridge", yes_no, numeric=False, group="net Sharpe beats"),
     Column("beats_lightgbm", "LightGBM", yes_no, numeric=False, group="net Sharpe beats"),
 )
-_OPTIONAL = {"share_of_truth", "precision_at_10", "literature_sr", "beats_ridge", "beats_lightgbm"}
+_OPTIONAL = {
+    "seed_spread",
+    "share_of_truth",
+    "precision_at_10",
+    "literature_sr",
+    "beats_ridge",
+    "beats_lightgbm",
+}
 
 
 def _ladder_tables(
@@ -121,12 +129,13 @@ def _ladder_tables(
         ("Forecasts", _FORECAST_COLUMNS),
         (f"Book: {data.header.main_book}", _BOOK_COLUMNS),
     ):
-        shown = [c for c in columns if c.field not in _OPTIONAL or _has_values(frame[c.field])]
+        shown = [c for c in columns if c.field not in _OPTIONAL or _has_values(frame, c.field)]
         yield f"<h4>{html.escape(title)}</h4>"
         yield table(frame, shown, label=f"{title}, delay {delay}", styles=styles, highlight=best)
 
 
-def _has_values(series: pl.Series) -> bool:
+def _has_values(frame: pl.DataFrame, field: str) -> bool:
+    series = frame[field] if field in frame.columns else pl.Series(dtype=pl.Null)
     filled = series.fill_nan(None) if series.dtype.is_float() else series
     return filled.drop_nulls().len() > 0
 
