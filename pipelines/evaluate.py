@@ -87,7 +87,9 @@ def standardised(forecast_TN: FloatArray) -> FloatArray:
     mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
     centred_TN = forecast_TN - mean_T1
     spread_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
-    score_TN: FloatArray = np.divide(centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0)
+    score_TN: FloatArray = np.divide(
+        centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0
+    )
     score_TN[~known_TN] = np.nan
     return score_TN
 

@@ -50,6 +50,7 @@ def report_data(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, fl
         learning=curves if curves.height else None,
         truth=_truth(run, ladder),
         horizons=run.read_table("horizons"),
+        quantile_scores=run.read_table("quantile_scores"),
         attribution=tuple(_attribution(run)),
     )
 

@@ -186,6 +186,7 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     from pipelines.ensembles import ensemble_table
     from pipelines.evaluate import evaluate, forecasts_to_arrays
     from pipelines.horizons import horizon_table
+    from pipelines.quantile_scores import quantile_score_table
     from pipelines.walkforward import read_scores
 
     with progress.stage("backtest"):
@@ -199,6 +200,9 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         horizons = horizon_table(run, lake, dataset)
         if horizons is not None:
             run.write_table("horizons", horizons)
+        scored = quantile_score_table(run)
+        if scored is not None:
+            run.write_table("quantile_scores", scored)
     return describe_ladder(result.ladder, run.config)
 
 

@@ -38,6 +38,7 @@ from pipelines.errors import ConfigError, DivergedError
 from pipelines.init_from import load_start, starting_checkpoint, write_folds
 from pipelines.lake import Lake
 from pipelines.progress import Progress
+from pipelines.quantile_scores import Scores, score_quantiles, write_quantile_scores
 from pipelines.runs import Run
 from pipelines.snapshots import FileKeeper
 from pipelines.watch import watch_curves
@@ -95,6 +96,7 @@ class Outcome:
     path_BNK: npt.NDArray[np.float32] | None = (
         None  # test forecasts of the shorter horizons, if there are some
     )
+    quantile_scores: Scores | None = None  # of the test, of a model that was fitted to quantiles
 
 
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
@@ -175,7 +177,18 @@ def outcome_of(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -
         history=tuple(fitted.history),
         state=fitted.state(),
         path_BNK=_path(fitted, data, task.fold.test),
+        quantile_scores=_quantile_scores(task, arrays, data, fitted),
     )
+
+
+def _quantile_scores(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -> Scores | None:
+    """Score the test's quantiles, of a model that was fitted to some."""
+    if not isinstance(fitted, NeuralFitted) or fitted.module.quantile_head is None:
+        return None
+    levels, fold = fitted.module.quantile_head.levels, task.fold
+    quantile_BNQ = fitted.quantiles(data, fold.test)
+    target_TN = np.where(arrays.universe_TN, arrays.target_TN, np.float32(np.nan))
+    return score_quantiles(quantile_BNQ, target_TN, levels, fold.train, fold.test)
 
 
 def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32] | None:
@@ -357,6 +370,8 @@ def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome
     scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
     if outcome.state.config.get("pretraining"):
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
+    if outcome.quantile_scores is not None:
+        write_quantile_scores(run, task.key, outcome.quantile_scores)
     run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
         FileKeeper(task.snapshot).forget()

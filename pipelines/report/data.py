@@ -49,6 +49,7 @@ IC_COLUMNS = ("date", "model", "ic", "rank_ic")
 QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
 COST_COLUMNS = ("model", "book", "spread", "commission", "borrow")
+QUANTILE_SCORE_COLUMNS = ("model", "level", "pinball", "reference", "below")
 HORIZON_COLUMNS = ("model", "horizon", "seeds", "ic", "ic_t", "icir", "rank_ic")
 LEARNING_COLUMNS = ("model", "fold", "seed", "epoch", "train_loss", "valid_rank_ic")
 VERSION_COLUMNS = ("table", "version", "rows")
@@ -278,6 +279,10 @@ class ReportData:
     horizons
         model, horizon (sessions), seeds, ic, ic_t, icir, rank_ic: test sessions, seed ensemble, of models
         that forecast shorter horizons on the way to the label's.
+    quantile_scores
+        model, level, pinball and reference (that of the training targets' quantile; target's unit), below
+        (share of targets not above the quantile, fraction): test sessions, mean over folds and seeds, of
+        models that were fitted to the quantile loss.
     attribution
         One entry per explained model.
 
@@ -298,6 +303,7 @@ class ReportData:
     learning: pl.DataFrame | None = None
     truth: SimulatedTruth | None = None
     horizons: pl.DataFrame | None = None
+    quantile_scores: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
 
     def __post_init__(self) -> None:
@@ -311,6 +317,7 @@ class ReportData:
         require("cost_breakdown", self.cost_breakdown, COST_COLUMNS)
         require("learning", self.learning, LEARNING_COLUMNS)
         require("horizons", self.horizons, HORIZON_COLUMNS)
+        require("quantile_scores", self.quantile_scores, QUANTILE_SCORE_COLUMNS)
         if self.header.label_delay not in self.ladder["delay"].to_list():
             raise ValueError(
                 f"the ladder has no row with delay {self.header.label_delay}, which the label trades at: "

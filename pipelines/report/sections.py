@@ -92,6 +92,13 @@ _FORECAST_COLUMNS = (
     Column("seed_spread", "spread", number(2), group="seeds", hint="deviation between seeds, in score units"),
     Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="rank IC over that of the truth"),
 )
+_QUANTILE_SCORE_COLUMNS = (
+    _MODEL,
+    Column("level", "level", number(2)),
+    Column("pinball", "pinball", significant(4), group=_TEST, hint="in the target's unit, lower is better"),
+    Column("reference", "reference", significant(4), group=_TEST, hint="of the training targets' quantile"),
+    Column("below", "below %", percent(1), group=_TEST, hint="share of targets not above the quantile"),
+)
 _HORIZON_COLUMNS = (
     _MODEL,
     Column("horizon", "horizon (sessions)", number(0)),
@@ -164,6 +171,14 @@ def _models(data: ReportData, styles: Mapping[str, Style], best: str | None) -> 
             "the seed ensemble with the return over each horizon; the label's is the last."
         )
         yield table(data.horizons, _HORIZON_COLUMNS, label="Horizons", styles=styles)
+    if data.quantile_scores is not None and not data.quantile_scores.is_empty():
+        yield "<h3>Forecast quantiles</h3>"
+        yield paragraph(
+            "Of models fitted to the quantile loss. The pinball score is lower for better quantiles; its "
+            "reference is the one quantile that all training targets had. Where quantiles are honest, the "
+            "share of targets below each is its level."
+        )
+        yield table(data.quantile_scores, _QUANTILE_SCORE_COLUMNS, label="Quantile scores", styles=styles)
     others = [d for d in data.ladder["delay"].unique().sort().to_list() if d != delay]
     for other in others:
         yield f"<h3>The same forecasts, traded after {_sessions(other)}</h3>"
