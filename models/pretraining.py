@@ -15,7 +15,7 @@ from torch import Tensor
 from models.batch import PanelTensors
 from models.encoder import DayEncoder
 from models.fitted import Diverged, EpochRecord, IntArray, Unlearnable
-from models.pretrain_objectives import DayPredictor, PretrainConfig
+from models.pretrain_objectives import DayPredictor
 from models.snapshot import Keeper, RunningMean, TrainingState
 from models.training import FitConfig, make_optimizer
 
@@ -130,6 +130,3 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
         if keeper is not None:
             keeper.save(state.snapshot())
     return tuple(state.history)
-
-
-__all__ = ["PretrainConfig", "pretrain", "windows_of"]
