@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from models.batch import Batch, PanelTensors
 from models.forecaster import Forecaster
-from models.losses import LOSSES, quantile
-from models.training import FitConfig
+from models.training import FitConfig, label_loss
 
 
 class Cells(NamedTuple):
@@ -47,11 +46,7 @@ class DateLoss(nn.Module):
         module, device = self.module, x.device.type
         with torch.autocast(device, dtype=torch.bfloat16, enabled=self.config.autocast and device == "cuda"):
             y_BP = module(batch)
-        scale = module.target_scale
-        if module.quantile_head is not None:
-            q_BPQ = module.quantiles_around(y_BP, batch) / scale
-            return y_BP, quantile(q_BPQ, y / scale, known, module.quantile_head.levels)
-        return y_BP, LOSSES[self.config.loss](y_BP / scale, y / scale, known)
+        return y_BP, label_loss(module, self.config.loss, y_BP, batch, known)
 
 
 def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cells:

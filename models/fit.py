@@ -207,8 +207,8 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     parsed = parse_config(entry.config, config, name)
     require_same_shape(shape, data.shape, name)
     span = np.asarray(train, dtype=np.int64)
-    train = _share(_with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
-    valid = _evenly(_with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
+    train = _share(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
+    valid = evenly(with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
     options = dataclasses.asdict(parsed)
     with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -309,7 +309,8 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
     return fitted
 
 
-def _with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:
+def with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:
+    """Keep the dates with at least so many firms whose target is known; Unlearnable if there is none."""
     dates = np.asarray(dates, dtype=np.int64)
     sessions = data.mask_TN.shape[0]
     if dates.size and (int(dates.min()) < 0 or int(dates.max()) >= sessions):
@@ -336,7 +337,8 @@ def _share(dates: IntArray, share: float, seed: int) -> IntArray:
     return np.sort(dates[order[: max(1, round(share * len(dates)))]])
 
 
-def _evenly(dates: IntArray, most: int | None) -> IntArray:
+def evenly(dates: IntArray, most: int | None) -> IntArray:
+    """Keep at most so many dates, evenly spaced; None keeps all."""
     if most is None or most >= len(dates):
         return dates
     return dates[np.linspace(0, len(dates) - 1, most).round().astype(np.int64)]

@@ -31,9 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models.batch import PanelTensors
 from models.dense import Cells, DateLoss, take
-from models.fit import NeuralFitted
-from models.fit import _evenly as evenly
-from models.fit import _with_targets as with_targets
+from models.fit import NeuralFitted, evenly, with_targets
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
 from models.forecaster import Forecaster
 from models.losses import QUANTILE
@@ -42,9 +40,7 @@ from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS, model_entry
 from models.snapshot import RunningMean
 from models.spec import parse_config
-from models.training import CPU_CELLS, FitConfig, OnEpoch, make_optimizer
-from models.training import _target_scale as target_scale
-from models.training import _thin as thin
+from models.training import CPU_CELLS, FitConfig, OnEpoch, make_optimizer, target_scale_of, thin
 
 KNOWN = (
     *("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "lr", "weight_decay", "warmup", "clip"),
@@ -102,7 +98,7 @@ def fit_stacked(
     parsed = parse_config(entry.config, config, name)
     train = with_targets(data, train, "training", fewest=1)
     valid = evenly(with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
-    scale = target_scale(data, train)
+    scale = target_scale_of(data, train)
     modules: list[Forecaster] = []
     with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
         for seed in seeds:

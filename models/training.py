@@ -158,7 +158,7 @@ class Trainer:
         training goes on from its snapshot and leaves one after every epoch.
         """
         module, config = self.module, self.config
-        module.target_scale.copy_(_target_scale(self.data, train))
+        module.target_scale.copy_(target_scale_of(self.data, train))
         train_D = torch.as_tensor(train, dtype=torch.int64)
         if self.data.device.type == "cpu":
             # counted over the training dates: firms that are listed later must not change a sum's order
@@ -227,7 +227,7 @@ class Trainer:
             batch = data.batch(part_B)
             known_BN = batch.m_BN & batch.y_BN.isfinite()
             if not module.uses_peers:
-                known_BN = _thin(known_BN, config.firms_per_date, self.generator)
+                known_BN = thin(known_BN, config.firms_per_date, self.generator)
                 batch = dataclasses.replace(batch, m_BN=known_BN)
             use_bf16 = config.autocast and data.device.type == "cuda"
             with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
@@ -248,7 +248,7 @@ class Trainer:
 
     def _loss(self, y_BNK: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
         """Return the mean loss of the horizons' forecasts, in units of the label's standard deviation."""
-        loss, K = self._label_loss(y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
+        loss, K = label_loss(self.module, self.config.loss, y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
         if K == 1:
             return loss
         assert batch.path_BNK is not None, "a model has no more horizons than its panel"
@@ -256,13 +256,6 @@ class Trainer:
         for y_BN, target_BN in zip(y_BNK.unbind(-1), batch.path_BNK.unbind(-1), strict=False):
             loss = loss + measure(y_BN / scale, target_BN / scale, known_BN & target_BN.isfinite())
         return loss / K
-
-    def _label_loss(self, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
-        scale = self.module.target_scale
-        if self.module.quantile_head is not None:
-            q_BNQ = self.module.quantiles_around(y_BN, batch) / scale
-            return quantile(q_BNQ, batch.y_BN / scale, known_BN, self.module.quantile_head.levels)
-        return LOSSES[self.config.loss](y_BN / scale, batch.y_BN / scale, known_BN)
 
     def _pinball(self, valid: IntArray, forecast_DN: FloatArray32) -> float:
         """Mean over validation dates of the pinball score, around forecasts that are already there."""
@@ -280,7 +273,17 @@ class Trainer:
         return total / len(valid)
 
 
-def _thin(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
+def label_loss(module: Forecaster, loss: str, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
+    """Return the loss of forecasts of the label, in units of its standard deviation."""
+    scale = module.target_scale
+    if module.quantile_head is not None:
+        q_BNQ = module.quantiles_around(y_BN, batch) / scale
+        return quantile(q_BNQ, batch.y_BN / scale, known_BN, module.quantile_head.levels)
+    return LOSSES[loss](y_BN / scale, batch.y_BN / scale, known_BN)
+
+
+def thin(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
+    """Draw so many of the known firms of each date, all of those that have fewer; None keeps all."""
     if firms is None or firms >= known_BN.shape[1]:
         return known_BN
     draw_BN = torch.rand(known_BN.shape, generator=generator).to(known_BN.device).masked_fill(~known_BN, -1.0)
@@ -319,7 +322,8 @@ def make_optimizer(
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _target_scale(data: PanelTensors, train: IntArray) -> Tensor:
+def target_scale_of(data: PanelTensors, train: IntArray) -> Tensor:
+    """Standard deviation of the known training targets; Unlearnable if they are all the same."""
     dates_D = torch.as_tensor(train, device=data.device)
     target_DN, mask_DN = data.target_TN[dates_D], data.mask_TN[dates_D]
     known = target_DN[mask_DN & target_DN.isfinite()].double()

@@ -18,11 +18,12 @@ import yaml
 
 from backtest.splits import Fold
 from models.fit import Diverged, FitConfig, fit
+from models.fitted import Unlearnable
 from models.search import Choice, Range, Space, Value, nested, space_of
 from pipelines.config import Config
 from pipelines.config_load import build_settings, check_config, digest, settings_of
 from pipelines.dataset import FoldInputs, fit_inputs, plan_folds
-from pipelines.errors import ConfigError
+from pipelines.errors import ConfigError, DivergedError
 from pipelines.init_from import load_start, starting_checkpoint
 from pipelines.progress import Progress
 from pipelines.run import prepare
@@ -174,7 +175,7 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
     inputs: Sequence[FoldInputs],
     starts: Sequence[Path | None],
 ) -> float | None:
-    """Mean over folds of the best validation score; None if training diverges."""
+    """Mean over folds of the best validation score; None if training diverges, or does not fit the device."""
     import torch
 
     device = pick_device(config.device)
@@ -196,8 +197,10 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
                 seed=config.seeds[0],
                 start=load_start(start),
             )
-        except Diverged:
+        except (Diverged, torch.OutOfMemoryError):
             return None
+        except Unlearnable as error:
+            raise DivergedError(f"{model}, fold {fold.index}: {error} Finished trials are kept.") from None
         by_ic = _stop_on(config, model) == "ic"
         scores.append(max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history))
     return sum(scores) / len(scores)

@@ -26,7 +26,7 @@ from models.fit import (
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS
 from models.snapshot import RunningMean
-from models.training import Trainer, _thin
+from models.training import Trainer, thin
 
 T, N, C, F, W, S = 90, 24, 2, 3, 5, 3
 NAMES = ("return_1", "size", "noise")
@@ -266,10 +266,10 @@ def test_thinning_draws_known_firms_alone() -> None:
     known[0] = False
     known[1, :] = False
     known[1, 3] = True
-    drawn = _thin(known, 5, torch.Generator().manual_seed(1))
+    drawn = thin(known, 5, torch.Generator().manual_seed(1))
     assert (drawn <= known).all()
     assert drawn.sum(1).tolist() == [0, 1, 5, 5, 5, 5]
-    assert torch.equal(_thin(known, None, torch.Generator()), known)
+    assert torch.equal(thin(known, None, torch.Generator()), known)
 
 
 @pytest.mark.parametrize("name", [*NEURAL, "ridge", "lightgbm"])

@@ -10,8 +10,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 import yaml
 
+from models.fitted import Unlearnable
 from models.registry import MODELS
 from models.search import SPACES, Choice, Range, nested
 from models.spec import parse_config
@@ -143,6 +145,27 @@ def test_a_trial_that_diverges_counts_and_is_no_winner(
     code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
     assert "3 trials, 2 of them diverged" in out
     assert Lake("lake").read("trials").select(pl.len()).item() == 3
+
+
+def test_a_trial_too_large_for_the_device_has_no_score_and_nothing_to_learn_ends_the_search(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends_with(error: Exception) -> None:
+        def fit(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(tune, "fit", fit)
+
+    ends_with(torch.cuda.OutOfMemoryError("CUDA out of memory."))
+    code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "1")
+    assert code == 0
+    assert "all 1 trials diverged" in out
+    ends_with(Unlearnable("The training targets are all the same."))
+    code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")
+    assert (code, out) == (5, "")
+    assert err.splitlines()[-1] == (
+        "peerglass: lightgbm, fold 0: The training targets are all the same. Finished trials are kept."
+    )
 
 
 @pytest.mark.parametrize(
