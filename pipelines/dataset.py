@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -45,9 +45,9 @@ class Dataset:
     characteristics_TNF : transformed within the date's universe (`features.standardise`); no NaN.
     labels : by execution delay, simple total return of the label span; NaN where not known yet.
     target_TN : what models are fitted to: the label at the trained delay, transformed within the date.
+    notes : what had to be left out, and why.
     shorter : by horizon below the label's, the return at the trained delay; NaN where not known yet.
     path_TNK : the same transformed as the target, ascending by horizon; None where the config names none.
-    notes : what had to be left out, and why.
     """
 
     panel: Panel
@@ -56,11 +56,11 @@ class Dataset:
     characteristics_TNF: Float32Array
     labels: Mapping[int, FloatArray]
     target_TN: Float32Array
-    shorter: Mapping[int, FloatArray]
-    path_TNK: Float32Array | None
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
     notes: tuple[str, ...]
+    shorter: Mapping[int, FloatArray] = field(default_factory=dict)
+    path_TNK: Float32Array | None = None
 
     @property
     def first_session(self) -> int:

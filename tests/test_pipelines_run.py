@@ -171,7 +171,8 @@ def test_the_ensembles_are_a_table_with_the_spread_between_their_seeds(done: str
     assert means["temporal_peer"] > 0.01
     assert "deviation between seeds" in Path("runs", done, "report.html").read_text()
     table.filter(pl.col("model") == "ridge").write_csv("ensemble.csv")  # a signal file as it is
-    assert peerglass("backtest", "ensemble.csv", "--config", "tiny.yaml").code == 0
+    elsewhere = ("--set", "tracking.uri=sqlite:///signals.db")  # its run is not one of this run's
+    assert peerglass("backtest", "ensemble.csv", "--config", "tiny.yaml", *elsewhere).code == 0
 
 
 def test_the_reports_tables_are_there(done: str) -> None:
