@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, frozen
 from features.parallel import for_each, runs_of_firms
@@ -25,13 +26,15 @@ Floats = TypeVar("Floats", Float32Array, FloatArray)
 Work = Callable[[list[FloatArray], list[FloatArray]], None]
 
 
-def on_tiles(work: Work, *x_TN: AnyFloatArray, answers: int = 1) -> list[FloatArray]:
-    """Run a kernel on tiles of firms: contiguous inputs, and places for as many answers of their shape."""
+def on_tiles(
+    work: Work, *x_TN: AnyFloatArray, answers: int = 1, dtype: npt.DTypeLike = np.float64
+) -> list[FloatArray]:
+    """Run a kernel on tiles of firms: contiguous inputs of a type, and places for as many answers alike."""
     T, N = x_TN[0].shape
-    out_TN: list[FloatArray] = [np.empty((T, N)) for _ in range(answers)]
+    out_TN: list[FloatArray] = [np.empty((T, N), dtype) for _ in range(answers)]
 
     def one(firms: slice) -> None:
-        inputs = [frozen(np.ascontiguousarray(x[:, firms], dtype=np.float64)) for x in x_TN]
+        inputs = [frozen(np.ascontiguousarray(x[:, firms], dtype=dtype)) for x in x_TN]
         if inputs[0].shape == (T, N):
             work(inputs, out_TN)
             return
@@ -295,14 +298,7 @@ def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
     from features import kernels
 
     least = float(max(min_count, 1))
-    T, N = x_TN.shape
-    out_TN = np.empty_like(x_TN)
-
-    def one(firms: slice) -> None:
-        x_Tn = np.ascontiguousarray(x_TN[:, firms])
-        median_Tn = np.empty_like(x_Tn)
-        kernels.rolling_median(frozen(x_Tn), window, least, median_Tn)
-        out_TN[:, firms] = median_Tn
-
-    for_each(one, runs_of_firms(T, N))
-    return out_TN
+    median = on_tiles(
+        lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN, dtype=x_TN.dtype
+    )
+    return median[0].astype(x_TN.dtype, copy=False)

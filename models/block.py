@@ -215,10 +215,17 @@ class Block(nn.Module):
         return self._after(x_BWD, out_BWD), weights_BHWW
 
     def _after(self, x_BQD: Tensor, out_BQD: Tensor) -> Tensor:
+        return self._transform(self._add(x_BQD, out_BQD, self.attention_norm))
+
+    def _add(self, x_BQD: Tensor, out_BQD: Tensor, norm: nn.Module) -> Tensor:
+        """Add what a sublayer answers; ``norm`` follows where norms do."""
         x_BQD = x_BQD + self.dropout(out_BQD)
+        return x_BQD if self.pre else norm(x_BQD)
+
+    def _transform(self, x_BQD: Tensor) -> Tensor:
+        """The feed-forward with its residual and norm."""
         if self.pre:
             return x_BQD + self._feed_forward(self.forward_norm(x_BQD))
-        x_BQD = self.attention_norm(x_BQD)
         return self.forward_norm(x_BQD + self._feed_forward(x_BQD))  # type: ignore[no-any-return]
 
     def _feed_forward(self, x_BQD: Tensor) -> Tensor:

@@ -6,11 +6,12 @@ Legend: B dates in a batch, N firms, T sessions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models.baselines import Baseline
 from models.batch import Batch, PanelTensors
@@ -92,18 +93,15 @@ class NeuralFitted(Fitted):
         ValueError
             When ``data`` has another shape than the model's, or the model was not fitted to quantiles.
         """
-        require_same_shape(self.shape, data.shape, self.name)
-        if self.module.quantile_head is None:
+        head = self.module.quantile_head
+        if head is None:
             raise ValueError(f"{self.name} was not fitted to quantiles: set fit.loss to quantile.")
-        levels = self.module.quantile_head.levels
-        out_DNQ = np.full((len(dates), data.mask_TN.shape[1], len(levels)), np.nan, dtype=np.float32)
-        for row, date in enumerate(dates):
-            if bool(data.mask_TN[int(date)].any()):
-                batch = data.batch(torch.tensor([int(date)]))
-                with torch.inference_mode():
-                    q_NQ = self.module.quantiles_around(self.module(batch), batch)[0]
-                out_DNQ[row, batch.firms_N.cpu().numpy()] = q_NQ.cpu().numpy()
-        return out_DNQ
+        return self._by_date(
+            data,
+            dates,
+            len(head.levels),
+            lambda batch: self.module.quantiles_around(self.module(batch), batch),
+        )
 
     def horizons(self, data: PanelTensors, dates: IntArray) -> FloatArray32:
         """Forecasts [D, N, K] of the model's horizons, the label's last; NaN outside the universe.
@@ -113,17 +111,20 @@ class NeuralFitted(Fitted):
         ValueError
             When ``data`` has another shape than the model's.
         """
+        return self._by_date(data, dates, self.module.n_horizons, self.module.horizons)
+
+    def _by_date(
+        self, data: PanelTensors, dates: IntArray, width: int, answer: Callable[[Batch], Tensor]
+    ) -> FloatArray32:
+        """Lay out what each date alone is answered with, [1, N, width], as [D, N, width]; NaN outside."""
         require_same_shape(self.shape, data.shape, self.name)
-        out_DNK = np.full(
-            (len(dates), data.mask_TN.shape[1], self.module.n_horizons), np.nan, dtype=np.float32
-        )
+        out_DNQ = np.full((len(dates), data.mask_TN.shape[1], width), np.nan, dtype=np.float32)
         for row, date in enumerate(dates):
             if bool(data.mask_TN[int(date)].any()):
                 batch = data.batch(torch.tensor([int(date)]))
                 with torch.inference_mode():
-                    y_NK = self.module.horizons(batch)[0].masked_fill(~batch.m_BN[0, :, None], np.nan)
-                out_DNK[row, batch.firms_N.cpu().numpy()] = y_NK.cpu().numpy()
-        return out_DNK
+                    out_DNQ[row, batch.firms_N.cpu().numpy()] = answer(batch)[0].cpu().numpy()
+        return out_DNQ
 
 
 class BaselineFitted(Fitted):

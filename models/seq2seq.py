@@ -124,7 +124,7 @@ class Seq2Seq(Forecaster):
         given_MK = self._unroll(memory_MWD, sight, z_MF)[:, :-1]
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
-            x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit(x_MKD, memory_MWD, sight)
+            x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit_decode(x_MKD, memory_MWD, sight)
         return AttentionMaps(days_BNW=scatter_present(weights_MHKW.mean(dim=1)[:, -1], batch.m_BN))
 
     def _look(self, batch: Batch, cut: Cut | None) -> tuple[Tensor, Sight, Tensor]:
@@ -146,7 +146,7 @@ class Seq2Seq(Forecaster):
         """Forecasts [M, k + 1] of the first horizons, each from the given ones before it."""
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
-            x_MKD = block(x_MKD, memory_MWD, sight)
+            x_MKD = cast("DecoderBlock", block).decode(x_MKD, memory_MWD, sight)
         y_MK = self.head(self.norm(x_MKD))[..., 0]
         if self.skip is not None:
             y_MK = y_MK + self.skip(z_MF)[:, : y_MK.shape[1]]

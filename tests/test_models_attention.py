@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_weights import copy_attention
 
 from models.attention import attention, attention_weights
 from models.block import Block, BlockConfig, MultiHeadAttention, Sight
@@ -23,21 +24,6 @@ def qkv(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(B, H, n, D // H, generator=generator, dtype=dtype) for n in (5, W, W))
     return q, k, v
-
-
-def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    with torch.no_grad():
-        theirs.in_proj_bias.normal_()
-        theirs.out_proj.bias.normal_()
-        for layer, weight, bias in zip(
-            (ours.query, ours.key, ours.value),
-            theirs.in_proj_weight.chunk(3),
-            theirs.in_proj_bias.chunk(3),
-            strict=True,
-        ):
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
-        ours.output.load_state_dict(theirs.out_proj.state_dict())
 
 
 def copy_block(ours: Block, theirs: nn.TransformerEncoderLayer) -> None:

@@ -1,4 +1,7 @@
-"""Each rung of the peer ladder against a loop over firms, and what all of them must keep."""
+"""Each rung of the peer ladder against a loop over firms, and what all of them must keep.
+
+Over 500 lines because every rung has a slow reference of its own, and one panel serves them all.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_keeper import KilledError, Memory
 
 from models.batch import PanelTensors
 from models.encoder import DayEncoder, EncoderConfig
@@ -216,25 +217,6 @@ def test_seeds_share_a_pretraining_that_has_a_seed_of_its_own() -> None:
         for seed in (0, 1)
     ]
     assert others[0] != others[1]
-
-
-class KilledError(Exception):
-    """The process is gone."""
-
-
-class Memory:
-    """Keeps a snapshot in memory, and dies after some saves."""
-
-    def __init__(self, kept: Snapshot | None = None, dies_after: int | None = None) -> None:
-        self.kept, self.dies_after, self.saves = kept, dies_after, 0
-
-    def load(self) -> Snapshot | None:
-        return self.kept
-
-    def save(self, snapshot: Snapshot) -> None:
-        self.kept, self.saves = snapshot, self.saves + 1
-        if self.saves == self.dies_after:
-            raise KilledError
 
 
 @pytest.mark.parametrize(

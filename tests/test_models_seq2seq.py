@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_weights import copy_attention
 
 from models.batch import Cut, PanelTensors
-from models.block import BlockConfig, MultiHeadAttention, Sight
+from models.block import BlockConfig, Sight
 from models.decoder import DecoderBlock
 from models.fit import FitConfig, NeuralFitted, fit, restore
 from models.rank_ic import mean_rank_ic
@@ -20,22 +21,6 @@ from models.seq2seq import Seq2Seq, Seq2SeqConfig
 B, K, W, D, H = 3, 4, 7, 16, 4
 T, N, C, F = 120, 40, 2, 3
 TRAIN, VALID, TEST = np.arange(8, 80), np.arange(82, 98), np.arange(100, 118)
-
-
-def copy(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    with torch.no_grad():
-        theirs.in_proj_bias.normal_()
-        theirs.out_proj.bias.normal_()
-        parts = zip(
-            (ours.query, ours.key, ours.value),
-            theirs.in_proj_weight.chunk(3),
-            theirs.in_proj_bias.chunk(3),
-            strict=True,
-        )
-        for layer, weight, bias in parts:
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
-    ours.output.load_state_dict(theirs.out_proj.state_dict())
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -49,10 +34,10 @@ def test_the_block_equals_torchs_decoder_layer(
         D, H, 4 * D, dropout=0.0, activation="gelu", batch_first=True, norm_first=norm == "pre", dtype=dtype
     )
     ours = DecoderBlock(BlockConfig(D, H, norm=norm)).to(dtype)
-    copy(ours.steps, theirs.self_attn)
-    copy(ours.memory, theirs.multihead_attn)
+    copy_attention(ours.attention, theirs.self_attn)
+    copy_attention(ours.memory, theirs.multihead_attn)
     for mine, other in (
-        (ours.steps_norm, theirs.norm1),
+        (ours.attention_norm, theirs.norm1),
         (ours.memory_norm, theirs.norm2),
         (ours.forward_norm, theirs.norm3),
         (ours.forward_in, theirs.linear1),
@@ -73,13 +58,13 @@ def test_the_block_equals_torchs_decoder_layer(
         assert b.grad is not None
         return out, a.grad, b.grad
 
-    got = run(ours, Sight(keys_BK=keep))
+    got = run(ours.decode, Sight(keys_BK=keep))
     causal = torch.ones(K, K, dtype=torch.bool).triu(1)
     want = run(theirs, tgt_mask=causal, memory_key_padding_mask=None if keep is None else ~keep)
     for mine, other in zip(got, want, strict=True):
         size = float(other.detach().abs().max())
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance * size)
-    out, weights = ours.explicit(x, memory, Sight(keys_BK=keep))
+    out, weights = ours.explicit_decode(x, memory, Sight(keys_BK=keep))
     torch.testing.assert_close(out, got[0], rtol=tolerance, atol=10 * tolerance)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(B, H, K, dtype=dtype))
     if keep is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from memory_keeper import KilledError, Memory
 
 from models.batch import PanelTensors
 from models.fit import EpochRecord, FitConfig, Fitted, fit
@@ -14,25 +15,6 @@ from models.registry import MODELS
 from models.snapshot import Snapshot, UnusableSnapshot
 
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
-
-
-class KilledError(Exception):
-    """The process is gone."""
-
-
-class Memory:
-    """Keeps a snapshot in memory, and dies after some saves."""
-
-    def __init__(self, kept: Snapshot | None = None, dies_after: int | None = None) -> None:
-        self.kept, self.dies_after, self.saves = kept, dies_after, 0
-
-    def load(self) -> Snapshot | None:
-        return self.kept
-
-    def save(self, snapshot: Snapshot) -> None:
-        self.kept, self.saves = snapshot, self.saves + 1
-        if self.saves == self.dies_after:
-            raise KilledError
 
 
 @pytest.fixture(scope="module")

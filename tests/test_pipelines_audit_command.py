@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from command import Call, command
 from safetensors.numpy import load_file, save_file
 
-from pipelines import cli
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import counts
 from pipelines.lake import Lake
@@ -25,28 +23,9 @@ from pipelines.runs import open_run
 FEATURES = ["momentum_63", "return_1", "return_5", "volatility_21"]
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
-
-
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capfd.readouterr()
-        assert ended.value.code is None or isinstance(ended.value.code, int)
-        return Answer(ended.value.code or 0, said.out, said.err)
-
-    return call
+    return command(monkeypatch, capfd)
 
 
 @pytest.fixture(scope="module")

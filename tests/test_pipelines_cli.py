@@ -6,14 +6,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import yaml
+from command import Answer, Call, command
 
 from pipelines import cli
 from pipelines.lake import Lake
@@ -30,16 +29,6 @@ GOOD_ROWS = [
 HEADER = "date,ticker,open,high,low,close,volume"
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
-
-
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, two levels down, so that a path that climbs out of it would be seen."""
@@ -52,18 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """The command, in this process."""
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capsys.readouterr()
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return Answer(code or 0, said.out, said.err)
-
-    return call
+    return command(monkeypatch, capsys)
 
 
 def files_config(
@@ -405,9 +383,9 @@ def test_a_corrupted_checkpoint(here: Path, peerglass: Call, trained: tuple[str,
 
 def test_runs_that_do_not_exist(here: Path, peerglass: Call, trained: tuple[str, Path]) -> None:
     run_id, _ = trained
-    for command in ("explain", "report", "backtest"):
-        refused(peerglass(command, "nothing", "--output", "runs"), 2, "No run begins with 'nothing'", run_id)
-        refused(peerglass(command, "../../x", "--output", "runs"), 2, "neither a run id nor a run's folder")
+    for verb in ("explain", "report", "backtest"):
+        refused(peerglass(verb, "nothing", "--output", "runs"), 2, "No run begins with 'nothing'", run_id)
+        refused(peerglass(verb, "../../x", "--output", "runs"), 2, "neither a run id nor a run's folder")
     (here / "runs" / run_id / "run.json").write_text("{")
     refused(peerglass("report", run_id, "--output", "runs"), 3, run_id, "damaged")
 

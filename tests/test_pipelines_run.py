@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import re
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +13,10 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from command import Call, command
 from nbclient import NotebookClient
 
 from models.registry import MODELS
-from pipelines import cli
 from pipelines.config_load import load_config
 from pipelines.dataset import build_dataset
 from pipelines.lake import Lake
@@ -28,37 +24,10 @@ from pipelines.run import input_versions, read_tables
 from pipelines.runs import open_run
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def steps(self) -> list[dict[str, Any]]:
-        """Steps of the training stage that were reported."""
-        events = [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
-        return [event for event in events if event["event"] == "step" and event["stage"] == "train"]
-
-
-Call = Callable[..., Answer]
-
-
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
     """The command, in this process and in the folder of the module's run."""
-
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capfd.readouterr()
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return Answer(code or 0, said.out, said.err)
-
-    return call
+    return command(monkeypatch, capfd)
 
 
 @pytest.fixture(scope="module")

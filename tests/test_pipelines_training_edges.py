@@ -6,9 +6,7 @@ trained on.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,9 @@ import polars as pl
 import pytest
 import torch
 import yaml
+from command import Answer, Call, command
 
 from models.training import Trainer
-from pipelines import cli
 from pipelines.checkpoints import load_checkpoint
 from pipelines.lake import Lake
 
@@ -31,14 +29,6 @@ MODELS: Mapping[str, Any] = {
 NEURAL = [name for name in MODELS if name != "ridge"]
 
 
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
 Change = Callable[[pl.DataFrame], pl.DataFrame]
 
 
@@ -47,17 +37,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     """The command, in this process and in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        said = capfd.readouterr()
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return Answer(code or 0, said.out, said.err)
-
-    return call
+    return command(monkeypatch, capfd)
 
 
 @pytest.fixture

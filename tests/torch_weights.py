@@ -1,0 +1,24 @@
+"""Weights from torch's own attention into ours, so that tests can compare the two."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from models.block import MultiHeadAttention
+
+
+def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    """Draw their biases, and copy their weights."""
+    with torch.no_grad():
+        theirs.in_proj_bias.normal_()
+        theirs.out_proj.bias.normal_()
+        for layer, weight, bias in zip(
+            (ours.query, ours.key, ours.value),
+            theirs.in_proj_weight.chunk(3),
+            theirs.in_proj_bias.chunk(3),
+            strict=True,
+        ):
+            layer.weight.copy_(weight)
+            layer.bias.copy_(bias)
+        ours.output.load_state_dict(theirs.out_proj.state_dict())
