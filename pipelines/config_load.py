@@ -18,9 +18,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pipelines.config import Config, Settings
 from pipelines.errors import ConfigError
 from pipelines.lake_options import objection as lake_objection
+from pipelines.variants import KEY, objection, registry_name
 
 DataclassT = TypeVar("DataclassT")
-_BESIDE_OWN = ("fit", "init_from")  # what a model's settings hold beside its own options
+_BESIDE_OWN = (KEY, "fit", "init_from")  # what a model's settings hold beside its own options
 _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -98,15 +99,19 @@ def _check_settings(config: Config, origin: str) -> None:
     from models.fit import FitConfig
     from models.registry import MODELS
 
-    objection = lake_objection(config.lake, config.lake_options)
-    if objection is not None:
-        raise ConfigError(f"{origin}: {objection}.")
+    about_lake = lake_objection(config.lake, config.lake_options)
+    if about_lake is not None:
+        raise ConfigError(f"{origin}: {about_lake}.")
     build_settings(FitConfig, config.fit, f"{origin}: fit")
     for name, settings in config.models.items():
-        if name not in MODELS:
-            raise ConfigError(_unknown(f"{origin}: models.{name}", name, MODELS))
+        registered = registry_name(config, name)
+        if registered not in MODELS:
+            raise ConfigError(_unknown_model(f"{origin}: models.{name}", registered, settings, MODELS))
+        about_name = objection(name, registered, MODELS)
+        if about_name is not None:
+            raise ConfigError(f"{origin}: models.{name} {about_name}.")
         own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
-        build_settings(MODELS[name].config, own, f"{origin}: models.{name}")
+        build_settings(MODELS[registered].config, own, f"{origin}: models.{name}")
         fit = settings.get("fit", {})
         if not isinstance(fit, dict):
             raise ConfigError(
@@ -115,7 +120,7 @@ def _check_settings(config: Config, origin: str) -> None:
         build_settings(FitConfig, {**config.fit, **fit}, f"{origin}: models.{name}.fit")
         about_days = [key for key in ("pretrain", "layer_decay") if key in fit]
         about_days += ["init_from"] if "init_from" in settings else []
-        if about_days and not MODELS[name].has_day_encoder:
+        if about_days and not MODELS[registered].has_day_encoder:
             with_days = ", ".join(key for key, entry in MODELS.items() if entry.has_day_encoder)
             raise ConfigError(
                 f"{origin}: models.{name} sets {about_days[0]}, which is about a day encoder, and has none; "
@@ -171,7 +176,8 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
 
-    A block whose ``kind`` or ``scheme`` changes is another thing altogether, and is replaced as a whole.
+    A block whose ``kind``, ``scheme`` or ``model`` changes is another thing altogether, and is replaced as a
+    whole.
     """
     merged = dict(base)
     for key, value in top.items():
@@ -184,7 +190,7 @@ def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme"))
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme", KEY))
 
 
 def _parse_override(text: str) -> dict[str, Any]:
@@ -258,6 +264,12 @@ def _unknown(where: str, key: str, known: Iterable[str]) -> str:
     return f"{where} is not a known name; {hint}"
 
 
+def _unknown_model(where: str, registered: str, settings: Settings, known: Iterable[str]) -> str:
+    if KEY in settings:
+        return _unknown(f"{where}.{KEY} {registered!r}", registered, known)
+    return f"{_unknown(where, registered, known)} (A variant says which model it is by '{KEY}:'.)"
+
+
 def _describe(error: ValidationError, origin: str) -> str:
     """The first problem of a validation, in one sentence."""
     problem = error.errors()[0]
@@ -280,4 +292,5 @@ def init_from_of(config: Config, model: str) -> str | None:
     from models.registry import MODELS
 
     name = config.models[model].get("init_from", config.init_from)
-    return str(name) if name is not None and MODELS[model].has_day_encoder else None
+    has_day_encoder = MODELS[registry_name(config, model)].has_day_encoder
+    return str(name) if name is not None and has_day_encoder else None

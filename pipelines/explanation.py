@@ -41,6 +41,7 @@ from pipelines.dataset import INPUT_PREFIX, Dataset, plan_folds
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
+from pipelines.variants import registry_name
 from pipelines.walkforward import gather, pick_device, to_tensors
 
 IntArray = npt.NDArray[np.integer]
@@ -84,7 +85,7 @@ def explained_models(config: Config) -> tuple[str, ...]:
     """The models that a config wants explained: named ones, or every neural one."""
     if config.explain.models is not None:
         return tuple(name for name in config.explain.models if name in config.models)
-    return tuple(name for name in config.models if MODELS[name].kind == "neural")
+    return tuple(name for name in config.models if MODELS[registry_name(config, name)].kind == "neural")
 
 
 def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:

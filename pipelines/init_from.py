@@ -21,6 +21,7 @@ from pipelines.config_load import init_from_of
 from pipelines.dataset import Dataset
 from pipelines.errors import ConfigError, DataError
 from pipelines.runs import Run, open_run
+from pipelines.variants import registry_name
 
 _FILE = "folds.json"
 
@@ -54,7 +55,8 @@ def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
 def starting_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
     """Give the checkpoint that a model begins with on a fold; None where the config names no run.
 
-    The same model of the earlier run is taken, with the same seed or, where it has not that, its first.
+    The same model of the earlier run is taken (:func:`_same_model`), with the same seed or, where it has not
+    that, its first.
 
     Raises
     ------
@@ -67,23 +69,40 @@ def starting_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str
     if name is None:
         return None
     run = open_run(name, Path(config.output))
-    if model not in run.config.models:
-        raise ConfigError(
-            f"init_from: run {run.run_id} has no model {model!r} but {', '.join(run.config.models)}; "
-            "name a run that has it."
-        )
+    theirs = _same_model(run, config, model)
     if run.config.features.channels != config.features.channels:
         raise ConfigError(
             f"init_from: run {run.run_id} was trained on other features.channels; set both alike."
         )
     earlier = _allowed(run, dataset, fold)
     seeds = run.config.seeds
-    return run.checkpoint(model, earlier.fold, seed if seed in seeds else seeds[0])
+    return run.checkpoint(theirs, earlier.fold, seed if seed in seeds else seeds[0])
 
 
 def load_start(checkpoint: Path | None) -> FittedState | None:
     """Read a starting checkpoint; DataError if it is missing or corrupted."""
     return None if checkpoint is None else load_checkpoint(checkpoint)[0].state()
+
+
+def _same_model(run: Run, config: Config, model: str) -> str:
+    """The earlier run's entry for a model: of the same name, named as the registry does, or the only one."""
+    registered = registry_name(config, model)
+    same = [name for name in run.config.models if registry_name(run.config, name) == registered]
+    if model in same:
+        return model
+    if registered in same:
+        return registered
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise ConfigError(
+            f"init_from: run {run.run_id} has {registered} as {', '.join(same)} and none of them as {model}; "
+            "give this model the name of the one that it begins with."
+        )
+    raise ConfigError(
+        f"init_from: run {run.run_id} has no model {registered!r} but {', '.join(run.config.models)}; "
+        "name a run that has it."
+    )
 
 
 def _seen(config: Config, dataset: Dataset, fold: Fold) -> Seen:

@@ -21,8 +21,10 @@ from pipelines.report.data import (
     RunHeader,
     SimulatedTruth,
 )
+from pipelines.report.verdict import BASELINES
 from pipelines.runs import Run, git_commit
 from pipelines.tracking import library_versions
+from pipelines.variants import registry_name
 from pipelines.walkforward import pick_device, read_curves, read_scores
 
 _TOP_EDGES = 15
@@ -40,7 +42,7 @@ def report_data(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, fl
     curves = read_curves(run)
     return ReportData(
         header=_header(run, dataset, lake, seconds, book),
-        ladder=_ladder(ladder, book),
+        ladder=_ladder(ladder, book, {name: registry_name(config, name) for name in config.models}),
         folds=fold_table(run, dataset),
         equity=None if equity is None else equity.filter(main),
         ic_series=None if ic_series is None else ic_series.filter(main),
@@ -140,17 +142,25 @@ def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]
     )
 
 
-def _ladder(ladder: pl.DataFrame, book: str) -> pl.DataFrame:
-    """The report's ladder: the main book's columns under plain names, and who beats whom net of costs."""
+def _ladder(ladder: pl.DataFrame, book: str, registered: Mapping[str, str]) -> pl.DataFrame:
+    """The report's ladder: the main book's columns under plain names, and who beats whom net of costs.
+
+    A baseline with variants is beaten by what beats the best of them, and its variants are not compared.
+    """
     names = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
     frame = ladder.with_columns(
         *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in names),
         share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
+        baseline=pl.col("model").replace_strict(
+            {name: model if model in BASELINES else None for name, model in registered.items()},
+            return_dtype=pl.String,
+        ),
     )
-    for rival in ("ridge", "lightgbm"):
-        theirs = frame.filter(pl.col("model") == rival).select("delay", pl.col("sharpe_net").alias("_rival"))
+    for rival in BASELINES:
+        own = pl.col("baseline") == rival
+        theirs = frame.filter(own).group_by("delay").agg(pl.col("sharpe_net").max().alias("_rival"))
         frame = frame.join(theirs, on="delay", how="left", maintain_order="left").with_columns(
-            pl.when(pl.col("model") != rival)
+            pl.when(own.fill_null(value=False).not_())
             .then(pl.col("sharpe_net") > pl.col("_rival"))
             .alias(f"beats_{rival}")
         )

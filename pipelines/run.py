@@ -312,17 +312,20 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
         lines.append(f"test, {trained} delay {delay}, horizon {config.label.horizon} sessions")
         books = list(config.backtest.books)
         head = "".join(f"{book + ' net':>18}" for book in books)
+        width = max([22, *(len(model) + 2 for model in rows["model"])])
         lines.append(
-            f"  {'model':<22}{'valid rIC':>10}{'IC':>9}{'ICIR':>8}{'rank IC':>9}{'ens. IC':>9}{'t':>7}{head}"
+            f"  {'model':<{width}}"
+            f"{'valid rIC':>10}{'IC':>9}{'ICIR':>8}{'rank IC':>9}{'ens. IC':>9}{'t':>7}{head}"
         )
         for row in rows.iter_rows(named=True):
             sharpes = "".join(f"{_number(row[f'{book}.sharpe_net'], 2):>18}" for book in books)
             cells = "".join(f"{_number(row[key], digits):>{width}}" for key, digits, width in _LADDER_CELLS)
-            lines.append(f"  {row['model']:<22}{cells}{sharpes}")
+            lines.append(f"  {row['model']:<{width}}{cells}{sharpes}")
         if rows["truth_ic"].drop_nulls().len():
             truth = rows.row(0, named=True)
             lines.append(
-                f"  {'(the truth itself)':<32}{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
+                f"  {'(the truth itself)':<{width + 10}}"
+                f"{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
             )
     lines.append("net columns: annualised Sharpe after costs; IC: mean of single seeds; ens.: seed ensemble")
     return "\n".join(lines)

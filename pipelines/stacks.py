@@ -40,7 +40,7 @@ def stacks_of(tasks: Sequence[Task], done: Collection[Key], wanted: bool | None)
     groups: dict[tuple[str, int], list[Task]] = {}
     for task in tasks:
         on = task.device != "cpu" if wanted is None else wanted
-        if on and task.start is None and can_stack(task.model, task.fit):
+        if on and task.start is None and can_stack(task.registered, task.fit):
             groups.setdefault((task.model, task.fold.index), []).append(task)
     return [
         group for group in groups.values() if len(group) > 1 and any(task.key not in done for task in group)
@@ -64,7 +64,7 @@ def _run(stack: Sequence[Task], arrays: Arrays) -> list[Outcome]:
     with sentences(one, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
         data = to_tensors(arrays, one.inputs, one.device)
         every = fit_stacked(
-            one.model,
+            one.registered,
             one.settings,
             data,
             one.fold.train,

@@ -29,6 +29,7 @@ from pipelines.progress import Progress
 from pipelines.run import prepare
 from pipelines.runs import Run
 from pipelines.tracking import TrialLog
+from pipelines.variants import KEY, registry_name
 from pipelines.walkforward import Arrays, gather, pick_device, record_trials, to_tensors
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
     if model not in config.models:
         raise ConfigError(f"the config has no model {model!r}; it has {', '.join(config.models)}.")
     try:
-        space = space_of(model)
+        space = space_of(registry_name(config, model))
     except ValueError as error:
         raise ConfigError(str(error)) from None
     progress = Progress()
@@ -91,7 +92,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
             done.append(Trial(values, score))
             log.add(len(done) - 1, values, score)
             progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
-    return describe(model, done, _stop_on(config, model), len(folds))
+    return describe(config, model, done, len(folds))
 
 
 def study_of(run: Run, model: str, space: Space) -> str:
@@ -112,8 +113,9 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
     return check_config(raw, origin=f"tune {model}")
 
 
-def describe(model: str, done: Sequence[Trial], stop_on: str, folds: int) -> str:
+def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> str:
     """Say which settings won, by how much, and out of how many."""
+    stop_on = _stop_on(config, model)
     scored = sorted(
         (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
     )
@@ -123,7 +125,8 @@ def describe(model: str, done: Sequence[Trial], stop_on: str, folds: int) -> str
     for place, trial in enumerate(scored[:_SHOWN], start=1):
         cells = "  ".join(f"{name} {_plain(value)}" for name, value in trial.values.items())
         lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {cells}")
-    best = yaml.safe_dump({"models": {model: nested(scored[0].values)}}, sort_keys=False).rstrip()
+    which = {key: value for key, value in config.models[model].items() if key == KEY}
+    best = yaml.safe_dump({"models": {model: which | nested(scored[0].values)}}, sort_keys=False).rstrip()
     lines += [
         "",
         best,
@@ -187,7 +190,7 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
         data = to_tensors(arrays, fixed, device)
         try:
             fitted = fit(
-                model,
+                registry_name(config, model),
                 settings,
                 data,
                 data.shape,

@@ -41,6 +41,7 @@ from pipelines.progress import Progress
 from pipelines.quantile_scores import Scores, score_quantiles, write_quantile_scores
 from pipelines.runs import Run
 from pipelines.snapshots import FileKeeper
+from pipelines.variants import registry_name
 from pipelines.watch import watch_curves
 
 Key = tuple[str, int, int]
@@ -67,7 +68,8 @@ class Arrays:
 class Task:
     """One model to be fitted on one fold with one seed."""
 
-    model: str
+    model: str  # the entry of the config
+    registered: str  # the model that it is
     settings: Mapping[str, Any]
     fit: FitConfig
     fold: Fold
@@ -139,7 +141,7 @@ def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcom
     data = to_tensors(arrays, task.inputs, task.device)
     with learning_curve(task.curve) as on_epoch:
         fitted = fit(
-            task.model,
+            task.registered,
             task.settings,
             data,
             data.shape,
@@ -242,28 +244,28 @@ def pick_device(wanted: str) -> str:
 def record_trials(run: Run, lake: Lake) -> None:
     """Enter every configuration that is about to be trained into the ledger, kept or thrown away later.
 
-    A trial is a model with its settings, inputs, label and folds on one market; seeds repeat a trial and
-    a longer history continues it, so neither counts again.
+    A trial is a model with its settings, inputs, label and folds on one market; seeds repeat a trial, a
+    longer history continues it and a name of its own does not change it, so none of them counts again.
     """
     part = run.config.forecasting_part()
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
     for model in run.config.models:
         settings, fit_settings = settings_of(run.config, model)
         what = {key: part[key] for key in ("source", "universe", "features", "label", "folds")}
-        trial = {"model": model, "settings": settings, "fit": fit_settings, **what}
+        registered = registry_name(run.config, model)
+        trial = {"model": registered, "settings": settings, "fit": fit_settings, **what}
         start = init_from_of(run.config, model)
         if start is not None:
             trial["init_from"] = start
-        rows.append(
-            {
-                "trial_id": digest(trial),
-                "run_id": run.run_id,
-                "model": model,
-                "config": json.dumps(trial, sort_keys=True),
-                "created_at": dt.datetime.now(dt.UTC),
-            }
-        )
-    lake.upsert("trials", pl.DataFrame(rows))
+        trial_id = digest(trial)
+        rows[trial_id] = {
+            "trial_id": trial_id,
+            "run_id": run.run_id,
+            "model": registered,
+            "config": json.dumps(trial, sort_keys=True),
+            "created_at": dt.datetime.now(dt.UTC),
+        }
+    lake.upsert("trials", pl.DataFrame(list(rows.values())))
 
 
 def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
@@ -276,6 +278,7 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
                 settings, fit_settings = settings_of(run.config, model)
                 yield Task(
                     model=model,
+                    registered=registry_name(run.config, model),
                     settings=settings,
                     fit=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
                     fold=fold,

@@ -134,7 +134,7 @@ def test_a_model_without_a_sharpe_ratio_beats_nobody_and_nobody_beats_itself() -
         },
         schema_overrides={"truth_rank_ic": pl.Float64},
     )
-    ladder = _ladder(frame, "ls")
+    ladder = _ladder(frame, "ls", {name: name for name in frame["model"]})
     assert ladder["beats_ridge"].to_list() == [None, None, True, True]
     assert ladder["beats_lightgbm"].to_list() == [None, False, None, False]
     assert ladder["share_of_truth"].to_list() == [None] * 4

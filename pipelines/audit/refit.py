@@ -17,6 +17,7 @@ from pipelines.audit.compare import Difference, difference
 from pipelines.audit.subject import Subject, scratch_run, small_config
 from pipelines.config import Config
 from pipelines.dataset import Dataset, FoldInputs
+from pipelines.variants import registry_name
 from pipelines.walkforward import Arrays, Outcome, Task
 
 IntArray = npt.NDArray[np.int64]
@@ -24,8 +25,9 @@ IntArray = npt.NDArray[np.int64]
 
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
     """The config's models within the budget: the last neural one and the fitted baselines come first."""
-    fitted = [name for name in subject.config.models if name not in ("zero", "reversal")]
-    neural = [name for name in reversed(fitted) if MODELS[name].kind == "neural"]
+    registered = {name: registry_name(subject.config, name) for name in subject.config.models}
+    fitted = [name for name, model in registered.items() if model not in ("zero", "reversal")]
+    neural = [name for name in reversed(fitted) if MODELS[registered[name]].kind == "neural"]
     others = [name for name in fitted if name not in neural]
     ranked = [*neural[:1], *others, *neural[1:]]
     return tuple(ranked[: subject.budget.models])

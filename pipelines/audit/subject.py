@@ -24,6 +24,7 @@ from pipelines import dataset as datasets
 from pipelines.config import Config
 from pipelines.dataset import INPUT_PREFIX, Dataset
 from pipelines.runs import Run
+from pipelines.variants import registry_name
 
 AFTER = 40
 """Sessions of noise after t: enough for a firm to be taken as delisted, or for a label to go wrong."""
@@ -229,7 +230,7 @@ def small_config(config: Config, models: tuple[str, ...]) -> Config:
     settings = {}
     for name in models:
         own = dict(config.models[name])
-        if name == "lightgbm":
+        if registry_name(config, name) == "lightgbm":
             own |= {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
         fit = {**config.fit, **own.get("fit", {})}
         own["fit"] = {**fit, "epochs": 2, "dates_per_epoch": 16, "batch_dates": 8, "valid_dates": 4}

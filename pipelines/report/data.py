@@ -257,7 +257,8 @@ class ReportData:
         sharpe_gross, sharpe_net (annualised), turnover (fraction of NAV traded per session),
         annual_return_net (fraction), max_drawdown_net (fraction, negative or positive), beats_ridge,
         beats_lightgbm (bool: higher net Sharpe with the same book and costs; null where not comparable). May
-        have seed_spread: mean over firms and dates of the deviation between seeds of standardised forecasts.
+        have seed_spread: mean over firms and dates of the deviation between seeds of standardised forecasts,
+        and baseline (ridge, lightgbm or null): which of the two a model is.
         All but valid_rank_ic are of the test sessions.
     folds
         fold, train_from, train_to, valid_from, valid_to, test_from, test_to (Date), n_train, n_valid,

@@ -19,7 +19,7 @@ from pipelines.report.audit import audit_block
 from pipelines.report.data import ReportData
 from pipelines.report.sections import Section, sections
 from pipelines.report.theme import model_styles
-from pipelines.report.verdict import BASELINES, Verdict, judge, known
+from pipelines.report.verdict import BASELINES, Verdict, baseline_of, judge, known
 
 _VERDICT_WORDS = {"good": "Held up on test", "caution": "With doubts", "bad": "Do not trade"}
 
@@ -130,7 +130,7 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
         ("turnover", _figure(best["turnover"], 1, 100, "%"), "of NAV per session"),
     ]
     for baseline, title in BASELINES.items():
-        if best["model"] != baseline:
+        if baseline_of(best) != baseline:
             beats = best[f"beats_{baseline}"]
             answer = "not known" if beats is None else "yes" if beats else "no"
             tiles.append((f"beats {title}", answer, "net of costs"))

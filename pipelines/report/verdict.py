@@ -32,6 +32,12 @@ def known(value: float | None) -> bool:
     return value is not None and not math.isnan(value)
 
 
+def baseline_of(row: dict[str, Any]) -> str | None:
+    """Which baseline a ladder's row is or is a variant of; None for a richer model."""
+    named: str | None = row.get("baseline") or (row["model"] if row["model"] in BASELINES else None)
+    return named
+
+
 def judge(data: ReportData) -> Verdict:
     """Choose the model by validation rank IC alone and say how its test turned out.
 
@@ -77,7 +83,7 @@ def _doubts(best: dict[str, Any]) -> list[str]:
         doubts.append("its test IC is not distinguishable from zero")
     beaten_by = []
     for baseline, title in BASELINES.items():
-        if best["model"] == baseline:
+        if baseline_of(best) == baseline:
             doubts.append("it is itself a baseline: no richer model improved on it")
         elif best[f"beats_{baseline}"] is None:
             doubts.append(f"was not compared with {title}")

@@ -1,0 +1,397 @@
+"""Variants: several entries of one model in a run, under names of their own everywhere but in a fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from command import Call, command
+from mlflow import MlflowClient
+
+from models.search import SPACES, Range
+from pipelines.audit.refit import models_to_fit
+from pipelines.audit.subject import small_config
+from pipelines.checkpoints import load_checkpoint
+from pipelines.config import Config
+from pipelines.config_load import check_config, digest, init_from_of, load_config, settings_of
+from pipelines.dataset import plan_folds
+from pipelines.errors import ConfigError
+from pipelines.explanation import explained_models
+from pipelines.init_from import starting_checkpoint
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.report_data import _ladder
+from pipelines.run import describe_ladder, ingest_config, prepare, train_config
+from pipelines.runs import Run, open_run
+from pipelines.stacks import stacks_of
+from pipelines.variants import registry_name
+from pipelines.walkforward import plan_tasks, read_curves, read_scores
+
+MODEL = "temporal_transformer"
+OPTIONS = {"width": 8, "heads": 2, "layers": 1}
+PRETRAIN = {"epochs": 1, "windows_per_epoch": 256}
+VARIANTS: Mapping[str, Any] = {
+    MODEL: OPTIONS,
+    "tt_linear": {"model": MODEL, **OPTIONS, "kernel": "linear"},
+    "ridge": {},
+    "ridge-strong": {"model": "ridge", "alphas": [100.0, 1000.0]},
+    "tenth": {"model": MODEL, **OPTIONS, "fit": {"label_share": 0.1}},
+    "pretrained_10": {"model": MODEL, **OPTIONS, "fit": {"label_share": 0.1, "pretrain": PRETRAIN}},
+}
+SEEDS = (0, 1)
+KEY = ["model", "fold", "seed", "date", "ticker"]
+
+
+def config_of(tiny: Mapping[str, Any], models: Mapping[str, Any], **changes: Any) -> Config:  # noqa: ANN401 (settings)
+    return check_config({**tiny, "models": dict(models), **changes}, origin="a.yaml")
+
+
+def refused(tiny: Mapping[str, Any], models: Mapping[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config_of(tiny, models)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# What a config may say.
+
+
+def test_an_entry_is_the_model_that_it_names_or_is_named_after(tiny: dict[str, Any]) -> None:
+    config = config_of(tiny, VARIANTS, init_from="earlier")
+    assert {name: registry_name(config, name) for name in VARIANTS} == {
+        MODEL: MODEL,
+        "tt_linear": MODEL,
+        "ridge": "ridge",
+        "ridge-strong": "ridge",
+        "tenth": MODEL,
+        "pretrained_10": MODEL,
+    }
+    assert settings_of(config, "tt_linear")[0] == {**OPTIONS, "kernel": "linear"}
+    assert settings_of(config, "tenth") == (OPTIONS, {**tiny["fit"], "label_share": 0.1})
+    assert init_from_of(config, "tenth") == "earlier"
+    assert init_from_of(config, "ridge-strong") is None
+    assert explained_models(config) == (MODEL, "tt_linear", "tenth", "pretrained_10")
+
+
+def test_a_misspelt_model_is_answered_with_the_nearest_and_what_a_variant_needs(tiny: dict[str, Any]) -> None:
+    message = refused(tiny, {"temporal_transfomer": {}})
+    assert "a.yaml: models.temporal_transfomer is not a known name; did you mean" in message
+    assert "'temporal_transformer'? (A variant says which model it is by 'model:'.)" in message
+    message = refused(tiny, {"mine": {"model": "temporal_transfomer"}})
+    assert message == (
+        "a.yaml: models.mine.model 'temporal_transfomer' is not a known name; "
+        "did you mean 'temporal_transformer'?"
+    )
+    assert "known here: cross_peer, " in refused(tiny, {"mine": {"model": None}})
+
+
+@pytest.mark.parametrize("name", ["Mine", "a/b", "../a", "a.b", "a b", "1st", "_a", "-a", "a" * 42, "", "ä"])
+def test_a_name_that_could_be_no_folder_is_refused(tiny: dict[str, Any], name: str) -> None:
+    message = refused(tiny, {name: {"model": "ridge"}})
+    assert message.startswith(f"a.yaml: models.{name} is no name for a variant; take lower-case letters")
+
+
+def test_a_model_that_is_another_and_options_of_another_are_refused(tiny: dict[str, Any]) -> None:
+    assert "models.ridge is the name of a model, but its key 'model' says zero; name the variant" in refused(
+        tiny, {"ridge": {"model": "zero"}}
+    )
+    assert "models.mine.width is not a known name" in refused(tiny, {"mine": {"model": "ridge", "width": 8}})
+    assert "models.mine sets pretrain, which is about a day encoder" in refused(
+        tiny, {"mine": {"model": "ridge", "fit": {"pretrain": PRETRAIN}}}
+    )
+    assert config_of(tiny, {"ridge": {"model": "ridge"}, "a-fold-0-seed-0": {"model": "ridge"}}).models
+
+
+def test_an_inherited_entry_that_becomes_another_model_keeps_none_of_its_options(tmp_path: Path) -> None:
+    base = {
+        "name": "base",
+        "source": {"kind": "sample"},
+        "lake": "lake",
+        "folds": {"scheme": "expanding", "train": 100, "valid": 20, "test": 20, "embargo": 1},
+        "models": {"mine": {"model": "mlp", "width": 8}},
+    }
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(base))
+    child = tmp_path / "child.yaml"
+    for entry, expected in (
+        ({"model": "ridge"}, {"model": "ridge"}),
+        ({"model": "mlp", "dropout": 0.1}, {"model": "mlp", "width": 8, "dropout": 0.1}),
+        ({"dropout": 0.1}, {"model": "mlp", "width": 8, "dropout": 0.1}),
+    ):
+        child.write_text(yaml.safe_dump({"extends": "base.yaml", "models": {"mine": entry}}))
+        assert load_config(child).models == {"mine": expected}
+    assert load_config(child, ["models.mine.model=zero"]).models == {"mine": {"model": "zero"}}
+    assert load_config(child, ["models.more={model: lstm}"]).models["more"] == {"model": "lstm"}
+
+
+def test_a_config_without_variants_names_the_run_and_the_trials_that_it_always_did(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = config_of(tiny, {"ridge": {}, MODEL: {**OPTIONS, "fit": {"epochs": 1}}})
+    # As they were before a run could hold variants.
+    assert digest(plain.forecasting_part()) == "0f1e935e5d"
+    ingest_config(plain, say=lambda _: None)
+    train_config(plain)
+    trials = Lake("lake").read("trials").sort("model")
+    assert trials.select("model", "trial_id").rows() == [("ridge", "d92c8ff096"), (MODEL, "f3069b3caa")]
+
+
+# A run, looked at by the tests below.
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("variants")
+
+
+@pytest.fixture
+def peerglass(
+    home: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
+    """The command in this process, in the folder of the module's run."""
+    monkeypatch.chdir(home)
+    settings = {
+        **tiny,
+        "models": dict(VARIANTS),
+        "seeds": list(SEEDS),
+        "folds": {**tiny["folds"], "max_folds": 1},
+        "features": {"window": 5, "characteristics": ["return_1", "momentum_63", "log_market_equity"]},
+        "explain": {**tiny["explain"], "models": ["tt_linear"]},
+        "audit": {"enabled": False},
+    }
+    (home / "tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    return command(monkeypatch, capfd)
+
+
+@pytest.fixture
+def done(peerglass: Call) -> Run:
+    """The finished run; whichever test comes first runs it."""
+    if not list(Path("runs").glob("*/report.html")):
+        answer = peerglass("run", "tiny.yaml")
+        assert answer.code == 0, answer.err
+    (report,) = Path("runs").glob("*/report.html")
+    return open_run(report.parent.name, Path("runs"))
+
+
+def test_variants_forecast_what_their_model_forecasts_alone_with_their_settings(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Lake("lake").read("forecasts")
+    assert together["run_id"].unique().to_list() == [done.run_id]
+    assert set(together["model"]) == set(VARIANTS)
+    monkeypatch.chdir(tmp_path)
+    ingest_config(done.config, say=lambda _: None)
+    for name in ("tt_linear", "ridge-strong", "pretrained_10"):
+        registered = registry_name(done.config, name)
+        own = {key: value for key, value in VARIANTS[name].items() if key != "model"}
+        alone_id = train_config(check_config(plain(done, {registered: own}), origin="alone"))
+        assert alone_id != done.run_id
+        alone = Lake("lake").read("forecasts").filter(pl.col("run_id") == alone_id)
+        ours = together.filter(pl.col("model") == name).drop("run_id", "model").sort(KEY[1:])
+        assert ours.height > 500
+        assert alone.drop("run_id", "model").sort(KEY[1:]).equals(ours)
+    pair = together.filter(pl.col("model").is_in([MODEL, "tt_linear"])).sort(KEY)
+    first, second = (part["forecast"] for part in pair.partition_by("model"))
+    assert (first - second).std() > 0.05 * first.std()  # type: ignore[operator]
+
+
+def plain(run: Run, models: Mapping[str, Any]) -> dict[str, Any]:
+    return run.config.model_dump(mode="json") | {"models": dict(models)}
+
+
+def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done: Run) -> None:
+    for table in ("ladder", "ic_series", "equity", "costs", "quantiles", "ensembles"):
+        frame = done.read_table(table)
+        assert frame is not None
+        assert set(frame["model"]) == set(VARIANTS), table
+    assert set(read_scores(done)["model"]) == set(VARIANTS)
+    assert set(read_curves(done)["model"]) >= set(VARIANTS) - {"ridge", "ridge-strong"}
+    for name in VARIANTS:
+        fitted, _ = load_checkpoint(done.checkpoint(name, 0, 1))
+        assert fitted.name == registry_name(done.config, name)
+    page = (done.folder / "report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in VARIANTS)
+    client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
+    experiment = client.get_experiment_by_name("tiny")
+    children = [
+        run for run in client.search_runs([experiment.experiment_id]) if "mlflow.parentRunId" in run.data.tags
+    ]
+    assert sorted(run.data.tags["peerglass.model"] for run in children) == sorted(VARIANTS)
+    (linear,) = [run for run in children if run.info.run_name == "tt_linear"]
+    assert (linear.data.params["model"], linear.data.params["kernel"]) == (MODEL, "linear")
+    ladder = done.read_table("ladder")
+    assert ladder is not None
+    assert linear.data.metrics["delay_0.rank_ic"] == pytest.approx(
+        ladder.filter(pl.col("model") == "tt_linear")["rank_ic"].item()
+    )
+
+
+def test_a_variant_that_lost_its_checkpoint_is_trained_again_alone_to_the_same_forecasts(
+    done: Run, peerglass: Call
+) -> None:
+    before = Lake("lake").read("forecasts").sort(KEY)
+    (done.checkpoint("tt_linear", 0, 1) / "model.json").unlink()
+    answer = peerglass("train", "tiny.yaml")
+    assert (answer.code, answer.out.strip()) == (0, done.run_id)
+    assert [step["message"].split(":")[0] for step in answer.steps] == ["tt_linear fold 0 seed 1"]
+    assert Lake("lake").read("forecasts").sort(KEY).equals(before)
+    load_checkpoint(done.checkpoint("tt_linear", 0, 1))
+
+
+def test_a_trial_is_counted_by_what_is_trained_and_not_by_its_name(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Lake("lake").read("trials")
+    assert ledger.height == len(VARIANTS)
+    assert set(ledger["model"]) == {MODEL, "ridge"}
+    monkeypatch.chdir(tmp_path)
+    ridge = {
+        "one": {"model": "ridge"},
+        "other": {"model": "ridge"},
+        "third": {"model": "ridge", "alphas": [1.0]},
+    }
+    config = check_config(plain(done, ridge), origin="ridges")
+    ingest_config(config, say=lambda _: None)
+    train_config(config)
+    train_config(check_config(plain(done, {"ridge": {}}), origin="ridge"))
+    assert Lake("lake").read("trials").height == 2
+    assert set(Lake("lake").read("forecasts")["model"]) == {"one", "other", "third", "ridge"}
+
+
+def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> None:
+    answer = peerglass("explain", done.run_id, "--output", "runs")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith("tt_linear: ")
+    for table in ("players", "example", "facts"):
+        frame = done.read_table(f"explain_{table}")
+        assert frame is not None
+        assert frame["model"].unique().to_list() == ["tt_linear"]
+
+
+def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, Any]) -> None:
+    earlier = done.run_id
+
+    def start(run: str, name: str, registered: str = MODEL) -> Path | None:
+        config = check_config(
+            plain(done, {name: {"model": registered, **OPTIONS, "init_from": run}})
+            | {"folds": {**tiny["folds"], "train": 160, "max_folds": 1}},
+            origin="later",
+        )
+        _, dataset, _ = prepare(config, Progress())
+        return starting_checkpoint(config, dataset, plan_folds(dataset, config)[0], name, seed=1)
+
+    assert start(earlier, "tt_linear") == done.checkpoint("tt_linear", 0, 1)
+    assert start(earlier, "anew") == done.checkpoint(MODEL, 0, 1)
+    two = {name: VARIANTS[name] for name in ("tt_linear", "tenth")}
+    several = train_config(check_config(plain(done, two), origin="several"))
+    with pytest.raises(
+        ConfigError, match="has temporal_transformer as tt_linear, tenth and none of them as anew"
+    ):
+        start(several, "anew")
+    one = train_config(check_config(plain(done, {"tenth": VARIANTS["tenth"]}), origin="one"))
+    assert start(one, "anew") == open_run(one, Path("runs")).checkpoint("tenth", 0, 1)
+    with pytest.raises(
+        ConfigError, match=f"run {one} has no model 'seq2seq' but tenth; name a run that has it"
+    ):
+        start(one, "anew", "seq2seq")
+
+
+def test_a_variant_is_searched_in_the_space_of_its_model_and_the_best_prints_as_an_entry(
+    done: Run, peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SPACES, MODEL, {"fit.lr": Range(1e-3, 1e-2, log=True)})
+    answer = peerglass("tune", "tiny.yaml", "--model", "tt_linear", "--trials", "2")
+    assert answer.code == 0, answer.err
+    assert "tt_linear: 2 trials" in answer.out
+    printed = yaml.safe_load(answer.out[answer.out.index("models:") : answer.out.index("The best of")])
+    assert printed["models"]["tt_linear"].keys() == {"model", "fit"}
+    assert printed["models"]["tt_linear"]["model"] == MODEL
+    last = Lake("lake").read("trials").sort("created_at").row(-1, named=True)
+    assert json.loads(last["config"])["settings"]["kernel"] == "linear"
+    answer = peerglass("tune", "tiny.yaml", "--model", "ridge-strong", "--trials", "1")
+    assert answer.code == 2
+    assert "ridge has nothing to search" in answer.err
+    assert done.run_id
+
+
+def test_a_wrong_entry_ends_the_command_with_code_2_and_one_sentence(peerglass: Call) -> None:
+    for override, words in (
+        ("models.mine={}", "models.mine is not a known name"),
+        (
+            "models.mine={model: rigde}",
+            "models.mine.model 'rigde' is not a known name; did you mean 'ridge'?",
+        ),
+        ("models.Mine={model: ridge}", "models.Mine is no name for a variant"),
+    ):
+        answer = peerglass("validate", "tiny.yaml", "--set", override)
+        assert (answer.code, answer.out) == (2, "")
+        assert len(answer.err.splitlines()) == 1
+        assert words in answer.err
+
+
+# What the rest of the pipeline does by a model's kind.
+
+
+def test_seeds_of_a_variant_are_stacked_and_the_audit_fits_it_small(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = {"peers": {"model": "self_peer", **OPTIONS}, "trees": {"model": "lightgbm"}}
+    config = check_config(plain(done, models) | {"stack_seeds": True}, origin="stacked")
+    ingest_config(config, say=lambda _: None)
+    run, dataset, _ = prepare(config, Progress())
+    tasks = list(plan_tasks(run, dataset, plan_folds(dataset, config)))
+    (stack,) = stacks_of(tasks, set(), wanted=True)
+    assert [task.key for task in stack] == [("peers", 0, 0), ("peers", 0, 1)]
+    train_config(config)
+    assert set(Lake("lake").read("forecasts")["model"]) == {"peers", "trees"}
+    small = small_config(config, ("trees", "peers"))
+    assert small.models["trees"]["rounds"] == 10
+    assert "rounds" not in small.models["peers"]
+    assert models_to_fit_of(config) == ("peers", "trees")
+
+
+def models_to_fit_of(config: Config) -> tuple[str, ...]:
+    """What the audit would fit, without the subject that it needs for the rest."""
+
+    class Subject:
+        def __init__(self) -> None:
+            self.config = config
+            self.budget = type("Budget", (), {"models": 2})
+
+    return models_to_fit(Subject())  # type: ignore[arg-type]
+
+
+def test_a_baseline_with_variants_is_beaten_by_what_beats_the_best_of_them() -> None:
+    sharpes = {"ridge": 0.4, "ridge-strong": 0.9, "lightgbm": 0.1, MODEL: 0.6, "tt_linear": 1.0}
+    ladder = pl.DataFrame(
+        [
+            {"model": name, "delay": 0, "rank_ic": 0.1, "truth_rank_ic": 0.2}
+            | {f"book.{key}": sharpe for key in ("sharpe_gross", "sharpe_net", "turnover")}
+            | {"book.annual_return_net": 0.0, "book.max_drawdown_net": 0.0}
+            for name, sharpe in sharpes.items()
+        ]
+    )
+    registered = {"ridge": "ridge", "ridge-strong": "ridge", "lightgbm": "lightgbm"}
+    registered |= {MODEL: MODEL, "tt_linear": MODEL}
+    shown = _ladder(ladder, "book", registered)
+    assert shown["beats_ridge"].to_list() == [None, None, False, False, True]
+    assert shown["beats_lightgbm"].to_list() == [True, True, None, True, True]
+
+
+def test_a_long_name_keeps_the_columns_of_the_ladder_apart(done: Run) -> None:
+    ladder = done.read_table("ladder")
+    assert ladder is not None
+    name = "a-variant-whose-name-is-as-long-as-allowed"[:41]
+    longer = ladder.with_columns(pl.col("model").replace({"tt_linear": name}))
+    lines = describe_ladder(longer, done.config).splitlines()
+    rows = [line for line in lines if line.startswith("  ")]
+    assert len(rows) == len(VARIANTS) + 2
+    assert len({len(line) for line in rows[:-1]}) == 1
+    assert any(line.startswith(f"  {name}  ") for line in rows)
