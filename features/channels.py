@@ -17,9 +17,10 @@ from features.derived import (
     group_mean,
     market_return,
 )
+from features.factors import FACTORS, MONTH, WINDOW, factor_residual
 from features.panel import Panel
 from features.registry import Registry
-from features.rolling import lag, rolling_mean
+from features.rolling import lag, rolling_mean, rolling_std
 
 CHANNELS = Registry("channel", ("channel",))
 channel = CHANNELS.register
@@ -130,3 +131,34 @@ def market_relative_return(panel: Panel) -> FloatArray:
 def group_relative_return(panel: Panel) -> FloatArray:
     """Compute the day's return beyond that of the firm's group."""
     return daily_return(panel) - group_mean(panel, daily_return)
+
+
+@channel(
+    "scaled_return",
+    "channel",
+    window=64 + HALT,
+    warmup=63,
+    formula="return over its standard deviation over t-62..t",
+    nan_rule="fewer than 32 returns known, or no variation",
+    unit="standard deviations",
+    source="Barroso and Santa-Clara 2015",
+)
+def scaled_return(panel: Panel) -> FloatArray:
+    """Compute the day's return in units of what the firm's days are like: all firms' windows compare."""
+    r_TN = daily_return(panel)
+    return r_TN / rolling_std(r_TN, 63, 32)
+
+
+@channel(
+    "factor_residual",
+    "channel",
+    window=WINDOW + MONTH + 1 + HALT,
+    warmup=WINDOW + MONTH,
+    formula="return beyond 20 statistical factors, over the standard deviation of returns over t-62..t",
+    nan_rule="fewer than 32 returns known, or no variation",
+    unit="standard deviations",
+    source="Avellaneda and Lee 2010",
+)
+def own_return(panel: Panel) -> FloatArray:
+    """Compute how far the firm went its own way on the day."""
+    return factor_residual(panel, FACTORS) / rolling_std(daily_return(panel), 63, 32)

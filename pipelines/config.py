@@ -156,6 +156,8 @@ class LabelConfig(Section):
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
     clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
+    # models are fitted to what so many statistical factors leave of the label; left out of a run's id at 0
+    beyond_factors: int = Field(default=0, ge=0, exclude_if=operator.not_)
     decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the first session of each
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
     # what seq2seq forecasts on the way to the horizon; left out of a run's id where there are none

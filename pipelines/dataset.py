@@ -14,6 +14,7 @@ import polars as pl
 from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
 from features.channels import available_channels, compute_channels
 from features.characteristics import available_characteristics, compute_characteristics
+from features.factors import beyond_factors, statistical_factors
 from features.labels import forward_returns, target
 from features.panel import Panel, build_panel
 from features.scaling import ChannelScaler, fit_channel_scaler
@@ -119,14 +120,14 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         horizon: forward_returns(panel, config.label.delay, horizon)
         for horizon in config.label.shorter_horizons
     }
-    path = [_target(label_TN, universe_TN, config.label) for label_TN in shorter.values()]
+    path = [_target(label_TN, universe_TN, panel, config.label) for label_TN in shorter.values()]
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
         channels_TNC=compute_channels(panel, channels),
         characteristics_TNF=np.ascontiguousarray(transformed_TNF),  # a date's rows together, as models read
         labels=labels,
-        target_TN=_target(labels[config.label.delay], universe_TN, config.label),
+        target_TN=_target(labels[config.label.delay], universe_TN, panel, config.label),
         shorter=shorter,
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
@@ -169,8 +170,16 @@ def _inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.
     return {name: parts[name] for name in wanted}
 
 
-def _target(label_TN: FloatArray, universe_TN: BoolArray, label: LabelConfig) -> Float32Array:
-    """The label transformed within the date, and cut off where a config says that a tail is noise."""
+def _target(label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig) -> Float32Array:
+    """What models are fitted to: the label less what a config calls noise, transformed within the date.
+
+    What common factors did to the firms says nothing of a forecast for each, and tails say little of the
+    rest. Where no factors are known yet, and for firms without loadings, the label stays as it is.
+    """
+    if label.beyond_factors:
+        estimates = statistical_factors(panel, label.beyond_factors)
+        beyond_TN = beyond_factors(label_TN, universe_TN, estimates)
+        label_TN = np.where(np.isnan(beyond_TN), label_TN, beyond_TN)
     target_TN = target(label_TN, universe_TN, label.transform)
     return target_TN if label.clip is None else np.clip(target_TN, -label.clip, label.clip)
 

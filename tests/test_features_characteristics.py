@@ -216,6 +216,7 @@ class Market:
         self.m = np.array(means)
         self.residuals: dict[int, FloatArray] = {}
         self.series: dict[tuple[str, int], FloatArray] = {}
+        self.beyond: list[FloatArray] = []
 
     def window(self, x: FloatArray, t: int, w: int, least: int) -> FloatArray | None:
         part = x[max(t - w + 1, 0) : t + 1]
@@ -260,6 +261,33 @@ class Market:
             self.residuals[id(f)] = f.r - np.array([nan, *beta[:-1]]) * self.m
         return self.residuals[id(f)]
 
+    def beyond_factors(self) -> list[FloatArray]:
+        """Every firm's returns beyond the components of the 252 sessions before each month: two."""
+        if not self.beyond:
+            returns = np.array([firm.r for firm in self.firms])
+            residual = np.full(returns.shape, nan)
+            starts = [t for t in range(126, T) if DAYS[t].month != DAYS[t - 1].month]
+            for start, end in zip(starts, [*starts[1:], T], strict=True):
+                past = returns[:, max(0, start - 252) : start]
+                live = [i for i in range(N) if (~np.isnan(past[i])).sum() >= past.shape[1] // 2]
+                spread = {i: float(np.nanstd(past[i])) for i in live}
+                scores = [np.nan_to_num((past[i] - np.nanmean(past[i])) / spread[i]) for i in live]
+                common = np.linalg.svd(np.clip(scores, -4, 4), full_matrices=False)[0][:, : len(live) // 4]
+                for t in range(start, end):
+                    at = [k for k, i in enumerate(live) if not math.isnan(returns[i, t])]
+                    design = np.array([[1 / spread[live[k]], *common[k]] for k in at])
+                    if len(at) < 2 * (1 + common.shape[1]):
+                        continue
+                    y = np.array([returns[live[k], t] / spread[live[k]] for k in at])
+                    fit = design @ np.linalg.lstsq(design, np.clip(y, -4, 4), rcond=None)[0]
+                    for k, left in zip(at, y - fit, strict=True):
+                        residual[live[k], t] = left * spread[live[k]]
+            self.beyond = list(residual)
+        return self.beyond
+
+    def beyond_of(self, f: Firm) -> FloatArray:
+        return self.beyond_factors()[next(i for i, firm in enumerate(self.firms) if firm is f)]
+
     def statistic(
         self, x: FloatArray, t: int, w: int, least: int, of: Callable[[FloatArray], float]
     ) -> float:
@@ -292,6 +320,10 @@ def price_references() -> dict[str, Reference]:
     out: dict[str, Reference] = {}
     for w in (1, 2, 3, 5, 10, 21):
         out[f"return_{w}"] = lambda m, f, t, w=w: m.trailing(f, t, w)
+        out[f"factor_residual_{w}"] = lambda m, f, t, w=w: (
+            m.statistic(m.beyond_of(f), t, w, half(w), np.mean)
+            / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1))
+        )
     for k in (1, 2, 3, 4):
         out[f"lagged_return_{k}"] = lambda m, f, t, k=k: f.r[t - k] if t >= k else nan
     for w in (5, 10, 20, 30, 50, 200):
@@ -580,6 +612,10 @@ CHANNEL_REFERENCES: dict[str, Reference] = {
     ),
     "market_relative_return": lambda m, f, t: f.r[t] - m.m[t],
     "group_relative_return": lambda m, f, t: f.r[t] - m.peers(f, t, 1),
+    "scaled_return": lambda m, f, t: f.r[t] / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1)),
+    "factor_residual": lambda m, f, t: (
+        m.beyond_of(f)[t] / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1))
+    ),
 }
 
 
@@ -708,7 +744,12 @@ def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) ->
     assert "amihud_21" not in usable
     assert all(name in usable or any(name in one for one in messages) for name in CHARACTERISTICS)
     assert any("no volume: the characteristics" in one and "amihud_21" in one for one in messages)
-    assert available_channels(panel)[0] == ["return", "market_relative_return"]
+    assert available_channels(panel)[0] == [
+        "return",
+        "market_relative_return",
+        "scaled_return",
+        "factor_residual",
+    ]
     with pytest.raises(ValueError, match=r"no high and no low: the .* close_location is left out"):
         compute_channels(panel, ["close_location"])
     with pytest.raises(ValueError, match=r"Unknown characteristic retrun_5: choose among .*return_5"):

@@ -176,3 +176,35 @@ def test_a_limit_that_the_data_cannot_answer_is_said_and_not_dropped_in_silence(
     config = tiny_config.model_copy(update={"universe": rule})
     notes = build_dataset({**tiny_tables, "prices": silent}, config).notes
     assert any("min_dollar_volume" in note and "not applied" in note for note in notes)
+
+
+def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itself(
+    tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
+) -> None:
+    label = tiny_config.label.model_copy(update={"transform": "demean"})
+    plain = build_dataset(tiny_tables, tiny_config.model_copy(update={"label": label}))
+    label = label.model_copy(update={"beyond_factors": 1})
+    config = tiny_config.model_copy(update={"label": label})
+    beyond = build_dataset(tiny_tables, config)
+    for delay, label_TN in plain.labels.items():
+        np.testing.assert_array_equal(beyond.labels[delay], label_TN)
+    known_TN = np.isfinite(plain.target_TN)
+    np.testing.assert_array_equal(np.isfinite(beyond.target_TN), known_TN)
+    first = int(np.flatnonzero((np.nan_to_num(beyond.target_TN - plain.target_TN) != 0).any(axis=1))[0])
+    assert first >= 126, "no factors are known before half a year"
+    late_TN = known_TN.copy()
+    late_TN[:first] = False
+    assert beyond.target_TN[late_TN].var() < plain.target_TN[late_TN].var()
+    # a target looks no further ahead than the label does
+    t = first + 40
+    reach = 1 + config.label.delay + config.label.horizon
+    cut = build_dataset(
+        {**tiny_tables, "prices": tiny_tables["prices"].filter(pl.col("date") <= beyond.panel.dates_T[t])},
+        config,
+    )
+    closed, listed = slice(0, t - reach + 1), np.isin(beyond.panel.tickers_N, cut.panel.tickers_N)
+    np.testing.assert_array_equal(cut.target_TN[closed], beyond.target_TN[closed, listed])
+
+
+def test_a_run_without_factors_in_its_label_keeps_its_id(tiny_config: Config) -> None:
+    assert "beyond_factors" not in tiny_config.forecasting_part()["label"]

@@ -1,6 +1,7 @@
 """Characteristics of firms, by family; importing the package registers them all."""
 
 from features.characteristics import (
+    factors,
     liquidity,
     market,
     momentum,
@@ -21,6 +22,7 @@ __all__ = [
     "available_characteristics",
     "characteristic",
     "compute_characteristics",
+    "factors",
     "liquidity",
     "market",
     "momentum",

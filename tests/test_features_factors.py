@@ -1,0 +1,106 @@
+"""Statistical factors: a planted factor is found and taken out, whatever firms are missing; bad input."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+from sklearn.decomposition import PCA
+
+from features.derived import daily_return
+from features.factors import FIRMS_A_FACTOR, WINDOW, beyond_factors, factor_residual, statistical_factors
+from features.panel import Panel, build_panel
+from features.tiles import cut
+
+T, N = 420, 40
+DAYS = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(T)]
+
+
+Planted = tuple[Panel, npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+@pytest.fixture(scope="module")
+def planted() -> Planted:
+    """Two common causes and what is each firm's own; firms of very different volatility."""
+    rng = np.random.default_rng(3)
+    scale_N = np.exp(rng.normal(-4.0, 0.7, N))
+    loadings_KN = np.array([rng.uniform(0.5, 1.5, N), rng.normal(0.0, 1.0, N)]) * scale_N
+    common_TN = rng.standard_normal((T, 2)) @ loadings_KN
+    own_TN = rng.standard_normal((T, N)) * scale_N * 0.5
+    close_TN = 50.0 * np.cumprod(1.0 + np.clip(common_TN + own_TN, -0.5, 0.5), axis=0)
+    rows = [
+        {"date": day, "ticker": f"F{i:02d}", "close": close_TN[t, i]}
+        for i in range(N)
+        for t, day in enumerate(DAYS)
+    ]
+    prices = pl.DataFrame(rows).with_columns(
+        *(pl.lit(None, dtype=pl.Float64).alias(name) for name in ("open", "high", "low", "volume")),
+        split_ratio=pl.lit(1.0),
+        dividend=pl.lit(0.0),
+    )
+    return build_panel(prices), common_TN, own_TN
+
+
+def test_loadings_are_the_principal_components_of_the_past_year(planted: Planted) -> None:
+    panel = planted[0]
+    last = statistical_factors(panel, 2)[-1]
+    r_WN = daily_return(panel)[last.start - WINDOW : last.start]
+    z_WN = np.clip((r_WN - r_WN.mean(axis=0)) / r_WN.std(axis=0), -4, 4)
+    fitted = PCA(2).fit(z_WN).components_
+    np.testing.assert_allclose(last.loadings_LK.T @ last.loadings_LK, np.eye(2), atol=1e-12)
+    # sklearn centres the clipped scores once more, which moves hardly anything
+    assert np.abs(np.linalg.det(fitted @ last.loadings_LK)) > 0.999
+
+
+def test_common_causes_are_taken_out_and_the_own_return_stays(planted: Planted) -> None:
+    panel, common_TN, own_TN = planted
+    rows = slice(statistical_factors(panel, 2)[3].start, T)
+    left_TN = factor_residual(panel, 2)[rows]
+    scale_N = own_TN.std(axis=0)
+    assert np.corrcoef((left_TN / scale_N).ravel(), (own_TN[rows] / scale_N).ravel())[0, 1] > 0.9
+    assert abs(np.corrcoef((left_TN / scale_N).ravel(), (common_TN[rows] / scale_N).ravel())[0, 1]) < 0.2
+
+
+def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(planted: Planted) -> None:
+    panel, common_TN, _ = planted
+    rng = np.random.default_rng(0)
+    inside_TN = rng.random((T, N)) < 0.8
+    estimates = statistical_factors(panel, 2)
+    one = estimates[-1]
+    # a label that is nothing but the factors and a constant
+    label_TN = np.full((T, N), np.nan)
+    label_TN[:, one.firms_L] = 0.001 + one.deviation_L * (rng.normal(0, 0.3, (T, 2)) @ one.loadings_LK.T)
+    left_TN = beyond_factors(label_TN, inside_TN, (one,))
+    assert np.isnan(left_TN[: one.start]).all()
+    assert (np.isfinite(left_TN[one.start :]) == inside_TN[one.start :]).all()
+    assert np.nanmax(np.abs(left_TN)) < 1e-12
+    assert np.abs(common_TN).max() > 0.01
+
+
+def test_a_tile_of_the_panel_has_the_factors_of_all_firms(planted: Planted) -> None:
+    panel = planted[0]
+    tile = cut(panel, slice(10, 15))
+    np.testing.assert_array_equal(factor_residual(tile, 2), factor_residual(panel, 2)[:, 10:15])
+
+
+def test_few_firms_have_few_factors_and_none_come_before_half_a_window(planted: Planted) -> None:
+    panel = planted[0]
+    many = statistical_factors(panel, 99)
+    assert all(one.loadings_LK.shape[1] == N // FIRMS_A_FACTOR for one in many)
+    assert many[0].start >= WINDOW // 2
+    assert statistical_factors(cut(panel, slice(0, FIRMS_A_FACTOR - 1)), 1) == ()
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        statistical_factors(panel, 0)
+
+
+def test_a_date_with_too_few_firms_is_left_unknown(planted: Planted) -> None:
+    panel = planted[0]
+    estimates = statistical_factors(panel, 2)
+    inside_TN = np.zeros((T, N), dtype=bool)
+    inside_TN[:, :5] = True  # an intercept and two factors ask for six
+    assert np.isnan(beyond_factors(daily_return(panel), inside_TN, estimates)).all()
+    inside_TN[:, 5] = True
+    assert np.isfinite(beyond_factors(daily_return(panel), inside_TN, estimates)[estimates[0].start :]).any()
