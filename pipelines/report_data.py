@@ -53,6 +53,7 @@ def report_data(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, fl
         truth=_truth(run, ladder),
         horizons=run.read_table("horizons"),
         quantile_scores=run.read_table("quantile_scores"),
+        label_shares=run.read_table("label_shares"),
         attribution=tuple(_attribution(run)),
     )
 

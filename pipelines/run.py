@@ -186,6 +186,7 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     from pipelines.ensembles import ensemble_table
     from pipelines.evaluate import evaluate, forecasts_to_arrays
     from pipelines.horizons import horizon_table
+    from pipelines.label_shares import label_share_table
     from pipelines.quantile_scores import quantile_score_table
     from pipelines.walkforward import read_scores
 
@@ -203,6 +204,9 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         scored = quantile_score_table(run)
         if scored is not None:
             run.write_table("quantile_scores", scored)
+        shares = label_share_table(run.config, ordered, dataset, read_scores(run))
+        if shares is not None:
+            run.write_table("label_shares", shares)
     return describe_ladder(result.ladder, run.config)
 
 

@@ -50,6 +50,22 @@ QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
 COST_COLUMNS = ("model", "book", "spread", "commission", "borrow")
 QUANTILE_SCORE_COLUMNS = ("model", "level", "pinball", "reference", "below")
+LABEL_SHARE_COLUMNS = (
+    "group",
+    "model",
+    "beginning",
+    "share",
+    "seeds",
+    "valid_rank_ic",
+    "valid_lowest",
+    "valid_highest",
+    "rank_ic",
+    "lowest",
+    "highest",
+    "gain",
+    "gain_lowest",
+    "gain_highest",
+)
 HORIZON_COLUMNS = ("model", "horizon", "seeds", "ic", "ic_t", "icir", "rank_ic")
 LEARNING_COLUMNS = ("model", "fold", "seed", "epoch", "train_loss", "valid_rank_ic")
 VERSION_COLUMNS = ("table", "version", "rows")
@@ -284,6 +300,13 @@ class ReportData:
         model, level, pinball and reference (that of the training targets' quantile; target's unit), below
         (share of targets not above the quantile, fraction): test sessions, mean over folds and seeds, of
         models that were fitted to the quantile loss.
+    label_shares
+        group (a model with its options), model, beginning (in words), share (of the training dates whose
+        labels were used, fraction), seeds, and of the seeds the mean, the lowest and the highest rank IC on
+        validation (valid_rank_ic, valid_lowest, valid_highest) and on test sessions (rank_ic, lowest,
+        highest), and of the test's less that of the same seed from scratch on the same labels (gain,
+        gain_lowest, gain_highest; null where there is no such variant). Of variants of one model that differ
+        in how they begin or in their share of the labels.
     attribution
         One entry per explained model.
 
@@ -305,6 +328,7 @@ class ReportData:
     truth: SimulatedTruth | None = None
     horizons: pl.DataFrame | None = None
     quantile_scores: pl.DataFrame | None = None
+    label_shares: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
 
     def __post_init__(self) -> None:
@@ -319,6 +343,7 @@ class ReportData:
         require("learning", self.learning, LEARNING_COLUMNS)
         require("horizons", self.horizons, HORIZON_COLUMNS)
         require("quantile_scores", self.quantile_scores, QUANTILE_SCORE_COLUMNS)
+        require("label_shares", self.label_shares, LABEL_SHARE_COLUMNS)
         if self.header.label_delay not in self.ladder["delay"].to_list():
             raise ValueError(
                 f"the ladder has no row with delay {self.header.label_delay}, which the label trades at: "

@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.report import charts, charts_attribution, network
 from pipelines.report.data import ModelAttribution, ReportData, SimulatedTruth
+from pipelines.report.label_shares import label_share_blocks
 from pipelines.report.tables import (
     Column,
     neutral_yes_no,
@@ -63,6 +64,7 @@ def sections(data: ReportData, styles: Mapping[str, Style], best: str | None) ->
         ("costs", "Costs", _costs(data, styles)),
         ("folds", "Folds", _folds(data)),
         ("learning", "Learning", _learning(data, styles)),
+        ("labels", "Labels and pretraining", label_share_blocks(data.label_shares, styles)),
         ("truth", "Simulated truth", _truth(data, styles)),
         ("attribution", "Attribution", _attribution(data)),
         ("provenance", "Provenance", _provenance(data)),
