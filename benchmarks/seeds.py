@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 MODELS = ("temporal_transformer", "self_peer", "temporal_peer")
-SESSIONS, FIRMS, CHANNELS, CHARACTERISTICS, WINDOW = 700, 120, 7, 40, 20
+SESSIONS, FIRMS, CHANNELS, CHARACTERISTICS, WINDOW = 360, 120, 7, 40, 20
+TRAIN_END = 260  # validation is what follows, ten sessions later
 
 
 def panel() -> Any:  # noqa: ANN401 (PanelTensors; torch is imported late)
@@ -51,8 +52,8 @@ def solo(model: str, seed: int, epochs: int, threads: int) -> float:
         {},
         data,
         data.shape,
-        np.arange(WINDOW, 500),
-        np.arange(510, 600),
+        np.arange(WINDOW, TRAIN_END),
+        np.arange(TRAIN_END + 10, SESSIONS - 10),
         fit_config=FitConfig(epochs=epochs, patience=epochs),
         seed=seed,
     )
@@ -77,7 +78,7 @@ def main() -> None:
     given = parser.parse_args()
     cores = os.cpu_count() or 1
     together(given.models[0], cores, 1)  # the pool's processes import torch once, before the clock runs
-    print(f"{cores} cores; {FIRMS} firms, window {WINDOW}, {given.epochs} epochs of {500 - WINDOW} dates")
+    print(f"{cores} cores; {FIRMS} firms, window {WINDOW}, {given.epochs} epochs of {TRAIN_END - WINDOW} dates")
     heads = ("together s", "1 thread s", f"{cores} threads s", "ratio", "dIC")
     print(f"  {'model':<22}{'K':>3}" + "".join(f"{head:>13}" for head in heads))
     for model in given.models:
