@@ -35,6 +35,7 @@ from pipelines.contracts import check
 from pipelines.dataset import Dataset, build_dataset, fit_inputs, plan_folds, spread
 from pipelines.run import make_source
 from pipelines.sources.simulated import MarketConfig
+from pipelines.variants import registry_name
 from pipelines.walkforward import gather, to_tensors
 
 PARTS = ("characteristic", "temporal", "peer")
@@ -98,7 +99,7 @@ def run_job(job: Job) -> dict[str, Any]:
     settings, fit_settings = settings_of(config, job.model)
     fit_config = build_settings(FitConfig, fit_settings, f"models.{job.model}.fit")
     fitted = fit(
-        job.model,
+        registry_name(config, job.model),
         settings,
         data,
         data.shape,

@@ -34,6 +34,7 @@ from models.pretrain_objectives import PretrainConfig
 from pipelines.config import Config
 from pipelines.config_load import build_settings, digest, load_config, settings_of
 from pipelines.dataset import fit_inputs, plan_folds
+from pipelines.variants import registry_name
 from pipelines.walkforward import gather, to_tensors
 
 MODELS = ("temporal_transformer", "temporal_peer")
@@ -78,7 +79,8 @@ def run_job(asked: tuple[Job, PretrainConfig]) -> dict[str, Any]:
     data = to_tensors(gather(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
     how = fitting(config, job, pretraining)
     own, label_TN = settings_of(config, job.model)[0], dataset.labels[config.label.delay]
-    fitted = fit(job.model, own, data, data.shape, fold.train, fold.valid, fit_config=how, seed=job.seed)
+    name = registry_name(config, job.model)
+    fitted = fit(name, own, data, data.shape, fold.train, fold.valid, fit_config=how, seed=job.seed)
     row: dict[str, Any] = dataclasses.asdict(job)
     row["epochs"] = max(range(len(fitted.history)), key=lambda e: fitted.history[e].valid_rank_ic) + 1
     row["pretrain_loss"] = next(

@@ -78,7 +78,9 @@ def main() -> None:
     given = parser.parse_args()
     cores = os.cpu_count() or 1
     together(given.models[0], cores, 1)  # the pool's processes import torch once, before the clock runs
-    print(f"{cores} cores; {FIRMS} firms, window {WINDOW}, {given.epochs} epochs of {TRAIN_END - WINDOW} dates")
+    print(
+        f"{cores} cores; {FIRMS} firms, window {WINDOW}, {given.epochs} epochs of {TRAIN_END - WINDOW} dates"
+    )
     heads = ("together s", "1 thread s", f"{cores} threads s", "ratio", "dIC")
     print(f"  {'model':<22}{'K':>3}" + "".join(f"{head:>13}" for head in heads))
     for model in given.models:
