@@ -114,7 +114,9 @@ class Storage:
             if path.exists() and not path.is_dir():
                 raise DataError(f"{path} is a file, not a lake folder: move it, or name another lake root")
         folder = Path(self.uri(table))
-        if folder.is_dir() and not (folder / "_delta_log").is_dir() and any(folder.iterdir()):
+        # one look at the folder: between two of them another writer may create the table
+        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if held and "_delta_log" not in held:
             raise DataError(
                 f"{folder} is not a Delta table (it has no _delta_log): move it, or name another lake root"
             )
