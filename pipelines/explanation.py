@@ -78,7 +78,7 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
             summary.append(_sentence(explained))
     for table, frames in tables.items():
         run.write_table(f"explain_{table}", pl.concat(frames))
-    return "\n".join(summary) or "nothing to explain: no neural model, or explain.models names none of the run"
+    return "\n".join(summary) or "nothing to explain: no neural model, or explain.models names none"
 
 
 def explained_models(config: Config) -> tuple[str, ...]:
