@@ -132,7 +132,12 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
         characteristic_names=steps.names(names),
-        notes=(*universe_messages(panel, rule), *channel_notes, *characteristic_notes),
+        notes=(
+            *universe_messages(panel, rule),
+            *channel_notes,
+            *characteristic_notes,
+            *_target_notes(config.label),
+        ),
     )
 
 
@@ -182,6 +187,14 @@ def _target(label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: L
         label_TN = np.where(np.isnan(beyond_TN), label_TN, beyond_TN)
     target_TN = target(label_TN, universe_TN, label.transform)
     return target_TN if label.clip is None else np.clip(target_TN, -label.clip, label.clip)
+
+
+def _target_notes(label: LabelConfig) -> tuple[str, ...]:
+    """What a reader must know of what models were fitted to, where it is not the label."""
+    if not label.beyond_factors:
+        return ()
+    factors = f"{label.beyond_factors} statistical factor{'' if label.beyond_factors == 1 else 's'}"
+    return (f"Models are fitted to what is left of the label beyond {factors}, and measured on all of it.",)
 
 
 def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:

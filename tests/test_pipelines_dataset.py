@@ -186,6 +186,7 @@ def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itsel
     label = label.model_copy(update={"beyond_factors": 1})
     config = tiny_config.model_copy(update={"label": label})
     beyond = build_dataset(tiny_tables, config)
+    assert any("beyond 1 statistical factor," in note for note in beyond.notes)
     for delay, label_TN in plain.labels.items():
         np.testing.assert_array_equal(beyond.labels[delay], label_TN)
     known_TN = np.isfinite(plain.target_TN)
