@@ -14,6 +14,7 @@ import polars as pl
 from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
 from features.channels import available_channels, compute_channels
 from features.characteristics import available_characteristics, compute_characteristics
+from features.derived import row_mean
 from features.factors import beyond_factors, statistical_factors
 from features.labels import forward_returns, target
 from features.panel import Panel, build_panel
@@ -179,12 +180,16 @@ def _target(label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: L
     """What models are fitted to: the label less what a config calls noise, transformed within the date.
 
     What common factors did to the firms says nothing of a forecast for each, and tails say little of the
-    rest. Where no factors are known yet, and for firms without loadings, the label stays as it is.
+    rest. A firm without loadings keeps what it has beyond the date's mean, since the others lose theirs; a
+    date before the first factors stays as it is.
     """
     if label.beyond_factors:
         estimates = statistical_factors(panel, label.beyond_factors)
         beyond_TN = beyond_factors(label_TN, universe_TN, estimates)
-        label_TN = np.where(np.isnan(beyond_TN), label_TN, beyond_TN)
+        with_factors_T1 = np.isfinite(beyond_TN).any(axis=1, keepdims=True)
+        mean_T1 = row_mean(np.where(universe_TN, label_TN, np.nan))
+        other_TN = np.where(with_factors_T1, label_TN - mean_T1, label_TN)
+        label_TN = np.where(np.isnan(beyond_TN), other_TN, beyond_TN)
     target_TN = target(label_TN, universe_TN, label.transform)
     return target_TN if label.clip is None else np.clip(target_TN, -label.clip, label.clip)
 

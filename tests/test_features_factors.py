@@ -83,6 +83,7 @@ def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(pla
 def test_a_tile_of_the_panel_has_the_factors_of_all_firms(planted: Planted) -> None:
     panel = planted[0]
     tile = cut(panel, slice(10, 15))
+    assert np.isfinite(factor_residual(tile, 2)).any()
     np.testing.assert_array_equal(factor_residual(tile, 2), factor_residual(panel, 2)[:, 10:15])
 
 

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backtest.splits import Fold
+from features.factors import statistical_factors
 from features.panel import Panel
 from pipelines.config import Config
 from pipelines.config_load import check_config
@@ -205,6 +206,26 @@ def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itsel
     )
     closed, listed = slice(0, t - reach + 1), np.isin(beyond.panel.tickers_N, cut.panel.tickers_N)
     np.testing.assert_array_equal(cut.target_TN[closed], beyond.target_TN[closed, listed])
+
+
+def test_a_firm_without_loadings_is_fitted_to_its_return_beyond_the_dates_mean(
+    tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
+) -> None:
+    label = tiny_config.label.model_copy(update={"transform": "raw", "beyond_factors": 1})
+    made = build_dataset(tiny_tables, tiny_config.model_copy(update={"label": label}))
+    label_TN = np.where(made.universe_TN, made.labels[label.delay], np.nan)
+    estimates = statistical_factors(made.panel, 1)
+    compared = 0
+    for one, end in zip(estimates, [e.start for e in estimates[1:]] + [len(label_TN)], strict=True):
+        others = np.setdiff1d(np.arange(label_TN.shape[1]), one.firms_L)
+        for t in range(one.start, end):
+            known = others[np.isfinite(label_TN[t, others])]
+            if not len(known):
+                continue
+            expected = label_TN[t, known] - np.nanmean(label_TN[t])
+            np.testing.assert_allclose(made.target_TN[t, known], expected, atol=1e-7)
+            compared += len(known)
+    assert compared > 20, "some firms must be too young for loadings"
 
 
 def test_a_run_without_factors_in_its_label_keeps_its_id(tiny_config: Config) -> None:
