@@ -35,7 +35,7 @@ from pipelines.sources.yfinance_session import (
     yahoo_client,
 )
 
-_WORKERS: Final = 4
+WORKERS: Final = 4
 _OVERLAP: Final = dt.timedelta(days=10)
 """Asked again before the last stored price: Yahoo corrects the volume and the close of the last sessions."""
 
@@ -137,7 +137,7 @@ class YFinanceSource:
             )
 
     def _batch(self, tickers: Sequence[str], known: Known, session: YahooSession) -> list[_Delivery]:
-        pool = ThreadPoolExecutor(max_workers=min(_WORKERS, len(tickers)))
+        pool = ThreadPoolExecutor(max_workers=min(WORKERS, len(tickers)))
         try:
             return list(pool.map(lambda ticker: self._one(ticker, known, session), tickers))
         except KeyboardInterrupt:
