@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -22,11 +23,17 @@ from models.forecaster import zero_linear
 OWN_GROUP_START = 4.0
 """Logit that a firm of the own group starts ahead with, in the heads that start there."""
 
+REST_START = 7.0
+"""Logit of the null key in the heads that start with other groups: about that of a hundred firms together."""
+
+TASTE_START = 0.3
+"""Standard deviation of the tastes for ordered pairs of groups with which those heads start."""
+
 MARKET_START = 6.0
 """Logit that market tokens start with: enough to be heard among a hundred firms."""
 
 LOGIT_GAIN = 5.0
-"""Group biases, prominence and market biases are stored over this: steps sized for weights suit logits."""
+"""Group, null and market biases and prominence are stored over this: steps sized for weights suit logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,8 @@ class PeerLayer(nn.Module):
     """One layer of peer attention with a residual of the firm's own information.
 
     ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j] + p . identity_j`` over the firms j != i of the
-    date, and a null key with value 0 on which a firm can rest; ``W_Q != W_K``, so i->j differs from
-    j->i.  ``p . identity_j`` is how prominent firm j is to whoever asks.
+    date, and a null key with value 0 and a bias of its own, on which a firm can rest; ``W_Q != W_K``, so i->j
+    differs from j->i.  ``p . identity_j`` is how prominent firm j is to whoever asks.
     ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then
     ``h_i += W_2 GELU(W_1 LN(h_i))``.  What peers say also reaches the forecast directly, as
     ``u . sum_j softmax_j(logit_ij) v_j``: with only W_O and a head behind it, three matrices would
@@ -98,12 +105,16 @@ class PeerLayer(nn.Module):
     percent never gets them there.  W_O, W_2 and u start at 0: at first, nobody has peers.
 
     Where the search starts decides whether it ends.  Under even weights all firms hear the same
-    mean, which holds nothing about any of them and so sends no gradient to the logits.  So half of the
-    heads start in the own group (Hou 2007), the others with a random taste for each ordered pair of
-    groups (Cohen and Frazzini 2008: customers and suppliers), and all of them where ``leader`` is high:
-    large firms lead small ones (Lo and MacKinlay 1990).  Without a leader, each head starts with a
-    taste for some random direction of identities.  Training is free to leave all of these starts.
-    The values start with the recent days alone, where there are any.
+    mean, which holds nothing about any of them and so sends no gradient to the logits.  So a quarter of
+    the heads start in the own group (Hou 2007), the others look for groups that lead other groups (Cohen and
+    Frazzini 2008: customers and suppliers), and all of them start where ``leader`` is high: large firms lead
+    small ones (Lo and MacKinlay 1990).  Who looks for other groups starts half at rest, with a slight random
+    taste for each ordered pair of groups.  A pair that pays takes weight from the null key and is then
+    learned the faster for it, while one that does not stays small; heads that start wide awake carry
+    the shocks of every wrong group into the forecast.  Without a leader, each head starts with a taste for
+    some random direction of identities.  Training is free to leave all of these starts, and weight decay
+    leaves them alone (``undecayed``): it would draw who leads whom back to nobody.  The values start with the
+    recent days alone, where there are any.
 
     G optional market tokens stand between the firms, as the inducing points of Lee et al. (2019), "Set
     transformer": token g listens to all firms but i, ``state_gi = sum_(j != i) w_gj v_j`` with a softmax of
@@ -111,6 +122,13 @@ class PeerLayer(nn.Module):
     starts as the market (firms weighted by prominence), the others as factors with a taste for some
     direction of identities.
     """
+
+    undecayed: ClassVar[tuple[str, ...]] = (
+        "group_bias_HSS",
+        "prominence_HE",
+        "null_bias_H",
+        "market_bias_GH",
+    )
 
     def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
@@ -129,6 +147,7 @@ class PeerLayer(nn.Module):
             nn.Parameter(torch.zeros(heads, sizes.n_groups, sizes.n_groups)) if sizes.n_groups else None
         )
         self.prominence_HE = nn.Parameter(torch.zeros(heads, sizes.identity))
+        self.null_bias_H = nn.Parameter(torch.zeros(heads))
         with torch.no_grad():
             if sizes.leader is None:
                 self.query.bias.normal_()
@@ -139,9 +158,10 @@ class PeerLayer(nn.Module):
                 self.value.weight.zero_()
                 self.value.bias.zero_()
             if self.group_bias_HSS is not None:
-                own = (heads + 1) // 2
+                own = (heads + 3) // 4
                 self.group_bias_HSS[:own] = OWN_GROUP_START / LOGIT_GAIN * torch.eye(sizes.n_groups)
-                self.group_bias_HSS[own:].normal_(std=1.0 / LOGIT_GAIN)
+                self.group_bias_HSS[own:].normal_(std=TASTE_START / LOGIT_GAIN)
+                self.null_bias_H[own:] = REST_START / LOGIT_GAIN
         self.forward_norm = nn.LayerNorm(tokens)
         self.forward_in = nn.Linear(tokens, 4 * tokens)
         self.forward_out = zero_linear(4 * tokens, tokens)
@@ -212,11 +232,12 @@ class PeerLayer(nn.Module):
         k_BHKd = torch.cat((k_BHMd, null_BH1d.to(k_BHMd.dtype)), dim=2)
         v_BHKd = F.pad(v_BHMd, (0, 0, 0, 1))
         scale = 1.0 / math.sqrt(d)
-        # Prominence and group bias are dot products too, of 1 with p . identity_j and of the row
-        # b[s_i, :] with the one-hot code of s_j.  So they ride in the product of queries and keys, and
-        # no [N, M] bias is ever kept.
+        # Prominence and group bias are dot products too, of 1 with p . identity_j (for the null key with its
+        # bias) and of the row b[s_i, :] with the one-hot code of s_j.  So they ride in the product of queries
+        # and keys, and no [N, M] bias is ever kept.
         prominence_BHM = (searched.identity_BNE @ (LOGIT_GAIN * self.prominence_HE).T).transpose(1, 2)
-        prominence_BHK1 = F.pad(prominence_BHM, (0, 1))[..., None].to(k_BHKd.dtype)
+        null_BH1 = (LOGIT_GAIN * self.null_bias_H)[None, :, None].expand(batch, heads, 1)
+        prominence_BHK1 = torch.cat((prominence_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
         k_BHKd = torch.cat((k_BHKd, prominence_BHK1), dim=-1)
         if self.group_bias_HSS is not None:

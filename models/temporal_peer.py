@@ -47,7 +47,7 @@ class TemporalPeerConfig:
     peer_layers
         Stacked peer layers.
     recent_days
-        Last sessions of the window that the peers' values and the skip see linearly.
+        Last sessions of the window that the peers' values see linearly.
     keys_from
         What peers are searched by: ``identity`` is characteristics and group, who a firm is;
         ``token`` is the layer's whole token, which also holds what happened to it lately.
@@ -100,11 +100,12 @@ class TemporalPeerConfig:
 
 
 class TemporalPeer(Forecaster):
-    """``y = w . [z, r] + u . messages + v . LN(h^L)``, from ``h^0 = encode(window) + W_I [z, e_group]``.
+    """``y = w . z + u . messages + v . LN(h^L)``, from ``h^0 = encode(window) + W_I [z, e_group]``.
 
-    ``r`` is the window's last days, flattened.  The values that peers send are
-    ``W_V LN(h) + W_R r``: a leader's shock of the last days reaches its followers along one linear
-    map, which a handful of noisy years can fit, while the day encoder adds what is not linear.
+    A firm's own days reach its forecast by the day encoder alone.  The values that peers send are
+    ``W_V LN(h) + W_R r``, ``r`` the window's last days, flattened: a leader's shock of the last days
+    reaches its followers along one linear map, which a handful of noisy years can fit, while the day
+    encoder adds what is not linear.
     """
 
     uses_peers: ClassVar[bool] = True
@@ -137,7 +138,7 @@ class TemporalPeer(Forecaster):
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.peer_layers))
         self.norm = nn.LayerNorm(config.width)
         self.head = zero_linear(config.width, 1)
-        self.skip = zero_linear(shape.n_characteristics + recent, 1)
+        self.skip = zero_linear(shape.n_characteristics, 1)
 
     def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Tokens of window, characteristics and group."""
@@ -146,7 +147,7 @@ class TemporalPeer(Forecaster):
     def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
-        y_BN1 = self.skip(torch.cat((batch.z_BNF, r_BNR), dim=-1))
+        y_BN1 = self.skip(batch.z_BNF)
         for module in self.layers:
             layer = cast("PeerLayer", module)
             firms = Firms(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN)

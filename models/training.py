@@ -47,7 +47,8 @@ class FitConfig:
     firms_per_date
         Firms drawn per training date, for models without peers; None takes all.
     lr, weight_decay
-        AdamW's; decay touches matrices, not biases and norms.
+        AdamW's; decay touches matrices, not norms and biases, those of attention's logits between peers
+        among them.
     warmup
         Share of the steps over which the learning rate rises linearly; it then falls to 0 as a
         cosine.
@@ -297,9 +298,15 @@ def make_optimizer(
     """AdamW with its schedule over ``steps`` steps; a day encoder's layers have rates of their own.
 
     A parameter at depth k of the encoder (`models.encoder.DayEncoder.depths`) has ``lr * layer_decay^k``,
-    all others have ``lr``.
+    all others have ``lr``. Vectors are not decayed, nor what a part of the module names in ``undecayed``.
     """
     encoder, parameters = day_encoder(module), list(module.parameters())
+    undecayed = {
+        getattr(part, name)
+        for part in module.modules()
+        for name in getattr(part, "undecayed", ())
+        if hasattr(part, name)
+    } | {p for p in parameters if p.ndim < 2}
     depths = {} if encoder is None or config.layer_decay == 1.0 else encoder.depths()
     own = {} if encoder is None else dict(encoder.named_parameters())
     depth_of = {own[name]: depth for name, depth in depths.items()}
@@ -308,8 +315,8 @@ def make_optimizer(
         at = [p for p in parameters if depth_of.get(p, 0) == depth]
         lr = config.lr * config.layer_decay**depth
         groups += [
-            {"params": [p for p in at if p.ndim >= 2], "weight_decay": config.weight_decay, "lr": lr},
-            {"params": [p for p in at if p.ndim < 2], "weight_decay": 0.0, "lr": lr},
+            {"params": [p for p in at if p not in undecayed], "weight_decay": config.weight_decay, "lr": lr},
+            {"params": [p for p in at if p in undecayed], "weight_decay": 0.0, "lr": lr},
         ]
     optimizer = torch.optim.AdamW(groups, lr=config.lr)
     rising = max(1, round(config.warmup * steps))

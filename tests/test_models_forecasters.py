@@ -13,11 +13,12 @@ from torch import Tensor
 from models.batch import Batch, Cut, PanelTensors
 from models.encoder import DayEncoder, EncoderConfig, encode_present
 from models.forecaster import Forecaster
-from models.peers import LOGIT_GAIN, PeerLayer
+from models.peers import LOGIT_GAIN, Firms, PeerLayer, PeerSizes
 from models.registry import MODELS
 from models.self_peer import SelfPeer
 from models.spec import parse_config
 from models.temporal_peer import TemporalPeer
+from models.training import FitConfig, make_optimizer
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
 NEURAL: list[tuple[str, dict[str, Any]]] = [
@@ -65,7 +66,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     assert isinstance(module, Forecaster)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
-            gain = LOGIT_GAIN if key.endswith(("prominence_HE", "group_bias_HSS")) else 1.0
+            gain = LOGIT_GAIN if key.endswith(("prominence_HE", "group_bias_HSS", "null_bias_H")) else 1.0
             parameter.add_(0.3 / gain * torch.randn_like(parameter))
     return module.eval()
 
@@ -196,7 +197,7 @@ def test_attention_maps_are_weights_over_the_days_and_the_other_firms(
         == 0
     ).all()
     total = maps.peers_BLHNN.sum(-1)
-    assert (total > 0.01).all()
+    assert (total > 0).all()  # some heads rest on the null key
     assert (total < 1).all()
 
 
@@ -227,7 +228,7 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
                     + LOGIT_GAIN * (group_bias_HSS[a, s[i], s[j]] + layer.prominence_HE[a] @ normed[j])
                     for j in range(h.shape[0])
                     if j != i
-                ] + [q @ layer.null_key_HD[a] / 2.0]
+                ] + [q @ layer.null_key_HD[a] / 2.0 + LOGIT_GAIN * layer.null_bias_H[a]]
                 weights = torch.softmax(torch.stack(logits), 0)
                 values = [layer.value(normed[j])[part] for j in range(h.shape[0]) if j != i]
                 heads.append(sum(w * v for w, v in zip(weights[:-1], values, strict=True)))
@@ -274,9 +275,45 @@ def test_temporal_peer_starts_as_its_linear_skip() -> None:
     assert (module(batch) == 0).all()
     with torch.no_grad():
         module.skip.weight.normal_()
-    recent = batch.x_BNWC[:, :, -3:].flatten(2)
-    want = torch.cat((batch.z_BNF, recent), -1) @ module.skip.weight[0]
+    want = batch.z_BNF @ module.skip.weight[0]
     torch.testing.assert_close(module(batch), want, rtol=0, atol=1e-5)
+
+
+def test_peer_heads_start_in_the_own_group_or_half_at_rest() -> None:
+    sizes = PeerSizes(
+        width=16, heads=8, identity=3, recent=0, n_groups=4, dropout=0.0, tokens=8, leader=0, leader_slope=2.0
+    )
+    torch.manual_seed(0)
+    layer = PeerLayer(sizes).eval()
+    size_N = torch.linspace(-2.3, 2.3, 100)  # a hundred firms, ranked
+    z_BNE = torch.stack((size_N, torch.randn(100), torch.randn(100)), dim=-1)[None]
+    with torch.no_grad():  # without what content adds
+        layer.query.weight.zero_()
+        layer.query.bias.zero_()
+        group_BN = (torch.arange(100) % 4)[None]
+        firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN)
+        keep = torch.nn.functional.pad(~torch.eye(100, dtype=torch.bool)[None, None], (0, 1), value=True)
+        weights_HNK = layer.explicit(firms, firms, keep)[2][0]
+    same_NN = group_BN[0][:, None] == group_BN[0]
+    own_HN = (weights_HNK[..., :-1] * same_NN).sum(-1)
+    assert (own_HN[:2] > 0.9).all()
+    assert (weights_HNK[:2, :, -1] < 0.01).all()
+    assert ((weights_HNK[2:, :, -1] > 0.3) & (weights_HNK[2:, :, -1] < 0.8)).all()
+    assert (own_HN[2:] < 0.5).all()
+
+
+def test_weight_decay_leaves_the_biases_of_logits_alone() -> None:
+    entry = MODELS["temporal_peer"]
+    module = entry.build(entry.config(width=8, heads=2, market_tokens=1), panel().shape)
+    assert isinstance(module, TemporalPeer)
+    optimizer, _ = make_optimizer(module, FitConfig(weight_decay=0.5), 10)
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(decay) == len(list(module.parameters()))
+    for name, parameter in module.named_parameters():
+        spared = parameter.ndim < 2 or name.endswith(
+            ("group_bias_HSS", "prominence_HE", "null_bias_H", "market_bias_GH")
+        )
+        assert decay[id(parameter)] == (0.0 if spared else 0.5), name
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary"])
