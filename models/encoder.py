@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -97,6 +97,8 @@ class DayEncoder(nn.Module):
     ``h = x W_in + position``; L blocks; layer norm; pooled.  With ``pooling="last"`` or ``"cls"`` the
     last block computes the last query alone.
     """
+
+    undecayed: ClassVar[tuple[str, ...]] = ("bias_HR",)
 
     position_WD: Tensor
     rotary_W2d: Tensor | None

@@ -123,12 +123,7 @@ class PeerLayer(nn.Module):
     direction of identities.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = (
-        "group_bias_HSS",
-        "prominence_HE",
-        "null_bias_H",
-        "market_bias_GH",
-    )
+    undecayed: ClassVar[tuple[str, ...]] = ("group_bias_HSS", "prominence_HE", "market_bias_GH")
 
     def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()

@@ -47,8 +47,7 @@ class FitConfig:
     firms_per_date
         Firms drawn per training date, for models without peers; None takes all.
     lr, weight_decay
-        AdamW's; decay touches matrices, not norms and biases, those of attention's logits between peers
-        among them.
+        AdamW's; decay touches matrices, not norms and biases, those of attention's logits among them.
     warmup
         Share of the steps over which the learning rate rises linearly; it then falls to 0 as a
         cosine.
@@ -301,12 +300,10 @@ def make_optimizer(
     all others have ``lr``. Vectors are not decayed, nor what a part of the module names in ``undecayed``.
     """
     encoder, parameters = day_encoder(module), list(module.parameters())
-    undecayed = {
-        getattr(part, name)
-        for part in module.modules()
-        for name in getattr(part, "undecayed", ())
-        if hasattr(part, name)
-    } | {p for p in parameters if p.ndim < 2}
+    named = {
+        getattr(part, name, None) for part in module.modules() for name in getattr(part, "undecayed", ())
+    }
+    undecayed = named | {p for p in parameters if p.ndim < 2}
     depths = {} if encoder is None or config.layer_decay == 1.0 else encoder.depths()
     own = {} if encoder is None else dict(encoder.named_parameters())
     depth_of = {own[name]: depth for name, depth in depths.items()}

@@ -304,15 +304,15 @@ def test_peer_heads_start_in_the_own_group_or_half_at_rest() -> None:
 
 def test_weight_decay_leaves_the_biases_of_logits_alone() -> None:
     entry = MODELS["temporal_peer"]
-    module = entry.build(entry.config(width=8, heads=2, market_tokens=1), panel().shape)
+    options = {"width": 8, "heads": 2, "market_tokens": 1, "positions": "relative"}
+    module = entry.build(entry.config(**options), panel().shape)
     assert isinstance(module, TemporalPeer)
     optimizer, _ = make_optimizer(module, FitConfig(weight_decay=0.5), 10)
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert len(decay) == len(list(module.parameters()))
     for name, parameter in module.named_parameters():
-        spared = parameter.ndim < 2 or name.endswith(
-            ("group_bias_HSS", "prominence_HE", "null_bias_H", "market_bias_GH")
-        )
+        logits = ("group_bias_HSS", "prominence_HE", "null_bias_H", "market_bias_GH", "bias_HR")
+        spared = parameter.ndim < 2 or name.endswith(logits)
         assert decay[id(parameter)] == (0.0 if spared else 0.5), name
 
 
