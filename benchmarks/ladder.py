@@ -28,7 +28,7 @@ import polars as pl
 import torch
 
 from backtest.metrics import forecast_metrics
-from models.fit import FitConfig, fit
+from models.fit import FitConfig, fit, refit
 from pipelines.config import Config
 from pipelines.config_load import build_settings, digest, load_config, settings_of
 from pipelines.contracts import check
@@ -108,11 +108,18 @@ def run_job(job: Job) -> dict[str, Any]:
         fit_config=fit_config,
         seed=job.seed,
     )
+    by_segment = {"valid": fitted}
+    if "test" in job.segments:
+        by_segment["test"] = (
+            refit(fitted, data, fold.train, fold.valid, fit_config=fit_config, seed=job.seed)
+            if fit_config.refit
+            else fitted
+        )
     row: dict[str, Any] = {"market": job.market, "model": job.model, "fold": job.fold, "seed": job.seed}
     label_TN = dataset.labels[config.label.delay]
     for segment in job.segments:
         dates = getattr(fold, segment)
-        forecast_BN = fitted.forecast(data, dates)
+        forecast_BN = by_segment[segment].forecast(data, dates)
         known_BN = np.isfinite(forecast_BN) & np.isfinite(label_TN[dates])
         truth_BN = np.where(known_BN, world.truth_TN[dates], np.nan)
         row[f"{segment}_rank_ic"] = _rank_ic(forecast_BN, label_TN[dates])

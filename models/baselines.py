@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from models.fitted import (
     IntArray,
     Tensors,
     Unlearnable,
+    best_record,
     require_no_others,
     require_tensor,
 )
@@ -40,6 +41,12 @@ class Baseline(ABC):
         self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
     ) -> tuple[EpochRecord, ...]:
         """Learn from the training dates; choose by mean rank IC over the validation dates."""
+
+    @abstractmethod
+    def refit(
+        self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
+    ) -> None:
+        """Learn from these dates with what :meth:`fit` chose; ``history`` is what it gave."""
 
     @abstractmethod
     def forecast_date(self, batch: Batch) -> FloatArray32:
@@ -76,6 +83,11 @@ class FixedRule(Baseline):
         if on_epoch is not None:
             on_epoch(record)
         return (record,)
+
+    def refit(
+        self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
+    ) -> None:
+        """Nothing to learn."""
 
     def tensors(self) -> Tensors:
         """Nothing."""
@@ -199,8 +211,6 @@ class Ridge(Baseline):
         """Solve for every penalty; keep the one with the best validation rank IC."""
         started = time.perf_counter()
         cells, mean_F, mean_y, gram_FF, moment_F, variance_y = _moments(data, train)
-        if not variance_y > 0:
-            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
         value_F, vector_FF = np.linalg.eigh(gram_FF)
         rotated_F = vector_FF.T @ moment_F
         known = [known_cells(data, int(date)) for date in valid]
@@ -221,6 +231,16 @@ class Ridge(Baseline):
         if best == -math.inf:
             raise Unlearnable(no_score("ridge"))
         return tuple(history)
+
+    def refit(
+        self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
+    ) -> None:
+        """Solve for the penalty that was best."""
+        alpha = self.config.alphas[best_record(history)]
+        cells, mean_F, mean_y, gram_FF, moment_F, _ = _moments(data, dates)
+        penalty_FF = alpha * cells * np.eye(len(gram_FF))
+        w_F: Array64 = np.linalg.solve(gram_FF + penalty_FF, moment_F).astype(np.float64, copy=False)
+        self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
 
     def forecast_date(self, batch: Batch) -> FloatArray32:
         """``a + Z w``."""
@@ -266,4 +286,6 @@ def _moments(data: PanelTensors, train: IntArray) -> tuple[int, Array64, float, 
         gram_FF += centred_MF.T @ centred_MF
         moment_F += centred_MF.T @ centred_M
         variance += float(centred_M @ centred_M)
+    if not variance > 0:
+        raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
     return cells, mean_F, mean_y, gram_FF, moment_F, variance

@@ -6,7 +6,8 @@ Legend: B dates in a batch, N firms, T sessions.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from models.fitted import (
     IntArray,
     Tensors,
     Unlearnable,
+    best_record,
     require_no_others,
     require_same_shape,
     require_tensor,
@@ -47,6 +49,7 @@ __all__ = [
     "FittedState",
     "NeuralFitted",
     "fit",
+    "refit",
     "restore",
     "untrained",
 ]
@@ -210,24 +213,102 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     span = np.asarray(train, dtype=np.int64)
     train = _share(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
     valid = evenly(with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
-    options = dataclasses.asdict(parsed)
-    with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with _seeded(data, seed):
         model = entry.build(parsed, shape)
         if isinstance(model, Baseline):
             history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
-            return BaselineFitted(name, options, shape, history, model)
-        if fit_config.loss == QUANTILE:
-            model.quantile_head = QuantileHead(fit_config.quantiles, shape.n_characteristics)
-        model.require(data)
-        fitted = NeuralFitted(name, options, shape, (), model.to(data.device))
-        _prepare(fitted, data, span, fit_config, seed, keeper, start)
-        trainer = Trainer(fitted.module, data, fit_config, seed)
-        trainer.pretraining = fitted.pretraining
+            return BaselineFitted(name, dataclasses.asdict(parsed), shape, history, model)
+        fitted, trainer = _ready(name, parsed, model, data, span, fit_config, seed, keeper, start)
         fitted.history = trainer.run(
             train, valid, lambda dates: fitted.forecast(data, dates), on_epoch, keeper
         )
         return fitted
+
+
+def refit(
+    chosen: Fitted,
+    data: PanelTensors,
+    train: IntArray,
+    valid: IntArray,
+    *,
+    fit_config: FitConfig,
+    seed: int,
+    keeper: Keeper | None = None,
+    start: FittedState | None = None,
+) -> Fitted:
+    """Fit a chosen model anew on training and validation sessions, as long as validation found best.
+
+    Nothing is chosen any more: as many epochs of the same schedule from the same start (ridge: the same
+    penalty, LightGBM: as many rounds).  A fold's test follows its validation, so that what forecasts it has
+    seen the labels of the months before, and is no longer measured on validation.
+
+    Parameters
+    ----------
+    chosen
+        What :func:`fit` gave for these sessions, options and seed.
+    data, train, valid, fit_config, seed, start
+        As given to :func:`fit`.  All validation sessions are trained on, whatever ``valid_dates`` and
+        ``label_share`` are.
+    keeper
+        Another one than the first fit's: snapshots of this one.
+
+    Returns
+    -------
+    Fitted
+        Its history is that of the first fit, on which the choice was made.
+
+    Raises
+    ------
+    Diverged
+        When the training loss is not finite.
+    """
+    name, shape = chosen.name, chosen.shape
+    entry = model_entry(name)
+    parsed = parse_config(entry.config, chosen.config, name)
+    span = np.union1d(train, valid).astype(np.int64)
+    dates = np.union1d(
+        _share(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed),
+        with_targets(data, valid, "validation", fewest=1),
+    )
+    with _seeded(data, seed):
+        model = entry.build(parsed, shape)
+        if isinstance(model, Baseline):
+            model.refit(data, dates, chosen.history, seed=seed)
+            return BaselineFitted(name, chosen.config, shape, chosen.history, model)
+        fitted, trainer = _ready(name, parsed, model, data, span, fit_config, seed, keeper, start)
+        trainer.run_for(dates, 1 + best_record(chosen.history, fit_config.stop_on), keeper)
+        fitted.history = chosen.history
+        return fitted
+
+
+@contextmanager
+def _seeded(data: PanelTensors, seed: int) -> Iterator[None]:
+    """Draw with the seed, and leave the caller's random state as it was."""
+    with torch.random.fork_rng(devices=[data.device] if data.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _ready(  # noqa: PLR0917  (a model and all that its training needs)
+    name: str,
+    parsed: Any,  # noqa: ANN401 (each model's own config class)
+    model: Forecaster,
+    data: PanelTensors,
+    span: IntArray,
+    fit_config: FitConfig,
+    seed: int,
+    keeper: Keeper | None,
+    start: FittedState | None,
+) -> tuple[NeuralFitted, Trainer]:
+    """Put a new model on the device, with what is known before training, and its trainer."""
+    if fit_config.loss == QUANTILE:
+        model.quantile_head = QuantileHead(fit_config.quantiles, data.shape.n_characteristics)
+    model.require(data)
+    fitted = NeuralFitted(name, dataclasses.asdict(parsed), data.shape, (), model.to(data.device))
+    _prepare(fitted, data, span, fit_config, seed, keeper, start)
+    trainer = Trainer(fitted.module, data, fit_config, seed)
+    trainer.pretraining = fitted.pretraining
+    return fitted, trainer
 
 
 def _prepare(  # noqa: PLR0917  (what is prepared, on what, how)

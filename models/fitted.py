@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,12 @@ class EpochRecord:
     seconds: float
     valid_ic: float = math.nan
     valid_pinball: float = math.nan
+
+
+def best_record(history: Sequence[EpochRecord], by: Literal["rank_ic", "ic"] = "rank_ic") -> int:
+    """Place of the record with the best validation score, the first of equals; a NaN is never the best."""
+    scores = [record.valid_rank_ic if by == "rank_ic" else record.valid_ic for record in history]
+    return int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from models.fitted import (
     IntArray,
     Tensors,
     Unlearnable,
+    best_record,
     require_no_others,
     require_tensor,
 )
@@ -105,15 +107,9 @@ class LightGBM(Baseline):
         import lightgbm as lgb  # heavy, and not needed to import models
 
         started = time.perf_counter()
-        z_MF, y_M, _ = _stack(data, train)
-        scale = float(y_M.std())
-        if not scale > 0:
-            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
-        binning = {"max_bin": self.config.max_bin, "verbosity": -1}  # a Booster does not hand these on
-        train_set = lgb.Dataset(z_MF, label=y_M / scale, params=binning, free_raw_data=True)
+        booster, train_set, scale = self._first_booster(data, train, seed)
         z_valid, y_valid, ends = _stack(data, valid)
-        valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set, params=binning)
-        booster = lgb.Booster(self._parameters(seed), train_set)
+        valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set, params=self._binning())
         booster.add_valid(valid_set, "valid")
 
         measured: dict[str, float] = {}
@@ -153,6 +149,19 @@ class LightGBM(Baseline):
         self._booster = lgb.Booster(model_str=self.text)
         return tuple(history)
 
+    def refit(
+        self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
+    ) -> None:
+        """Grow as many trees as were best."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        booster, _, self._scale = self._first_booster(data, dates, seed)
+        measured = 1 + best_record(history, self.config.stop_on)
+        for _ in range(min(self.config.rounds, measured * self.config.evaluate_every)):
+            booster.update()
+        self.text = booster.model_to_string()
+        self._booster = lgb.Booster(model_str=self.text)
+
     def forecast_date(self, batch: Batch) -> FloatArray32:
         """Sum of the trees, in the target's unit."""
         y_N: Array64 = self._booster.predict(
@@ -182,6 +191,20 @@ class LightGBM(Baseline):
                 "The stored tensor 'text' is no LightGBM model: "
                 "fit the model again, or restore its files from a backup."
             ) from error
+
+    def _first_booster(self, data: PanelTensors, dates: IntArray, seed: int) -> tuple[Any, Any, float]:
+        """Return a booster without trees, its training set, and the targets' standard deviation."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        z_MF, y_M, _ = _stack(data, dates)
+        scale = float(y_M.std())
+        if not scale > 0:
+            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
+        train_set = lgb.Dataset(z_MF, label=y_M / scale, params=self._binning(), free_raw_data=True)
+        return lgb.Booster(self._parameters(seed), train_set), train_set, scale
+
+    def _binning(self) -> dict[str, Any]:
+        return {"max_bin": self.config.max_bin, "verbosity": -1}  # a Booster does not hand these on
 
     def _parameters(self, seed: int) -> dict[str, Any]:
         config = self.config

@@ -78,6 +78,10 @@ class FitConfig:
         block has ``lr * layer_decay``, the input and its positions have the smallest rate. 1 is off.
     pretrain
         Of models with a day encoder: pretrain it on the fold's training span first; None: do not.
+    refit
+        Once validation has chosen (epochs, a penalty, rounds), fit anew on training and validation dates with
+        that choice: what forecasts has then seen all there is before the test (`models.fit.refit`).  Twice
+        the work; baselines do it as well.
     """
 
     epochs: int = 20
@@ -98,6 +102,7 @@ class FitConfig:
     label_share: float = 1.0
     layer_decay: float = 1.0
     pretrain: PretrainConfig | None = None
+    refit: bool = False
 
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, (*LOSSES, QUANTILE))
@@ -157,6 +162,34 @@ class Trainer:
         ``forecast`` answers [D, N] for validation dates, the way the fitted model will. With a keeper,
         training goes on from its snapshot and leaves one after every epoch.
         """
+        valid_DN = self.data.target_TN[torch.as_tensor(valid, device=self.data.device)].cpu().numpy()
+
+        def judge(epoch: int) -> tuple[float, float, float]:
+            forecast_DN = forecast(valid)
+            pairs = list(zip(forecast_DN, valid_DN, strict=True))
+            rank_ic, ic = mean_rank_ic(pairs), mean_ic(pairs)
+            if not math.isfinite(rank_ic):
+                raise Diverged(
+                    f"Epoch {epoch} has no validation rank IC: forecasts not finite, or targets constant; "
+                    f"lower lr (it is {self.config.lr:g}), or look at the validation dates."
+                )
+            return rank_ic, ic, self._pinball(valid, forecast_DN)
+
+        return self._train(train, self.config.epochs, judge, on_epoch, keeper)
+
+    def run_for(self, train: IntArray, epochs: int, keeper: Keeper | None = None) -> None:
+        """Train for so many epochs of the same schedule, judged by nothing; leave the last weights."""
+        self._train(train, epochs, None, None, keeper)
+
+    def _train(
+        self,
+        train: IntArray,
+        epochs: int,
+        judge: Callable[[int], tuple[float, float, float]] | None,
+        on_epoch: OnEpoch | None,
+        keeper: Keeper | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Judge each epoch by rank IC, IC and pinball score; without a judge, the last is the best."""
         module, config = self.module, self.config
         module.target_scale.copy_(target_scale_of(self.data, train))
         train_D = torch.as_tensor(train, dtype=torch.int64)
@@ -164,7 +197,6 @@ class Trainer:
             # counted over the training dates: firms that are listed later must not change a sum's order
             most_firms = int(self.data.mask_TN[train_D].sum(dim=1).max())
             self.dates_at_once = max(1, CPU_CELLS // most_firms)
-        valid_DN = self.data.target_TN[torch.as_tensor(valid, device=self.data.device)].cpu().numpy()
         per_epoch = min(config.dates_per_epoch or len(train_D), len(train_D))
         optimizer, schedule = make_optimizer(
             module, config, config.epochs * math.ceil(per_epoch / config.batch_dates)
@@ -178,7 +210,7 @@ class Trainer:
             if on_epoch is not None:
                 for record in state.history:
                     on_epoch(record)
-        for epoch in range(len(state.history), config.epochs):
+        for epoch in range(len(state.history), epochs):
             if epoch - 1 - state.best_epoch >= config.patience:
                 break
             started = time.perf_counter()
@@ -191,22 +223,14 @@ class Trainer:
                 mean.update()
             module.eval()
             with mean.in_place():
-                forecast_DN = forecast(valid)
-                pairs = list(zip(forecast_DN, valid_DN, strict=True))
+                rank_ic, ic, pinball = (math.nan,) * 3 if judge is None else judge(epoch)
                 weights = {key: value.clone() for key, value in module.state_dict().items()}
-                pinball = self._pinball(valid, forecast_DN)
-            rank_ic, ic = mean_rank_ic(pairs), mean_ic(pairs)
-            if not math.isfinite(rank_ic):
-                raise Diverged(
-                    f"Epoch {epoch} has no validation rank IC: forecasts not finite, or targets constant; "
-                    f"lower lr (it is {config.lr:g}), or look at the validation dates."
-                )
             lr = float(schedule.get_last_lr()[0])
             seconds = time.perf_counter() - started
             record = EpochRecord(epoch, total / per_epoch, rank_ic, lr, seconds, ic, valid_pinball=pinball)
             state.history.append(record)
             score = rank_ic if config.stop_on == "rank_ic" else ic
-            if score > state.best_score:
+            if judge is None or score > state.best_score:
                 state.best_score, state.best_epoch, state.best = score, epoch, weights
             if keeper is not None:
                 keeper.save(state.snapshot())

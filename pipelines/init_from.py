@@ -17,7 +17,7 @@ from backtest.splits import Fold
 from models.fit import FittedState
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
-from pipelines.config_load import init_from_of
+from pipelines.config_load import init_from_of, settings_of
 from pipelines.dataset import Dataset
 from pipelines.errors import ConfigError, DataError
 from pipelines.runs import Run, open_run
@@ -35,7 +35,7 @@ class Seen:
     fold
         Its index.
     train_to
-        Last training session.
+        Last training session; that of validation where a model is fitted again on both.
     seen_to
         Last session that reached the weights: the end of the last validation label, or what they were
         started from if that saw more.
@@ -111,7 +111,9 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> Seen:
     seen = _date(dataset, last)
     for name in sorted({init_from_of(config, model) or "" for model in config.models} - {""}):
         seen = max(seen, _allowed(open_run(name, Path(config.output)), dataset, fold).seen_to)
-    return Seen(fold.index, _date(dataset, int(fold.train[-1])), seen)
+    refits = any(settings_of(config, model)[1].get("refit", False) for model in config.models)
+    trained = fold.valid if refits else fold.train
+    return Seen(fold.index, _date(dataset, int(trained[-1])), seen)
 
 
 def _allowed(run: Run, dataset: Dataset, fold: Fold) -> Seen:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.config import Config
-from pipelines.config_load import to_yaml
+from pipelines.config_load import settings_of, to_yaml
 from pipelines.dataset import Dataset, plan_folds
 from pipelines.lake import Lake
 from pipelines.report.data import (
@@ -90,7 +90,19 @@ def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[
             "Delay 0: the label starts at the very close that the forecast is made from, at which nobody can "
             f"trade. Read it as a forecast, not as a strategy{longer}."
         )
-    return hazards, [*notes, *dataset.notes]
+    return hazards, [*notes, *dataset.notes, *_refitted(run.config)]
+
+
+def _refitted(config: Config) -> list[str]:
+    """Name the models whose forecasts come from a second fit; nothing where there are none."""
+    names = [model for model in config.models if settings_of(config, model)[1].get("refit", False)]
+    if not names:
+        return []
+    who = "All models" if len(names) == len(config.models) else ", ".join(names)
+    return [
+        f"{who}: fitted anew on training and validation sessions before forecasting the test; "
+        "validation scores are those of the fit before."
+    ]
 
 
 def _flagged(lake: Lake) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Self
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -49,6 +50,10 @@ class FileKeeper:
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
         save_file(dict(snapshot.tensors), partial, metadata={_NUMBERS: snapshot.numbers})
         partial.replace(self.path)
+
+    def beside(self, name: str) -> Self:
+        """Keep another training's snapshot in a file beside this one."""
+        return type(self)(self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}"))
 
     def forget(self) -> None:
         """Remove the file, once what it led to is kept elsewhere."""

@@ -1,10 +1,10 @@
 """Walk-forward training: every (model, fold, seed) is a task that is done once, whatever interrupts it.
 
-A task fits on the fold's training sessions, chooses on its validation sessions, and forecasts its test
-sessions a single time. Its checkpoint is written first and its forecasts are then committed to the lake in
-one transaction: that commit is what makes the task done. A task is a pure function of its arguments, computed
-on one thread, so that doing it again after a kill gives the same numbers; a network leaves a snapshot after
-every epoch, and goes on from there.
+A task fits on the fold's training sessions, chooses on its validation sessions, may then fit its choice again
+on both, and forecasts its test sessions a single time. Its checkpoint is written first and its forecasts are
+then committed to the lake in one transaction: that commit is what makes the task done. A task is a pure
+function of its arguments, computed on one thread, so that doing it again after a kill gives the same numbers;
+a network leaves a snapshot after every epoch, and goes on from there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import torch
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
 from models.batch import PanelTensors
-from models.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit
+from models.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
 from models.fitted import Fitted, IntArray, Unlearnable
-from models.snapshot import Keeper, UnusableSnapshot
+from models.snapshot import UnusableSnapshot
 from models.spec import Misfit
 from models.training import OnEpoch
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
@@ -131,16 +131,16 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
             )
 
 
-def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcome:
-    """Fit, choose on validation, forecast the test once, on one thread on a CPU.
+def run_task(task: Task, arrays: Arrays, keeper: FileKeeper | None = None) -> Outcome:
+    """Fit, choose on validation, fit again if asked to, forecast the test once, on one thread on a CPU.
 
     With a keeper, an unfinished training goes on from its snapshot; what comes out is the same to the bit.
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, task.inputs, task.device)
-    with learning_curve(task.curve) as on_epoch:
-        fitted = fit(
+    data, start = to_tensors(arrays, task.inputs, task.device), load_start(task.start)
+    with learning_curve(task.curve) as on_epoch, _going_on(keeper):
+        chosen = fit(
             task.registered,
             task.settings,
             data,
@@ -151,9 +151,33 @@ def run_task(task: Task, arrays: Arrays, keeper: Keeper | None = None) -> Outcom
             seed=task.seed,
             on_epoch=on_epoch,
             keeper=keeper,
-            start=load_start(task.start),
+            start=start,
         )
-    return outcome_of(task, arrays, data, fitted)
+    if not task.fit.refit:
+        return outcome_of(task, arrays, data, chosen)
+    again = None if keeper is None else keeper.beside("refit")
+    with _going_on(again):
+        fitted = refit(
+            chosen,
+            data,
+            task.fold.train,
+            task.fold.valid,
+            fit_config=task.fit,
+            seed=task.seed,
+            keeper=again,
+            start=start,
+        )
+    return outcome_of(task, arrays, data, chosen, fitted)
+
+
+@contextmanager
+def _going_on(keeper: FileKeeper | None) -> Iterator[None]:
+    """Say which file holds a snapshot that cannot be continued."""
+    try:
+        yield
+    except UnusableSnapshot as error:
+        assert keeper is not None, "a snapshot came from somewhere"
+        raise keeper.unusable(error) from None
 
 
 @contextmanager
@@ -169,9 +193,16 @@ def learning_curve(path: Path) -> Iterator[OnEpoch]:
         yield on_epoch
 
 
-def outcome_of(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -> Outcome:
-    """Measure a fitted model on its task's validation, and let it forecast its test once."""
-    valid = forecast_metrics(fitted.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
+def outcome_of(
+    task: Task, arrays: Arrays, data: PanelTensors, chosen: Fitted, refitted: Fitted | None = None
+) -> Outcome:
+    """Measure a fitted model on its task's validation, and let it forecast its test once.
+
+    Where it was fitted again with validation among its training sessions, the one that was chosen by them is
+    measured, and the other forecasts.
+    """
+    valid = forecast_metrics(chosen.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
+    fitted = chosen if refitted is None else refitted
     return Outcome(
         test_BN=fitted.forecast(data, task.fold.test),
         valid_rank_ic=valid.rank_ic,
@@ -321,12 +352,8 @@ def _execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tu
 def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
     task = tasks[index]
     keeper = None if task.snapshot is None else FileKeeper(task.snapshot)
-    try:
-        with sentences(task, f"seed {task.seed}"):
-            return index, run_task(task, arrays, keeper)
-    except UnusableSnapshot as error:
-        assert keeper is not None, "a snapshot came from somewhere"
-        raise keeper.unusable(error) from None
+    with sentences(task, f"seed {task.seed}"):
+        return index, run_task(task, arrays, keeper)
 
 
 @contextmanager
@@ -377,7 +404,9 @@ def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome
         write_quantile_scores(run, task.key, outcome.quantile_scores)
     run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
-        FileKeeper(task.snapshot).forget()
+        keeper = FileKeeper(task.snapshot)
+        keeper.forget()
+        keeper.beside("refit").forget()
 
 
 def _rows(

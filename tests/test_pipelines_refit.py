@@ -1,0 +1,143 @@
+"""``fit.refit`` in a run: what is reported, what is kept, and a kill in between."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.snapshot import Snapshot
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.dataset import Dataset, plan_folds
+from pipelines.errors import DataError
+from pipelines.progress import Progress
+from pipelines.report_data import hazards_of
+from pipelines.run import ingest_config, prepare
+from pipelines.snapshots import FileKeeper
+from pipelines.walkforward import Arrays, Task, gather, plan_tasks, run_task, write_folds
+
+MODEL = "temporal_peer"
+FIT = {"epochs": 3, "patience": 3, "batch_dates": 16}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("refit")
+    ingest_config(config_of(folder, tiny_settings), say=lambda _: None)
+    return folder
+
+
+def config_of(home: Path, tiny: Mapping[str, Any], **fit: Any) -> Config:  # noqa: ANN401 (settings)
+    changes = {
+        "lake": str(home / "lake"),
+        "output": str(home / "runs"),
+        "models": {MODEL: {"width": 8, "heads": 2}, "ridge": {}},
+        "features": {"characteristics": ["return_1", "momentum_63"], "window": 5},
+        "folds": {**tiny["folds"], "max_folds": 1},
+        "fit": {**FIT, **fit},
+    }
+    return check_config({**tiny, **changes}, origin="test")
+
+
+def task_of(config: Config, model: str = MODEL) -> tuple[Task, Arrays, Dataset]:
+    run, dataset, _ = prepare(config, Progress())
+    tasks = plan_tasks(run, dataset, plan_folds(dataset, config))
+    task = next(task for task in tasks if task.model == model)
+    return task, gather(dataset, config.features.window), dataset
+
+
+class Dying(FileKeeper):
+    """Keeps snapshots on disk; the one of the second fit dies after its first."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        super().save(snapshot)
+        if self.path.stem.endswith("-refit"):
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("model", [MODEL, "ridge"])
+def test_validation_judges_what_it_was_not_trained_on(
+    home: Path, tiny_settings: Mapping[str, Any], model: str
+) -> None:
+    task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True), model)
+    plain, _, _ = task_of(config_of(home, tiny_settings), model)
+    twice, once = run_task(task, arrays), run_task(plain, arrays)
+    assert (twice.valid_rank_ic, twice.valid_ic) == (once.valid_rank_ic, once.valid_ic)
+    for left, right in zip(twice.history, once.history, strict=True):
+        np.testing.assert_array_equal(
+            (left.train_loss, left.valid_rank_ic), (right.train_loss, right.valid_rank_ic)
+        )
+    known = np.isfinite(once.test_BN)
+    np.testing.assert_array_equal(np.isfinite(twice.test_BN), known)
+    assert np.abs(twice.test_BN - once.test_BN)[known].max() > 0
+
+
+def test_a_kill_between_or_in_the_fits_changes_no_bit(home: Path, tiny_settings: Mapping[str, Any]) -> None:
+    task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
+    whole = run_task(task, arrays)
+    assert task.snapshot is not None
+    with pytest.raises(KeyboardInterrupt):
+        run_task(task, arrays, Dying(task.snapshot))
+    keeper = FileKeeper(task.snapshot)
+    assert keeper.load() is not None
+    assert keeper.beside("refit").load() is not None
+    resumed = run_task(task, arrays, keeper)
+    for name, value in whole.state.tensors.items():
+        np.testing.assert_array_equal(resumed.state.tensors[name], value, err_msg=name)
+    np.testing.assert_array_equal(resumed.test_BN, whole.test_BN)
+    assert (resumed.valid_rank_ic, resumed.valid_ic) == (whole.valid_rank_ic, whole.valid_ic)
+
+
+def test_the_snapshot_in_the_way_is_the_one_that_is_named(
+    home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
+    task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
+    assert task.snapshot is not None
+    keeper = FileKeeper(task.snapshot)
+    again = keeper.beside("refit")
+    again.forget()
+    with pytest.raises(KeyboardInterrupt):
+        run_task(task, arrays, Dying(task.snapshot))
+    kept = again.load()
+    assert kept is not None
+    again.save(Snapshot({**kept.tensors, "module/other": torch.zeros(1)}, kept.numbers))
+    with pytest.raises(
+        DataError, match=r"temporal_peer-fold-0-seed-0-refit\.safetensors cannot be continued"
+    ):
+        run_task(task, arrays, keeper)
+
+
+def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
+    home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
+    ends = {}
+    for again in (False, True):
+        config = config_of(home, tiny_settings, refit=again)
+        run, dataset, _ = prepare(config, Progress())
+        (fold,) = plan_folds(dataset, config)
+        write_folds(run, dataset, [fold])
+        (row,) = json.loads((run.folder / "folds.json").read_text())
+        ends[again] = row["train_to"]
+        last = fold.valid[-1] if again else fold.train[-1]
+        assert row["train_to"] == str(dataset.panel.dates_T[last].astype("datetime64[D]"))
+    assert ends[False] < ends[True]
+
+
+def test_the_report_names_who_was_fitted_again(home: Path, tiny_settings: Mapping[str, Any]) -> None:
+    config = config_of(home, tiny_settings)
+    run, dataset, lake = prepare(config, Progress())
+    assert not any("fitted anew" in note for note in hazards_of(run, dataset, lake)[1])
+    some = {**config.models, "ridge": {"fit": {"refit": True}}}
+    for changed, who in (
+        (config.model_copy(update={"models": some}), "ridge"),
+        (config.model_copy(update={"fit": {**config.fit, "refit": True}}), "All models"),
+    ):
+        notes = hazards_of(dataclasses.replace(run, config=changed), dataset, lake)[1]
+        assert [note.split(":")[0] for note in notes if "fitted anew" in note] == [who]
