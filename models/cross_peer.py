@@ -17,7 +17,7 @@ from models.batch import AttentionMaps, Batch, Cut, PanelTensors
 from models.encoder import recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers import Firms, PeerLayer, PeerSizes
-from models.reference import Reference, ReferenceConfig
+from models.reference import Reference, ReferenceConfig, has_standing, standing
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
 
@@ -34,7 +34,8 @@ class CrossPeerConfig:
     recent_days
         Last sessions of the window that messages and the skip see linearly; 0 for characteristics alone.
     leader_slope
-        Slope on the reference's size characteristic with which attention starts, as in temporal_peer.
+        Slope on a firm's standing in its group with which attention starts, as in temporal_peer; size is what
+        the reference firms are chosen by.
     group_width
         Width of the group's embedding.
     group_bias
@@ -48,7 +49,7 @@ class CrossPeerConfig:
     heads: int = 4
     layers: int = 1
     recent_days: int = 3
-    leader_slope: float = 2.0
+    leader_slope: float = 4.0
     group_width: int = 4
     group_bias: bool = True
     dropout: float = 0.1
@@ -88,8 +89,9 @@ class CrossPeer(Forecaster):
             n_groups=shape.n_groups if config.group_bias else 0,
             dropout=config.dropout,
             tokens=config.width,
-            leader=self.reference.column if self.reference.column >= 0 else None,
+            leader=self.reference.size,
             leader_slope=config.leader_slope,
+            standing=has_standing(self.reference.size, shape),
         )
         self.group = nn.Embedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(identity, config.width)
@@ -134,7 +136,8 @@ class CrossPeer(Forecaster):
         """Who asks, who is asked, who may hear whom [B, 1, N, M + 1], and the places [B, M] of the asked."""
         days = self.config.recent_days
         r_BNR = recent_days(batch, days, cut) if days else None
-        targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN)
+        standing_BN = standing(batch, self.reference.size)
+        targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN, standing_BN)
         chosen_BN = self.reference.choose(batch)
         most = max(1, int(chosen_BN.sum(dim=1).max()))  # a place that nobody may hear, where there is none
         place_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]

@@ -24,7 +24,7 @@ OWN_GROUP_START = 4.0
 """Logit that a firm of the own group starts ahead with, in the heads that start there."""
 
 REST_START = 7.0
-"""Logit of the null key in the heads that start with other groups: about that of a hundred firms together."""
+"""Logit of the null key in the heads that start with other groups: about that of ten groups of firms."""
 
 TASTE_START = 0.3
 """Standard deviation of the tastes for ordered pairs of groups with which those heads start."""
@@ -40,8 +40,9 @@ LOGIT_GAIN = 5.0
 class PeerSizes:
     """Sizes of one peer layer: D, H, E (queries and keys), R (recent days; 0 for none), S (0: no bias).
 
-    ``tokens`` is the width of the firms' tokens, and ``leader_slope`` what each head's prominence starts
-    with on number ``leader`` of the identity (None: on none of them).  ``market_tokens`` is G.
+    ``tokens`` is the width of the firms' tokens, and ``market_tokens`` is G.  ``leader`` is the identity's
+    number that says how large a firm is, None for none.  ``leader_slope`` is what each head's prominence
+    starts with: on the firms' standing where ``standing`` says that they have one, else, halved, on size.
     """
 
     width: int
@@ -53,6 +54,7 @@ class PeerSizes:
     tokens: int
     leader: int | None = None
     leader_slope: float = 0.0
+    standing: bool = False
     market_tokens: int = 0
 
 
@@ -70,12 +72,15 @@ class Firms:
         Their recent days; None when messages leave them out.
     group_BN
         int64 group codes.
+    standing_BN
+        Their standing in their groups (:func:`models.reference.standing`); None when nobody asks for it.
     """
 
     token_BND: Tensor
     identity_BNE: Tensor
     recent_BNR: Tensor | None
     group_BN: Tensor
+    standing_BN: Tensor | None = None
 
     def with_tokens(self, token_BND: Tensor) -> Firms:
         """Take new tokens for the same firms."""
@@ -89,37 +94,40 @@ class Firms:
 
         recent_BMR = None if self.recent_BNR is None else take(self.recent_BNR)
         group_BM = self.group_BN.gather(1, place_BM)
-        return Firms(take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM)
+        standing_BM = None if self.standing_BN is None else self.standing_BN.gather(1, place_BM)
+        return Firms(take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM, standing_BM)
 
 
 class PeerLayer(nn.Module):
     """One layer of peer attention with a residual of the firm's own information.
 
-    ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j] + p . identity_j`` over the firms j != i of the
-    date, and a null key with value 0 and a bias of its own, on which a firm can rest; ``W_Q != W_K``, so i->j
-    differs from j->i.  ``p . identity_j`` is how prominent firm j is to whoever asks.
+    ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j] + p . identity_j + s standing_j`` over the firms
+    j != i of the date, and a null key with value 0 and a bias of its own, on which a firm can rest;
+    ``W_Q != W_K``, so i->j differs from j->i.  ``p . identity_j + s standing_j`` is how prominent firm j is
+    to whoever asks: its standing is 1 as the largest firm of its group, 1/2 as the second, 1/3 as the third.
     ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then
     ``h_i += W_2 GELU(W_1 LN(h_i))``.  What peers say also reaches the forecast directly, as
     ``u . sum_j softmax_j(logit_ij) v_j``: with only W_O and a head behind it, three matrices would
     have to grow together before any gradient says whom to listen to, and a daily IC of a few
     percent never gets them there.  W_O, W_2 and u start at 0: at first, nobody has peers.
 
-    Where the search starts decides whether it ends.  Under even weights all firms hear the same
-    mean, which holds nothing about any of them and so sends no gradient to the logits.  So a quarter of
-    the heads start in the own group (Hou 2007), the others look for groups that lead other groups (Cohen and
-    Frazzini 2008: customers and suppliers), and all of them start where ``leader`` is high: large firms lead
-    small ones (Lo and MacKinlay 1990).  Who looks for other groups starts half at rest, with a slight random
+    Where the search starts decides whether it ends.  Under even weights all firms hear the same mean,
+    which holds nothing about any of them and so sends no gradient to the logits.  So a quarter of the
+    heads start in the own group (Hou 2007), the others look for groups that lead other groups (Cohen and
+    Frazzini 2008: customers and suppliers), and all of them start at the large firms of a group, which
+    lead its small ones (Lo and MacKinlay 1990; Hou 2007): by their standing, or without groups by
+    ``leader``, their size.  Who looks for other groups starts more than half at rest, with a slight random
     taste for each ordered pair of groups.  A pair that pays takes weight from the null key and is then
-    learned the faster for it, while one that does not stays small; heads that start wide awake carry
-    the shocks of every wrong group into the forecast.  Without a leader, each head starts with a taste for
+    learned the faster for it, while one that does not stays small; heads that start wide awake carry the
+    shocks of every wrong group into the forecast.  Without a leader, each head starts with a taste for
     some random direction of identities.  Training is free to leave all of these starts, and weight decay
-    leaves them alone (``undecayed``): it would draw who leads whom back to nobody.  The values start with the
-    recent days alone, where there are any.
+    leaves them alone (``undecayed``): it would draw who leads whom back to nobody.  The values start with
+    the recent days alone, where there are any.
 
     G optional market tokens stand between the firms, as the inducing points of Lee et al. (2019), "Set
     transformer": token g listens to all firms but i, ``state_gi = sum_(j != i) w_gj v_j`` with a softmax of
-    ``t_g . k_j / sqrt(d) + p . identity_j``, and firm i attends to it beside its peers.  The first token
-    starts as the market (firms weighted by prominence), the others as factors with a taste for some
+    ``t_g . k_j / sqrt(d)`` and firm j's prominence, and firm i attends to it beside its peers.  The first
+    token starts as the market (firms weighted by prominence), the others as factors with a taste for some
     direction of identities.
     """
 
@@ -143,12 +151,15 @@ class PeerLayer(nn.Module):
         )
         self.prominence_HE = nn.Parameter(torch.zeros(heads, sizes.identity))
         self.null_bias_H = nn.Parameter(torch.zeros(heads))
+        self.standing_H = (
+            nn.Parameter(torch.full((heads,), sizes.leader_slope / LOGIT_GAIN)) if sizes.standing else None
+        )
         with torch.no_grad():
             if sizes.leader is None:
                 self.query.bias.normal_()
                 self.key.weight.normal_(std=sizes.identity**-0.5)
-            else:
-                self.prominence_HE[:, sizes.leader] = sizes.leader_slope / LOGIT_GAIN
+            elif not sizes.standing:
+                self.prominence_HE[:, sizes.leader] = 0.5 * sizes.leader_slope / LOGIT_GAIN
             if self.recent is not None:
                 self.value.weight.zero_()
                 self.value.bias.zero_()
@@ -227,10 +238,14 @@ class PeerLayer(nn.Module):
         k_BHKd = torch.cat((k_BHMd, null_BH1d.to(k_BHMd.dtype)), dim=2)
         v_BHKd = F.pad(v_BHMd, (0, 0, 0, 1))
         scale = 1.0 / math.sqrt(d)
-        # Prominence and group bias are dot products too, of 1 with p . identity_j (for the null key with its
-        # bias) and of the row b[s_i, :] with the one-hot code of s_j.  So they ride in the product of queries
-        # and keys, and no [N, M] bias is ever kept.
+        # Prominence and group bias are dot products too, of 1 with firm j's prominence (for the null key with
+        # its bias) and of the row b[s_i, :] with the one-hot code of s_j.  So they ride in the product of
+        # queries and keys, and no [N, M] bias is ever kept.
         prominence_BHM = (searched.identity_BNE @ (LOGIT_GAIN * self.prominence_HE).T).transpose(1, 2)
+        if self.standing_H is not None and searched.standing_BN is not None:
+            prominence_BHM = prominence_BHM + (
+                LOGIT_GAIN * self.standing_H[:, None] * searched.standing_BN[:, None]
+            )
         null_BH1 = (LOGIT_GAIN * self.null_bias_H)[None, :, None].expand(batch, heads, 1)
         prominence_BHK1 = torch.cat((prominence_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)

@@ -59,7 +59,7 @@ class Reference:
         self.config = config
         self.model = model
         self.keys = [firm_key(ticker) for ticker in config.tickers]
-        self.column = -1 if config.by == "list" else _size_column(config, shape, model)
+        self.size = None if config.by == "list" else _size_column(config, shape, model)
 
     def require(self, data: PanelTensors) -> None:
         """Refuse a panel that lacks a firm of the list."""
@@ -80,10 +80,37 @@ class Reference:
             return batch.m_BN & torch.isin(batch.key_BN, keys)
         within_BN = batch.s_BN if self.config.by == "group" else torch.zeros_like(batch.s_BN)
         within_BN = torch.where(batch.m_BN, within_BN, -1)  # the absent are ranked among themselves
-        chosen_BN = larger_firms(batch.z_BNF[..., self.column], within_BN) < self.config.count
+        assert self.size is not None, "only a list is chosen without a size"
+        chosen_BN = larger_firms(batch.z_BNF[..., self.size], within_BN) < self.config.count
         if self.config.by == "group":
             chosen_BN = chosen_BN & (batch.s_BN > 0)
         return batch.m_BN & chosen_BN
+
+
+def size_column(shape: Shape) -> int | None:
+    """Column of the first known one of :data:`SIZES`; None where the characteristics have neither."""
+    known = [name for name in SIZES if name in shape.characteristic_names]
+    return shape.characteristic_names.index(known[0]) if known else None
+
+
+def has_standing(size: int | None, shape: Shape) -> bool:
+    """Whether firms have a standing: where a size is known and there are groups."""
+    return size is not None and shape.n_groups > 1
+
+
+def standing(batch: Batch, size: int | None) -> Tensor | None:
+    """``1 / (1 + firms of its group that are larger)`` as float [B, N]: 1 for the largest, then 1/2, 1/3.
+
+    0 outside the universe and where the group is unknown; None without a size, the column of the
+    characteristic that says what is large.  The large firms of an industry lead its small ones (Hou 2007,
+    "Industry information diffusion and the lead-lag effect in stock returns").  A slope on size alone cannot
+    say so: how large a leader is, and how far ahead of the second, differs from industry to industry.
+    """
+    if size is None:
+        return None
+    there_BN = batch.m_BN & (batch.s_BN > 0)
+    larger_BN = larger_firms(batch.z_BNF[..., size], torch.where(there_BN, batch.s_BN, -1))
+    return torch.where(there_BN, 1.0 / (1.0 + larger_BN), 0.0)
 
 
 def larger_firms(size_BN: Tensor, group_BN: Tensor) -> Tensor:
@@ -105,10 +132,10 @@ def larger_firms(size_BN: Tensor, group_BN: Tensor) -> Tensor:
 def _size_column(config: ReferenceConfig, shape: Shape, model: str) -> int:
     if config.characteristic is not None:
         return column_of(config.characteristic, shape, model)
-    known = [name for name in SIZES if name in shape.characteristic_names]
-    if not known:
+    known = size_column(shape)
+    if known is None:
         raise Misfit(
             f"{model} chooses its reference firms by size, and the data has neither {' nor '.join(SIZES)}: "
             "add one to the features, or set reference.characteristic."
         )
-    return shape.characteristic_names.index(known[0])
+    return known

@@ -24,7 +24,7 @@ from models.encoder import (
 )
 from models.forecaster import Forecaster, zero_linear
 from models.peers import Firms, PeerLayer, PeerSizes, peer_keep
-from models.reference import SIZES
+from models.reference import has_standing, size_column, standing
 from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
 
 
@@ -39,9 +39,11 @@ class TemporalPeerConfig:
     peer_width
         Width of queries, keys and messages, all heads together.
     leader_slope
-        Slope on size with which attention starts: how many e-folds more weight a firm gets for one
-        standard deviation of rank-normal size.  Size is the first of :data:`models.reference.SIZES` among the
-        characteristics; with none of them, or keys from tokens, attention starts without.
+        Slope on a firm's standing in its group with which attention starts: at 4, the group's largest firm
+        gets ``e^2`` times the weight of the second and nearly ``e^4`` times that of the small ones.  Without
+        groups, half of it is the slope on rank-normal size.  Size is the first of
+        :data:`models.reference.SIZES` among the characteristics; with none of them, or keys from tokens,
+        attention starts without.
     day_layers, positions, causal, pooling
         The day encoder's.
     peer_layers
@@ -64,7 +66,7 @@ class TemporalPeerConfig:
     width: int = 16
     heads: int = 4
     peer_width: int = 32
-    leader_slope: float = 2.0
+    leader_slope: float = 4.0
     day_layers: int = 1
     positions: Positions = "learned"
     causal: bool = False
@@ -117,8 +119,7 @@ class TemporalPeer(Forecaster):
         self.config = config
         self.uses_days = True
         identity = shape.n_characteristics + config.group_width
-        names = shape.characteristic_names
-        sizes_seen = [names.index(name) for name in SIZES if name in names]
+        self.size = size_column(shape) if config.keys_from == "identity" else None
         recent = config.recent_days * shape.n_channels
         sizes = PeerSizes(
             width=config.peer_width,
@@ -128,8 +129,9 @@ class TemporalPeer(Forecaster):
             n_groups=shape.n_groups if config.group_bias else 0,
             dropout=config.dropout,
             tokens=config.width,
-            leader=sizes_seen[0] if sizes_seen and config.keys_from == "identity" else None,
+            leader=self.size,
             leader_slope=config.leader_slope,
+            standing=has_standing(self.size, shape),
             market_tokens=config.market_tokens,
         )
         self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
@@ -147,10 +149,11 @@ class TemporalPeer(Forecaster):
     def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
-        y_BN1 = self.skip(batch.z_BNF)
+        y_BN1, standing_BN = self.skip(batch.z_BNF), standing(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            firms = Firms(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN)
+            searched_BNE = self._searched(layer, h_BND, batch)
+            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, standing_BN)
             h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
             y_BN1 = y_BN1 + heard_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
@@ -160,9 +163,11 @@ class TemporalPeer(Forecaster):
         h_BND = self.embed(batch, cut)
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
         maps: list[Tensor] = []
+        standing_BN = standing(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            firms = Firms(h_BND, self._searched(layer, h_BND, batch), r_BNR, batch.s_BN)
+            searched_BNE = self._searched(layer, h_BND, batch)
+            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, standing_BN)
             h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(

@@ -89,7 +89,7 @@ def train(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption
     Every model, fold and seed is done once: after an interruption, the same command does what is missing.
     The settings fit.pretrain, init_from, fit.layer_decay and fit.label_share pretrain day encoders on days,
     begin with those of an earlier run, fine-tune layer by layer, and use a part of the labels. With
-    fit.refit, what validation chose is fitted anew on training and validation sessions and forecasts the test.
+    fit.refit, what validation chose is fitted anew on training and validation sessions, and forecasts.
     """
     from pipelines.config_load import load_config
     from pipelines.run import train_config

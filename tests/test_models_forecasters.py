@@ -242,14 +242,18 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
     torch.testing.assert_close(module(batch)[0], want.float(), rtol=0, atol=1e-6)
 
 
-def test_attention_starts_at_the_large_firms_of_the_own_group() -> None:
+@pytest.mark.parametrize("grouped", [True, False])
+def test_attention_starts_at_the_large_firms_of_the_own_group(grouped: bool) -> None:
     names = ("momentum_63", "log_market_equity", "range", "beta_63")
     shape = dataclasses.replace(panel().shape, characteristic_names=names)
+    batch = panel().batch(torch.tensor([8]))
+    if not grouped:
+        shape = dataclasses.replace(shape, n_groups=1)
+        batch = dataclasses.replace(batch, s_BN=torch.zeros_like(batch.s_BN))
     entry = MODELS["temporal_peer"]
     module = entry.build(entry.config(width=8, heads=2), shape)
     assert isinstance(module, TemporalPeer)
     module.eval()
-    batch = panel().batch(torch.tensor([8]))
     with torch.no_grad():
         layer = module.layers[0]
         assert isinstance(layer, PeerLayer)
@@ -259,11 +263,19 @@ def test_attention_starts_at_the_large_firms_of_the_own_group() -> None:
         peers_BLHNN = module.attention(batch).peers_BLHNN
     assert peers_BLHNN is not None
     first_NN = peers_BLHNN[0, 0, 0]
-    size_N, s_N = batch.z_BNF[0, :, 1], batch.s_BN[0]
+    size_N, s_N = batch.z_BNF[0, :, 1].tolist(), batch.s_BN[0].tolist()
     assert len(s_N) > 4
+    assert not grouped or 0 in s_N, "one whose group nobody knows"
+
+    def prominence(j: int) -> float:
+        if not grouped:
+            return 2.0 * size_N[j]
+        larger = sum(size_N[k] > size_N[j] and s_N[k] == s_N[j] for k in range(len(s_N)))
+        return 4.0 / (1 + larger) if s_N[j] else 0.0
+
     for i in range(len(s_N)):
         others = [j for j in range(len(s_N)) if j != i]
-        want = torch.tensor([float(2.0 * size_N[j] + 4.0 * (s_N[i] == s_N[j])) for j in others] + [0.0])
+        want = torch.tensor([prominence(j) + 4.0 * (s_N[i] == s_N[j]) for j in others] + [0.0])
         torch.testing.assert_close(first_NN[i, others], torch.softmax(want, 0)[:-1], rtol=0, atol=1e-5)
 
 
@@ -279,9 +291,19 @@ def test_temporal_peer_starts_as_its_linear_skip() -> None:
     torch.testing.assert_close(module(batch), want, rtol=0, atol=1e-5)
 
 
-def test_peer_heads_start_in_the_own_group_or_half_at_rest() -> None:
+@pytest.mark.parametrize("standing", [True, False])
+def test_peer_heads_start_in_the_own_group_or_half_at_rest(standing: bool) -> None:
     sizes = PeerSizes(
-        width=16, heads=8, identity=3, recent=0, n_groups=4, dropout=0.0, tokens=8, leader=0, leader_slope=2.0
+        width=16,
+        heads=8,
+        identity=3,
+        recent=0,
+        n_groups=4,
+        dropout=0.0,
+        tokens=8,
+        leader=0,
+        leader_slope=4.0,
+        standing=standing,
     )
     torch.manual_seed(0)
     layer = PeerLayer(sizes).eval()
@@ -291,14 +313,15 @@ def test_peer_heads_start_in_the_own_group_or_half_at_rest() -> None:
         layer.query.weight.zero_()
         layer.query.bias.zero_()
         group_BN = (torch.arange(100) % 4)[None]
-        firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN)
+        place_N = torch.arange(99, -1, -1) // 4  # in its group, the largest is the last
+        firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN, (1.0 / (1.0 + place_N))[None])
         keep = torch.nn.functional.pad(~torch.eye(100, dtype=torch.bool)[None, None], (0, 1), value=True)
         weights_HNK = layer.explicit(firms, firms, keep)[2][0]
     same_NN = group_BN[0][:, None] == group_BN[0]
     own_HN = (weights_HNK[..., :-1] * same_NN).sum(-1)
-    assert (own_HN[:2] > 0.9).all()
+    assert (own_HN[:2] > 0.85).all()
     assert (weights_HNK[:2, :, -1] < 0.01).all()
-    assert ((weights_HNK[2:, :, -1] > 0.3) & (weights_HNK[2:, :, -1] < 0.8)).all()
+    assert ((weights_HNK[2:, :, -1] > 0.3) & (weights_HNK[2:, :, -1] < 0.85)).all()
     assert (own_HN[2:] < 0.5).all()
 
 
