@@ -21,7 +21,7 @@ from models.fit import FitConfig, fit
 from models.forecaster import Forecaster
 from models.kernel_regression import KernelRegression
 from models.peers import LOGIT_GAIN, Firms, PeerLayer, peer_keep
-from models.reference import larger_firms
+from models.reference import larger_firms, standing
 from models.registry import MODELS
 from models.sector_mean import SectorMean
 from models.spec import parse_config
@@ -317,6 +317,26 @@ def test_firms_as_large_as_the_last_are_in_the_reference_as_well() -> None:
         for b in range(5)
     ]
     assert larger_firms(size.float(), group).tolist() == want
+
+
+def test_a_firm_stands_by_the_larger_firms_of_its_group_that_are_there() -> None:
+    rng = np.random.default_rng(1)
+    batch = panel().batch(torch.tensor([8, 9, 10]))
+    shape = batch.m_BN.shape
+    m_BN = torch.tensor(rng.random(shape) < 0.7)
+    s_BN = torch.tensor(rng.integers(0, 3, shape))
+    z_BNF = batch.z_BNF.clone()
+    z_BNF[..., 1] = torch.tensor(rng.integers(0, 4, shape))  # some are as large as others
+    got_BN = standing(dataclasses.replace(batch, m_BN=m_BN, s_BN=s_BN, z_BNF=z_BNF), 1)
+    assert got_BN is not None
+    for b, i in np.ndindex(*shape):
+        larger = sum(
+            bool(m_BN[b, j] and s_BN[b, j] == s_BN[b, i] and z_BNF[b, j, 1] > z_BNF[b, i, 1])
+            for j in range(shape[1])
+        )
+        want = 1.0 / (1 + larger) if m_BN[b, i] and s_BN[b, i] > 0 else 0.0
+        assert float(got_BN[b, i]) == pytest.approx(want)
+    assert standing(batch, None) is None
 
 
 @pytest.mark.parametrize("layers", [1, 2])
