@@ -19,9 +19,10 @@ from pipelines.dataset import Dataset, plan_folds
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.report_data import hazards_of
-from pipelines.run import ingest_config, prepare
+from pipelines.run import ingest_config, prepare, train_config
+from pipelines.runs import open_run
 from pipelines.snapshots import FileKeeper
-from pipelines.walkforward import Arrays, Task, gather, plan_tasks, run_task, write_folds
+from pipelines.walkforward import Arrays, Task, gather, plan_tasks, read_scores, run_task, write_folds
 
 MODEL = "temporal_peer"
 FIT = {"epochs": 3, "patience": 3, "batch_dates": 16}
@@ -79,7 +80,7 @@ def test_validation_judges_what_it_was_not_trained_on(
     assert np.abs(twice.test_BN - once.test_BN)[known].max() > 0
 
 
-def test_a_kill_between_or_in_the_fits_changes_no_bit(home: Path, tiny_settings: Mapping[str, Any]) -> None:
+def test_a_kill_in_the_second_fit_changes_no_bit(home: Path, tiny_settings: Mapping[str, Any]) -> None:
     task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
     whole = run_task(task, arrays)
     assert task.snapshot is not None
@@ -112,6 +113,15 @@ def test_the_snapshot_in_the_way_is_the_one_that_is_named(
         DataError, match=r"temporal_peer-fold-0-seed-0-refit\.safetensors cannot be continued"
     ):
         run_task(task, arrays, keeper)
+
+
+def test_a_finished_run_keeps_no_snapshot_of_either_fit(home: Path, tiny_settings: Mapping[str, Any]) -> None:
+    config = config_of(home, tiny_settings, refit=True, epochs=1)
+    run = open_run(train_config(config), home / "runs")
+    assert read_scores(run).height == 2 * len(config.seeds)
+    kept = run.snapshot(MODEL, 0, config.seeds[0])
+    assert kept.parent.is_dir(), "there were some"
+    assert not list(kept.parent.iterdir())
 
 
 def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
