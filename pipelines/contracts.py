@@ -16,7 +16,16 @@ import dataframely as dy
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.schemas import INPUT_PATTERN, SCHEMAS, SOURCE_TABLES, STAMPS, keys, schema, within_range
+from pipelines.schemas import (
+    INPUT_PATTERN,
+    SCHEMAS,
+    SOURCE_TABLES,
+    STAMPS,
+    added_later,
+    keys,
+    schema,
+    within_range,
+)
 
 __all__ = [
     "INPUT_PATTERN",
@@ -209,15 +218,33 @@ def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
     """Write rows as the quarantine has them: ``table``, ``row_hash``, ``row`` and ``rule``.
 
     A row is JSON with its values as text, so that an infinity or a misspelt number survives. Its hash is of
-    that text without the stamps: the same values have the same hash, however they were delivered.
+    that text without the stamps, and without a null in a column that the table gained later: the same values
+    have the same hash, however and whenever they were delivered.
     """
     contract = schema(table)
-    columns = [c for c in contract.column_names() if c not in STAMPS]
-    text = [_as_text(c, rows.schema[c], contract.columns()[c].dtype) for c in columns]
-    row = pl.struct(text).struct.json_encode()
-    frame = rows.select(pl.lit(table).alias("table"), row.alias("row"), rule.alias("rule"))
-    hashes = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in frame["row"]]
-    return frame.select("table", pl.Series("row_hash", hashes, dtype=pl.String), "row", "rule")
+    texts = {
+        c: _as_text(c, rows.schema[c], column.dtype)
+        for c, column in contract.columns().items()
+        if c not in STAMPS
+    }
+    later = added_later(table)
+    hashed = pl.concat_str(
+        pl.struct(text for c, text in texts.items() if c not in later).struct.json_encode(),
+        *(
+            pl.when(texts[c].is_null()).then(pl.lit("")).otherwise(pl.struct(texts[c]).struct.json_encode())
+            for c in later
+        ),
+    )
+    return rows.select(
+        pl.lit(table).alias("table"),
+        hashed.map_elements(_hash, return_dtype=pl.String).alias("row_hash"),
+        pl.struct(texts.values()).struct.json_encode().alias("row"),
+        rule.alias("rule"),
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:

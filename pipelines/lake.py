@@ -4,6 +4,9 @@ A table's data moves from one version to the next in a single atomic commit, so 
 any moment leaves the version before or the version after, never something between. Versions are kept for
 good unless a vacuum is asked for (`pipelines.lake_upkeep`), because a run is repeatable only as long as the
 versions that it recorded can be read.
+
+A contract may gain a nullable column. Tables written before are read with null in it, at every version, and
+the first upsert that writes rows adds it in its own commit.
 """
 
 from __future__ import annotations
@@ -162,11 +165,12 @@ class Lake:
         Raises
         ------
         DataError
-            If the table is missing, empty, not a Delta table, has no such version, or lost it to a vacuum.
+            If the table is missing, empty, not a Delta table, has no such version, lost it to a vacuum, or
+            lacks columns that its contract requires or has others (`lake_storage.Storage.scan`).
         """
         opened = self._open_version(table, version)
         names = columns or schema(table).column_names()
-        rows = self.storage.scan(opened)
+        rows = self.storage.scan(table, opened)
         if filters is not None:
             rows = rows.filter(filters)
         try:
@@ -201,7 +205,8 @@ class Lake:
         ValueError
             If a row breaks the contract: check a source's rows with `contracts.check` first.
         DataError
-            If what is there is not a Delta table, or other writers never left room for this commit.
+            If what is there is not a Delta table or has other columns (`lake_storage.Storage.scan`), or
+            other writers never left room for this commit.
         """
         rows = in_order(table, require(table, frame, released))
         if rows.is_empty():
@@ -218,10 +223,12 @@ class Lake:
         )
 
     def _commit(self, table: str, rows: pl.DataFrame, target: DeltaTable) -> UpsertCounts:
+        """Write what is new or differs; the same commit adds the columns that the contract gained since."""
+        widen = bool(self.storage.lacking(table, target))
         if target.version() == 0:
             new, changed = rows, rows.clear()
         else:
-            new, changed = compare(table, rows, self.storage.scan(target))
+            new, changed = compare(table, rows, self.storage.scan(table, target))
         if changed.height:
             (
                 target.merge(
@@ -229,6 +236,7 @@ class Lake:
                     predicate=match_predicate(table, changed),
                     source_alias="source",
                     target_alias="target",
+                    merge_schema=widen,
                     commit_properties=_ONE_COMMIT,
                 )
                 .when_matched_update_all()
@@ -237,7 +245,12 @@ class Lake:
             )
         elif new.height:
             write_deltalake(
-                target, new, mode="append", target_file_size=FILE_BYTES, commit_properties=_ONE_COMMIT
+                target,
+                new,
+                mode="append",
+                schema_mode="merge" if widen else None,
+                target_file_size=FILE_BYTES,
+                commit_properties=_ONE_COMMIT,
             )
         unchanged = rows.height - new.height - changed.height
         return UpsertCounts(new.height, changed.height, unchanged, data_version(target) or None)

@@ -90,9 +90,48 @@ class Storage:
                 ) from error
             return existing
 
-    def scan(self, opened: DeltaTable) -> pl.LazyFrame:
-        """Scan an opened table; files and row groups that a filter rules out are not read."""
-        return pl.scan_delta(opened)
+    def scan(self, table: str, opened: DeltaTable) -> pl.LazyFrame:
+        """Scan an opened table with the columns of its contract, in that order.
+
+        A nullable column that the contract gained after the table was written is null. Files and row groups
+        that a filter rules out are not read.
+
+        Raises
+        ------
+        DataError
+            If the table lacks a column that must have values, or has one that the contract does not know.
+        """
+        lacking = self.lacking(table, opened)
+        columns = schema(table).columns()
+        return pl.scan_delta(opened).select(
+            pl.lit(None, dtype=column.dtype).alias(name) if name in lacking else pl.col(name)
+            for name, column in columns.items()
+        )
+
+    def lacking(self, table: str, opened: DeltaTable) -> list[str]:
+        """Return the nullable columns that the contract gained after the opened version was written.
+
+        Raises
+        ------
+        DataError
+            If the table lacks a column that must have values, or has one that the contract does not know.
+        """
+        stored = [field.name for field in opened.schema().fields]
+        columns = schema(table).columns()
+        unknown = [name for name in stored if name not in columns]
+        if unknown:
+            raise DataError(
+                f"{self.uri(table)} has the column(s) {', '.join(unknown)}, which this version of Peerglass "
+                "does not know: use the newer version that wrote them, or name another lake root"
+            )
+        lacking = [name for name in columns if name not in stored]
+        required = [name for name in lacking if not columns[name].nullable]
+        if required:
+            raise DataError(
+                f"{self.uri(table)} lacks the column(s) {', '.join(required)}, which every row must have: "
+                "ingest the source again into another lake root"
+            )
+        return lacking
 
     def files(self, table: str) -> FileSystem:
         """File system whose root is the table's folder, wherever that is."""

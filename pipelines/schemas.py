@@ -64,6 +64,12 @@ def within_range(column: str) -> pl.Expr:
     return (above & below) | (pl.col("high") < pl.col("low")).fill_null(value=False)
 
 
+ADDED_LATER: Final = {"added_later": True}
+"""``metadata`` of a nullable column that a table gained after lakes were written. Tables without it are read
+with null in it (`pipelines.lake_storage`). A null in it is no part of a row's hash, so that a row that was
+quarantined or released before is still the same row."""
+
+
 def named_rule(holds: pl.Expr) -> RuleFactory:
     """Make a rule of a schema, named by the attribute that it is assigned to; null counts as holding."""
 
@@ -363,6 +369,11 @@ def keys(table: str) -> list[str]:
         If the lake has no table of that name.
     """
     return list(schema(table).primary_key())
+
+
+def added_later(table: str) -> list[str]:
+    """Return the columns that a table gained after lakes were written."""
+    return [name for name, column in schema(table).columns().items() if column.metadata == ADDED_LATER]
 
 
 def schema(table: str) -> type[dy.Schema]:
