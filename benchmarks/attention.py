@@ -34,12 +34,12 @@ def measure(kernel: str, sequences: int, length: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    block = Block(BlockConfig(WIDTH, HEADS, kernel=kernel, radius=RADIUS))  # type: ignore[arg-type]
+    block = Block(BlockConfig(WIDTH, HEADS, kernel=kernel, radius=RADIUS))  # type: ignore[arg-type]  # a str
     small = torch.randn(1, 16, WIDTH, requires_grad=True)
     block(small).sum().backward()  # what the first call loads is not the kernel's
     x = torch.randn(sequences, length, WIDTH, requires_grad=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = []
+    seconds: list[float] = []
     while len(seconds) < 3 or (sum(seconds) < 0.3 and len(seconds) < 50):
         started = time.perf_counter()
         block(x).sum().backward()

@@ -97,7 +97,10 @@ def write_market(folder: Path, firms: int, sessions: int, seed: int = 7) -> None
         array_TN[gone_TN] = np.nan
         np.save(folder / f"{name}.npy", array_TN)
     np.save(folder / "industry.npy", rng.integers(0, INDUSTRIES, N).astype(np.int16))
-    np.save(folder / "dates.npy", np.busday_offset("2010-01-04", np.arange(T)).astype("datetime64[D]"))
+    np.save(
+        folder / "dates.npy",
+        np.busday_offset(np.datetime64("2010-01-04"), np.arange(T)).astype("datetime64[D]"),
+    )
 
 
 def read(folder: Path, name: str) -> npt.NDArray[np.generic]:

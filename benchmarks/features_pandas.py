@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,10 @@ def prepare(folder: Path) -> Wide:
     return Wide(close, high, low, volume, pd.Series(read(folder, "industry")))
 
 
+def _log(x: pd.DataFrame) -> pd.DataFrame:
+    return cast("pd.DataFrame", np.log(x))  # the stubs give an array, pandas a frame
+
+
 def _mean(x: pd.DataFrame, window: int) -> pd.DataFrame:
     return x.rolling(window, min_periods=half(window)).mean()
 
@@ -41,7 +46,7 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     traded = close.notna()
     carried = close.ffill(limit=HALT)
     r = close / carried.shift(1) - 1
-    span = np.log(market.high / market.low)
+    span = _log(market.high / market.low)
     dv = close * market.volume
     out = {
         "return_21": close / carried.shift(21) - 1,
@@ -71,7 +76,7 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     out["log_dollar_volume_21"] = np.log(_mean(dv, 21))
     out["amihud_21"] = 1e6 * _mean(r.abs() / dv.where(dv > 0), 21)
     out["volume_trend_5_63"] = np.log(_mean(dv, 5) / _mean(dv, 63))
-    surprise = np.log(dv / _mean(dv, 21))
+    surprise = _log(dv / _mean(dv, 21))
     both = r.notna() & surprise.notna()
     a, b = r.where(both), surprise.where(both)
     mean_a, mean_b = _mean(a, 63), _mean(b, 63)

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Traffic(TorchDispatchMode):
     """Adds up the bytes that operations read and write; views move none."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
         self.bytes = 0
 
     def __torch_dispatch__(
@@ -107,7 +108,7 @@ def check_attention(device: str, sizes: Sizes) -> None:
     torch.manual_seed(0)
     for kernel in ("softmax", "local", "linear"):
         for dtype, most in ((torch.float32, 1e-4), (torch.bfloat16, 5e-2)):
-            config = BlockConfig(width=32, heads=4, kernel=kernel)  # type: ignore[arg-type]
+            config = BlockConfig(width=32, heads=4, kernel=kernel)
             layer = MultiHeadAttention(config).to(device, dtype).eval()
             x = torch.randn(sizes.firms, sizes.window, 32, device=device, dtype=dtype)
             keys = torch.rand(sizes.firms, sizes.window, device=device) < 0.9
@@ -125,7 +126,8 @@ def ceilings(device: str, sizes: Sizes) -> tuple[dict[str, float], float]:
     n, flops = sizes.matmul, {}
     for dtype in (torch.float32, torch.bfloat16):
         a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-        flops[str(dtype).removeprefix("torch.")] = 2 * n**3 / seconds_of(lambda a=a, b=b: a @ b, device, 10)
+        product = partial(torch.matmul, a, b)
+        flops[str(dtype).removeprefix("torch.")] = 2 * n**3 / seconds_of(product, device, 10)
     source = torch.empty(sizes.copy_mib * 2**20, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copied = 2 * source.numel() / seconds_of(lambda: target.copy_(source), device, 10)

@@ -121,12 +121,13 @@ class Trial:
         with self.start(kind) as process:
             _, events = process.communicate()
         must(process.returncode == 0, events)
-        return next(json.loads(e)["seconds"] for e in events.splitlines() if '"end"' in e)
+        return float(next(json.loads(e)["seconds"] for e in events.splitlines() if '"end"' in e))
 
     def kill(self, kind: str, after: float, *, early: bool) -> bool:
         """Kill the command some seconds after its ingest (or it) starts; whether it was still at it."""
         with self.start(kind) as process:
-            must(process.stderr is not None, "it is open")
+            if process.stderr is None:
+                raise AssertionError("the command was started without a pipe for its progress")
             if not early:
                 line = process.stderr.readline()
                 must('"start"' in line, line)
@@ -151,7 +152,8 @@ class Trial:
         must(not stored.select(pl.struct(KEY).is_duplicated().any()).item(), "a key is there twice")
         if stored.equals(after.select(stored.columns)):
             return "after"
-        must(before is not None, "part of a first load is there")
+        if before is None:
+            raise AssertionError("part of a first load is there")
         must(stored.equals(before.select(stored.columns)), "the prices are neither the old nor the new ones")
         return "before"
 
@@ -168,7 +170,8 @@ class Trial:
         lake, count = self.lake(), 0
         for table in lake.versions():
             opened = lake.storage.open(table)
-            must(opened is not None, "it is open")
+            if opened is None:
+                raise AssertionError(f"{table} has a version and cannot be opened")
             count += len(table_files(lake.storage, table, opened).unnamed())
         return count
 

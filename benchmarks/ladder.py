@@ -34,7 +34,7 @@ from pipelines.config_load import build_settings, digest, load_config, settings_
 from pipelines.contracts import check
 from pipelines.dataset import Dataset, build_dataset, fit_inputs, plan_folds, spread
 from pipelines.run import make_source
-from pipelines.sources.simulated import MarketConfig
+from pipelines.sources.simulated import MarketConfig, SimulatedSource
 from pipelines.variants import registry_name
 from pipelines.walkforward import gather, to_tensors
 
@@ -80,7 +80,10 @@ def market_config(config: Config, market: str) -> Config:
 def build_world(config: Config) -> World:
     """Simulate a market and build its dataset, without a lake."""
     now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    tables = dict(make_source(config).fetch().tables)
+    source = make_source(config)
+    if not isinstance(source, SimulatedSource):
+        raise TypeError(f"the ladder is measured on the simulated market, not on {source.name}")
+    tables = dict(source.fetch().tables)
     stamp = pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
     tables["prices"] = tables["prices"].with_columns(pl.lit("simulated").alias("source"), stamp)
     tables = {name: check(name, frame).valid for name, frame in tables.items()}

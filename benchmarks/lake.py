@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +118,7 @@ def main() -> None:
         print(f"{whole.height:,} rows: {asked.firms:,} firms x {asked.sessions:,} sessions", flush=True)
         for load in range(asked.loads):
             lake = Lake(root / f"lake-{load}")
-            took.setdefault("first load", []).append(seconds(lambda lake=lake: ingest(Given(whole), lake)))
+            took.setdefault("first load", []).append(seconds(partial(ingest, Given(whole), lake)))
         say("first load")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         size = data_bytes(Path(lake.root))
@@ -130,12 +131,12 @@ def main() -> None:
 
         for run in range(asked.runs):
             session = bars(asked.firms, asked.sessions + run, 1)
-            took.setdefault("one new session", []).append(seconds(lambda s=session: ingest(Given(s), lake)))
+            took.setdefault("one new session", []).append(seconds(partial(ingest, Given(session), lake)))
         say("one new session")
         for run in range(asked.runs):
             rows = whole.slice((run + 1) * whole.height // (asked.runs + 2), 5)
             fixed = rows.with_columns(volume=pl.col("volume") + 1)
-            took.setdefault("five corrected rows", []).append(seconds(lambda s=fixed: ingest(Given(s), lake)))
+            took.setdefault("five corrected rows", []).append(seconds(partial(ingest, Given(fixed), lake)))
         say("five corrected rows")
         took["the whole delivery once more"] = [seconds(lambda: ingest(Given(whole), lake))]
         say("the whole delivery once more")

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import torch
@@ -37,8 +37,9 @@ from pipelines.dataset import fit_inputs, plan_folds
 from pipelines.variants import registry_name
 from pipelines.walkforward import gather, to_tensors
 
+Beginning = Literal["scratch", "masked_days", "next_day"]
 MODELS = ("temporal_transformer", "temporal_peer")
-BEGINNINGS = ("scratch", "masked_days", "next_day")
+BEGINNINGS: tuple[Beginning, ...] = ("scratch", "masked_days", "next_day")
 SHARES = (1.0, 0.3, 0.1)
 SMALL = (
     "source.market={firms: 60, sessions: 1100}",
@@ -54,7 +55,7 @@ class Job:
     """One fit."""
 
     model: str
-    beginning: str
+    beginning: Beginning
     share: float
     fold: int
     seed: int
@@ -118,7 +119,9 @@ def table(rows: pl.DataFrame) -> str:
                 for segment in ("valid", "test")
             ]
             lines.append(f"| {model} | {beginning} | {' | '.join(cells)} |")
-    truth = [f"{rows[f'{segment}_truth'].mean():.4f}" for _ in SHARES for segment in ("valid", "test")]
+    truth = [
+        f"{rows[f'{segment}_truth'].to_numpy().mean():.4f}" for _ in SHARES for segment in ("valid", "test")
+    ]
     return "\n".join([*lines, f"| (the truth itself) | | {' | '.join(truth)} |"])
 
 

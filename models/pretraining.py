@@ -121,7 +121,7 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
             if not math.isfinite(total):
                 raise Diverged(f"The pretraining loss became {total}: lower pretrain.lr (it is {how.lr:g}).")
             optimizer.zero_grad(set_to_none=True)
-            (error / max(1, count)).backward()  # type: ignore[no-untyped-call]
+            (error / max(1, count)).backward()
             torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
             optimizer.step()
             schedule.step()

@@ -257,7 +257,7 @@ class Stack:
         on_device_KB = dates_KB.to(self.data.device)
         cells = take(self.data, on_device_KB, self._chosen(on_device_KB), self.places)
         _, loss_K = self._call(cells, own_dates=True)
-        loss_K.sum().backward()  # type: ignore[no-untyped-call]
+        loss_K.sum().backward()
         norm_K = self._clip()
         loss, norm = torch.stack((loss_K.detach(), norm_K)).tolist()
         optimizer.step()

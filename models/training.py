@@ -263,7 +263,7 @@ class Trainer:
                     f"The training loss became {total}: lower lr (it is {config.lr:g}) or clip "
                     f"({config.clip:g}), or look for extreme targets."
                 )
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
         if not math.isfinite(float(norm)):
             raise Diverged(f"The gradient's norm became {float(norm)}: lower lr (it is {config.lr:g}).")

@@ -22,14 +22,16 @@ from features.characteristics import CHARACTERISTICS
 from features.derived import daily_return
 from features.panel import Panel
 from features.rolling import rolling_mean
+from features.universe import universe
 from pipelines import dataset as datasets
 from pipelines import walkforward
 from pipelines.audit.subject import Subject, budget
 from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.contracts import check
-from pipelines.dataset import build_dataset
+from pipelines.dataset import build_dataset, fit_inputs
 from pipelines.run import make_source
+from pipelines.sources.simulated import SimulatedSource
 
 Tables = dict[str, pl.DataFrame]
 Array = npt.NDArray[Any]
@@ -41,10 +43,12 @@ def market(
     base: Mapping[str, Any], seed: int = 3, changes: Mapping[str, Any] | None = None, **settings: object
 ) -> tuple[Config, Tables]:
     """A simulated market as the lake would give it, with clean inputs and a clean membership on top."""
-    source = {**base["source"], "seed": seed, "market": {**base["source"]["market"], **(changes or {})}}
-    config = check_config({**base, "source": source, **settings}, origin="tiny")
+    chosen = {**base["source"], "seed": seed, "market": {**base["source"]["market"], **(changes or {})}}
+    config = check_config({**base, "source": chosen, **settings}, origin="tiny")
     now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    tables = dict(make_source(config).fetch().tables)
+    source = make_source(config)
+    assert isinstance(source, SimulatedSource)
+    tables = dict(source.fetch().tables)
     tables["prices"] = tables["prices"].with_columns(
         pl.lit("simulated").alias("source"), pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
     )
@@ -177,11 +181,12 @@ def centred_mean(panel: Panel) -> Array:
 
 
 def full_sample_zscore(panel: Panel) -> Array:
-    return (panel.close_TN - np.nanmean(panel.close_TN, axis=0)) / np.nanstd(panel.close_TN, axis=0)
+    mean_N, spread_N = np.nanmean(panel.close_TN, axis=0), np.nanstd(panel.close_TN, axis=0)
+    return np.asarray((panel.close_TN - mean_N) / spread_N)
 
 
 def full_sample_maximum(panel: Panel) -> Array:
-    return panel.close_TN / np.nanmax(panel.close_TN, axis=0)
+    return np.asarray(panel.close_TN / np.nanmax(panel.close_TN, axis=0))
 
 
 def smoothed_maximum(panel: Panel) -> Array:
@@ -218,12 +223,12 @@ def off_by_one(panel: Panel) -> Array:
 
 
 def scaler_on_everything(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    honest = walkforward.fit_inputs
 
     def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
         everything = np.arange(dataset.panel.n_sessions)
         return dataclasses.replace(
-            honest(dataset, fold), scaler=honest(dataset, dataclasses.replace(fold, train=everything)).scaler
+            fit_inputs(dataset, fold),
+            scaler=fit_inputs(dataset, dataclasses.replace(fold, train=everything)).scaler,
         )
 
     patch.setattr(walkforward, "fit_inputs", fitted)
@@ -231,11 +236,10 @@ def scaler_on_everything(patch: Patch, config: Config, tables: Tables) -> tuple[
 
 
 def groups_of_everything(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    honest = walkforward.fit_inputs
 
     def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
         every = np.unique(dataset.panel.group_TN)
-        return dataclasses.replace(honest(dataset, fold), groups_G=every[every >= 0].astype(np.int64))
+        return dataclasses.replace(fit_inputs(dataset, fold), groups_G=every[every >= 0].astype(np.int64))
 
     patch.setattr(walkforward, "fit_inputs", fitted)
     return config, tables
@@ -272,10 +276,9 @@ def todays_members(_: Patch, config: Config, tables: Tables) -> tuple[Config, Ta
 
 
 def universe_of_tomorrow(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    honest = datasets.universe
 
     def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
-        kept: Array = honest(panel, *rest) & np.isfinite(ahead(panel.close_TN))
+        kept: Array = universe(panel, *rest) & np.isfinite(ahead(panel.close_TN))
         return kept
 
     patch.setattr(datasets, "universe", survivors)

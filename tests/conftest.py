@@ -13,6 +13,7 @@ from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.contracts import check
 from pipelines.run import make_source
+from pipelines.sources.simulated import SimulatedSource
 
 TINY: Mapping[str, Any] = {
     "name": "tiny",
@@ -89,7 +90,9 @@ def tiny_config(every_model: dict[str, dict[str, Any]]) -> Config:
 def tiny_tables(tiny_config: Config) -> dict[str, pl.DataFrame]:
     """The market's tables as the lake would give them: rows that satisfy their contracts."""
     now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    tables = dict(make_source(tiny_config).fetch().tables)
+    source = make_source(tiny_config)
+    assert isinstance(source, SimulatedSource)
+    tables = dict(source.fetch().tables)
     tables["prices"] = tables["prices"].with_columns(
         pl.lit("simulated").alias("source"), pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
     )

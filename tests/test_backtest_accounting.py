@@ -174,7 +174,7 @@ def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
 def test_delay_decides_what_a_signal_of_tomorrow_is_worth(delay: int) -> None:
     rng = np.random.default_rng(1)
     returns_TN = rng.normal(0, 0.02, (400, 50))
-    wealth_TN = np.cumprod(1 + returns_TN, axis=0)
+    wealth_TN = np.cumprod(1.0 + returns_TN, axis=0, dtype=np.float64)
     signal_TN = np.vstack([returns_TN[1:], rng.normal(size=(1, 50))])  # at t: the return of t+1
     target_TN = quantile_long_short(signal_TN, 5)
     book = run_book(target_TN, wealth_TN, np.ones((400, 50), bool), FREE, delay)

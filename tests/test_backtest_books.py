@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from backtest.books import BOOKS, quantile_long_short, top_k_long_only
+from features.arrays import FloatArray
 
 NAN = np.nan
 signals = hnp.arrays(
@@ -99,6 +102,6 @@ def test_a_decision_does_not_know_the_next_signal() -> None:
         (lambda s: top_k_long_only(s[0], 1), "one row a date"),
     ],
 )
-def test_wrong_settings_are_refused(call: object, message: str) -> None:
+def test_wrong_settings_are_refused(call: Callable[[FloatArray], FloatArray], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        call(np.arange(6.0).reshape(2, 3))  # type: ignore[operator]
+        call(np.arange(6.0).reshape(2, 3))

@@ -42,7 +42,7 @@ def test_numbers_that_do_not_exist_are_nan() -> None:
 
 def test_a_book_counts_from_its_first_trade() -> None:
     rng = np.random.default_rng(2)
-    wealth_TN = np.cumprod(1 + rng.normal(0.0005, 0.02, (200, 10)), axis=0)
+    wealth_TN = np.cumprod(1 + rng.normal(0.0005, 0.02, (200, 10)), axis=0, dtype=np.float64)
     signal_TN = rng.normal(size=(200, 10))
     signal_TN[:40] = np.nan
     book = run_book(top_k_long_only(signal_TN, 3), wealth_TN, np.ones((200, 10), bool), COSTS, 1)

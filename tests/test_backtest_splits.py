@@ -179,7 +179,7 @@ def test_a_plan_that_cannot_be_is_refused(setting: dict[str, object], message: s
 
 def test_embargo_has_no_default() -> None:
     with pytest.raises(TypeError, match="embargo"):
-        FoldPlan(scheme="rolling", train=10, valid=5, test=5)  # type: ignore[call-arg]
+        FoldPlan(scheme="rolling", train=10, valid=5, test=5)  # type: ignore[call-arg]  # wrong on purpose
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from features.asof import STALE_DAYS, Statements, statements_as_of
 
-Row = dict[str, object]
+Row = dict[str, Any]
 nan = float("nan")
 D = dt.date
 START, SESSIONS = D(2019, 1, 1), 1100
@@ -150,16 +151,16 @@ def test_statements_are_laid_out_read_only_and_can_be_cut() -> None:
 def slow(rows: list[Row], day: D) -> tuple[float, float]:
     """The newest period's value and that of a year before, of one firm and item on one day."""
     latest: dict[D, dict[str, float]] = {}
-    for row in sorted(rows, key=lambda r: (r["known_at"], r["period_end"])):  # type: ignore[arg-type,return-value]
-        if row["known_at"] <= day and row["months"] in (None, 3, 12):  # type: ignore[operator]
-            version = latest.setdefault(row["period_end"], {})  # type: ignore[arg-type]
+    for row in sorted(rows, key=lambda r: (r["known_at"], r["period_end"])):
+        if row["known_at"] <= day and row["months"] in (None, 3, 12):
+            version = latest.setdefault(row["period_end"], {})
             if row["months"] == 3:
-                version["quarter"] = row["value"]  # type: ignore[assignment]
+                version["quarter"] = row["value"]
             else:
                 version.pop("year", None)
-                version["value"] = row["value"]  # type: ignore[assignment]
+                version["value"] = row["value"]
                 if row["months"] == 12:
-                    version["year"] = row["value"]  # type: ignore[assignment]
+                    version["year"] = row["value"]
     if not latest or (day - max(latest)).days > STALE_DAYS:
         return nan, nan
 
@@ -227,7 +228,7 @@ def test_statements_equal_a_slow_walk_over_every_filing(seed: int) -> None:
 @given(seed=st.integers(0, 10_000), t=st.integers(60, SESSIONS - 2))
 def test_what_becomes_known_after_t_changes_nothing_at_or_before_t(seed: int, t: int) -> None:
     rows = random_filings(seed)
-    until = [row for row in rows if row["known_at"] <= DAYS[t]]  # type: ignore[operator]
+    until = [row for row in rows if row["known_at"] <= DAYS[t]]
     if not until:
         return
     all_of_them, cut = laid_out(rows), laid_out(until)

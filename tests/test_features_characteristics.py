@@ -289,7 +289,7 @@ class Market:
         return self.beyond_factors()[next(i for i, firm in enumerate(self.firms) if firm is f)]
 
     def statistic(
-        self, x: FloatArray, t: int, w: int, least: int, of: Callable[[FloatArray], float]
+        self, x: FloatArray, t: int, w: int, least: int, of: Callable[[FloatArray], float | np.floating[Any]]
     ) -> float:
         part = self.window(x, t, w, least)
         return nan if part is None else float(of(part))
@@ -307,6 +307,10 @@ def mean_of(values: list[float], least: int) -> float:
     return sum(known) / len(known) if len(known) >= least else nan
 
 
+def deviation(x: FloatArray) -> float:
+    return float(np.std(x, ddof=1))
+
+
 def sgn(x: float) -> float:
     return 0.0 if abs(x) < 1e-12 else math.copysign(1.0, x)
 
@@ -318,57 +322,81 @@ def corr(y: FloatArray, x: FloatArray) -> float:
 def price_references() -> dict[str, Reference]:
     """Give the scalar formula of every characteristic of prices and volumes by name."""
     out: dict[str, Reference] = {}
-    for w in (1, 2, 3, 5, 10, 21):
-        out[f"return_{w}"] = lambda m, f, t, w=w: m.trailing(f, t, w)
-        out[f"factor_residual_{w}"] = lambda m, f, t, w=w: (
-            m.statistic(m.beyond_of(f), t, w, half(w), np.mean)
-            / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1))
+
+    def returns(w: int) -> None:
+        out[f"return_{w}"] = lambda m, f, t: m.trailing(f, t, w)
+        out[f"factor_residual_{w}"] = lambda m, f, t: (
+            m.statistic(m.beyond_of(f), t, w, half(w), np.mean) / m.statistic(f.r, t, 63, 32, deviation)
         )
-    for k in (1, 2, 3, 4):
-        out[f"lagged_return_{k}"] = lambda m, f, t, k=k: f.r[t - k] if t >= k else nan
-    for w in (5, 10, 20, 30, 50, 200):
-        out[f"average_distance_{w}"] = lambda m, f, t, w=w: (
+
+    def lagged_return(k: int) -> None:
+        out[f"lagged_return_{k}"] = lambda m, f, t: f.r[t - k] if t >= k else nan
+
+    def average_distance(w: int) -> None:
+        out[f"average_distance_{w}"] = lambda m, f, t: (
             f.close[t] / np.mean([f.last(t - j) for j in range(w)]) - 1
         )
-    for w in (1, 5, 21):
-        out[f"group_relative_return_{w}"] = lambda m, f, t, w=w: m.trailing(f, t, w) - m.peers(f, t, w)
-    for name, w, long in (
-        ("volume_surprise_1", 1, 21),
-        ("volume_surprise_5", 5, 21),
-        ("volume_trend_5_63", 5, 63),
-        ("volume_trend_21_126", 21, 126),
-    ):
-        out[name] = lambda m, f, t, w=w, long=long: math.log(
+
+    def group_relative_return(w: int) -> None:
+        out[f"group_relative_return_{w}"] = lambda m, f, t: m.trailing(f, t, w) - m.peers(f, t, w)
+
+    def volume_trend(name: str, w: int, long: int) -> None:
+        out[name] = lambda m, f, t: math.log(
             m.statistic(f.dv(), t, w, half(w), np.mean) / m.statistic(f.dv(), t, long, half(long), np.mean)
         )
-    for w in (1, 5, 21, 126):
-        out[f"group_return_{w}"] = lambda m, f, t, w=w: m.peers(f, t, w)
-    for w in (5, 21, 63, 252):
-        out[f"volatility_{w}"] = lambda m, f, t, w=w: m.statistic(
-            f.r, t, w, half(w), lambda x: np.std(x, ddof=1)
-        )
-    for w, skip in ((63, 0), (126, 0), (126, 21), (252, 21), (252, 126)):
-        out[f"momentum_{w}" + (f"_{skip}" if skip else "")] = lambda m, f, t, w=w, skip=skip: m.trailing(
-            f, t, w, skip
-        )
-    for w in (63, 252):
-        out[f"beta_{w}"] = lambda m, f, t, w=w: m.fit(f, t, w)[0]
-    for w in (21, 63):
-        out[f"idiosyncratic_volatility_{w}"] = lambda m, f, t, w=w: standard_error(m.fit(f, t, w)[1])
-    for w in (21, 252):
-        out[f"zero_return_days_{w}"] = lambda m, f, t, w=w: m.statistic(
+
+    def group_return(w: int) -> None:
+        out[f"group_return_{w}"] = lambda m, f, t: m.peers(f, t, w)
+
+    def volatility(w: int) -> None:
+        out[f"volatility_{w}"] = lambda m, f, t: m.statistic(f.r, t, w, half(w), deviation)
+
+    def momentum(w: int, skip: int) -> None:
+        name = f"momentum_{w}_{skip}" if skip else f"momentum_{w}"
+        out[name] = lambda m, f, t: m.trailing(f, t, w, skip)
+
+    def beta(w: int) -> None:
+        out[f"beta_{w}"] = lambda m, f, t: m.fit(f, t, w)[0]
+
+    def idiosyncratic_volatility(w: int) -> None:
+        out[f"idiosyncratic_volatility_{w}"] = lambda m, f, t: standard_error(m.fit(f, t, w)[1])
+
+    def liquidity(w: int) -> None:
+        out[f"zero_return_days_{w}"] = lambda m, f, t: m.statistic(
             f.r, t, w, half(w), lambda x: np.mean(np.abs(x) < 1e-12)
         )
-        out[f"amihud_{w}"] = lambda m, f, t, w=w: (
+        out[f"amihud_{w}"] = lambda m, f, t: (
             1e6
             * m.statistic(
                 np.array([abs(r) / v if v > 0 else nan for r, v in zip(f.r, f.dv(), strict=True)]),
                 *(t, w, half(w), np.mean),
             )
         )
-        out[f"turnover_{w}"] = lambda m, f, t, w=w: m.statistic(turnover(m, f), t, w, half(w), np.mean)
-    for w in (5, 21):
-        out[f"residual_return_{w}"] = lambda m, f, t, w=w: m.statistic(m.own_way(f), t, w, half(w), np.mean)
+        out[f"turnover_{w}"] = lambda m, f, t: m.statistic(turnover(m, f), t, w, half(w), np.mean)
+
+    def residual_return(w: int) -> None:
+        out[f"residual_return_{w}"] = lambda m, f, t: m.statistic(m.own_way(f), t, w, half(w), np.mean)
+
+    for add, windows in (
+        (returns, (1, 2, 3, 5, 10, 21)),
+        (lagged_return, (1, 2, 3, 4)),
+        (average_distance, (5, 10, 20, 30, 50, 200)),
+        (group_relative_return, (1, 5, 21)),
+        (group_return, (1, 5, 21, 126)),
+        (volatility, (5, 21, 63, 252)),
+        (beta, (63, 252)),
+        (idiosyncratic_volatility, (21, 63)),
+        (liquidity, (21, 252)),
+        (residual_return, (5, 21)),
+    ):
+        for w in windows:
+            add(w)
+    volume_trend("volume_surprise_1", 1, 21)
+    volume_trend("volume_surprise_5", 5, 21)
+    volume_trend("volume_trend_5_63", 5, 63)
+    volume_trend("volume_trend_21_126", 21, 126)
+    for w, skip in ((63, 0), (126, 0), (126, 21), (252, 21), (252, 126)):
+        momentum(w, skip)
     span: Callable[[Firm], FloatArray] = lambda f: np.log(f.high / f.low)  # noqa: E731
     night: Callable[[Firm, int], float] = lambda f, t: f.open[t] / f.last(t - 1) - 1  # noqa: E731
     return out | {
@@ -424,8 +452,7 @@ def price_references() -> dict[str, Reference]:
             f.r, t, 63, 32, lambda x: np.sum(x[x < 0] ** 2) / np.sum(x**2)
         ),
         "volatility_surprise_5_63": lambda m, f, t: math.log(
-            m.statistic(f.r, t, 5, 3, lambda x: np.std(x, ddof=1))
-            / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1))
+            m.statistic(f.r, t, 5, 3, deviation) / m.statistic(f.r, t, 63, 32, deviation)
         ),
         "downside_beta_252": lambda m, f, t: m.fit(f, t, 252, 63, falling=True)[0],
         "market_correlation_252": lambda m, f, t: corr(*m.pairs(f.r, m.m, t, 252, 126)),
@@ -502,7 +529,7 @@ def statement_references() -> dict[str, Reference]:
     """Give the scalar formula of every characteristic of statements by name."""
 
     def market_value(f: Firm, t: int) -> float:
-        return f.item("shares_outstanding", t) * f.raw[t]
+        return f.item("shares_outstanding", t) * float(f.raw[t])
 
     def debt(f: Firm, t: int, years: int = 0) -> float:
         parts = [f.item(f"{term}_term_debt", t, years) for term in ("short", "long")]
@@ -612,10 +639,8 @@ CHANNEL_REFERENCES: dict[str, Reference] = {
     ),
     "market_relative_return": lambda m, f, t: f.r[t] - m.m[t],
     "group_relative_return": lambda m, f, t: f.r[t] - m.peers(f, t, 1),
-    "scaled_return": lambda m, f, t: f.r[t] / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1)),
-    "factor_residual": lambda m, f, t: (
-        m.beyond_of(f)[t] / m.statistic(f.r, t, 63, 32, lambda x: np.std(x, ddof=1))
-    ),
+    "scaled_return": lambda m, f, t: f.r[t] / m.statistic(f.r, t, 63, 32, deviation),
+    "factor_residual": lambda m, f, t: m.beyond_of(f)[t] / m.statistic(f.r, t, 63, 32, deviation),
 }
 
 

@@ -203,10 +203,10 @@ def test_quarters_of_the_same_years_say_the_same(panel: Panel, name: str) -> Non
         pl.lit(0.0).alias("dividend"),
     )
     quarterly = build_panel(prices, None, pl.DataFrame(rows))
-    values = CHARACTERISTICS[name].compute(quarterly)[:, 0]
+    value_T = CHARACTERISTICS[name].compute(quarterly)[:, 0]
     # before the quarter of March 2020 comes out, the newest year is 2019; a year on, it is 2020
     at = [days.index(D(2020, 3, 15)), days.index(D(2021, 3, 15))]
-    np.testing.assert_allclose(values[at], [EXPECTED[name][0], EXPECTED[name][2]], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(value_T[at], [EXPECTED[name][0], EXPECTED[name][2]], rtol=1e-12, atol=1e-15)
 
 
 def test_a_denominator_that_is_not_positive_gives_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from features.parallel import for_each, in_order, n_threads, runs_of_firms
 from features.tiles import cut, whole
 from pipelines.config_load import check_config
 from pipelines.run import make_source
+from pipelines.sources.simulated import SimulatedSource
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,16 +31,18 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module", name="panel")
 def simulated_panel() -> Panel:
     """Forty firms with statements, listings, delistings and halts, over three years."""
-    source = {"kind": "simulated", "seed": 5, "market": {"firms": 40, "sessions": 820, "bad_ticks": 4}}
+    market = {"kind": "simulated", "seed": 5, "market": {"firms": 40, "sessions": 820, "bad_ticks": 4}}
     settings = {
         "name": "tiles",
-        "source": source,
+        "source": market,
         "lake": "lake",
         "output": "runs",
         "folds": {"scheme": "expanding", "train": 120, "valid": 25, "test": 40, "embargo": 1},
         "models": {"zero": {}},
     }
-    tables = make_source(check_config(settings, origin="tiles")).fetch().tables
+    source = make_source(check_config(settings, origin="tiles"))
+    assert isinstance(source, SimulatedSource)
+    tables = source.fetch().tables
     return build_panel(tables["prices"], tables["securities"], tables["fundamentals"])
 
 
@@ -150,7 +154,7 @@ def test_parts_are_answered_in_order_and_an_error_is_raised(monkeypatch: pytest.
 
     def late_first(part: slice) -> int:
         time.sleep(0.01 if part.start % 4 == 0 else 0.0)
-        return part.start
+        return int(part.start)
 
     assert list(in_order(late_first, parts)) == list(range(20))
 
@@ -229,7 +233,7 @@ def test_freed_memory_is_kept_unless_the_environment_says_how(
     given: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocator = Allocator()
-    monkeypatch.setattr(parallel.ctypes, "CDLL", lambda _: allocator)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: allocator)
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
     if given is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_weights import copy_attention
+from torch_weights import copy_attention, gradient
 
 from models.attention import attention, attention_weights
 from models.block import Block, BlockConfig, MultiHeadAttention, Sight
@@ -88,13 +88,13 @@ def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: fl
     (want * direction).mean().backward()
     (got * direction).mean().backward()
     pairs = [
-        (ours_x.grad, theirs_x.grad),
+        (gradient(ours_x), gradient(theirs_x)),
         (
-            torch.cat([layer.weight.grad for layer in (ours.query, ours.key, ours.value)]),
-            theirs.in_proj_weight.grad,
+            torch.cat([gradient(layer.weight) for layer in (ours.query, ours.key, ours.value)]),
+            gradient(theirs.in_proj_weight),
         ),
-        (ours.output.weight.grad, theirs.out_proj.weight.grad),
-        (ours.query.bias.grad, theirs.in_proj_bias.grad[:D]),
+        (gradient(ours.output.weight), gradient(theirs.out_proj.weight)),
+        (gradient(ours.query.bias), gradient(theirs.in_proj_bias)[:D]),
     ]
     for mine, other in pairs:
         assert other.abs().max() > 100 * tolerance
@@ -134,10 +134,10 @@ def test_block_equals_transformer_encoder_layer(
     direction = torch.randn_like(want)
     (want * direction).mean().backward()
     (got * direction).mean().backward()
-    assert theirs_x.grad.abs().max() > 100 * tolerance
-    torch.testing.assert_close(ours_x.grad, theirs_x.grad, rtol=tolerance, atol=tolerance)
+    assert gradient(theirs_x).abs().max() > 100 * tolerance
+    torch.testing.assert_close(gradient(ours_x), gradient(theirs_x), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(
-        ours.forward_in.weight.grad, theirs.linear1.weight.grad, rtol=tolerance, atol=tolerance
+        gradient(ours.forward_in.weight), gradient(theirs.linear1.weight), rtol=tolerance, atol=tolerance
     )
 
 
@@ -187,8 +187,7 @@ def test_fast_path_equals_the_quadratic_form(
     for out, leaf in ((fast, fast_x), (slow, slow_x)):
         layer.zero_grad()
         (out * direction).sum().backward()
-        assert leaf.grad is not None
-        gradients.append((leaf.grad, layer.key.weight.grad.clone()))
+        gradients.append((gradient(leaf), gradient(layer.key.weight).clone()))
     for mine, other in zip(*gradients, strict=True):
         assert mine.isfinite().all()
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-11)
@@ -336,9 +335,8 @@ def test_a_query_without_keys_answers_zero_with_finite_gradients(with_bias: bool
     assert (out[2] != 0).all()
     (out.sum() + weights.square().sum()).backward()
     for leaf in (q, k, v) if bias is None else (q, k, v, bias):
-        assert leaf.grad is not None
-        assert leaf.grad.isfinite().all()
-    assert (k.grad[1] == 0).all()
+        assert gradient(leaf).isfinite().all()
+    assert (gradient(k)[1] == 0).all()
 
 
 @pytest.mark.parametrize("rotated", [False, True])

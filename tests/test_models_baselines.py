@@ -10,6 +10,7 @@ from sklearn.linear_model import Ridge as SklearnRidge
 
 from models.batch import PanelTensors
 from models.fit import FitConfig, fit
+from models.fitted import Fitted
 from models.rank_ic import ic, mean_ic, mean_rank_ic
 
 T, N, F = 60, 30, 4
@@ -109,7 +110,7 @@ def test_lightgbm_learns_keeps_its_best_round_and_does_not_depend_on_threads() -
         "learning_rate": 0.1,
     }
 
-    def run(**more: int) -> object:
+    def run(**more: int) -> Fitted:
         return fit(
             "lightgbm", {**options, **more}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0
         )

@@ -69,8 +69,9 @@ def test_a_tcn_block_equals_a_loop_over_days_and_is_causal_to_the_bit() -> None:
         return torch.stack(days, dim=1)
 
     assert isinstance(block.residual, nn.Conv1d)
+    assert block.residual.bias is not None
     h = convolve(block.second, convolve(block.first, x[0]))
-    residual = torch.einsum("dc,cw->dw", block.residual.weight[..., 0], x[0]) + block.residual.bias[:, None]  # type: ignore[index]
+    residual = torch.einsum("dc,cw->dw", block.residual.weight[..., 0], x[0]) + block.residual.bias[:, None]
     torch.testing.assert_close(block(x)[0], torch.relu(residual + h), rtol=0, atol=1e-12)
     later = x.clone()
     later[..., 7:] += 1.0

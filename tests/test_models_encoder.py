@@ -82,4 +82,4 @@ def test_options_that_cannot_work_are_refused() -> None:
     with pytest.raises(ValueError, match="the token would see the last days alone"):
         EncoderConfig(kernel="local", pooling="cls")
     with pytest.raises(ValueError, match="choose one of last, cls, mean, attention"):
-        EncoderConfig(pooling="max")  # type: ignore[arg-type]
+        EncoderConfig(pooling="max")  # type: ignore[arg-type]  # wrong on purpose

@@ -19,6 +19,7 @@ from models.explain_game import quality, shapley_values
 from models.explain_peers import PeerChoice, PeerGameConfig, explain_peers
 from models.explain_players import day_blocks, draw_donors, find_players, group_game
 from models.fit import FitConfig, fit
+from models.fitted import Fitted
 from models.forecaster import Forecaster
 from models.peer_network import attention_network, compare_edges, peer_network
 from models.self_peer import SelfPeer, SelfPeerConfig
@@ -113,7 +114,7 @@ def test_one_permutation_is_exact_for_interactions_in_pairs() -> None:
 
     def play(keep: np.ndarray) -> np.ndarray:
         k = keep.astype(float)
-        return np.einsum("mp,opq,mq->mo", k, pairs_OPP, k) + k @ alone_OP.T + 2.0
+        return np.asarray(np.einsum("mp,opq,mq->mo", k, pairs_OPP, k) + k @ alone_OP.T + 2.0)
 
     shapley = shapley_values([play], 6, seed=1)
     np.testing.assert_allclose(shapley.values_PO, enumerated(play, 6), atol=1e-12)
@@ -144,9 +145,9 @@ def test_single_output_single_player_and_empty_games() -> None:
 
 def test_shap_leaves_the_global_random_state_alone() -> None:
     np.random.seed(5)  # noqa: NPY002
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     shapley_values([lambda keep: keep.astype(float)], 4, seed=0)
-    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
 
 
 def test_quality_sees_a_forecast_that_the_values_do_not_add_up_to() -> None:
@@ -284,7 +285,12 @@ def test_models_have_the_players_they_have() -> None:
         "ridge", {}, data, data.shape, np.arange(8, 13), np.arange(13, 17), fit_config=FitConfig(), seed=0
     )
     kinds = {}
-    for name, model in {"transformer": transformer, "self_peer": self_peer(data), "ridge": ridge}.items():
+    models: dict[str, Fitted | Forecaster] = {
+        "transformer": transformer,
+        "self_peer": self_peer(data),
+        "ridge": ridge,
+    }
+    for name, model in models.items():
         found = explain_groups(model, data, SESSION, FAMILIES)
         kinds[name] = set(found.by_kind())
         assert found.quality.additivity_max < 1e-5
@@ -300,7 +306,8 @@ def test_day_agreement_is_perfect_when_values_follow_attention() -> None:
         uses_peers: ClassVar[bool] = False
 
         def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
-            keep_BW = torch.ones(batch.x_BNWC.shape[0], 8) if cut is None else cut.days_keep_BW
+            days_keep_BW = None if cut is None else cut.days_keep_BW
+            keep_BW = torch.ones(batch.x_BNWC.shape[0], 8) if days_keep_BW is None else days_keep_BW
             return (torch.arange(1.0, 9.0) * keep_BW)[:, None, :].expand(*batch.m_BN.shape, 8)
 
         def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
@@ -434,6 +441,6 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"call eval\(\) first"):
         explain_peers(module.train(), data, SESSION)
     with pytest.raises(ValueError, match="choose one of attention"):
-        PeerGameConfig(choice="best")  # type: ignore[arg-type]
+        PeerGameConfig(choice="best")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="at least 1"):
         GroupGameConfig(donors=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from models.fit import (
     restore,
     untrained,
 )
+from models.forecaster import Forecaster
 from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS
 from models.snapshot import RunningMean
@@ -208,7 +209,8 @@ def test_a_learning_rate_out_of_bounds_diverges() -> None:
 
 
 def test_early_stopping_keeps_the_best_weights() -> None:
-    data, seen = panel(), []
+    data = panel()
+    seen: list[EpochRecord] = []
     config = FitConfig(epochs=12, batch_dates=4, lr=3e-2, patience=3)
     model = fit(
         "self_peer",
@@ -343,7 +345,9 @@ def test_the_averaged_weights_are_the_ones_that_are_kept() -> None:
 
 
 @pytest.mark.parametrize("stop_on", ["rank_ic", "ic"])
-def test_the_kept_weights_are_those_of_the_best_epoch_by_the_score_that_was_asked_for(stop_on: str) -> None:
+def test_the_kept_weights_are_those_of_the_best_epoch_by_the_score_that_was_asked_for(
+    stop_on: Literal["rank_ic", "ic"],
+) -> None:
     data = panel()
     config = dataclasses.replace(QUICK, epochs=6, lr=0.03, patience=6, valid_dates=None, stop_on=stop_on)
     model = fitted("self_peer", data, config=config)
@@ -369,6 +373,8 @@ def test_untrained_is_what_the_same_seed_began_with() -> None:
     assert torch.equal(after, torch.rand(1))  # the caller's random state is left alone
     entry = MODELS["self_peer"]
     torch.manual_seed(4)
-    want = entry.build(entry.config(**SMALL["self_peer"]), data.shape).state_dict()
+    module = entry.build(entry.config(**SMALL["self_peer"]), data.shape)
+    assert isinstance(module, Forecaster)
+    want = module.state_dict()
     assert all(torch.equal(value, want[key]) for key, value in start.state_dict().items())
     assert any(not torch.equal(value, model.module.state_dict()[key]) for key, value in want.items())

@@ -73,8 +73,10 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 
 def take(batch: Batch, firms: Tensor) -> Batch:
     held = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
-    taken = {name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"}
-    return Batch(**taken, firms_N=batch.firms_N[firms])
+    by_firm: dict[str, Any] = {
+        name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"
+    }
+    return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
 
 
 def peer_cut(batch: Batch, *cut_firms: int) -> Cut:
@@ -269,7 +271,7 @@ def test_attention_starts_at_the_large_firms_of_the_own_group(grouped: bool) -> 
 
     def prominence(j: int) -> float:
         if not grouped:
-            return 2.0 * size_N[j]
+            return 2.0 * float(size_N[j])
         larger = sum(size_N[k] > size_N[j] and s_N[k] == s_N[j] for k in range(len(s_N)))
         return 4.0 / (1 + larger) if s_N[j] else 0.0
 
@@ -358,7 +360,7 @@ def test_positions_tell_the_order_of_days() -> None:
     x = torch.randn(5, W, C, generator=torch.Generator().manual_seed(0))
     for positions, ordered in (("none", False), ("sinusoidal", True), ("learned", True), ("rotary", True)):
         torch.manual_seed(0)
-        encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, False, "mean", 0.0), C, W).eval()  # type: ignore[arg-type]
+        encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, False, "mean", 0.0), C, W).eval()  # type: ignore[arg-type]  # a parameter
         moved = (encoder(x) - encoder(x.flip(1))).abs().max()
         assert (moved > 1e-4) == ordered
 

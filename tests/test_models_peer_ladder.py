@@ -17,7 +17,7 @@ from models.batch import Batch, Cut, PanelTensors, firm_key
 from models.cross_peer import CrossPeer
 from models.explain import explain_groups
 from models.explain_peers import PeerGameConfig, explain_peers
-from models.fit import FitConfig, fit
+from models.fit import FitConfig, NeuralFitted, fit
 from models.forecaster import Forecaster
 from models.kernel_regression import KernelRegression
 from models.peers import LOGIT_GAIN, Firms, PeerLayer, peer_keep
@@ -41,7 +41,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("self_peer", {"market_tokens": 2}),
     ("temporal_peer", {"market_tokens": 1}),
 ]
-LISTENING = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]
+LISTENING = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]  # a Forecaster in each
 
 
 def panel(seed: int = 0, group: int | None = None) -> PanelTensors:
@@ -81,8 +81,10 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 
 def take(batch: Batch, firms: Tensor) -> Batch:
     held = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
-    taken = {name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"}
-    return Batch(**taken, firms_N=batch.firms_N[firms])
+    by_firm: dict[str, Any] = {
+        name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"
+    }
+    return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
 
 
 def without(batch: Batch, *firms: int) -> Cut:
@@ -277,7 +279,7 @@ def test_kernel_regression_learns_which_characteristic_says_who_is_alike() -> No
         fit_config=config,
         seed=0,
     )
-    module = cast("KernelRegression", fitted.module)  # type: ignore[attr-defined]
+    module = cast("KernelRegression", cast("NeuralFitted", fitted).module)
     width_F = module.bandwidths().detach().numpy()
     assert width_F[1] < 0.5 * min(width_F[0], width_F[2])
     test = np.arange(110, t)
@@ -361,13 +363,13 @@ def test_targets_look_up_and_are_never_looked_at(layers: int) -> None:
 
 
 def test_a_reference_of_all_firms_is_self_attention_without_the_second_hop() -> None:
-    everyone = build(("cross_peer", {"reference": {"count": N}}))
+    everyone: Any = build(("cross_peer", {"reference": {"count": N}}))
     batch = panel().batch(torch.tensor([8, 11]))
-    layer = cast("PeerLayer", everyone.layers[0])  # type: ignore[index]
-    targets, _, _, _ = everyone._sides(everyone.embed(batch), batch, None)  # type: ignore[operator]
+    layer = cast("PeerLayer", everyone.layers[0])
+    targets, _, _, _ = everyone._sides(everyone.embed(batch), batch, None)
     h_BND, heard_BN1 = layer(targets, targets, peer_keep(batch, None))
-    skip_BN1 = everyone.skip(torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -3:].flatten(2)), dim=-1))  # type: ignore[operator]
-    want = (skip_BN1 + heard_BN1 + everyone.head(everyone.norm(h_BND)))[..., 0] * batch.m_BN  # type: ignore[operator]
+    skip_BN1 = everyone.skip(torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -3:].flatten(2)), dim=-1))
+    want = (skip_BN1 + heard_BN1 + everyone.head(everyone.norm(h_BND)))[..., 0] * batch.m_BN
     torch.testing.assert_close(everyone(batch), want, rtol=1e-5, atol=2e-6)
 
 
@@ -423,7 +425,7 @@ def test_references_that_cannot_be_say_why() -> None:
 def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str, Any]) -> None:
     module = build(("self_peer", options))
     batch = panel().batch(torch.tensor([8]))
-    layer = cast("PeerLayer", module.layers[0])  # type: ignore[index]
+    layer = cast("PeerLayer", cast("Any", module).layers[0])
     h_BND = module.embed(batch)
     firms = Firms(h_BND, layer.norm(h_BND), None, batch.s_BN)
     new_BND, heard_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keep(batch, None))
@@ -439,7 +441,7 @@ def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str
 
 def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
     module = build(("self_peer", {"market_tokens": 2, "layers": 1})).double()
-    layer = cast("PeerLayer", module.layers[0])  # type: ignore[index]
+    layer = cast("PeerLayer", cast("Any", module).layers[0])
     batch = panel().batch(torch.tensor([8]))
     batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double())
     h = module.embed(batch)[0]

@@ -33,10 +33,10 @@ def two_dates() -> PeerNetwork:
 def test_mean_over_the_dates_on_which_a_pair_was_seen() -> None:
     network = two_dates()
     np.testing.assert_allclose(
-        network.weight_NN, [[0, 2.0, 0.5, 0], [2.0, 0, 4.0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+        network.weight_NN, [[0.0, 2.0, 0.5, 0.0], [2.0, 0.0, 4.0, 0.0], [0.0] * 4, [0.0] * 4]
     )
     np.testing.assert_allclose(
-        network.signed_NN, [[0, 1.0, 0.5, 0], [2.0, 0, -4.0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+        network.signed_NN, [[0.0, 1.0, 0.5, 0.0], [2.0, 0.0, -4.0, 0.0], [0.0] * 4, [0.0] * 4]
     )
     assert network.dates_NN.tolist() == [[0, 2, 1, 0], [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
 
@@ -75,7 +75,7 @@ def test_even_weights_have_no_homophily() -> None:
 def test_roc_agrees_with_sklearn(decimals: int) -> None:
     rng = np.random.default_rng(decimals)
     planted = rng.random((30, 30)) < 0.1
-    weight = np.round(np.abs(rng.normal(size=(30, 30)) + planted), decimals)
+    weight = np.abs(rng.normal(size=(30, 30)) + planted).astype(np.float64).round(decimals)
     valid = rng.random((30, 30)) < 0.7
     weight[~valid] = NAN
     found = edge_auc(weight, planted, valid)

@@ -117,7 +117,7 @@ def test_the_loss_counts_known_channels_of_chosen_days_alone() -> None:
     chosen_MW = torch.tensor([[True, False, True]])
     total, count = squared_errors(predicted_MWC, x_MWC, chosen_MW)
     assert (float(total.detach()), count) == (1.0 + 4.0 + 9.0, 3)
-    total.backward()  # type: ignore[no-untyped-call]
+    total.backward()
     assert predicted_MWC.grad is not None
     assert predicted_MWC.grad.tolist() == [[[-2.0, 0.0], [0.0, 0.0], [-4.0, -6.0]]]
 

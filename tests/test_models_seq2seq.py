@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -50,10 +51,10 @@ def test_the_block_equals_torchs_decoder_layer(
         keep = torch.ones(B, W, dtype=torch.bool)
         keep[1, :3] = False
 
-    def run(block: object, *args: object, **kwargs: object) -> tuple[Tensor, Tensor, Tensor]:
+    def run(block: Callable[..., Tensor], *args: object, **kwargs: object) -> tuple[Tensor, Tensor, Tensor]:
         a, b = x.clone().requires_grad_(), memory.clone().requires_grad_()
-        out: Tensor = block(a, b, *args, **kwargs)  # type: ignore[operator]
-        out.square().sum().backward()  # type: ignore[no-untyped-call]
+        out = block(a, b, *args, **kwargs)
+        out.square().sum().backward()
         assert a.grad is not None
         assert b.grad is not None
         return out, a.grad, b.grad
@@ -61,9 +62,9 @@ def test_the_block_equals_torchs_decoder_layer(
     got = run(ours.decode, Sight(keys_BK=keep))
     causal = torch.ones(K, K, dtype=torch.bool).triu(1)
     want = run(theirs, tgt_mask=causal, memory_key_padding_mask=None if keep is None else ~keep)
-    for mine, other in zip(got, want, strict=True):
-        size = float(other.detach().abs().max())
-        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance * size)
+    for found, wanted in zip(got, want, strict=True):
+        size = float(wanted.detach().abs().max())
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size)
     out, weights = ours.explicit_decode(x, memory, Sight(keys_BK=keep))
     torch.testing.assert_close(out, got[0], rtol=tolerance, atol=10 * tolerance)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(B, H, K, dtype=dtype))
@@ -119,8 +120,9 @@ def test_in_a_forecast_no_truth_is_looked_at_and_in_training_only_that_of_shorte
     assert batch.path_BNK is not None
     noisy = dataclasses.replace(batch, path_BNK=1e3 * torch.randn_like(batch.path_BNK))
     assert torch.equal(model.eval().horizons(noisy), model.horizons(batch))
-    later = dataclasses.replace(batch, path_BNK=batch.path_BNK.clone(), y_BN=1e3 * batch.y_BN)
-    later.path_BNK[..., 1] += 10.0  # type: ignore[index]
+    longer_BNK = batch.path_BNK.clone()
+    longer_BNK[..., 1] += 10.0
+    later = dataclasses.replace(batch, path_BNK=longer_BNK, y_BN=1e3 * batch.y_BN)
     told, forced = model.train().horizons(later), model.horizons(batch)
     assert torch.equal(told[..., :2], forced[..., :2])  # the second horizon is told of the first alone
     assert not torch.allclose(told[..., 2], forced[..., 2])
@@ -144,13 +146,14 @@ def test_the_days_weights_are_those_of_the_labels_horizon() -> None:
 @pytest.mark.parametrize("loss", ["mse", "ic", "quantile"])
 def test_every_horizon_is_learned_and_survives_storing(loss: str) -> None:
     data = panel()
-    config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=12, loss=loss)  # type: ignore[arg-type]
+    config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=12, loss=loss)
     options = {"width": 8, "heads": 2, "layers": 1, "dropout": 0.0}
     fitted = fit("seq2seq", options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
     assert isinstance(fitted, NeuralFitted)
     said = fitted.horizons(data, TEST)
     mask, label = data.mask_TN.numpy()[TEST], data.target_TN.numpy()[TEST]
-    truth = np.concatenate([data.path_TNK.numpy()[TEST], label[..., None]], axis=2)  # type: ignore[union-attr]
+    assert data.path_TNK is not None
+    truth = np.concatenate([data.path_TNK.numpy()[TEST], label[..., None]], axis=2)
     assert np.array_equal(np.isnan(said[..., 0]), ~mask)
     for k in range(3):
         rank_ic = mean_rank_ic(zip(said[..., k], np.where(mask, truth[..., k], np.nan), strict=True))

@@ -79,9 +79,9 @@ def test_environment_variables_fill_texts_with_a_default(
     source = {"kind": "files", "prices": "${PEERGLASS_TEST_PRICES:-here.csv}"}
     path = write(tmp_path, "a.yaml", {**MINIMAL, "source": source})
     monkeypatch.delenv("PEERGLASS_TEST_PRICES", raising=False)
-    assert load_config(path).source.prices == "here.csv"  # type: ignore[union-attr]
+    assert load_config(path).source.prices == "here.csv"  # type: ignore[union-attr]  # of a files source
     monkeypatch.setenv("PEERGLASS_TEST_PRICES", "/there.csv")
-    assert load_config(path).source.prices == "/there.csv"  # type: ignore[union-attr]
+    assert load_config(path).source.prices == "/there.csv"  # type: ignore[union-attr]  # of a files source
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backtest.splits import Fold
+from features.asof import Statements
 from features.factors import statistical_factors
 from features.panel import Panel
 from pipelines.config import Config
@@ -39,7 +40,7 @@ def sessions_only(n_sessions: int, first: int) -> Dataset:
         ended_TN=ones_TN < 0,
         group_TN=np.zeros((n_sessions, 1), dtype=np.int16),
         groups_S=("g",),
-        statements={},
+        statements=Statements({}, range(1), ones_TN),
         hazards=(),
     )
     return Dataset(
@@ -70,7 +71,7 @@ def config(folds: dict[str, Any], label: dict[str, Any]) -> Config:
 def label_end(sessions: np.ndarray[Any, Any], label: dict[str, Any]) -> int:
     """Last session that any label of a segment looks at, at any delay: written out, not taken from Config."""
     delays = [label["delay"], *label["also_delays"]]
-    return max(int(t) + delay + label["horizon"] for t in sessions for delay in delays)
+    return max(int(t) + int(delay) + int(label["horizon"]) for t in sessions for delay in delays)
 
 
 LABELS = st.fixed_dictionaries(

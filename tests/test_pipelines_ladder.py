@@ -18,6 +18,7 @@ from pipelines.config import Config
 from pipelines.config_load import check_config, load_config
 from pipelines.dataset import Dataset, build_dataset, plan_folds
 from pipelines.errors import ConfigError, DivergedError
+from pipelines.runs import Run
 from pipelines.walkforward import gather, plan_tasks, run_task, to_tensors
 
 
@@ -30,7 +31,7 @@ def task_of(
     name: str, options: dict[str, Any], dataset: Dataset, config: Config, folder: Path
 ) -> tuple[walkforward.Task, walkforward.Arrays]:
     only = config.model_copy(update={"models": {name: options}, "fit": {"epochs": 1}})
-    run = walkforward.Run("tiny", only, {}, folder)
+    run = Run("tiny", only, {}, folder)
     task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
     return task, gather(dataset, only.features.window)
 

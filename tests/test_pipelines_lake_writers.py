@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -128,7 +129,7 @@ class Intruder:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
-    monkeypatch.setattr(pipelines.lake.time, "sleep", taken.append)
+    monkeypatch.setattr(time, "sleep", taken.append)
     return taken
 
 

@@ -22,6 +22,7 @@ from backtest.splits import Fold
 from features.channels import CHANNELS
 from features.characteristics import CHARACTERISTICS, compute_characteristics
 from features.panel import Panel
+from features.universe import universe
 from models.batch import PanelTensors
 from models.fit import restore
 from models.registry import MODELS
@@ -31,7 +32,8 @@ from pipelines.audit.compare import difference, differences_until
 from pipelines.audit.noise import newcomer, noise_after
 from pipelines.config import Config
 from pipelines.contracts import check
-from pipelines.dataset import Dataset, build_dataset, plan_folds
+from pipelines.dataset import Dataset, build_dataset, fit_inputs, plan_folds
+from pipelines.runs import Run
 from pipelines.walkforward import Outcome, gather, run_task, to_tensors
 
 Tables = Mapping[str, pl.DataFrame]
@@ -62,7 +64,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
 ) -> tuple[Array, Outcome]:
     """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
     only = config.model_copy(update={"models": {model: config.models[model]}})
-    run = walkforward.Run("tiny", only, {}, folder)
+    run = Run("tiny", only, {}, folder)
     (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
     arrays = gather(dataset, config.features.window)
     outcome = run_task(task, arrays)
@@ -203,11 +205,11 @@ def centred_mean(panel: Panel) -> Array:
 
 
 def full_sample_maximum(panel: Panel) -> Array:
-    return panel.close_TN / np.nanmax(panel.close_TN, axis=0)
+    return np.asarray(panel.close_TN / np.nanmax(panel.close_TN, axis=0))
 
 
 def backward_adjusted(panel: Panel) -> Array:
-    return panel.close_TN / panel.close_TN[-1]
+    return np.asarray(panel.close_TN / panel.close_TN[-1])
 
 
 @pytest.mark.parametrize("leak", [centred_mean, full_sample_maximum, backward_adjusted])
@@ -220,7 +222,7 @@ def test_a_feature_that_looks_ahead_is_noticed(
     tiny_config: Config,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    entries: dict[str, Any] = CHANNELS if registry == "channel" else CHARACTERISTICS  # type: ignore[assignment]
+    entries: dict[str, Any] = CHANNELS if registry == "channel" else CHARACTERISTICS
     name = next(reversed(entries))
     monkeypatch.setitem(entries, name, dataclasses.replace(entries[name], compute=leak))
     leaky = build_dataset(market, tiny_config)
@@ -233,11 +235,9 @@ def test_a_feature_that_looks_ahead_is_noticed(
 def test_a_universe_that_drops_firms_without_a_next_price_is_noticed(
     market: Tables, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = dataset_module.universe
-
     def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
         next_TN = np.roll(panel.close_TN, -1, axis=0)
-        return honest(panel, *rest) & ~np.isnan(next_TN)
+        return np.asarray(universe(panel, *rest) & ~np.isnan(next_TN))
 
     monkeypatch.setattr(dataset_module, "universe", survivors)
     leaky = build_dataset(market, tiny_config)
@@ -260,11 +260,10 @@ def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa:
 ) -> None:
     t = 240
     everything = np.arange(true.panel.n_sessions)
-    honest = walkforward.fit_inputs
 
     def fitted_on_all(dataset: Dataset, fold: Fold) -> Any:  # noqa: ANN401 (FoldInputs, patched)
-        wide = honest(dataset, dataclasses.replace(fold, train=everything))
-        own = honest(dataset, fold)
+        wide = fit_inputs(dataset, dataclasses.replace(fold, train=everything))
+        own = fit_inputs(dataset, fold)
         return (
             dataclasses.replace(own, scaler=wide.scaler)
             if leak == "scaler"

@@ -461,9 +461,10 @@ def test_names_from_data_are_inert() -> None:
         universe=image,
         data_versions=pl.DataFrame({"table": [evil], "version": [1], "rows": [2]}),
     )
-    truth = dataclasses.replace(
-        make_truth(), edge_model=evil, top_edges=make_truth().top_edges.with_columns(leader=pl.lit(image))
-    )
+    truth = make_truth()
+    assert truth.top_edges is not None
+    evil_edges = truth.top_edges.with_columns(leader=pl.lit(image))
+    truth = dataclasses.replace(truth, edge_model=evil, top_edges=evil_edges)
     hostile = dataclasses.replace(clean, header=header, attribution=(attribution,), truth=truth, **frames)
     page = Page(render(hostile))
     assert evil in page.text
@@ -615,6 +616,9 @@ def test_models_keep_their_colour_in_every_chart() -> None:
     data = make_report()
     styles = theme.model_styles(data.models)
     assert len({style.colour for style in styles.values()}) == len(MODELS)
+    assert data.equity is not None
+    assert data.ic_series is not None
+    assert data.learning is not None
     figures = [
         charts.net_asset_value(data.equity, styles, BOOKS[0]),
         charts.cumulative_rank_ic(data.ic_series, styles),
@@ -702,8 +706,10 @@ def test_a_forecast_taken_apart_adds_up_and_folds_small_players_together() -> No
 
 
 def test_a_missing_column_or_delay_is_named() -> None:
+    equity = make_report().equity
+    assert equity is not None
     with pytest.raises(ValueError, match="equity frame lacks nav_net"):
-        make_report(equity=make_report().equity.drop("nav_net"))
+        make_report(equity=equity.drop("nav_net"))
     with pytest.raises(ValueError, match="no row with delay 5"):
         make_report(header=make_header(label_delay=5))
 

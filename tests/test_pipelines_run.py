@@ -350,7 +350,7 @@ def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peergl
 
 def test_the_notebook_reviews_a_run(done: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(__file__).parents[1] / "notebooks" / "peer_network.ipynb"
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # nbformat is partly annotated
     assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without anybody's data
     monkeypatch.setenv("PEERGLASS_RUN", done)
     monkeypatch.setenv("PEERGLASS_OUTPUT", str(Path("runs").resolve()))

@@ -54,7 +54,7 @@ def test_the_statements_arrive_whole_with_their_hazards(config: Config) -> None:
         ours, theirs = rows.filter(pl.col("item") == item)["value"].sum(), sign * raw[column].sum()
         assert ours == pytest.approx(theirs, rel=1e-12)
     assert rows.filter((pl.col("item") == "capital_expenditure") & (pl.col("value") < 0)).height == 1
-    assert rows.filter(pl.col("item") == "current_assets")["value"].min() > 0  # type: ignore[operator]
+    assert rows.filter(pl.col("item") == "current_assets")["value"].min() > 0  # type: ignore[operator]  # a number
     spans = rows.group_by("item").agg(pl.col("months").unique())
     assert spans.filter(pl.col("item") == "revenue")["months"].to_list() == [[12]]
     assert spans.filter(pl.col("item") == "total_assets")["months"].to_list() == [[None]]

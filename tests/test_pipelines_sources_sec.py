@@ -44,7 +44,7 @@ def edgar(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFact
                 monkeypatch.setattr(module, name, server.url)
         with stamina.set_testing(True, attempts=2):  # no waiting between attempts
             yield server
-        edgar.httpclient.close_clients()
+        edgar.httpclient.close_clients()  # type: ignore[no-untyped-call]  # the package is partly annotated
 
 
 def annual(day: str, value: float, *, tag: str = "Revenues") -> tuple[str, str, str | None, str, float]:

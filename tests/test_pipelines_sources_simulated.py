@@ -58,7 +58,7 @@ def next_returns(source: SourceTables, delay: int = 0) -> pl.DataFrame:
 def mean_ic(source: SourceTables, column: str, delay: int = 0) -> float:
     paired = source.tables["truth_mu"].join(next_returns(source, delay), on=["date", "ticker"])
     by_date = paired.group_by("date").agg(pl.corr(column, "ret").alias("ic"), pl.len())
-    return float(by_date.filter((pl.col("len") > 10) & pl.col("ic").is_finite())["ic"].mean())  # type: ignore[arg-type]
+    return float(by_date.filter((pl.col("len") > 10) & pl.col("ic").is_finite())["ic"].mean())  # type: ignore[arg-type]  # a number
 
 
 def test_same_seed_same_tables_and_another_seed_another_market(small: SourceTables) -> None:
@@ -84,7 +84,7 @@ def test_tables_hold_what_the_lake_expects(default: SourceTables) -> None:
     assert prices["date"].n_unique() == 2600
     assert prices["date"].dt.weekday().max() == 5
     per_day = prices.group_by("date").len()["len"]
-    assert 112 <= float(per_day.mean()) <= 121  # type: ignore[arg-type]
+    assert 112 <= float(per_day.mean()) <= 121  # type: ignore[arg-type]  # a number
     fundamentals = default.tables["fundamentals"]
     key = ["ticker", "period_end", "known_at", "item"]
     assert fundamentals.select(key).is_duplicated().sum() == 0
@@ -107,7 +107,7 @@ def test_raw_prices_give_back_the_simulated_returns_exactly() -> None:
     )
     paired = next_returns(source).join(simulated, on=["date", "ticker"])
     assert len(paired) > 0.98 * len(simulated)
-    assert float((paired["ret"] - paired["simulated"]).abs().max()) < 1e-12  # type: ignore[arg-type]
+    assert float((paired["ret"] - paired["simulated"]).abs().max()) < 1e-12  # type: ignore[arg-type]  # a number
     prices = source.tables["prices"]
     assert {2.0, 0.1} <= set(prices["split_ratio"])
     assert (prices["dividend"] > 0).sum() > 50
@@ -142,7 +142,7 @@ def test_a_share_of_zero_leaves_a_part_out_and_every_other_draw_alone(small: Sou
     shares: dict[str, Any] = {f"{part}_share": float(part == kept) for part in PARTS}
     source = SimulatedSource(dataclasses.replace(SMALL, **shares), seed=3).fetch()
     truth = source.tables["truth_mu"]
-    assert float(truth[kept].std()) > 1e-4  # type: ignore[arg-type]
+    assert float(truth[kept].std()) > 1e-4  # type: ignore[arg-type]  # a number
     for part in set(PARTS) - {kept}:
         assert (truth[part] == 0).all()
     assert_frame_equal(source.tables["securities"], small.tables["securities"], check_exact=True)
@@ -203,7 +203,7 @@ def test_temporal_part_is_the_sum_over_its_days(small: SourceTables) -> None:
     mean = dict(per_unit.group_by("turbulent").agg(pl.col("strength").mean()).iter_rows())
     assert mean[False] > 0
     assert mean[False] / mean[True] == pytest.approx(10.0, rel=0.1)
-    size = [float(days[column].abs().mean()) for column in by_age]  # type: ignore[arg-type]
+    size = [float(days[column].abs().mean()) for column in by_age]  # type: ignore[arg-type]  # a number
     assert size == sorted(size, reverse=True)
 
 
@@ -252,7 +252,7 @@ def test_edges_follow_the_rules_that_a_model_can_see(default: SourceTables) -> N
     assert len(found & expected) / len(found | expected) > 0.9
     assert len(found) > 90
     leaders = active.select("leader", "follower").unique().group_by("follower").len()["len"]
-    assert 2 <= float(leaders.mean()) <= 4  # type: ignore[arg-type]
+    assert 2 <= float(leaders.mean()) <= 4  # type: ignore[arg-type]  # a number
 
 
 def test_edges_act_only_through_a_second_hop_that_exists(default: SourceTables) -> None:
@@ -275,7 +275,7 @@ def test_edges_act_only_through_a_second_hop_that_exists(default: SourceTables) 
 def test_statements_are_published_late_and_some_are_restated(default: SourceTables) -> None:
     statements = default.tables["fundamentals"]
     lag = (statements["known_at"] - statements["period_end"]).dt.total_days()
-    assert lag.min() >= 20  # type: ignore[operator]
+    assert lag.min() >= 20  # type: ignore[operator]  # a number
     first = statements.filter(pl.col("filing_id").str.ends_with("-Q"))
     assert first.select((pl.col("known_at") - pl.col("period_end")).dt.total_days().max()).item() <= 80
     again = statements.filter(pl.col("filing_id").str.ends_with("-A"))
@@ -285,7 +285,7 @@ def test_statements_are_published_late_and_some_are_restated(default: SourceTabl
     assert (both["known_at"] > both["known_at_first"]).all()
     book = both.filter(pl.col("item") == "book_equity")
     assert (book["value"] != book["value_first"]).all()
-    assert statements["known_at"].max() <= default.tables["prices"]["date"].max()  # type: ignore[operator]
+    assert statements["known_at"].max() <= default.tables["prices"]["date"].max()  # type: ignore[operator]  # a number
 
 
 def test_firms_leave_with_a_return_and_others_take_their_place(default: SourceTables) -> None:
@@ -349,7 +349,7 @@ def test_range_and_volume_tell_the_regime(default: SourceTables) -> None:
         gap=(pl.col("open") * pl.col("split_ratio") / pl.col("close").shift(1).over("ticker")).log(),
         day=(pl.col("close") * pl.col("split_ratio") / pl.col("close").shift(1).over("ticker")).log(),
     ).drop_nulls()  # fmt: skip
-    assert overnight["gap"].var() / overnight["day"].var() == pytest.approx(0.25, abs=0.05)  # type: ignore[operator]
+    assert overnight["gap"].var() / overnight["day"].var() == pytest.approx(0.25, abs=0.05)  # type: ignore[operator]  # a number
 
 
 def test_driven_moves_returns_to_their_decision() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -299,9 +300,9 @@ def test_tickers_that_cannot_be_asked_for(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             YFinanceSource(YFinanceSourceConfig(kind="yfinance", tickers=tickers))
-    late = {"start": date(2024, 2, 1), "end": date(2024, 1, 1)}
+    start, end = date(2024, 2, 1), date(2024, 1, 1)
     with pytest.raises(ConfigError, match="is after source"):
-        YFinanceSource(YFinanceSourceConfig(kind="yfinance", tickers=("A",), **late))
+        YFinanceSource(YFinanceSourceConfig(kind="yfinance", tickers=("A",), start=start, end=end))
     listed = tmp_path / "mine.csv"
     listed.write_text("name,ticker\nNational,NA\nTrue,TRUE \n,\nAgain,NA\n")
     assert read_tickers(str(listed)) == ("NA", "TRUE")
@@ -439,13 +440,17 @@ def test_a_history_that_no_longer_fits_is_asked_for_again(serve: Serve, tmp_path
     assert prices(lake, "AAA")["date"].to_list() == DAYS
     for day in DAYS:  # Yahoo divides all prices by five and lists no split
         quote = firm.days[day]
-        firm.days[day] = Day(*(round(v / 5, 4) for v in (quote.open, quote.high, quote.low, quote.close)), 10)  # type: ignore[operator, arg-type]
+        assert None not in (quote.open, quote.high, quote.low, quote.close)
+        fifth = {name: round(getattr(quote, name) / 5, 4) for name in ("open", "high", "low", "close")}
+        firm.days[day] = Day(**fifth, volume=10)
     summary = take(server, lake, ["AAA"])
     assert "which no split explains" in summary.statuses[0].detail
     assert prices(lake, "AAA")["close"].to_list() == [firm.days[day].close for day in DAYS]
 
 
-def test_adjusted_closes_that_contradict_the_actions_are_named(serve: Serve, tmp_path: Path) -> None:
+def test_adjusted_closes_that_contradict_the_actions_are_named(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Contradictory(dict[date, float]):
         """Dividends that enter the adjusted closes and are listed with a tenth of their amount."""
 
@@ -455,9 +460,11 @@ def test_adjusted_closes_that_contradict_the_actions_are_named(serve: Serve, tmp
     firm = flat("AAA", [50.0 + i % 2 for i in range(30)], dividends={DAYS[20]: 2.0})
     server = serve(firm)
     listed = server._events
-    server._events = lambda f, *rest: listed(
-        Firm(**{**vars(f), "dividends": Contradictory(f.dividends)}), *rest
-    )  # type: ignore[method-assign, misc]
+
+    def contradictory(f: Firm, *rest: Any) -> Any:  # noqa: ANN401 (passed on)
+        return listed(dataclasses.replace(f, dividends=Contradictory(f.dividends)), *rest)
+
+    monkeypatch.setattr(server, "_events", contradictory)
     summary = take(server, Lake(tmp_path), ["AAA"])
     named = (
         f"sessions on which Yahoo's adjusted closes disagree with its own actions: 1, the first on {DAYS[20]}"

@@ -59,10 +59,10 @@ def test_a_stacked_run_forecasts_as_its_seeds_do_alone(
     neither = pl.col("model").is_in(["ridge", "cross_peer"])  # these do not stack: the same to the bit
     assert stacked.filter(neither).equals(alone.filter(neither))
     ours = read_scores(run).sort("model", "fold", "seed")
-    assert (ours["valid_ic"] - scores["valid_ic"]).abs().max() < 2e-3  # type: ignore[operator]
+    assert (ours["valid_ic"] - scores["valid_ic"]).abs().max() < 2e-3  # type: ignore[operator]  # a number
     alike = alone.with_columns(stacked=stacked["forecast"]).filter(~neither).group_by("fold", "seed")
     # float32: what rounding does, AdamW makes larger
-    assert alike.agg(pl.corr("forecast", "stacked"))["forecast"].min() > 0.999  # type: ignore[operator]
+    assert alike.agg(pl.corr("forecast", "stacked"))["forecast"].min() > 0.999  # type: ignore[operator]  # a number
     assert read_curves(run).select("model", "fold", "seed").n_unique() == len(MODELS) * 2 * len(SEEDS)
 
 

@@ -203,7 +203,7 @@ def test_variants_forecast_what_their_model_forecasts_alone_with_their_settings(
         assert alone.drop("run_id", "model").sort(KEY[1:]).equals(ours)
     pair = together.filter(pl.col("model").is_in([MODEL, "tt_linear"])).sort(KEY)
     first, second = (part["forecast"] for part in pair.partition_by("model"))
-    assert (first - second).std() > 0.05 * first.std()  # type: ignore[operator]
+    assert (first - second).std() > 0.05 * first.std()  # type: ignore[operator]  # a number
 
 
 def plain(run: Run, models: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,6 +224,7 @@ def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done
     assert all(name in page for name in VARIANTS)
     client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
     every = client.search_runs([experiment.experiment_id])  # other tests' runs are tracked here as well
     (parent,) = [run for run in every if run.info.run_name == done.run_id]
     children = [run for run in every if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
@@ -461,7 +462,7 @@ def models_to_fit_of(config: Config) -> tuple[str, ...]:
             self.config = config
             self.budget = type("Budget", (), {"models": 2})
 
-    return models_to_fit(Subject())  # type: ignore[arg-type]
+    return models_to_fit(Subject())  # type: ignore[arg-type]  # what is read of a subject
 
 
 def test_a_baseline_with_variants_is_beaten_by_what_beats_the_best_of_them() -> None:

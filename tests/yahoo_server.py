@@ -312,9 +312,11 @@ class YahooServer:
 
     @staticmethod
     def _summary(firm: Firm, query: Mapping[str, str], fault: FaultKind | None) -> dict[str, Any]:
-        profile = {key: firm.profile[key] for key in ("sector", "industry") if key in firm.profile}
+        asset_profile: dict[str, Any] = {
+            key: firm.profile[key] for key in ("sector", "industry") if key in firm.profile
+        }
         quote_type = {"symbol": firm.symbol, "quoteType": "EQUITY", "longName": firm.profile.get("longName")}
-        result = {"assetProfile": {**profile, "maxAge": 1}, "quoteType": quote_type}
+        result = {"assetProfile": asset_profile | {"maxAge": 1}, "quoteType": quote_type}
         return {"quoteSummary": {"result": [result], "error": None}}
 
     @staticmethod
