@@ -2,8 +2,8 @@ r"""A book's accounts: from target weights to NAV, twice, and a ledger of every 
 
 At each close t, in this order:
 
-1. Positions earn the session's return ``wealth[t] / wealth[t-1] - 1``; shorts pay the borrow fee on the
-   market value that they had after the trades of ``t-1``.
+1. Positions earn the session's return, `features.holder_returns.held_return`; shorts pay the borrow fee on
+   the market value that they had after the trades of ``t-1``.
 2. A position whose firm has ``ended_TN`` has by then earned the delisting return: it turns into cash, free
    of cost and not counted as turnover.
 3. If the decision of ``t - delay`` exists, every firm that can be traded is moved to its target weight
@@ -11,15 +11,16 @@ At each close t, in this order:
 4. Half-spread and commission on the traded notional are paid from cash. Cash may be negative; it earns
    nothing.
 
-**What cannot be traded stays.** A firm trades at t only if ``traded_TN`` says so, its wealth is known and
-above zero, and it has not ended. The rest of its order is dropped, not queued: the next decision tries
-again. The other firms still go to their targets, so leverage can exceed the target's while a position is
-stuck.
+`features.holder_returns` says which firms can be traded at t, what a position earns in halts, gaps and
+endings, and when it is paid out. Labels use the same functions, so before costs a book earns what the labels
+of its delay say.
 
-**NaN wealth.** A firm whose wealth is NaN at t cannot be traded at t, so it never enters. A position whose
-wealth turns NaN (a gap in the data) stays at its last known value, earns nothing, and is
-reported in ``unpriced_T``; if its price returns it earns the whole move then. What became of it is not
-known: read ``unpriced_T`` before believing the last sessions.
+**What cannot be traded stays.** The rest of its order is dropped, not queued: the next decision tries again.
+The other firms still go to their targets, so leverage can exceed the target's while a position is stuck.
+
+**NaN wealth.** A position whose wealth is NaN (a gap in the data) stays at its last known value, is reported
+in ``unpriced_T``, and earns the whole move if its price returns. Until then its value is not known: read
+``unpriced_T`` before trusting the last sessions.
 
 **Ruin.** If NAV is zero or less, before or after trading costs, the account is closed at that close:
 positions and NAV are zero from then on, that session's net return is -1, ``ruined_at`` says when and
@@ -39,7 +40,7 @@ import polars as pl
 
 from backtest.costs import CostModel
 from features.arrays import BoolArray, FloatArray, require_shape
-from features.rolling import carry
+from features.holder_returns import HolderMarket, held_return, holder_market
 
 LEDGER_SCHEMA = {
     "session": pl.Int32,
@@ -122,12 +123,9 @@ class BookResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Market:
-    """What both computations are given: prices without NaN, who can trade, what is wanted."""
+    """What both computations are given: the firms as a holder sees them, and what is wanted."""
 
-    wealth_TN: FloatArray  # carried over NaN; 1 before the first price, where no position can be
-    known_TN: BoolArray
-    tradable_TN: BoolArray
-    ended_TN: BoolArray
+    holder: HolderMarket
     target_TN: FloatArray
     decided_T: BoolArray
     delay: int
@@ -212,16 +210,11 @@ def _market(
             "firm that is not wanted, and a whole row of NaN for no decision."
         )
         raise ValueError(msg)
-    known_TN = ~np.isnan(wealth_TN)
-    carried_TN = carry(wealth_TN)
     if ended_TN is None:
         ended_TN = np.zeros((T, N), dtype=np.bool_)
     require_shape("ended", ended_TN, (T, N))
     return _Market(
-        wealth_TN=np.where(np.isnan(carried_TN), 1.0, carried_TN),
-        known_TN=known_TN,
-        tradable_TN=traded_TN & known_TN & ~ended_TN & (carried_TN > 0),
-        ended_TN=ended_TN,
+        holder=holder_market(wealth_TN, traded_TN, ended_TN),
         target_TN=target_TN,
         decided_T=unknown_T == 0,
         delay=delay,
@@ -241,7 +234,7 @@ class _Account:
     """NAV from the ledger: units held, cash, and a row for every position."""
 
     def __init__(self, market: _Market, costs: CostModel) -> None:
-        T, N = market.wealth_TN.shape
+        T, N = market.target_TN.shape
         self.market, self.costs = market, costs
         self.alive = T  # sessions before ruin
         self.ruined_at: int | None = None
@@ -255,10 +248,11 @@ class _Account:
 
     def run(self) -> None:
         """Go through the sessions until the end or ruin."""
-        market, costs = self.market, self.costs
+        market, holder, costs = self.market, self.market.holder, self.costs
+        value_TN = np.nan_to_num(holder.value_TN)  # before the first price there is no position
         units_N = np.zeros_like(self.position_N)
         zero_N = np.zeros_like(self.position_N)
-        for t, wealth_N in enumerate(market.wealth_TN):
+        for t, wealth_N in enumerate(value_TN):
             value_N = units_N * wealth_N
             pnl_N = value_N - self.position_N
             borrow_N = costs.borrow_per_session * np.maximum(-self.position_N, 0.0)
@@ -268,12 +262,12 @@ class _Account:
             if nav <= 0:
                 self._close(t, nav, _Flows(zero_N, value_N, borrow_N, pnl_N))
                 return
-            released_N = np.where(market.ended_TN[t], value_N, 0.0)
+            released_N = np.where(holder.ended_TN[t], value_N, 0.0)
             trade_N = zero_N
             target_N = market.order(t)
             if target_N is not None:
                 wanted_N = target_N * nav - (value_N - released_N)
-                trade_N = np.where(market.tradable_TN[t], wanted_N, 0.0)
+                trade_N = np.where(holder.tradable_TN[t], wanted_N, 0.0)
                 self.traded_T[t] = np.abs(trade_N).sum()
                 self.missed_T[t] = np.abs(wanted_N).sum() - self.traded_T[t]
             paid = (costs.half_spread + costs.commission) * self.traded_T[t]
@@ -287,7 +281,7 @@ class _Account:
             units_N[self.position_N == 0] = 0.0
             self.nav_T[t] = self.cash + self.position_N.sum()
             self.gross_T[t] = np.abs(self.position_N).sum()
-            self.unpriced_T[t] = np.abs(self.position_N[~market.known_TN[t]]).sum()
+            self.unpriced_T[t] = np.abs(self.position_N[~holder.known_TN[t]]).sum()
             self.cash_T[t] = self.cash
 
     def _write(self, t: int, position_N: FloatArray, flows: _Flows) -> None:
@@ -338,27 +332,26 @@ class _Account:
 
 def _compound(market: _Market, costs: CostModel, alive: int) -> tuple[FloatArray, FloatArray]:
     """Compute net and gross returns from weights alone: no units, no cash, no currency."""
-    T, N = market.wealth_TN.shape
+    holder = market.holder
+    T, N = market.target_TN.shape
+    earned_TN = np.nan_to_num(held_return(holder, 1))  # before the first price there is no position
     net_T, gross_T = np.zeros(T), np.zeros(T)
     trade_rate = costs.half_spread + costs.commission
     weight_N = np.zeros(N)
-    before_N = market.wealth_TN[0]
     for t in range(min(alive + 1, T)):
-        wealth_N = market.wealth_TN[t]
-        relative_N = np.divide(wealth_N, before_N, out=np.ones(N), where=before_N > 0)
-        before_N = wealth_N
-        earned = float(weight_N @ (relative_N - 1.0))
+        earned_N = earned_TN[t - 1] if t else np.zeros(N)
+        earned = float(weight_N @ earned_N)
         borrow = costs.borrow_per_session * float(np.maximum(-weight_N, 0.0).sum())
         growth = 1.0 + earned - borrow
         gross_T[t] = earned
         if t == alive:  # the account did not survive this session
             net_T[t] = -1.0
             break
-        weight_N = np.where(market.ended_TN[t], 0.0, weight_N * relative_N / growth)
+        weight_N = np.where(holder.ended_TN[t], 0.0, weight_N * (1.0 + earned_N) / growth)
         paid = 0.0
         target_N = market.order(t)
         if target_N is not None:
-            moved_N = np.where(market.tradable_TN[t], target_N, weight_N)
+            moved_N = np.where(holder.tradable_TN[t], target_N, weight_N)
             paid = trade_rate * float(np.abs(moved_N - weight_N).sum())
             weight_N = moved_N / (1.0 - paid)
         net_T[t] = growth * (1.0 - paid) - 1.0

@@ -7,6 +7,7 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -111,8 +112,8 @@ def find_endings(
     assumed = defaulted = 0
     for n, ticker in enumerate(tickers_N):
         delistings = records.delistings.get(ticker, [])
-        traded = np.flatnonzero(traded_TN[:, n])
-        for last, resumes in zip(traded.tolist(), [*traded[1:].tolist(), T], strict=True):
+        traded = [*np.flatnonzero(traded_TN[:, n]).tolist(), T]
+        for last, resumes in itertools.pairwise(traded):
             if resumes == last + 1:
                 continue
             paid_at, paid, recorded = last + rule.stale_sessions + 1, np.nan, False

@@ -1,4 +1,4 @@
-"""Labels: what is forecast at t, from wealth that only later sessions reveal.
+"""Labels: what is forecast at t, from returns that only later sessions reveal.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -11,6 +11,7 @@ import numpy as np
 
 from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
 from features.derived import row_mean
+from features.holder_returns import bought_return, holder_market
 from features.panel import Panel
 from features.transforms import rank_normal
 
@@ -18,11 +19,13 @@ TargetKind = Literal["raw", "demean", "rank"]
 
 
 def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
-    """Compute the return of a holder from ``t+delay`` to ``t+delay+horizon``.
+    """Compute what a book that decides at t earns by ``t+delay+horizon`` on each firm, before costs.
 
-    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.wealth_TN`: halts are held through, a
-    delisting pays its return on the session on which it is known, cash earns 0 from then on. A label depends
-    on nothing dated after ``t+delay+horizon``.
+    The book orders the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions:
+    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.wealth_TN` if the firm can be bought and
+    stays listed. An order that cannot be filled earns 0, an ending pays its delisting return and cash from
+    then on, and halts are held through: `features.holder_returns` has the convention, which
+    `backtest.accounting` uses as well. A label depends on nothing dated after ``t+delay+horizon``.
 
     Parameters
     ----------
@@ -37,7 +40,8 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     -------
     ndarray of shape (T, N)
         A fraction, known at the close of ``t+delay+horizon``; NaN before the first price, where the span
-        passes the panel's end, or where the data have a gap (`features.endings`).
+        passes the panel's end, or where the firm is held at a close at which the data have a gap
+        (`features.endings`).
 
     Raises
     ------
@@ -47,13 +51,10 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     if delay < 0 or horizon < 1:
         msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
         raise ValueError(msg)
-    wealth_TN = panel.wealth_TN
-    out_TN = np.full(wealth_TN.shape, np.nan)
-    known = len(wealth_TN) - delay - horizon
-    if known > 0:
-        with np.errstate(divide="ignore", invalid="ignore"):  # a delisting return of -1 leaves nothing: 0/0
-            paid_TN = wealth_TN[delay + horizon :] / wealth_TN[delay : delay + known] - 1.0
-        out_TN[:known] = np.where(wealth_TN[delay : delay + known] == 0, 0.0, paid_TN)
+    market = holder_market(panel.wealth_TN, panel.traded_TN, panel.ended_TN)
+    out_TN = np.full(panel.wealth_TN.shape, np.nan)
+    earned_TN = bought_return(market, horizon)[delay:]
+    out_TN[: len(earned_TN)] = earned_TN
     return out_TN
 
 

@@ -80,6 +80,11 @@ class Panel:
         return len(self.tickers_N)
 
     @property
+    def traded_TN(self) -> BoolArray:  # noqa: N802  # a shape suffix
+        """Whether a firm has a price on a session: bool, shape (T, N)."""
+        return ~np.isnan(self.close_TN)
+
+    @property
     def fields(self) -> frozenset[str]:
         """Names of what the panel holds: close, open, high, low, volume, group, ``statements:<item>``."""
         optional = {"open": self.open_TN, "high": self.high_TN, "low": self.low_TN, "volume": self.volume_TN}

@@ -211,17 +211,25 @@ def test_bad_universe_input_is_refused_with_the_cure() -> None:
         UniverseRule(min_history=0)
 
 
-def test_labels_of_every_delay_and_horizon_equal_the_ratio_of_wealth() -> None:
+def test_labels_of_every_delay_and_horizon_equal_a_loop_over_orders() -> None:
     close_TN, _ = market(3)
     panel = panel_of(close_TN, None)
-    for delay, horizon in ((0, 1), (1, 1), (1, 5), (2, 21), (100, 30)):
+    unfilled = 0
+    for delay, horizon in ((0, 1), (1, 1), (1, 5), (2, 21), (100, 10)):
         actual_TN = forward_returns(panel, delay, horizon)
-        for t in range(120):
-            end = t + delay + horizon
-            expected_N = (
-                panel.wealth_TN[end] / panel.wealth_TN[t + delay] - 1 if end < 120 else np.full(6, nan)
-            )
-            np.testing.assert_array_equal(actual_TN[t], expected_N)
+        for t, n in np.ndindex(close_TN.shape):
+            buy, end = t + delay, t + delay + horizon
+            expected = nan
+            if end < 120 and not np.isnan(close_TN[: buy + 1, n]).all():
+                if np.isnan(close_TN[buy, n]):
+                    expected, unfilled = 0.0, unfilled + 1  # it does not trade: the money stays in cash
+                else:
+                    ended = [s for s in range(buy + 1, end + 1) if panel.ended_TN[s, n]]
+                    expected = panel.wealth_TN[min([end, *ended]), n] / close_TN[buy, n] - 1
+            assert np.isnan(actual_TN[t, n]) == np.isnan(expected)
+            assert np.isnan(expected) or actual_TN[t, n] == pytest.approx(expected, abs=1e-14)
+    assert unfilled > 50
+    assert np.isnan(forward_returns(panel, 100, 30)).all()
     with pytest.raises(ValueError, match="delay >= 0 and horizon >= 1, not 0 and 0"):
         forward_returns(panel, 0, 0)
 

@@ -137,9 +137,19 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
         label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
     )  # the delisting return, then cash
     np.testing.assert_allclose(label["E"][n - 6 :], [0.0, 0.0, 0.0, 0.0, nan, nan])
-    np.testing.assert_allclose(label["F"][:3], [0.0, 0.2, 0.0], atol=1e-15)
+    np.testing.assert_allclose(label["F"][:3], [0.0, 0.0, 0.0], atol=1e-15)  # nobody buys it in the halt
+    np.testing.assert_allclose(forward_returns(panel, 0, 3)[0, panel.tickers_N.index("F")], 0.2)
     assert np.isnan(label["A"][-2:]).all()
     assert np.isfinite(label["A"][:-2]).all()
+
+
+def test_a_firm_that_never_has_a_price_is_known_nowhere() -> None:
+    nothing = {"close": None, "open": None, "high": None, "low": None, "split_ratio": 2.0}
+    prices = prices_of({"A": [None, None, None], "Z": [1.0] * 3}, {("A", 1): nothing})  # type: ignore[dict-item]
+    panel = build_panel(prices)
+    assert np.isnan(panel.wealth_TN[:, 0]).all()
+    assert not panel.ended_TN.any()
+    assert np.isnan(forward_returns(panel, 0, 1)[:, 0]).all()
 
 
 def test_a_session_that_much_of_the_market_misses_is_a_gap_in_the_data_and_not_a_halt() -> None:

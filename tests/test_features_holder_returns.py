@@ -1,0 +1,136 @@
+"""Labels are what a book that orders the firm earns, over halts, gaps, endings and returns after silence."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import numpy as np
+import polars as pl
+import pytest
+from ending_markets import STALE, START, raw_market
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backtest.accounting import BookResult, run_book
+from backtest.costs import CostModel
+from features.labels import forward_returns
+from features.panel import Panel, build_panel
+from features.universe import UniverseRule, universe
+
+FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
+NAN = np.nan
+
+
+def panel_of(seed: int) -> Panel:
+    market = raw_market(seed)
+    return build_panel(market.prices(), market.securities(), stale_sessions=STALE)
+
+
+def book_of_one(panel: Panel, t: int, n: int, delay: int, weight: float) -> BookResult:
+    """Decide at t to hold firm n, and decide nothing else."""
+    target_TN = np.full(panel.close_TN.shape, NAN)
+    target_TN[t] = 0.0
+    target_TN[t, n] = weight
+    traded_TN = ~np.isnan(panel.close_TN)
+    return run_book(target_TN, panel.wealth_TN, traded_TN, FREE, delay, ended_TN=panel.ended_TN)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 100_000),
+    delay=st.integers(0, 3),
+    horizon=st.integers(1, 25),
+    weight=st.sampled_from([1.0, 0.4, -0.5]),
+    first=st.integers(0, 5),
+)
+def test_a_label_is_what_a_book_earns_before_costs(
+    seed: int, delay: int, horizon: int, weight: float, first: int
+) -> None:
+    panel = panel_of(seed)
+    label_TN = forward_returns(panel, delay, horizon)
+    T, N = label_TN.shape
+    for t in range(first, T - delay - horizon, 6):
+        end = t + delay + horizon
+        for n in range(N):
+            book = book_of_one(panel, t, n, delay, weight)
+            seen = bool((~np.isnan(panel.close_TN[: t + delay + 1, n])).any())
+            if not seen or book.unpriced_T[end] > 0:
+                assert np.isnan(label_TN[t, n])
+                continue
+            for nav_T in (book.nav_net_T, book.nav_ledger_T):
+                assert nav_T[end] - 1.0 == pytest.approx(weight * label_TN[t, n], rel=0, abs=1e-12)
+    assert np.isnan(label_TN[max(T - delay - horizon, 0) :]).all()
+
+
+def test_the_random_markets_hold_every_case() -> None:
+    """Halted at the purchase and at the sale, paid out in the span, back after a payout, gaps."""
+    counts = dict.fromkeys(("unfilled", "unsold", "paid", "returned", "through a gap", "unknown"), 0)
+    delay, horizon = 1, 8
+    for seed in range(30):
+        panel = panel_of(seed)
+        label_TN = forward_returns(panel, delay, horizon)
+        traded_TN = ~np.isnan(panel.close_TN)
+        for t, n in np.argwhere(universe(panel, UniverseRule(min_history=1))):
+            buy, end = t + delay, t + delay + horizon
+            if end >= panel.n_sessions:
+                continue
+            ended_K = panel.ended_TN[buy : end + 1, n]
+            gap_K = np.isnan(panel.wealth_TN[buy : end + 1, n])
+            held = traded_TN[buy, n]
+            counts["unfilled"] += not held
+            counts["unsold"] += held and not traded_TN[end, n] and not ended_K.any()
+            counts["paid"] += held and ended_K.any()
+            counts["returned"] += held and ended_K.any() and traded_TN[end, n]
+            counts["through a gap"] += held and gap_K[:-1].any() and not gap_K[-1]
+            counts["unknown"] += np.isnan(label_TN[t, n])
+            if ended_K.any():
+                assert np.isfinite(label_TN[t, n])  # the IC sees every ending within the span
+    assert min(counts.values()) >= 20, counts
+
+
+def panel_by_hand(*closes: list[float | None]) -> Panel:
+    """Build a panel of firms A, B, ... from their closes, and of Z, which trades on every session."""
+    rows = [
+        {"date": START + dt.timedelta(days=t), "ticker": ticker, "close": close}
+        for ticker, series in [*zip("ABCDEFGHIJ", closes, strict=False), ("Z", [1.0] * len(closes[0]))]
+        for t, close in enumerate(series)
+        if close is not None
+    ]
+    unknown = pl.lit(None, dtype=pl.Float64)
+    prices = pl.DataFrame(rows).with_columns(
+        *(unknown.alias(name) for name in ("open", "high", "low", "volume")),
+        split_ratio=pl.lit(1.0),
+        dividend=pl.lit(0.0),
+    )
+    return build_panel(prices, stale_sessions=2, default_delisting_return=-0.3)
+
+
+def test_a_firm_that_is_paid_out_and_comes_back_is_not_owned_any_more() -> None:
+    #                       0     1     2     3     4     5     6
+    panel = panel_by_hand([10.0, 12.0, None, None, None, 30.0, 33.0])
+    # bought at 12, silent for more than two sessions: paid out at session 4 with 12 * 0.7
+    np.testing.assert_allclose(forward_returns(panel, 1, 2)[:5, 0], [0.0, 0.0, 0.0, 0.0, NAN], atol=1e-15)
+    np.testing.assert_allclose(forward_returns(panel, 1, 3)[:4, 0], [-0.3, 0.0, 0.0, NAN], atol=1e-15)
+    np.testing.assert_allclose(forward_returns(panel, 1, 5)[:2, 0], [-0.3, NAN], atol=1e-15)
+    np.testing.assert_allclose(forward_returns(panel, 0, 6)[:1, 0], [12 * 0.7 / 10 - 1], rtol=1e-14)
+
+
+def test_an_order_in_a_halt_is_not_filled_and_a_position_in_a_halt_is_valued_at_its_last_price() -> None:
+    panel = panel_by_hand([10.0, None, 15.0, None, 30.0])
+    np.testing.assert_allclose(forward_returns(panel, 1, 1)[:3, 0], [0.0, 0.0, 0.0], atol=1e-15)
+    np.testing.assert_allclose(forward_returns(panel, 0, 1)[:4, 0], [0.0, 0.0, 0.0, 0.0], atol=1e-15)
+    np.testing.assert_allclose(forward_returns(panel, 0, 2)[:3, 0], [0.5, 0.0, 1.0], atol=1e-15)
+
+
+def test_a_label_over_a_gap_in_the_data_is_unknown_only_where_it_ends_in_the_gap() -> None:
+    gap: list[float | None] = [10.0, 11.0, None, 13.0, 26.0]
+    panel = panel_by_hand(*[gap] * 10)
+    assert np.isnan(panel.wealth_TN[2, :10]).all()
+    for horizon, expected in (
+        (1, [0.1, NAN, 0.0, 1.0]),
+        (2, [NAN, 13 / 11 - 1, 0.0]),
+        (3, [0.3, 26 / 11 - 1]),
+    ):
+        np.testing.assert_allclose(
+            forward_returns(panel, 0, horizon)[: len(expected), 0], expected, atol=1e-14
+        )
