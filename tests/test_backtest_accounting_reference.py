@@ -1,0 +1,210 @@
+"""The accounts against a second bookkeeper: share counts in dictionaries, from raw prices and events.
+
+The two NAVs of `backtest.accounting` share the order of events, who can be traded and what a halted firm is
+worth, so their agreement cannot show a mistake in these. The loop below was written from the module's prose
+and uses nothing of the package. It holds real shares, splits them, reinvests dividends in them, and reads
+raw closes and delisting records instead of the panel's arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from ending_markets import STALE, START, RawMarket, raw_market
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backtest.accounting import run_book
+from backtest.costs import CostModel
+from features.panel import build_panel
+
+HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # of the traded and, a session, of the short value
+COSTS = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
+COLUMNS = (
+    "nav",
+    "return_gross",
+    "half_spread",
+    "commission",
+    "borrow",
+    "turnover",
+    "missed",
+    "unpriced",
+    "leverage",
+    "cash",
+)
+
+
+@dataclass
+class Bookkeeper:
+    """A book over share counts. Prices, dividends and shares are per share of the day."""
+
+    market: RawMarket
+    cash: float = 1.0
+    shares: dict[str, float] = field(default_factory=dict)
+    price: dict[str, float] = field(default_factory=dict)  # last close, divided by the splits since
+    waiting: dict[str, float] = field(default_factory=dict)  # dividend a share that no close has reinvested
+    last: dict[str, int] = field(default_factory=dict)  # session of the last close
+    gone: set[str] = field(default_factory=set)  # holders have been paid out
+    borrowed: float = 0.0  # value of the shorts after the last trades
+    nav: float = 1.0
+
+    def session(self, t: int, order: dict[str, float] | None) -> dict[str, float]:
+        """Account for session t and the weights that are traded at its close."""
+        market = self.market
+        paid_out = {}
+        for ticker in market.tickers:
+            self.split_and_credit(t, ticker)
+            if (t, ticker) in market.close:
+                self.reinvest(t, ticker)
+            elif ticker in self.last and ticker not in self.gone:
+                paid = self.ending(t, ticker)
+                if paid is not None:
+                    self.gone.add(ticker)
+                    paid_out[ticker] = self.shares.get(ticker, 0.0) * self.price[ticker] * (1.0 + paid)
+                    self.shares[ticker] = 0.0
+        borrow = BORROW * self.borrowed
+        self.cash += sum(paid_out.values()) - borrow
+        before = self.cash + self.value()
+        traded = missed = 0.0
+        for ticker in market.tickers if order is not None else ():
+            assert order is not None
+            held = self.shares.get(ticker, 0.0) * self.price.get(ticker, 0.0)
+            wanted = order[ticker] * before - held
+            if (t, ticker) in market.close:
+                self.shares[ticker] = self.shares.get(ticker, 0.0) + wanted / self.price[ticker]
+                self.cash -= wanted
+                traded += abs(wanted)
+            else:
+                missed += abs(wanted)
+        self.cash -= (HALF_SPREAD + COMMISSION) * traded
+        start, self.nav = self.nav, self.cash + self.value()
+        values = {ticker: self.shares.get(ticker, 0.0) * self.price[ticker] for ticker in self.price}
+        self.borrowed = -sum(value for value in values.values() if value < 0)
+        gap = self.missing_in_a_gap(t)
+        return {
+            "nav": self.nav,
+            "return_gross": (before + borrow - start) / start,
+            "half_spread": HALF_SPREAD * traded / start,
+            "commission": COMMISSION * traded / start,
+            "borrow": borrow / start,
+            "turnover": traded / 2 / before,
+            "missed": missed / 2 / before,
+            "unpriced": sum(abs(values[ticker]) for ticker in gap) / self.nav,
+            "leverage": sum(map(abs, values.values())) / self.nav,
+            "cash": self.cash / self.nav,
+        }
+
+    def split_and_credit(self, t: int, ticker: str) -> None:
+        ratio = self.market.split.get((t, ticker), 1.0)
+        self.shares[ticker] = self.shares.get(ticker, 0.0) * ratio
+        if ticker in self.price:
+            self.price[ticker] /= ratio
+        self.waiting[ticker] = self.waiting.get(ticker, 0.0) / ratio
+        self.waiting[ticker] += self.market.dividend.get((t, ticker), 0.0)
+
+    def reinvest(self, t: int, ticker: str) -> None:
+        close = self.market.close[t, ticker]
+        self.shares[ticker] *= 1.0 + self.waiting[ticker] / close
+        self.waiting[ticker] = 0.0
+        self.price[ticker], self.last[ticker] = close, t
+        self.gone.discard(ticker)
+
+    def ending(self, t: int, ticker: str) -> float | None:
+        """Say what a firm without a close pays out at t; None while it is halted."""
+        record = self.market.records.get(ticker)
+        if record is not None:
+            day = (record["delisted_on"] - START).days  # type: ignore[operator]
+            if day >= self.last[ticker] and t >= day:  # a close after the record overrules it
+                if record["delisting_return"] is not None:
+                    return float(record["delisting_return"])  # type: ignore[arg-type]
+                return self.assumed(record)
+        return self.assumed(record) if t - self.last[ticker] > STALE else None
+
+    @staticmethod
+    def assumed(record: dict[str, object] | None) -> float:
+        return -0.55 if record is not None and record["exchange"] == "NASDAQ" else -0.30
+
+    def missing_in_a_gap(self, t: int) -> list[str]:
+        """Name the firms that miss a session together with a quarter, and at least ten, of the market."""
+        silent = [x for x in self.last if 0 < t - self.last[x] <= STALE]
+        listed = len(silent) + sum((t, x) in self.market.close for x in self.market.tickers)
+        return [x for x in silent if x not in self.gone] if len(silent) >= max(10, listed / 4) else []
+
+    def value(self) -> float:
+        return sum(self.shares.get(ticker, 0.0) * price for ticker, price in self.price.items())
+
+
+def random_weights(rng: np.random.Generator, T: int, N: int, *, long_only: bool) -> np.ndarray:
+    """Draw weights of gross 0.9 at most, with firms that are not wanted and sessions without a decision."""
+    weight_TN = rng.normal(size=(T, N)) * (rng.random((T, N)) < 0.6)
+    weight_TN = np.abs(weight_TN) if long_only else weight_TN
+    weight_TN *= rng.uniform(0.2, 0.9, (T, 1)) / np.maximum(np.abs(weight_TN).sum(axis=1, keepdims=True), 1)
+    weight_TN[rng.random(T) < 0.5] = np.nan
+    return weight_TN
+
+
+def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
+    """Run both on one market; the answer counts what happened in it."""
+    market = raw_market(seed)
+    panel = build_panel(market.prices(), market.securities(), stale_sessions=STALE)
+    T, N = panel.close_TN.shape
+    assert (T, panel.tickers_N) == (market.sessions, market.tickers)
+    target_TN = random_weights(np.random.default_rng(seed), T, N, long_only=long_only)
+    traded_TN = ~np.isnan(panel.close_TN)
+    book = run_book(target_TN, panel.wealth_TN, traded_TN, COSTS, delay, ended_TN=panel.ended_TN)
+    assert book.ruined_at is None
+    keeper = Bookkeeper(market)
+    rows = []
+    for t in range(T):
+        decided = t >= delay and not np.isnan(target_TN[t - delay]).any()
+        order = dict(zip(panel.tickers_N, target_TN[t - delay].tolist(), strict=True)) if decided else None
+        rows.append(keeper.session(t, order))
+    own = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
+    for name in COLUMNS:
+        for field_name in ("nav_net_T", "nav_ledger_T") if name == "nav" else (f"{name}_T",):
+            np.testing.assert_allclose(
+                getattr(book, field_name), own[name], rtol=1e-10, atol=1e-13, err_msg=field_name
+            )
+    released = book.ledger["released"]
+    return {
+        "paid out": float((released != 0).sum()),
+        "missed": float((own["missed"] > 0).sum()),
+        "unpriced": float((own["unpriced"] > 0).sum()),
+        "short": float((own["borrow"] > 0).sum()),
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1_000_000), delay=st.integers(0, 3), long_only=st.booleans())
+def test_the_accounts_equal_those_of_a_second_bookkeeper(seed: int, delay: int, long_only: bool) -> None:
+    compare(seed, delay, long_only=long_only)
+
+
+def test_the_random_books_meet_every_kind_of_event() -> None:
+    counts = [compare(seed, 1, long_only=False) for seed in range(60)]
+    for name in counts[0]:
+        assert sum(count[name] for count in counts) >= 20, name
+    markets = [raw_market(seed) for seed in range(20)]
+    assert sum(len(market.split) for market in markets) > 100
+    halted = sum(key not in market.close for market in markets for key in market.dividend)
+    assert halted > 20  # dividends that wait for the next close
+
+
+def test_the_bookkeeper_by_hand() -> None:
+    """Buy 40% at 10, a 2-for-1 split with a dividend of 1 a new share, a halt, and a delisting at -30%."""
+    market = RawMarket(
+        sessions=5,
+        tickers=("A",),
+        close={(0, "A"): 10.0, (1, "A"): 5.0},
+        split={(1, "A"): 2.0},
+        dividend={(1, "A"): 1.0},
+        records={"A": {"delisted_on": START.replace(day=START.day + 3), "delisting_return": -0.3}},
+    )
+    keeper = Bookkeeper(market)
+    rows = [keeper.session(t, {"A": 0.4} if t == 0 else None) for t in range(5)]
+    # 0.04 shares at 10; costs 0.0015 * 0.4. Then 0.08 shares at 5, 0.08 in cash buys 0.016 more: 0.096 * 5
+    nav = [1 - 0.0006, 0.5994 + 0.48, 0.5994 + 0.48, 0.5994 + 0.336, 0.5994 + 0.336]
+    assert [row["nav"] for row in rows] == pytest.approx(nav, rel=1e-14)
+    assert keeper.shares["A"] == 0.0
