@@ -3,10 +3,13 @@
 A row of target weights is one decision, as fractions of NAV; a row of NaN is no decision: hold what there is.
 The same rules hold for every book:
 
-- NaN signal = not in the universe: weight 0. Ties go by column order, so a book never depends on chance.
+- NaN signal = not in the universe: weight 0.
+- Firms with equal signals share: those that are tied at the edge of a selection hold the weight that is left
+  for them in equal parts, which is the expectation over a random order of the tied firms. Nothing depends on
+  the order of the columns.
 - A date with fewer signals than the book needs is no decision. If that is so on every date, a ValueError.
-- A date whose signals are all equal chooses nothing: weight 0 everywhere (a constant forecast earns 0,
-  not the return of the firms that come first in the alphabet).
+- A date whose signals are all equal follows from that: every firm is as likely to be bought as to be sold, so
+  that a long-short book holds nothing and a long-only book holds all firms equally.
 - With ``rebalance_every = m`` decisions are made on every m-th session, counted from the first possible
   one; if a session's turn comes and it has too few signals, the book holds until the next turn.
 
@@ -20,8 +23,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.ranking import as_signal, descending_position, is_constant
-from features.arrays import AnyFloatArray, BoolArray, FloatArray
+from backtest.ranking import Places, as_signal
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: i
 
     With n signals at t and ``m = floor(n / q)``: weight ``+1/m`` for the m highest and ``-1/m`` for the m
     lowest. Gross 2 makes a session's gross return the difference of the two quantiles' mean returns, as in
-    the literature's high-minus-low portfolios.
+    the literature's high-minus-low portfolios. Firms tied at the edge of a side share what is left of it; the
+    gross value is below 2 only where one group of tied firms reaches into both sides, whose long and short
+    parts cancel.
 
     Parameters
     ----------
@@ -79,18 +84,16 @@ def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: i
     if q < 2:
         msg = f"q is {q}: a long-short book needs at least 2 quantiles."
         raise ValueError(msg)
-    count_T1 = (~np.isnan(signal_TN)).sum(axis=1, keepdims=True)
-    side_T1 = count_T1 // q
-    place_TN = descending_position(signal_TN)
-    long_TN = place_TN < side_T1
-    short_TN = (place_TN >= count_T1 - side_T1) & (place_TN < count_T1)
-    weight_TN = (long_TN.astype(np.float64) - short_TN) / np.maximum(side_T1, 1)
-    weight_TN[is_constant(signal_TN)] = 0.0
-    return _decide(weight_TN, signal_TN, q, rebalance_every)
+    places = Places(signal_TN)
+    side_T = places.count_T // q
+    weight_TN = places.highest(side_T)
+    weight_TN -= places.lowest(side_T)
+    weight_TN /= np.maximum(side_T, 1)[:, None]
+    return _decide(weight_TN, places.count_T, q, rebalance_every)
 
 
 def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int = 1) -> FloatArray:
-    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1).
+    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1); firms tied at the edge share.
 
     Parameters
     ----------
@@ -115,25 +118,25 @@ def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int 
     if k < 1:
         msg = f"k is {k}: hold at least 1 firm."
         raise ValueError(msg)
-    count_T = (~np.isnan(signal_TN)).sum(axis=1)
-    weight_TN = (descending_position(signal_TN) < k) / k
-    weight_TN[is_constant(signal_TN) & (count_T > k)] = 0.0
-    return _decide(weight_TN, signal_TN, k, rebalance_every)
+    places = Places(signal_TN)
+    weight_TN = places.highest(np.minimum(places.count_T, k))
+    weight_TN /= k
+    return _decide(weight_TN, places.count_T, k, rebalance_every)
 
 
-def _decide(weight_TN: FloatArray, signal_TN: FloatArray, needed: int, every: int) -> FloatArray:
+def _decide(weight_TN: FloatArray, count_T: IntArray, needed: int, every: int) -> FloatArray:
     """Turn rows into NaN on which nothing is decided: too few signals, or not the session's turn."""
     if every < 1:
         msg = f"rebalance_every is {every}: decide at least every 1 session."
         raise ValueError(msg)
-    count_T = (~np.isnan(signal_TN)).sum(axis=1)
     possible_T: BoolArray = count_T >= needed
     if not possible_T.any():
         most = int(count_T.max(initial=0))
         msg = f"The book needs {needed} signals on a date and no date has more than {most}: lower its size."
         raise ValueError(msg)
     turn_T = (np.arange(len(count_T)) - int(np.argmax(possible_T))) % every == 0
-    return np.where((possible_T & turn_T)[:, None], weight_TN, np.nan)
+    weight_TN[~(possible_T & turn_T)] = np.nan
+    return weight_TN
 
 
 BOOKS: dict[str, BookRule] = {
@@ -143,14 +146,14 @@ BOOKS: dict[str, BookRule] = {
             name="quantile_long_short",
             size="q, quantiles",
             default=5,
-            formula="+1/m for the m = floor(n/q) highest signals, -1/m for the m lowest",
+            formula="+1/m for the m = floor(n/q) highest signals, -1/m for the m lowest; ties share",
             build=quantile_long_short,
         ),
         BookRule(
             name="top_k_long_only",
             size="k, firms held",
             default=50,
-            formula="1/k for the k highest signals",
+            formula="1/k for the k highest signals; ties share",
             build=top_k_long_only,
         ),
     )

@@ -1,8 +1,11 @@
 """How good forecasts are; `backtest.performance` says it of books.
 
 A (date, firm) pair counts where forecast and label are both known. A date that has no value for a metric is
-NaN in its series and left out of its mean; a metric without any date is NaN. The literature's metrics
-(ICIR, precision at k, top-k SR) follow the common definitions of the Nasdaq benchmark of Feng et al. 2019.
+NaN in its series and left out of its mean; a metric without any date is NaN. Correlations within a date are
+those of `features.information_coefficient`, which models choose their epochs by: a constant forecast counts
+as 0. Where a metric selects firms by forecast, tied firms share the places (`backtest.ranking`): it is the
+expectation over a random order of them. The literature's metrics (ICIR, precision at k, top-k SR) follow the
+common definitions of the Nasdaq benchmark of Feng et al. 2019.
 
 Shape suffixes: T dates, N firms, Q quantiles.
 """
@@ -14,9 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.performance import BookMetrics, book_metrics, mean_known, ratio
-from backtest.ranking import as_signal, average_ranks, descending_order, descending_position, is_constant
-from features.arrays import AnyFloatArray, FloatArray, require_shape
+from backtest.performance import BookMetrics, book_metrics, ratio
+from backtest.ranking import Places, as_signal
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
+from features.information_coefficient import MIN_FIRMS, ic_by_date, mean_known, rank_ic_by_date
 
 __all__ = [
     "BookMetrics",
@@ -35,7 +39,6 @@ __all__ = [
     "top_k_sr",
 ]
 
-MIN_FIRMS = 3
 ROUNDING = 1e-12
 LITERATURE_YEAR = 15.87  # square root of 252 as the published tables round it
 
@@ -48,8 +51,15 @@ class ForecastMetrics:
     ----------
     n_dates, n_pairs : int
         Dates with an IC, and pairs of forecast and label.
+    coverage_dates : float
+        ``n_dates`` as a share of the dates whose labels could have an IC (3 firms or more, not constant).
+    coverage_firms : float
+        Of the firms with a label on the ``n_dates`` dates, the share that was forecast.
+    tied : float
+        Share of the pairs whose forecast equals another one of the same date: what ties can decide at most.
     ic, icir, ic_t : float
-        Mean daily Pearson correlation, that mean over the population standard deviation, Newey-West t.
+        Mean daily Pearson correlation, that mean over the population standard deviation, Newey-West t, all
+        three of the series ``ic_T``.
     rank_ic, rank_icir, rank_ic_t : float
         The same with Spearman correlation (average ranks).
     lags : int
@@ -61,15 +71,18 @@ class ForecastMetrics:
     r2_oos : float
         Out-of-sample R2 against a zero forecast.
     quantile_returns : tuple of float
-        Mean label of each forecast quintile, lowest forecasts first.
+        Mean label of each forecast quantile, lowest forecasts first.
     monotonicity : float
-        Spearman correlation of quintile number and mean label.
+        Spearman correlation of quantile number and mean label.
     ic_T, rank_ic_T : ndarray of shape (T,)
         The daily series.
     """
 
     n_dates: int
     n_pairs: int
+    coverage_dates: float
+    coverage_firms: float
+    tied: float
     ic: float
     icir: float
     ic_t: float
@@ -94,7 +107,8 @@ def forecast_metrics(
     Parameters
     ----------
     forecast_TN, label_TN : ndarray of shape (T, N)
-        Forecasts and the returns they were for; NaN = not known.
+        Forecasts and the returns they were for; NaN = not known. Coverage is the share of the known labels
+        that have a forecast, so give labels of the dates and firms that ought to be forecast.
     horizon : int
         Sessions a label spans: labels overlap, and Newey-West takes at least ``horizon - 1`` lags.
     quantiles : int
@@ -103,25 +117,31 @@ def forecast_metrics(
     Returns
     -------
     ForecastMetrics
-        NaN where nothing can be said (a constant forecast has no IC).
+        NaN where nothing can be said.
 
     Raises
     ------
     ValueError
         If shapes differ, a value is infinite, or no pair is known.
     """
+    labels_T, with_ic_T = (~np.isnan(label_TN)).sum(axis=1), _can_have_ic(label_TN)
     forecast_TN, label_TN = _pairs(forecast_TN, label_TN)
-    known_TN = ~np.isnan(forecast_TN)
-    if not known_TN.any():
+    places = Places(forecast_TN)
+    n_pairs = int(places.count_T.sum())
+    if not n_pairs:
         msg = "No forecast has a label: give dates whose labels end inside the data."
         raise ValueError(msg)
     ic_T, rank_ic_T = ic_by_date(forecast_TN, label_TN), rank_ic_by_date(forecast_TN, label_TN)
-    n_dates = int((~np.isnan(ic_T)).sum())
+    known_T = ~np.isnan(ic_T)
+    n_dates = int(known_T.sum())
     lags = max(horizon - 1, newey_west_lags(n_dates))
     quantile_Q = quantile_returns(forecast_TN, label_TN, quantiles)
     return ForecastMetrics(
         n_dates=n_dates,
-        n_pairs=int(known_TN.sum()),
+        n_pairs=n_pairs,
+        coverage_dates=ratio(n_dates, int(with_ic_T.sum())),
+        coverage_firms=ratio(int(places.count_T[known_T].sum()), int(labels_T[known_T].sum())),
+        tied=int(places.tied().sum()) / n_pairs,
         ic=mean_known(ic_T),
         icir=icir(ic_T),
         ic_t=newey_west_t(ic_T, lags),
@@ -137,30 +157,6 @@ def forecast_metrics(
         ic_T=ic_T,
         rank_ic_T=rank_ic_T,
     )
-
-
-def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
-    """Pearson correlation of forecast and label within each date, shape (T,).
-
-    NaN where fewer than 3 firms have both, or one of the two is constant.
-    """
-    x_TN, y_TN = _pairs(forecast_TN, label_TN)
-    known_TN = ~np.isnan(x_TN)
-    count_T = known_TN.sum(axis=1)
-    valid_T = (count_T >= MIN_FIRMS) & ~is_constant(x_TN) & ~is_constant(y_TN)
-    x_TN, y_TN = _centred(x_TN), _centred(y_TN)
-    spread_T = np.sqrt((x_TN**2).sum(axis=1)) * np.sqrt((y_TN**2).sum(axis=1))
-    valid_T &= spread_T > 0
-    out_T = np.full(len(x_TN), np.nan)
-    np.divide((x_TN * y_TN).sum(axis=1), spread_T, out=out_T, where=valid_T)
-    clipped_T: FloatArray = np.clip(out_T, -1.0, 1.0)
-    return clipped_T
-
-
-def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
-    """Spearman correlation within each date (`ic_by_date` of average ranks), shape (T,)."""
-    x_TN, y_TN = _pairs(forecast_TN, label_TN)
-    return ic_by_date(average_ranks(x_TN), average_ranks(y_TN))
 
 
 def icir(ic_T: FloatArray) -> float:
@@ -211,36 +207,44 @@ def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
 def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int = 5) -> FloatArray:
     """Mean over dates of the equal-weight label of each forecast quantile, shape (Q,), lowest first.
 
-    Sizes within a date differ by at most one; ties go by column. Dates with fewer than q pairs or a constant
-    forecast do not count.
+    With n pairs on a date, quantile i takes the places ``ceil(i n / q)`` up to ``ceil((i + 1) n / q)`` from
+    below, so that sizes differ by at most one. A group of tied firms that straddles a boundary is split
+    between the quantiles, every firm in the same proportion. Dates with fewer than q pairs do not count.
     """
     x_TN, y_TN = _pairs(forecast_TN, label_TN)
     if q < 2:
         msg = f"q is {q}: quantiles need at least 2."
         raise ValueError(msg)
-    count_T = (~np.isnan(x_TN)).sum(axis=1)
-    used_T = (count_T >= q) & ~is_constant(x_TN)
-    if not used_T.any():
+    enough_T = (~np.isnan(x_TN)).sum(axis=1) >= q
+    if not enough_T.any():
         return np.full(q, np.nan)
-    x_TN, y_TN, count_T1 = x_TN[used_T], y_TN[used_T], count_T[used_T, None]
-    quantile_TN = (count_T1 - 1 - descending_position(x_TN)) * q // count_T1
-    mean_TQ = [np.mean(y_TN, axis=1, where=(quantile_TN == i) & ~np.isnan(y_TN)) for i in range(q)]
-    mean_Q: FloatArray = np.mean(np.stack(mean_TQ, axis=1), axis=0)
+    places, y_TN = Places(x_TN[enough_T]), np.nan_to_num(y_TN[enough_T])
+    below_T, sum_below_T = np.zeros_like(places.count_T), np.zeros(len(y_TN))
+    mean_Q = np.empty(q)
+    for i in range(q):
+        upper_T = -(-(i + 1) * places.count_T // q)
+        sum_T = (places.lowest(upper_T) * y_TN).sum(axis=1)
+        mean_Q[i] = np.mean((sum_T - sum_below_T) / (upper_T - below_T))
+        below_T, sum_below_T = upper_T, sum_T
     return mean_Q
 
 
 def monotonicity(quantile_Q: FloatArray) -> float:
-    """Spearman correlation of quantile number and mean label: 1 if means rise throughout; NaN if any is."""
-    if np.isnan(quantile_Q).any():
+    """Spearman correlation of quantile number and mean label: 1 if means rise throughout; NaN if any is.
+
+    Means that differ by rounding alone, as those of a constant forecast, are equal; NaN if all of them are.
+    """
+    if np.isnan(quantile_Q).any() or not quantile_Q.any():
         return math.nan
     number_Q = np.arange(len(quantile_Q), dtype=np.float64)
-    return float(rank_ic_by_date(number_Q[None, :], quantile_Q[None, :])[0])
+    mean_Q = np.round(quantile_Q / np.abs(quantile_Q).max(), 12)
+    return float(rank_ic_by_date(number_Q[None, :], mean_Q[None, :])[0])
 
 
 def precision_at_k(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 10) -> float:
     """Mean over dates of the share of the k highest forecasts whose label is at least zero.
 
-    Dates with fewer than k pairs or a constant forecast do not count.
+    Dates with fewer than k pairs do not count.
     """
     return mean_known(_top_k_mean(forecast_TN, label_TN, k, hits=True))
 
@@ -274,22 +278,22 @@ def _pairs(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> tuple[FloatAr
     return x_TN, y_TN
 
 
-def _centred(x_TN: FloatArray) -> FloatArray:
-    """Deviation from the date's mean; 0 where unknown, so that sums skip it."""
-    known_TN = ~np.isnan(x_TN)
-    x_TN = np.where(known_TN, x_TN, 0.0)
-    mean_T1 = x_TN.sum(axis=1, keepdims=True) / np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
-    return np.where(known_TN, x_TN - mean_T1, 0.0)
+def _can_have_ic(label_TN: AnyFloatArray) -> BoolArray:
+    """Tell on which dates a complete forecast would have an IC. Shape (T,)."""
+    known_TN = ~np.isnan(label_TN)
+    high_T = np.max(label_TN, axis=1, initial=-np.inf, where=known_TN)
+    low_T = np.min(label_TN, axis=1, initial=np.inf, where=known_TN)
+    can_T: BoolArray = (known_TN.sum(axis=1) >= MIN_FIRMS) & (high_T > low_T)
+    return can_T
 
 
 def _top_k_mean(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int, *, hits: bool) -> FloatArray:
-    """Mean label, or share of labels >= 0, of each date's k highest forecasts; ties by column."""
+    """Mean label, or share of labels >= 0, of each date's k highest forecasts; NaN with fewer than k."""
     x_TN, y_TN = _pairs(forecast_TN, label_TN)
     if k < 1:
         msg = f"k is {k}: count at least 1 firm."
         raise ValueError(msg)
-    count_T = (~np.isnan(x_TN)).sum(axis=1)
-    used_T = (count_T >= k) & ~is_constant(x_TN)
-    value_TN = (y_TN >= 0).astype(np.float64) if hits else y_TN
-    top_TK = np.take_along_axis(value_TN, descending_order(x_TN)[:, :k], axis=1)
-    return np.where(used_T, top_TK.mean(axis=1) if top_TK.shape[1] else np.nan, np.nan)
+    places = Places(x_TN)
+    value_TN = (y_TN >= 0).astype(np.float64) if hits else np.nan_to_num(y_TN)
+    sum_T = (places.highest(np.minimum(places.count_T, k)) * value_TN).sum(axis=1)
+    return np.where(places.count_T >= k, sum_T / k, np.nan)

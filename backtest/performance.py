@@ -14,6 +14,7 @@ import numpy as np
 from backtest.accounting import BookResult
 from backtest.costs import SESSIONS_PER_YEAR
 from features.arrays import FloatArray
+from features.information_coefficient import mean_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,6 @@ def max_drawdown(return_T: FloatArray) -> float:
     """Largest fall of compounded NAV from an earlier peak, the starting capital included; 0 to 1."""
     nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
     return float(np.max(1.0 - nav_T / np.maximum.accumulate(nav_T)))
-
-
-def mean_known(x_T: FloatArray) -> float:
-    """Mean of the values that are known; NaN without one."""
-    known_T = x_T[~np.isnan(x_T)]
-    return float(known_T.mean()) if len(known_T) else math.nan
 
 
 def ratio(numerator: float, denominator: float) -> float:

@@ -1,4 +1,7 @@
-"""Orderings within a date that books and metrics share: the firms a book buys are those a metric counts.
+"""Places within a date that books and metrics share: the firms a book buys are those a metric counts.
+
+Firms with equal values are tied, and whatever is left for a group of tied firms is shared equally among them.
+This is the expectation over a random order of the tied firms, so nothing depends on the order of the columns.
 
 Shape suffixes: T dates, N firms.
 """
@@ -29,32 +32,62 @@ def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
     return out_TN
 
 
-def descending_order(x_TN: FloatArray) -> IntArray:
-    """Give each date's firms from highest to lowest value; ties by column, NaN last. Shape (T, N)."""
-    order: IntArray = np.argsort(-x_TN, axis=1, kind="stable")
-    return order
+class Places:
+    """The order of each date's known values, for selections of the highest or the lowest.
 
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Values; NaN = not known, never selected. Ties are exact equality.
 
-def descending_position(x_TN: FloatArray) -> IntArray:
-    """Give each firm's place in `descending_order`, 0 for the highest. Shape (T, N)."""
-    place_TN = np.empty(x_TN.shape, dtype=np.int64)
-    np.put_along_axis(place_TN, descending_order(x_TN), np.arange(x_TN.shape[1])[None, :], axis=1)
-    return place_TN
+    Attributes
+    ----------
+    count_T : ndarray of int, shape (T,)
+        Known values of each date.
+    """
 
+    def __init__(self, x_TN: FloatArray) -> None:
+        self._x_TN = x_TN
+        self._sorted_TN: FloatArray = np.sort(x_TN, axis=1)  # NaN last
+        self.count_T: IntArray = (~np.isnan(x_TN)).sum(axis=1)
 
-def is_constant(x_TN: FloatArray) -> BoolArray:
-    """Tell which dates order nothing: all known values are equal, or none is known. Shape (T,)."""
-    known_TN = ~np.isnan(x_TN)
-    high_T = np.max(x_TN, axis=1, initial=-np.inf, where=known_TN)
-    low_T = np.min(x_TN, axis=1, initial=np.inf, where=known_TN)
-    constant_T: BoolArray = high_T <= low_T
-    return constant_T
+    def lowest(self, size_T: IntArray) -> FloatArray:
+        """Give each firm's share in the ``size`` lowest values of its date.
 
+        Parameters
+        ----------
+        size_T : ndarray of int, shape (T,)
+            Firms to be selected, 0 to ``count_T``.
 
-def average_ranks(x_TN: FloatArray) -> FloatArray:
-    """Rank each date's known values from 1 up, ties sharing their mean rank; NaN stays NaN. Shape (T, N)."""
-    from scipy.stats import rankdata
+        Returns
+        -------
+        ndarray of shape (T, N)
+            1 inside and 0 outside. The firms that are tied at the edge of the selection share the places
+            that are left equally: with two places for three firms, 2/3 each. A row adds up to ``size``.
+        """
+        edge_T1 = self._at(size_T - 1)
+        return self._share(self._x_TN < edge_T1, self._x_TN == edge_T1, size_T)
 
-    known_TN = ~np.isnan(x_TN)
-    rank_TN = rankdata(np.where(known_TN, x_TN, np.inf), axis=1)  # the unknown rank behind all known ones
-    return np.where(known_TN, rank_TN, np.nan)
+    def highest(self, size_T: IntArray) -> FloatArray:
+        """Give each firm's share in the ``size`` highest values of its date; see `lowest`."""
+        edge_T1 = self._at(self.count_T - size_T)
+        return self._share(self._x_TN > edge_T1, self._x_TN == edge_T1, size_T)
+
+    def tied(self) -> IntArray:
+        """Count each date's known values that equal another one of the date. Shape (T,)."""
+        equal_TN = np.zeros((self._x_TN.shape[0], self._x_TN.shape[1] + 1), dtype=np.bool_)
+        equal_TN[:, 1:-1] = self._sorted_TN[:, 1:] == self._sorted_TN[:, :-1]  # NaN equals nothing
+        count_T: IntArray = (equal_TN[:, 1:] | equal_TN[:, :-1]).sum(axis=1)
+        return count_T
+
+    def _at(self, place_T: IntArray) -> FloatArray:
+        """Give the value at each date's place from below, as a column; any value for a place outside."""
+        inside_T = np.clip(place_T, 0, self._x_TN.shape[1] - 1)
+        return np.take_along_axis(self._sorted_TN, inside_T[:, None], axis=1)
+
+    @staticmethod
+    def _share(beyond_TN: BoolArray, edge_TN: BoolArray, size_T: IntArray) -> FloatArray:
+        left_T = np.maximum(size_T - beyond_TN.sum(axis=1), 0)
+        share_T = left_T / np.maximum(edge_TN.sum(axis=1), 1)
+        share_TN: FloatArray = np.where(edge_TN, share_T[:, None], beyond_TN & (size_T > 0)[:, None])
+        return share_TN

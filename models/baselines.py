@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from features.information_coefficient import mean_known, rank_ic_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -26,7 +27,6 @@ from models.fitted import (
     require_no_others,
     require_tensor,
 )
-from models.rank_ic import mean_rank_ic
 from models.spec import Shape, column_of
 
 OnEpoch = Callable[[EpochRecord], None]
@@ -75,11 +75,10 @@ class FixedRule(Baseline):
     ) -> tuple[EpochRecord, ...]:
         """Measure the rule on the validation dates."""
         started = time.perf_counter()
-        rows = []
-        for date in valid:
-            batch = data.batch(torch.tensor([int(date)]))
-            rows.append((self.forecast_date(batch), batch.y_BN[0].cpu().numpy()))
-        record = EpochRecord(0, math.nan, mean_rank_ic(rows), 0.0, time.perf_counter() - started)
+        batches = [data.batch(torch.tensor([int(date)])) for date in valid]
+        forecast_DM = by_date([self.forecast_date(batch) for batch in batches])
+        ic_D = rank_ic_by_date(forecast_DM, by_date([batch.y_BN[0].cpu().numpy() for batch in batches]))
+        record = EpochRecord(0, math.nan, mean_known(ic_D), 0.0, time.perf_counter() - started)
         if on_epoch is not None:
             on_epoch(record)
         return (record,)
@@ -214,11 +213,12 @@ class Ridge(Baseline):
         value_F, vector_FF = np.linalg.eigh(gram_FF)
         rotated_F = vector_FF.T @ moment_F
         known = [known_cells(data, int(date)) for date in valid]
+        y_DM = by_date([y_M for _, y_M in known])
         history: list[EpochRecord] = []
         best = -math.inf
         for index, alpha in enumerate(self.config.alphas):
             w_F = vector_FF @ (rotated_F / (value_F + alpha * cells))
-            ic = mean_rank_ic((z_MF @ w_F, y_M) for z_MF, y_M in known)
+            ic = mean_known(rank_ic_by_date(by_date([z_MF @ w_F for z_MF, _ in known]), y_DM))
             loss = (variance_y - 2.0 * w_F @ moment_F + w_F @ gram_FF @ w_F) / variance_y
             record = EpochRecord(index, float(loss), ic, 0.0, time.perf_counter() - started)
             history.append(record)
@@ -272,6 +272,14 @@ def known_cells(data: PanelTensors, date: int) -> tuple[Array64, Array64]:
     known_N = data.mask_TN[date] & y_N.isfinite()
     z_MF = data.characteristics_TNF[date][known_N]
     return z_MF.double().cpu().numpy(), y_N[known_N].double().cpu().numpy()
+
+
+def by_date(rows: Sequence[npt.NDArray[np.floating]]) -> Array64:
+    """Rows of different lengths, one a date, as an array [D, M] with NaN behind the shorter ones."""
+    out_DM = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for out_M, row in zip(out_DM, rows, strict=True):
+        out_M[: len(row)] = row
+    return out_DM
 
 
 def _moments(data: PanelTensors, train: IntArray) -> tuple[int, Array64, float, Array64, Array64, float]:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, PanelTensors
 from models.explain_game import FloatArray, Quality, quality, shapley_values
 from models.explain_players import (
@@ -44,7 +45,6 @@ from models.explain_players import (
     unwrap,
 )
 from models.forecaster import Forecaster
-from models.rank_ic import rank_ic
 
 if TYPE_CHECKING:
     import shap
@@ -289,4 +289,4 @@ def _day_agreement(
         [days_EW[:, [window - day for day in members]].sum(axis=1) for _, members in blocks], axis=1
     )
     size_EP = np.abs(values_EP[:, [p for p, _ in blocks]])
-    return np.array([rank_ic(a_P, v_P) for a_P, v_P in zip(attention_EP, size_EP, strict=True)])
+    return rank_ic_by_date(attention_EP, size_EP)

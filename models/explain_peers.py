@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, Cut, PanelTensors
 from models.explain import RankAgreement, rank_agreement
 from models.explain_game import BoolArray, FloatArray, Game, Quality, quality, shapley_values
 from models.explain_players import Explainable, IntArray, forecast, repeat_batch, unwrap
 from models.forecaster import Forecaster
-from models.rank_ic import rank_ic
 
 if TYPE_CHECKING:
     import shap
@@ -261,6 +261,6 @@ def _attention(module: Forecaster, batch: Batch) -> FloatArray:
 
 
 def _agreement(phi_NN: FloatArray, attention_NN: FloatArray) -> FloatArray:
-    size_NN = np.abs(phi_NN)  # NaN where a firm did not play alone, which rank_ic leaves out
+    size_NN = np.abs(phi_NN)  # NaN where a firm did not play alone, which a correlation leaves out
     np.fill_diagonal(size_NN, np.nan)
-    return np.array([rank_ic(a_N, v_N) for a_N, v_N in zip(attention_NN, size_NN, strict=True)])
+    return rank_ic_by_date(attention_NN, size_NN)

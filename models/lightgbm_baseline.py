@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.baselines import Array64, Baseline, OnEpoch, known_cells, no_score
+from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
+from models.baselines import Array64, Baseline, OnEpoch, by_date, known_cells, no_score
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -25,7 +26,6 @@ from models.fitted import (
     require_no_others,
     require_tensor,
 )
-from models.rank_ic import mean_ic, mean_rank_ic
 from models.spec import Shape, require_choice
 
 
@@ -112,11 +112,13 @@ class LightGBM(Baseline):
         valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set, params=self._binning())
         booster.add_valid(valid_set, "valid")
 
+        y_valid_DM = by_date(np.split(y_valid, ends))
         measured: dict[str, float] = {}
 
         def measure(raw_M: Any, _: Any) -> tuple[str, float, bool]:  # noqa: ANN401  (lightgbm's signature)
-            pairs = list(zip(np.split(np.asarray(raw_M), ends), np.split(y_valid, ends), strict=True))
-            measured["rank_ic"], measured["ic"] = mean_rank_ic(pairs), mean_ic(pairs)
+            forecast_DM = by_date(np.split(np.asarray(raw_M), ends))
+            measured["rank_ic"] = mean_known(rank_ic_by_date(forecast_DM, y_valid_DM))
+            measured["ic"] = mean_known(ic_by_date(forecast_DM, y_valid_DM))
             return self.config.stop_on, measured[self.config.stop_on], True
 
         history: list[EpochRecord] = []

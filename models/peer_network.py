@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from features.information_coefficient import average_ranks
 from models.explain_peers import PeerAttribution
-from models.rank_ic import average_ranks
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -285,7 +285,9 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
             "weight_NN has values that are not finite: take pairs without a weight out of valid_pairs_NN."
         )
     n_others = n_pairs - n_edges
-    auc = (average_ranks(weight_V)[planted_V].sum() - n_edges * (n_edges + 1) / 2.0) / (n_edges * n_others)
+    auc = (average_ranks(weight_V[None, :])[0, planted_V].sum() - n_edges * (n_edges + 1) / 2.0) / (
+        n_edges * n_others
+    )
     order_V = np.argsort(-weight_V, kind="stable")
     last_K = np.append(np.flatnonzero(np.diff(weight_V[order_V])), n_pairs - 1)
     found_V = np.cumsum(planted_V[order_V])

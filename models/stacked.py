@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.batch import PanelTensors
 from models.dense import Cells, DateLoss, take
 from models.fit import NeuralFitted, evenly, with_targets
@@ -36,7 +37,6 @@ from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray
 from models.forecaster import Forecaster
 from models.losses import QUANTILE
 from models.quantiles import QuantileHead
-from models.rank_ic import mean_ic, mean_rank_ic
 from models.registry import MODELS, model_entry
 from models.snapshot import RunningMean
 from models.spec import parse_config
@@ -209,14 +209,13 @@ class Stack:
                 for k, state in enumerate(states):
                     if state not in training:
                         continue
-                    pairs = list(zip(forecast_KVN[k], valid_VN, strict=True))
                     record = EpochRecord(
                         epoch,
                         float(total_K[k]) / per_epoch,
-                        mean_rank_ic(pairs),
+                        mean_known(rank_ic_by_date(forecast_KVN[k], valid_VN)),
                         lr,
                         time.perf_counter() - started,
-                        mean_ic(pairs),
+                        mean_known(ic_by_date(forecast_KVN[k], valid_VN)),
                         valid_pinball=math.nan if state.module.quantile_head is None else loss_K[k],
                     )
                     self._close_epoch(state, record)

@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.batch import Batch, PanelTensors
 from models.encoder import day_encoder
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray, Unlearnable
@@ -22,7 +23,6 @@ from models.forecaster import Forecaster
 from models.losses import LOSSES, QUANTILE, quantile
 from models.pretrain_objectives import PretrainConfig
 from models.quantiles import require_levels
-from models.rank_ic import mean_ic, mean_rank_ic
 from models.snapshot import Keeper, RunningMean, TrainingState
 from models.spec import require_choice
 
@@ -166,8 +166,8 @@ class Trainer:
 
         def judge(epoch: int) -> tuple[float, float, float]:
             forecast_DN = forecast(valid)
-            pairs = list(zip(forecast_DN, valid_DN, strict=True))
-            rank_ic, ic = mean_rank_ic(pairs), mean_ic(pairs)
+            rank_ic = mean_known(rank_ic_by_date(forecast_DN, valid_DN))
+            ic = mean_known(ic_by_date(forecast_DN, valid_DN))
             if not math.isfinite(rank_ic):
                 raise Diverged(
                     f"Epoch {epoch} has no validation rank IC: forecasts not finite, or targets constant; "

@@ -52,9 +52,14 @@ def test_daily_correlations_are_scipys(seed: int, N: int) -> None:
     expected_T, rank_expected_T = [], []
     for t in range(15):
         f, y = pairs(forecast_TN[t], label_TN[t])
-        undefined = len(f) < 3 or len(set(f)) == 1 or len(set(y)) == 1
-        expected_T.append(NAN if undefined else pearsonr(f, y).statistic)
-        rank_expected_T.append(NAN if undefined else spearmanr(f, y).statistic)
+        if len(f) < 3 or len(set(y)) == 1:
+            expected, rank_expected = NAN, NAN
+        elif len(set(f)) == 1:
+            expected, rank_expected = 0.0, 0.0
+        else:
+            expected, rank_expected = pearsonr(f, y).statistic, spearmanr(f, y).statistic
+        expected_T.append(expected)
+        rank_expected_T.append(rank_expected)
     np.testing.assert_allclose(ic_by_date(forecast_TN, label_TN), expected_T, atol=1e-12)
     np.testing.assert_allclose(rank_ic_by_date(forecast_TN, label_TN), rank_expected_T, atol=1e-12)
 
@@ -78,7 +83,7 @@ def test_default_lags_follow_newey_and_west_1994() -> None:
 
 
 def test_top_of_the_forecast_against_loops() -> None:
-    forecast_TN, label_TN = example(3)
+    forecast_TN, label_TN = example(3, ties=False)  # tests/test_backtest_ties.py has ties
     share_T, top_T = [], []
     for f_N, y_N in zip(forecast_TN, label_TN, strict=True):
         f, y = pairs(f_N, y_N)
@@ -110,8 +115,8 @@ def test_quantiles_against_array_split() -> None:
 def test_quantiles_by_hand() -> None:
     forecast_TN = np.array([[4.0, 1, 3, 2], [1, 1, 1, 1], [2, NAN, 1, NAN], [NAN, NAN, 7, NAN]])
     label_TN = np.array([[0.4, 0.1, 0.2, 0.0], [9, 9, 9, 9], [0.6, 9, -0.2, 9], [9, 9, 9, 9]])
-    # dates 0 and 2 count: low (0.1 + 0.0)/2 and -0.2, high (0.4 + 0.2)/2 and 0.6
-    np.testing.assert_allclose(quantile_returns(forecast_TN, label_TN, 2), [-0.075, 0.45])
+    # dates 0 to 2 count: low (0.1 + 0.0)/2, 9 and -0.2, high (0.4 + 0.2)/2, 9 and 0.6
+    np.testing.assert_allclose(quantile_returns(forecast_TN, label_TN, 2), [8.85 / 3, 9.9 / 3])
 
 
 def test_monotonicity_is_spearman_of_quantile_number() -> None:
@@ -153,11 +158,14 @@ def test_a_date_without_values_changes_nothing() -> None:
     forecast_TN, label_TN = example(6)
     without = forecast_metrics(forecast_TN, label_TN)
     hole_N = np.full((1, forecast_TN.shape[1]), NAN)
-    seen_N = np.ones((1, forecast_TN.shape[1]))
+    seen_N = np.arange(forecast_TN.shape[1], dtype=np.float64)[None, :]
     with_holes = forecast_metrics(
         np.vstack([hole_N, forecast_TN, seen_N]), np.vstack([seen_N, label_TN, hole_N])
     )
     assert np.isnan(with_holes.ic_T[[0, -1]]).all()
+    assert without.coverage_dates == 1
+    assert with_holes.coverage_dates == pytest.approx(25 / 26)  # the date with labels and no forecast
+    assert with_holes.coverage_firms == without.coverage_firms
     for name in ("n_dates", "n_pairs", "ic", "ic_t", "rank_ic", "icir", "precision_at_10", "literature_sr"):
         assert getattr(with_holes, name) == getattr(without, name), name
     assert with_holes.quantile_returns == without.quantile_returns
@@ -166,9 +174,16 @@ def test_a_date_without_values_changes_nothing() -> None:
 def test_a_constant_forecast_is_worth_nothing_and_a_perfect_one_everything() -> None:
     _, label_TN = example(7)
     constant = forecast_metrics(np.zeros_like(label_TN), label_TN)
-    assert constant.n_dates == 0
-    for name in ("ic", "icir", "ic_t", "rank_ic", "precision_at_10", "literature_sr", "monotonicity"):
+    assert (constant.n_dates, constant.coverage_dates, constant.coverage_firms) == (25, 1.0, 1.0)
+    assert (constant.ic, constant.rank_ic, constant.tied) == (0.0, 0.0, 1.0)
+    for name in ("icir", "ic_t", "rank_icir", "rank_ic_t", "monotonicity"):
         assert math.isnan(getattr(constant, name)), name
+    # any firm is as likely as another to be among the highest: what all firms earn
+    known_TN = np.isfinite(label_TN)
+    enough_T = known_TN.sum(axis=1) >= 10
+    rising_T = (label_TN >= 0).sum(axis=1) / known_TN.sum(axis=1)
+    assert constant.precision_at_10 == pytest.approx(rising_T[enough_T].mean())
+    np.testing.assert_allclose(constant.quantile_returns, [np.nanmean(label_TN, axis=1).mean()] * 5)
     assert constant.r2_oos == 0
     perfect = forecast_metrics(label_TN, label_TN)
     assert perfect.ic == pytest.approx(1)

@@ -20,7 +20,7 @@ class Blocked(importlib.abc.MetaPathFinder):
         return None
 
 BLOCKED = {"pandas", "polars", "scipy", "numba", "sklearn", "lightgbm", "pyarrow", "deltalake", "pydantic",
-           "mlflow", "shap", "plotly", "yaml", "joblib", "safetensors", "features", "pipelines",
+           "mlflow", "shap", "plotly", "yaml", "joblib", "safetensors", "pipelines",
            "backtest", "dataframely", "skfolio", "statsmodels", "typer", "rich"}
 assert not BLOCKED & set(sys.modules)
 sys.meta_path.insert(0, Blocked())

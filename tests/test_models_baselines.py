@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import pearsonr
+from rank_correlations import mean_ic, mean_rank_ic
 from sklearn.linear_model import Ridge as SklearnRidge
 
 from models.batch import PanelTensors
 from models.fit import FitConfig, fit
 from models.fitted import Fitted
-from models.rank_ic import ic, mean_ic, mean_rank_ic
 
 T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)
@@ -168,13 +167,3 @@ def test_lightgbm_stops_where_the_measure_that_was_asked_for_is_highest() -> Non
     assert scores["ic"][1] > scores["rank_ic"][1]
     with pytest.raises(ValueError, match="stop_on is 'r2'"):
         fit("lightgbm", {"stop_on": "r2"}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
-
-
-def test_ic_is_scipys_pearson_correlation_over_what_is_known() -> None:
-    rng = np.random.default_rng(3)
-    a, b = rng.normal(size=50), rng.normal(size=50)
-    a[3], b[7] = np.nan, np.nan
-    known = np.isfinite(a) & np.isfinite(b)
-    assert ic(a, b) == pytest.approx(pearsonr(a[known], b[known]).statistic, rel=1e-12)
-    assert ic(np.ones(50), b) == 0.0
-    assert np.isnan(ic(a, np.ones(50)))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from models.losses import LOSSES
-from models.rank_ic import average_ranks, mean_rank_ic, rank_ic
 
 
 def table(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -60,22 +56,3 @@ def test_ic_of_constant_forecasts_is_one_with_a_finite_gradient() -> None:
     assert float(loss.detach()) == pytest.approx(1.0)
     assert forecast.grad is not None
     assert forecast.grad.isfinite().all()
-
-
-def test_rank_ic_equals_spearman_with_ties_and_unknowns() -> None:
-    rng = np.random.default_rng(0)
-    y, target = np.round(rng.normal(size=50), 1), np.round(rng.normal(size=50), 1)
-    target[3], y[4] = np.nan, np.nan
-    known = np.isfinite(y) & np.isfinite(target)
-    want = stats.spearmanr(y[known], target[known]).statistic
-    assert rank_ic(y, target) == pytest.approx(want, abs=1e-12)
-    np.testing.assert_allclose(average_ranks(y[known]), stats.rankdata(y[known]))
-
-
-def test_rank_ic_at_its_edges() -> None:
-    up = np.arange(4.0)
-    assert rank_ic(np.zeros(4), up) == 0.0
-    assert math.isnan(rank_ic(up, np.zeros(4)))
-    assert math.isnan(rank_ic(up, np.array([1.0, 2.0, np.nan, np.nan])))
-    assert mean_rank_ic([(up, up), (up, -up), (up, up), (up, np.zeros(4))]) == pytest.approx(1 / 3)
-    assert math.isnan(mean_rank_ic([]))

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from rank_correlations import mean_rank_ic
 from torch import Tensor, nn
 from torch_weights import copy_attention
 
@@ -16,7 +17,6 @@ from models.batch import Cut, PanelTensors
 from models.block import BlockConfig, Sight
 from models.decoder import DecoderBlock
 from models.fit import FitConfig, NeuralFitted, fit, restore
-from models.rank_ic import mean_rank_ic
 from models.seq2seq import Seq2Seq, Seq2SeqConfig
 
 B, K, W, D, H = 3, 4, 7, 16, 4

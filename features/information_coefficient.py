@@ -1,0 +1,101 @@
+"""The information coefficient: how well one number a firm orders another, date by date.
+
+The one definition for the choice of epochs and settings on validation sessions, for backtests and for
+comparisons of attributions. It needs numpy alone.
+
+Shape suffixes: T dates, N firms, M known (date, firm) pairs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from features.arrays import AnyFloatArray, FloatArray, IntArray, require_shape
+
+MIN_FIRMS = 3
+
+
+def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
+    """Pearson correlation of forecast and label within each date.
+
+    ``sum (f - mean f)(y - mean y) / sqrt(sum (f - mean f)^2 sum (y - mean y)^2)`` over the firms of the date
+    with both, in float64. Firms without both do not enter, so that adding unknown columns keeps every bit.
+
+    Parameters
+    ----------
+    forecast_TN, label_TN : ndarray of shape (T, N)
+        What was forecast at t, and what it was for. NaN and infinite values are not known.
+
+    Returns
+    -------
+    ndarray of shape (T,)
+        In [-1, 1]. 0 where the forecast is constant: it was made, and it orders nothing. NaN where there is
+        nothing to be ordered: fewer than 3 firms have both, or the label is constant.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    require_shape("the label", label_TN, forecast_TN.shape)
+    known_TN = np.isfinite(forecast_TN) & np.isfinite(label_TN)
+    date_M = np.nonzero(known_TN)[0]
+    count_T = known_TN.sum(axis=1)
+
+    def centred(x_TN: AnyFloatArray) -> tuple[FloatArray, FloatArray]:
+        """Deviations from the date's mean, and their sum of squares: exactly 0 where all are equal."""
+        x_M = x_TN[known_TN].astype(np.float64)
+        deviation_M = x_M - (_sums(x_M, date_M, len(count_T)) / np.maximum(count_T, 1))[date_M]
+        first_T = np.concatenate([[0], np.cumsum(count_T)[:-1]])
+        varies_T = _sums((x_M != x_M[first_T[date_M]]).astype(np.float64), date_M, len(count_T)) > 0
+        return deviation_M, np.where(varies_T, _sums(deviation_M**2, date_M, len(count_T)), 0.0)
+
+    (x_M, x_T), (y_M, y_T) = centred(forecast_TN), centred(label_TN)
+    size_T = np.sqrt(x_T) * np.sqrt(y_T)
+    out_T = np.where((count_T >= MIN_FIRMS) & (y_T > 0), 0.0, np.nan)
+    np.divide(
+        _sums(x_M * y_M, date_M, len(count_T)), size_T, out=out_T, where=(size_T > 0) & ~np.isnan(out_T)
+    )
+    clipped_T: FloatArray = np.clip(out_T, -1.0, 1.0)
+    return clipped_T
+
+
+def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
+    """Spearman correlation within each date: `ic_by_date` of average ranks, under the same rules."""
+    require_shape("the label", label_TN, forecast_TN.shape)
+    unknown_TN = ~(np.isfinite(forecast_TN) & np.isfinite(label_TN))
+    ranks = (
+        average_ranks(np.where(unknown_TN, np.nan, x_TN.astype(np.float64)))
+        for x_TN in (forecast_TN, label_TN)
+    )
+    return ic_by_date(*ranks)
+
+
+def average_ranks(x_TN: FloatArray) -> FloatArray:
+    """Rank each date's known values from 1 up, ties sharing their mean rank; NaN stays NaN. Shape (T, N)."""
+    order_TN = np.argsort(x_TN, axis=1)  # NaN last
+    sorted_TN = np.take_along_axis(x_TN, order_TN, axis=1)
+    place_N = np.arange(x_TN.shape[1])
+    edge_TN = np.ones((len(x_TN), x_TN.shape[1] + 1), dtype=np.bool_)
+    edge_TN[:, 1:-1] = sorted_TN[:, 1:] != sorted_TN[:, :-1]
+    first_TN = np.maximum.accumulate(np.where(edge_TN[:, :-1], place_N, 0), axis=1)
+    last_TN = np.where(edge_TN[:, 1:], place_N, x_TN.shape[1])
+    last_TN = np.minimum.accumulate(last_TN[:, ::-1], axis=1)[:, ::-1]
+    rank_TN = np.empty(x_TN.shape)
+    np.put_along_axis(rank_TN, order_TN, (first_TN + last_TN) / 2.0 + 1.0, axis=1)
+    rank_TN[np.isnan(x_TN)] = np.nan
+    return rank_TN
+
+
+def mean_known(x_T: FloatArray) -> float:
+    """Mean of the values that are known; NaN without one."""
+    known_T = x_T[~np.isnan(x_T)]
+    return float(known_T.mean()) if len(known_T) else math.nan
+
+
+def _sums(x_M: FloatArray, date_M: IntArray, n_dates: int) -> FloatArray:
+    """Sum by date, one value after the other."""
+    sum_T: FloatArray = np.bincount(date_M, weights=x_M, minlength=n_dates).astype(np.float64)
+    return sum_T

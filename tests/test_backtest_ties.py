@@ -1,0 +1,205 @@
+"""Tied forecasts share: nothing that a book or a metric says may depend on the order of the columns."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from backtest.accounting import run_book
+from backtest.books import BOOKS, quantile_long_short, top_k_long_only
+from backtest.costs import CostModel
+from backtest.metrics import forecast_metrics, precision_at_k, quantile_returns, top_k_sr
+from backtest.performance import sharpe
+
+NAN = np.nan
+FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
+LEVELS = st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
+tied_signals = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 12)), elements=LEVELS)
+METRICS = (
+    "n_dates",
+    "ic",
+    "icir",
+    "ic_t",
+    "rank_ic",
+    "rank_ic_t",
+    "precision_at_10",
+    "literature_sr",
+    "monotonicity",
+    "quantile_returns",
+    "tied",
+)
+
+
+def rating_market(T: int = 500, N: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Wealth of firms without any pattern, and a rating of three levels that is redrawn every session."""
+    rng = np.random.default_rng(4)
+    wealth_TN = np.cumprod(1 + rng.normal(0.0, 0.02, (T, N)), axis=0)
+    return wealth_TN, rng.integers(0, 3, (T, N)).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", BOOKS)
+def test_a_three_level_rating_earns_the_same_under_any_names(name: str) -> None:
+    wealth_TN, rating_TN = rating_market()
+    by_later_return_N = np.argsort(-wealth_TN[-1])
+    earned = []
+    for names_N in (np.arange(100), by_later_return_N, by_later_return_N[::-1]):
+        target_TN = BOOKS[name].build(rating_TN[:, names_N], 5, 1)
+        traded_TN = np.ones(wealth_TN.shape, dtype=np.bool_)
+        earned.append(sharpe(run_book(target_TN, wealth_TN[:, names_N], traded_TN, FREE, 1).return_net_T))
+    assert earned[1:] == pytest.approx([earned[0]] * 2, abs=1e-9)
+    assert earned[0] != 0
+
+
+def test_a_three_level_rating_measures_the_same_under_any_names() -> None:
+    wealth_TN, rating_TN = rating_market()
+    label_TN = wealth_TN[1:] / wealth_TN[:-1] - 1
+    by_later_return_N = np.argsort(-wealth_TN[-1])
+    one, other = (
+        forecast_metrics(rating_TN[:-1, names_N], label_TN[:, names_N])
+        for names_N in (by_later_return_N, by_later_return_N[::-1])
+    )
+    for name in METRICS:
+        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-9), name
+    assert one.tied == 1.0
+
+
+def expected_selection(signal_N: np.ndarray, size: int, *, lowest: bool = False) -> list[Fraction]:
+    """Probability that each firm is among the `size` highest, over all orders of the firms that tie."""
+    firms = [n for n in range(len(signal_N)) if not np.isnan(signal_N[n])]
+    sign = -1 if lowest else 1
+    hits, orders = [0] * len(signal_N), 0
+    for order in itertools.permutations(firms):
+        orders += 1
+        ranked = sorted(order, key=lambda n: -sign * signal_N[n])  # stable: ties in the order drawn
+        for n in ranked[:size]:
+            hits[n] += 1
+    return [Fraction(hit, orders) for hit in hits]
+
+
+@settings(max_examples=40, deadline=None)
+@given(signal_N=hnp.arrays(np.float64, st.integers(2, 6), elements=LEVELS), q=st.integers(2, 3))
+def test_books_are_expectations_over_random_tie_breaking(signal_N: np.ndarray, q: int) -> None:
+    count = int((~np.isnan(signal_N)).sum())
+    assume(count >= q)
+    m = count // q
+    long = expected_selection(signal_N, m)
+    short = expected_selection(signal_N, m, lowest=True)
+    want = [float((a - b) / m) for a, b in zip(long, short, strict=True)]
+    np.testing.assert_allclose(quantile_long_short(signal_N[None], q)[0], want, rtol=0, atol=1e-15)
+    top = [float(share / q) for share in expected_selection(signal_N, q)]
+    np.testing.assert_allclose(top_k_long_only(signal_N[None], q)[0], top, rtol=0, atol=1e-15)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    signal_N=hnp.arrays(np.float64, st.integers(3, 6), elements=LEVELS),
+    seed=st.integers(0, 1000),
+    q=st.integers(2, 4),
+)
+def test_metrics_are_expectations_over_random_tie_breaking(signal_N: np.ndarray, seed: int, q: int) -> None:
+    label_N = np.random.default_rng(seed).normal(size=len(signal_N))
+    firms = np.flatnonzero(~np.isnan(signal_N))
+    assume(len(firms) >= q)
+    means, hits = [], []
+    for order in itertools.permutations(firms.tolist()):
+        ranked = sorted(order, key=lambda n: signal_N[n])
+        place = [index * q // len(ranked) for index in range(len(ranked))]
+        means.append(
+            [np.mean([label_N[n] for n, p in zip(ranked, place, strict=True) if p == i]) for i in range(q)]
+        )
+        hits.append(np.mean([label_N[n] >= 0 for n in ranked[-q:]]))
+    np.testing.assert_allclose(
+        quantile_returns(signal_N[None], label_N[None], q), np.mean(means, axis=0), rtol=0, atol=1e-12
+    )
+    assert precision_at_k(signal_N[None], label_N[None], q) == pytest.approx(np.mean(hits), abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(signal_TN=tied_signals, seed=st.integers(0, 1000), size=st.integers(2, 4))
+def test_permuted_columns_permute_weights(signal_TN: np.ndarray, seed: int, size: int) -> None:
+    assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
+    names_N = np.random.default_rng(seed).permutation(signal_TN.shape[1])
+    for rule in BOOKS.values():
+        np.testing.assert_array_equal(
+            rule.build(signal_TN[:, names_N], size, 1), rule.build(signal_TN, size, 1)[:, names_N]
+        )
+
+
+@settings(max_examples=100, deadline=None)
+@given(signal_TN=tied_signals, size=st.integers(2, 4))
+def test_a_rising_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> None:
+    assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
+    for rule in BOOKS.values():
+        np.testing.assert_array_equal(
+            rule.build(np.exp(signal_TN) * 7 - 3, size, 1), rule.build(signal_TN, size, 1)
+        )
+
+
+@settings(max_examples=100, deadline=None)
+@given(signal_TN=tied_signals, size=st.integers(2, 4))
+def test_equal_signals_weigh_the_same_and_the_legs_add_up(signal_TN: np.ndarray, size: int) -> None:
+    counts_T = (~np.isnan(signal_TN)).sum(axis=1)
+    assume(counts_T.max() >= size)
+    spread_TN, top_TN = quantile_long_short(signal_TN, size), top_k_long_only(signal_TN, size)
+    for t in np.flatnonzero(counts_T >= size):
+        for level in np.unique(signal_TN[t][~np.isnan(signal_TN[t])]):
+            assert len(set(spread_TN[t][signal_TN[t] == level])) == 1
+            assert len(set(top_TN[t][signal_TN[t] == level])) == 1
+        assert (top_TN[t][np.isnan(signal_TN[t])] == 0).all()
+        assert top_TN[t].sum() == pytest.approx(1, abs=1e-12)
+        assert spread_TN[t].sum() == pytest.approx(0, abs=1e-12)
+        ranked = np.sort(signal_TN[t][~np.isnan(signal_TN[t])])
+        m = len(ranked) // size
+        if ranked[m - 1] < ranked[-m]:  # nobody ties with both quantiles
+            assert np.maximum(spread_TN[t], 0).sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_without_ties_the_weights_are_those_of_a_ranking_to_the_bit() -> None:
+    rng = np.random.default_rng(1)
+    signal_TN = rng.normal(size=(40, 37))
+    signal_TN[rng.random(signal_TN.shape) < 0.2] = NAN
+    spread_TN, top_TN = np.zeros(signal_TN.shape), np.zeros(signal_TN.shape)
+    for t, signal_N in enumerate(signal_TN):
+        ranked = [n for n in np.argsort(-signal_N) if not np.isnan(signal_N[n])]
+        m = len(ranked) // 5
+        spread_TN[t, ranked[:m]] = 1.0 / m
+        spread_TN[t, ranked[-m:]] = -1.0 / m
+        top_TN[t, ranked[:7]] = 1.0 / 7
+    np.testing.assert_array_equal(quantile_long_short(signal_TN, 5), spread_TN)
+    np.testing.assert_array_equal(top_k_long_only(signal_TN, 7), top_TN)
+
+
+def test_ties_by_hand() -> None:
+    signal_TN = np.array([[3.0, 2, 2, 2, 1, 0, 0], [1, 1, 1, 1, NAN, NAN, NAN]])
+    # seven firms: 2 a side; one of the three 2s is bought, and both 0s are sold
+    np.testing.assert_allclose(
+        quantile_long_short(signal_TN, 3),
+        np.array([[1 / 2, 1 / 6, 1 / 6, 1 / 6, 0, -1 / 2, -1 / 2], [0.0] * 7]),
+        atol=1e-15,
+    )
+    np.testing.assert_allclose(
+        top_k_long_only(signal_TN, 3),
+        [[1 / 3, 2 / 9, 2 / 9, 2 / 9, 0, 0, 0], [1 / 4, 1 / 4, 1 / 4, 1 / 4, 0, 0, 0]],
+        atol=1e-15,
+    )
+    label_TN = np.array([[0.1, 0.2, 0.3, 0.1, 9.0, 0.0, -0.4]])
+    # places 0 to 6 from below fall into quantiles 0 0 0 | 1 1 | 2 2: one 2 joins the 3
+    np.testing.assert_allclose(
+        quantile_returns(signal_TN[:1], label_TN, 3), [8.6 / 3, 0.2, (0.1 + 0.2) / 2], rtol=1e-12
+    )
+    two_TN = np.vstack([label_TN, 2 * label_TN])
+    # the two highest: the 3 and a third of each 2: (0.1 + 0.2) / 2, then twice that
+    ratio = (0.15 + 0.3) / 2 / (0.15 / 2) * 15.87
+    assert top_k_sr(np.vstack([signal_TN[:1]] * 2), two_TN, 2) == pytest.approx(ratio, rel=1e-12)
+
+
+def test_the_share_of_tied_forecasts_counts_pairs_with_a_label() -> None:
+    signal_TN = np.array([[3.0, 2, 2, 1], [1, 1, NAN, 1], [4, 3, 2, 2]])
+    label_TN = np.array([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, NAN]])
+    assert forecast_metrics(signal_TN, label_TN).tied == pytest.approx((2 + 3 + 0) / (4 + 3 + 3))
