@@ -78,11 +78,11 @@ def test_the_random_markets_hold_every_case() -> None:
             gap_K = np.isnan(panel.wealth_TN[buy : end + 1, n])
             held = traded_TN[buy, n]
             counts["unfilled"] += not held
-            counts["unsold"] += held and not traded_TN[end, n] and not ended_K.any()
-            counts["paid"] += held and ended_K.any()
-            counts["returned"] += held and ended_K.any() and traded_TN[end, n]
-            counts["through a gap"] += held and gap_K[:-1].any() and not gap_K[-1]
-            counts["unknown"] += np.isnan(label_TN[t, n])
+            counts["unsold"] += bool(held and not traded_TN[end, n] and not ended_K.any())
+            counts["paid"] += bool(held and ended_K.any())
+            counts["returned"] += bool(held and ended_K.any() and traded_TN[end, n])
+            counts["through a gap"] += bool(held and gap_K[:-1].any() and not gap_K[-1])
+            counts["unknown"] += bool(np.isnan(label_TN[t, n]))
             if ended_K.any():
                 assert np.isfinite(label_TN[t, n])  # the IC sees every ending within the span
     assert min(counts.values()) >= 20, counts
@@ -90,9 +90,11 @@ def test_the_random_markets_hold_every_case() -> None:
 
 def panel_by_hand(*closes: list[float | None]) -> Panel:
     """Build a panel of firms A, B, ... from their closes, and of Z, which trades on every session."""
+    series_by_ticker: dict[str, list[float | None]] = dict(zip("ABCDEFGHIJ", closes, strict=False))
+    series_by_ticker["Z"] = [1.0] * len(closes[0])
     rows = [
         {"date": START + dt.timedelta(days=t), "ticker": ticker, "close": close}
-        for ticker, series in [*zip("ABCDEFGHIJ", closes, strict=False), ("Z", [1.0] * len(closes[0]))]
+        for ticker, series in series_by_ticker.items()
         for t, close in enumerate(series)
         if close is not None
     ]
