@@ -14,6 +14,8 @@ import polars as pl
 from features.arrays import DateArray, FloatArray, IntArray
 
 SHARE_COUNT = "shares_outstanding"
+_SPLIT_POWER = {SHARE_COUNT: 1, "eps": -1}
+"""Items that a split changes: a count is multiplied by the ratio, an amount per share divided by it."""
 STALE_DAYS = 548  # a year and a half: an annual statement is replaced after 15 months at the latest
 
 
@@ -71,8 +73,8 @@ class _Known:
     firm_R: IntArray
     session_R: IntArray
     until_R: IntArray  # the session from which the row is stale
-    value_R: FloatArray
-    is_count: bool  # a number of shares, to be multiplied by the splits so far
+    value_R: FloatArray  # before all splits of the panel, for an item that a split changes
+    split_power: int  # of the splits so far, by which the value is multiplied
 
     def lay_out(self, firms: range, total_TN: FloatArray) -> FloatArray:
         """Carry every row until the next one or until it is stale: [T, n], NaN elsewhere."""
@@ -93,8 +95,10 @@ class _Known:
         value_TN = np.full((len(firms), T), np.nan)
         value_TN.reshape(-1)[: len(flat)] = flat
         out_TN = np.ascontiguousarray(value_TN.T)
-        if self.is_count:
+        if self.split_power > 0:
             out_TN *= total_TN[:, firms.start : firms.stop]
+        elif self.split_power < 0:
+            out_TN /= total_TN[:, firms.start : firms.stop]
         out_TN.setflags(write=False)
         return out_TN
 
@@ -143,14 +147,17 @@ def statements_as_of(
 
     A period that ended more than `STALE_DAYS` before t says nothing any more.
 
-    The item ``shares_outstanding`` is a count as of its period's end: it is brought to t by the splits in
-    between, so that it can be multiplied with a raw close, and a year's growth is by issues and buybacks.
+    Share counts (``shares_outstanding``) and amounts per share (``eps``) are brought to t by the splits with
+    ``stated_on < date <= t``. So a count can be multiplied with a raw close, and a year's growth is by issues
+    and buybacks. The splits up to ``stated_on`` are contained in the number: a count of a cover page or of a
+    restated comparative is not split again. Each version of a period is brought to t from its own date.
 
     Parameters
     ----------
     fundamentals : polars.DataFrame
         Columns ticker, period_end, known_at, item, value; ``months``, where present, spans of flows;
-        ``filing_id``, where present, decides ties.
+        ``stated_on``, where present, the last day whose splits a count or an amount per share contains, null
+        for the period's end; ``filing_id``, where present, decides ties.
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, sorted.
     tickers_N : tuple of str
@@ -167,8 +174,12 @@ def statements_as_of(
 
     ties = ["filing_id"] if "filing_id" in fundamentals.columns else []
     months = pl.col("months") if "months" in fundamentals.columns else pl.lit(None)
+    stated = pl.col("stated_on") if "stated_on" in fundamentals.columns else pl.lit(None)
     rows = (
-        fundamentals.with_columns(months.cast(pl.Int64).fill_null(0).alias("months"))
+        fundamentals.with_columns(
+            months.cast(pl.Int64).fill_null(0).alias("months"),
+            stated.cast(pl.Date).fill_null(pl.col("period_end")).alias("stated_on"),
+        )
         .filter(
             pl.col("ticker").is_in(tickers_N)
             & pl.col("value").is_finite()
@@ -185,9 +196,13 @@ def statements_as_of(
     value_R = rows["value"].cast(pl.Float64).to_numpy()
     day_T = dates_T.astype("datetime64[D]").astype(np.int64)
     total_TN: FloatArray = np.multiply.accumulate(split_TN, axis=0)
-    now_R, now_end_R, before_R, before_end_R = follow_filings(
-        series_R, end_R, value_R, rows["months"].to_numpy()
-    )
+    power_R = rows["item"].replace_strict(_SPLIT_POWER, default=0, return_dtype=pl.Int64).to_numpy()
+    at_R = np.searchsorted(day_T, _days(rows["stated_on"], "9999-12-31").astype(np.int64), side="right") - 1
+    # without the splits that it contains; those up to t come back when it is laid out
+    contained_R = np.where(at_R >= 0, total_TN[np.maximum(at_R, 0), firm_R], 1.0)
+    value_R = np.where(power_R > 0, value_R / contained_R, value_R)
+    value_R = np.where(power_R < 0, value_R * contained_R, value_R)
+    now_R, now_end_R, before_R = follow_filings(series_R, end_R, value_R, rows["months"].to_numpy())
     until_R = np.searchsorted(day_T, now_end_R + STALE_DAYS, side="right")
     # of several rows that a firm and session see first, the last one counts
     last_R = np.ones(len(rows), dtype=np.bool_)
@@ -197,10 +212,7 @@ def statements_as_of(
     for code, item in enumerate(rows["item"].unique(maintain_order=True).to_list()):
         first, after = np.searchsorted(item_R, [code, code + 1])
         own = first + np.flatnonzero(last_R[first:after])
-        for key, of_R, ended_R in ((item, now_R, now_end_R), (f"{item}@1y", before_R, before_end_R)):
-            of_own = of_R[own]
-            if item == SHARE_COUNT:  # without the splits up to the period's end; those up to t come back
-                at = np.searchsorted(day_T, ended_R[own], side="right") - 1
-                of_own = of_own / np.where(at >= 0, total_TN[np.maximum(at, 0), firm_R[own]], 1.0)
-            known[key] = _Known(firm_R[own], session_R[own], until_R[own], of_own, item == SHARE_COUNT)
+        power = _SPLIT_POWER.get(item, 0)
+        for key, of_R in ((item, now_R), (f"{item}@1y", before_R)):
+            known[key] = _Known(firm_R[own], session_R[own], until_R[own], of_R[own], power)
     return Statements(known, range(len(tickers_N)), total_TN)

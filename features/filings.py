@@ -62,7 +62,7 @@ def _value(p: int, n: int, end_P: IntArray, said_P3: FloatArray) -> float:
 @compiled
 def follow_filings(
     series_R: IntArray, end_R: IntArray, value_R: FloatArray, months_R: IntArray
-) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+) -> tuple[FloatArray, IntArray, FloatArray]:
     """Say after every filing what is known of the newest period and of the one a year before it.
 
     Parameters
@@ -81,12 +81,12 @@ def follow_filings(
     now_R, before_R : ndarray
         The newest period's value and that of the period a year before, in their versions known last; NaN
         where a quarter of either is missing, or no period ended about a year before.
-    now_end_R, before_end_R : ndarray of int
-        Ends of the two periods, in days; the former's where there is no latter.
+    now_end_R : ndarray of int
+        End of the newest period, in days.
     """
     rows = len(series_R)
     now_R, before_R = np.empty(rows), np.empty(rows)
-    now_end_R, before_end_R = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.int64)
+    now_end_R = np.empty(rows, dtype=np.int64)
     longest = run = 0
     for r in range(rows):
         run = run + 1 if r > 0 and series_R[r] == series_R[r - 1] else 1
@@ -114,10 +114,9 @@ def follow_filings(
             said_P3[p, 1 if months_R[r] == 12 else 0] = value_R[r]
         newest = n - 1
         now_R[r] = _value(newest, n, end_P, said_P3)
-        now_end_R[r] = before_end_R[r] = end_P[newest]
+        now_end_R[r] = end_P[newest]
         before_R[r] = np.nan
         before = _find(end_P, n, end_P[newest] - YEAR)
         if before >= 0:
             before_R[r] = _value(before, n, end_P, said_P3)
-            before_end_R[r] = end_P[before]
-    return now_R, now_end_R, before_R, before_end_R
+    return now_R, now_end_R, before_R

@@ -127,7 +127,8 @@ def as_markdown() -> str:
         "- **Statements.** `item[t]` is the value known at t, `item[1y]` that of the period a year "
         "earlier as known at t. Flows are those of a year: the sum of four quarters where quarters are "
         "reported, and the value itself where a source does not say what a flow spans. `market_equity` is "
-        "shares outstanding (splits since the period's end included) times the raw close, `debt` "
+        "shares outstanding times the raw close; a share count is brought to t by the splits since the day "
+        "that it is stated as of (cover page, filing, or period's end). `debt` is "
         f"short-term plus long-term debt. A statement whose period ended more than {STALE_DAYS} days ago "
         "is not used.",
         "- **Window.** The value at t is a function of the panel's rows `t-window+1..t`, whole-market "

@@ -43,7 +43,9 @@ class FilesSourceConfig(Section):
     ``layout: wide`` reads closes, a column a ticker. ``items`` maps canonical statement items
     (`pipelines.items`) to the fundamentals file's names, ``inputs`` names a file of the user's own numbers
     by date and ticker. Statements without a known_at are taken as known ``assumed_lag_days`` after the
-    period's end. Dates are ISO unless ``date_format`` says how else (``%m/%d/%Y``).
+    period's end. Share counts and amounts per share contain the splits up to ``stated_on``; without that
+    column, up to the day that ``shares_stated`` names: the period's end, that of publication, or today. Dates
+    are ISO unless ``date_format`` says how else (``%m/%d/%Y``).
     """
 
     kind: Literal["files"]
@@ -58,6 +60,7 @@ class FilesSourceConfig(Section):
     items: dict[str, str] = {}
     zero_is_unknown: tuple[str, ...] = ()  # items of which a zero means "not reported"
     statement_months: int | None = Field(default=None, ge=1)  # span of flows, where the file does not say it
+    shares_stated: Literal["period_end", "known_at", "today"] = "period_end"
     assumed_lag_days: int = Field(default=90, ge=0)
     date_format: str | None = None
     start: dt.date | None = None

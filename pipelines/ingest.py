@@ -14,6 +14,7 @@ from pipelines.contracts import SOURCE_TABLES, Checked, check
 from pipelines.errors import DataError
 from pipelines.ingest_summary import IngestStoppedError, IngestSummary, TableSummary
 from pipelines.inspection import Inspector
+from pipelines.items import SPLIT_ITEMS
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.quarantine import released_hashes
@@ -202,10 +203,17 @@ def _rows(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
 
 
 def _filings(lake: Lake) -> dict[str, frozenset[str]]:
-    """Ticker -> the filings that its statements are from, of those that say so."""
+    """Ticker -> the filings that its statements are from, of those that say so.
+
+    A filing of which a share count or an amount per share does not say as of when it is stated was stored by
+    an earlier version: it is left out, so that it is read again.
+    """
     if not lake.exists("fundamentals"):
         return {}
-    rows = lake.read("fundamentals", columns=["ticker", "filing_id"]).drop_nulls("filing_id").unique()
+    rows = lake.read("fundamentals", columns=["ticker", "filing_id", "item", "stated_on"])
+    unstated = pl.col("item").is_in(SPLIT_ITEMS) & pl.col("stated_on").is_null()
+    rows = rows.drop_nulls("filing_id").group_by("ticker", "filing_id").agg(unstated.any().alias("unstated"))
+    rows = rows.filter(~pl.col("unstated"))
     by_ticker = rows.sort("ticker", "filing_id").group_by("ticker", maintain_order=True).agg("filing_id")
     return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
 

@@ -1,7 +1,8 @@
 """The canonical names of statement items: what every source maps to and every feature reads.
 
-Amounts are in the statement's currency, ``shares_outstanding`` is a count as of the period's end, and
-``eps`` an amount a share. Flows cover the months that the row says.
+Amounts are in the statement's currency. ``shares_outstanding`` is a count, and ``eps`` an amount per share:
+both contain the splits up to the row's ``stated_on``, or up to the period's end where there is none. Flows
+cover the months that the row says.
 """
 
 from __future__ import annotations
@@ -42,3 +43,6 @@ STOCKS: Final = (
     "shares_outstanding",
 )
 ITEMS: Final = (*FLOWS, *STOCKS)
+SHARE_COUNT: Final = "shares_outstanding"
+SPLIT_ITEMS: Final = (SHARE_COUNT, "eps")
+"""Items that a split changes."""

@@ -74,6 +74,7 @@ def _files_source(wanted: FilesSourceConfig) -> Source:
             assumed_lag_days=wanted.assumed_lag_days,
             months=wanted.statement_months,
             zero_is_unknown=wanted.zero_is_unknown,
+            shares_stated=wanted.shares_stated,
         )
     elif wanted.items or wanted.zero_is_unknown or wanted.statement_months:
         raise ConfigError(

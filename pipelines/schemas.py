@@ -132,7 +132,12 @@ class Securities(dy.Schema):
 
 
 class Fundamentals(dy.Schema):
-    """Statement items as published; a restatement is another row with a later known_at."""
+    """Statement items as published; a restatement is another row with a later known_at.
+
+    ``stated_on`` is the last day whose splits a share count or an amount per share contains: the cover page's
+    day, the filing's day where statements give retroactive effect to splits, or the period's end. Null stands
+    for the period's end, and for other items.
+    """
 
     ticker = _key_text()
     period_end = _key_date()
@@ -142,10 +147,14 @@ class Fundamentals(dy.Schema):
     unit = dy.String(nullable=True)
     filing_id = dy.String(nullable=True)
     months = dy.Int64(nullable=True, min=1)  # span of a flow (3, 6, 9, 12); null: an instant, or not said
+    stated_on = dy.Date(nullable=True, metadata=ADDED_LATER)
     assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a date on which somebody published
 
     ticker_is_plain = named_rule(_plain_ticker("ticker"))
     known_after_period_end = named_rule(pl.col("known_at") >= pl.col("period_end"))
+    stated_between_period_end_and_known_at = named_rule(
+        pl.col("stated_on").is_between(pl.col("period_end"), pl.col("known_at"))
+    )
     value_is_finite = named_rule(_finite("value"))
 
 

@@ -258,3 +258,39 @@ def test_many_firms_and_items_are_laid_out_quickly() -> None:
     assert len(frame) == 322_560
     assert time.perf_counter() - started < 5.0  # measured: 0.3 s alone
     assert np.isfinite(statements["item_3@1y"]).any()
+
+
+def test_a_count_is_brought_to_t_from_the_day_it_is_stated_as_of() -> None:
+    """4 for 1 on February 1, between the period's end and the filing on March 1."""
+    splits = {D(2019, 2, 1): 4.0, D(2019, 6, 3): 2.0}
+    days = [D(2019, 3, 1), D(2019, 6, 2), D(2019, 6, 3)]
+    original = filed(D(2018, 12, 31), D(2019, 3, 1), 100.0, None, "shares_outstanding")
+    for stated_on, value in ((None, 100.0), (D(2018, 12, 31), 100.0), (D(2019, 1, 31), 100.0)):
+        row = {**original, "stated_on": stated_on, "value": value}
+        assert known_on([row], days, "shares_outstanding", splits) == [400, 400, 800]
+    for stated_on in (D(2019, 2, 1), D(2019, 3, 1)):  # the count contains the split
+        row = {**original, "stated_on": stated_on, "value": 400.0}
+        assert known_on([row], days, "shares_outstanding", splits) == [400, 400, 800]
+
+
+def test_an_amount_per_share_is_divided_by_the_splits_since_it_was_stated() -> None:
+    """Quarters of 4 a share before a split of 4 for 1 and of 1 after it: 4 a year in shares of today."""
+    rows = [filed(end, end + dt.timedelta(days=40), 4.0, 3, "eps") for end in QUARTERS[:4]]
+    rows.append({**filed(QUARTERS[4], D(2019, 5, 10), 1.0, 3, "eps"), "stated_on": D(2019, 5, 10)})
+    rows = [{"stated_on": None, **row} for row in rows]
+    splits = {D(2019, 4, 15): 4.0}  # after the quarter's end, before the filing
+    days = [D(2019, 2, 9), D(2019, 4, 15), D(2019, 5, 10)]
+    assert known_on(rows, days, "eps", splits) == [16, 4, 4]
+
+
+def test_later_splits_change_no_count_before_them() -> None:
+    rows = [
+        {
+            **filed(D(2018, 12, 31), D(2019, 3, 1), 400.0, None, "shares_outstanding"),
+            "stated_on": D(2019, 2, 1),
+        }
+    ]
+    days = [D(2019, 3, 1), D(2019, 9, 1)]
+    one = known_on(rows, days, "shares_outstanding", {D(2019, 2, 1): 4.0})
+    other = known_on(rows, days, "shares_outstanding", {D(2019, 2, 1): 4.0, D(2019, 9, 2): 7.0})
+    assert one == other == [400, 400]

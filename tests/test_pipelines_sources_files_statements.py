@@ -15,6 +15,7 @@ from pipelines.contracts import check
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables
 from pipelines.sources.files import FilesSource
+from pipelines.sources.files_splits import SharesStated
 from pipelines.sources.files_statements import StatementFiles
 
 WIDE = (
@@ -181,3 +182,68 @@ def test_wrong_names_are_refused(tmp_path: Path) -> None:
         fetch(tmp_path, WIDE, items=ITEMS, columns=SYMBOL, units={"eps": 2})
     with pytest.raises(DataError, match="holds no value of any item"):
         fetch(tmp_path, "ticker,period_end,revenue\nAAA,2019-12-31,\n")
+
+
+COUNTS = (
+    "ticker,period_end,known_at,shares_outstanding,eps,total_assets{more}\n"
+    "AAA,2019-12-31,2020-02-28,{count},{eps},10{day}\n"
+)
+SPLITS = "date,ticker,close,split_ratio\n" + "".join(
+    f"2020-{day},AAA,{40 if ratio == 1 and day < '02-03' else 10 if day < '06-01' else 5},{ratio}\n"
+    for day, ratio in (("01-02", 1), ("02-03", 4), ("02-28", 1), ("05-29", 1), ("06-01", 2), ("06-02", 1))
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "mapped", "count", "eps"),
+    [
+        ("period_end", None, 100, 8),  # before both splits
+        ("known_at", None, 400, 2),  # after the split of 4 for 1
+        ("today", None, 800, 1),  # after both
+        ("period_end", "2020-02-03", 400, 2),
+        ("period_end", "2020-02-28", 400, 2),
+        ("known_at", "2020-02-02", 100, 8),
+    ],
+)
+def test_counts_are_split_from_the_day_they_are_stated_as_of(
+    tmp_path: Path, rule: SharesStated, mapped: str | None, count: int, eps: int
+) -> None:
+    """100 shares at 40, split 4 for 1 before the publication and 2 for 1 after it: 4,000 all along."""
+    (tmp_path / "p.csv").write_text(SPLITS)
+    more, day = ("", "") if mapped is None else (",stated_on", f",{mapped}")
+    (tmp_path / "s.csv").write_text(COUNTS.format(count=count, eps=eps, more=more, day=day))
+    files = StatementFiles(tmp_path / "s.csv", shares_stated=rule, months=12)
+    fetched = FilesSource(tmp_path / "p.csv", statements=files).fetch()
+    assert any("as of when share counts" in note for note in fetched.notes) == (mapped is None)
+    checked = check("fundamentals", fetched.tables["fundamentals"])
+    assert checked.rejected.is_empty()
+    stated = dict(checked.valid.select("item", pl.col("stated_on").is_null()).iter_rows())
+    assert stated == {"shares_outstanding": False, "eps": False, "total_assets": True}
+    prices = fetched.tables["prices"].sort("date")
+    known = statements_as_of(
+        checked.valid,
+        prices["date"].to_numpy().astype("datetime64[D]"),
+        ("AAA",),
+        prices["split_ratio"].cast(pl.Float64).to_numpy()[:, None],
+    )
+    close_T = prices["close"].cast(pl.Float64).to_numpy()
+    equity_T = known["shares_outstanding"][:, 0] * close_T
+    np.testing.assert_array_equal(equity_T, [np.nan, np.nan, 4000, 4000, 4000, 4000])
+    np.testing.assert_array_equal(known["eps"][2:, 0] / close_T[2:], [0.2] * 4)
+
+
+def test_a_count_cannot_contain_a_split_that_was_not_known_when_it_was(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(SPLITS)
+    (tmp_path / "s.csv").write_text(COUNTS.format(count=800, eps=1, more=",stated_on", day=",2020-06-01"))
+    files = StatementFiles(tmp_path / "s.csv")
+    checked = check(
+        "fundamentals",
+        FilesSource(tmp_path / "p.csv", statements=files).fetch().tables["fundamentals"],
+    )
+    assert checked.by_rule() == {"stated_between_period_end_and_known_at": 2}
+    with pytest.raises(ConfigError, match="shares_stated is today, and prices end on 2020-03-01"):
+        FilesSource(
+            tmp_path / "p.csv",
+            statements=StatementFiles(tmp_path / "s.csv", shares_stated="today"),
+            end=date(2020, 3, 1),
+        )

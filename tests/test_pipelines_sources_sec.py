@@ -157,6 +157,17 @@ def test_a_firm_without_news_costs_one_request_and_one_with_news_is_read_again(
     assert (summary.tables["fundamentals"].added, summary.tables["fundamentals"].unchanged) == (4, 5)
 
 
+def test_filings_stored_without_the_day_of_their_counts_are_read_again(tmp_path: Path, edgar: Edgar) -> None:
+    edgar.add(firm(APPLE))
+    take(tmp_path, "AAPL")
+    whole = stored(tmp_path)
+    Lake(tmp_path).upsert("fundamentals", whole.with_columns(stated_on=pl.lit(None, dtype=pl.Date)))
+    assert states(take(tmp_path, "AAPL")) == {"AAPL": "ok"}
+    assert stored(tmp_path).equals(whole)
+    assert whole["stated_on"].drop_nulls().to_list() == [dt.date(2019, 2, 10)]
+    assert states(take(tmp_path, "AAPL")) == {"AAPL": "unchanged"}
+
+
 def test_statements_join_the_prices_of_another_source(
     tmp_path: Path, edgar: Edgar, tiny_config: Config
 ) -> None:

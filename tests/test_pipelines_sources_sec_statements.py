@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from features.asof import statements_as_of
 from pipelines.contracts import check
 from pipelines.items import FLOWS, ITEMS
 from pipelines.sources.sec_items import TAGS, ranked_tags
@@ -30,6 +33,7 @@ class Fact:
     form_type: str = "10-Q"
     filing_date: dt.date = dt.date(2019, 8, 1)
     unit: str = "USD"
+    dimensions: Mapping[str, str] | None = None
 
 
 def fact(  # noqa: PLR0917 (a row)
@@ -41,12 +45,13 @@ def fact(  # noqa: PLR0917 (a row)
     form: str = "10-Q",
     filed: str = "2019-08-01",
     unit: str = "USD",
+    of_class: str | None = None,
 ) -> Fact:
     concept = tag if ":" in tag else f"us-gaap:{tag}"
     began = None if start is None else dt.date.fromisoformat(start)
-    return Fact(
-        concept, began, dt.date.fromisoformat(end), value, accession, form, dt.date.fromisoformat(filed), unit
-    )
+    dimensions = None if of_class is None else {"us-gaap:StatementClassOfStockAxis": of_class}
+    ended, day = dt.date.fromisoformat(end), dt.date.fromisoformat(filed)
+    return Fact(concept, began, ended, value, accession, form, day, unit, dimensions)
 
 
 def read(*facts: Fact, since: dt.date = START) -> Statements:
@@ -223,3 +228,125 @@ def test_a_filing_without_acceptance_is_known_the_day_after_it_was_filed_and_cou
     statements = statement_rows("A", [fact("Assets", None, "2019-06-30", 3)], {}, START)
     assert statements.rows["known_at"].to_list() == [dt.date(2019, 8, 2)]
     assert statements.undated == 1
+
+
+COVER, BALANCE, MEAN = (
+    "dei:EntityCommonStockSharesOutstanding",
+    "CommonStockSharesOutstanding",
+    "WeightedAverageNumberOfSharesOutstandingBasic",
+)
+
+
+def stated(statements: Statements) -> list[tuple[object, ...]]:
+    checked = check("fundamentals", statements.rows)
+    assert checked.rejected.is_empty()
+    rows = checked.valid.sort("item", "period_end", "known_at")
+    dates = (pl.col(name).cast(pl.String) for name in ("period_end", "known_at", "stated_on"))
+    return rows.select("item", "value", *dates).rows()
+
+
+def equity_of(statements: Statements, split: str, ratio: float, closes: dict[str, float]) -> list[float]:
+    """Shares as known on some days times the raw closes."""
+    days = sorted({*closes, split})
+    dates_T = np.array(days, dtype="datetime64[D]")
+    split_TN = np.where(dates_T[:, None] == np.datetime64(split), ratio, 1.0)
+    known = statements_as_of(statements.rows, dates_T, ("A",), split_TN)
+    return [float(known["shares_outstanding"][days.index(day), 0]) * close for day, close in closes.items()]
+
+
+def test_a_split_between_the_period_and_the_filing_is_in_the_filings_counts_and_not_made_twice() -> None:
+    """100 shares at 40 on June 30, split 4 for 1 on July 15, filed on August 1: 4,000 all along."""
+    quarter = {"filed": "2019-08-01", "unit": "shares"}
+    before = fact(BALANCE, None, "2019-03-31", 100, "q1", filed="2019-05-01", unit="shares")
+    closes = {"2019-07-14": 40.0, "2019-07-15": 10.0, "2019-07-31": 10.0, "2019-08-01": 10.0}
+    ways = {
+        "cover": fact(COVER, None, "2019-07-20", 400, "q2", filed="2019-08-01", unit="shares"),
+        "balance": fact(BALANCE, None, "2019-06-30", 400, "q2", **quarter),
+        "mean": fact(MEAN, "2019-04-01", "2019-06-30", 400, "q2", **quarter),
+    }
+    for way, count in ways.items():
+        assert equity_of(read(before, count), "2019-07-15", 4.0, closes) == [4000.0] * 4, way
+    # a cover page of a day before the split is split
+    early = fact(COVER, None, "2019-07-10", 100, "q2", filed="2019-08-01", unit="shares")
+    assert equity_of(read(before, early), "2019-07-15", 4.0, closes) == [4000.0] * 4
+    # and so is a filing of before it
+    assert equity_of(read(before), "2019-07-15", 4.0, closes) == [4000.0] * 4
+
+
+def test_counts_and_amounts_per_share_say_as_of_when_they_are_stated() -> None:
+    filed = {"accession": "q2", "filed": "2019-08-01"}
+    rows = stated(
+        read(
+            fact(COVER, None, "2019-07-20", 400, unit="shares", **filed),
+            fact(BALANCE, None, "2019-06-30", 399, unit="shares", **filed),
+            fact("EarningsPerShareDiluted", "2019-04-01", "2019-06-30", 2, unit="USD per share", **filed),
+            fact("Assets", None, "2019-06-30", 9, **filed),
+        )
+    )
+    assert rows == [
+        ("eps", 2.0, "2019-06-30", "2019-08-01", "2019-08-01"),
+        ("shares_outstanding", 399.0, "2019-06-30", "2019-08-01", "2019-08-01"),
+        ("shares_outstanding", 400.0, "2019-07-20", "2019-08-01", "2019-07-20"),
+        ("total_assets", 9.0, "2019-06-30", "2019-08-01", None),
+    ]
+
+
+def test_a_filing_held_back_until_the_next_day_contains_the_splits_of_the_day_it_was_accepted() -> None:
+    late = fact(BALANCE, None, "2019-06-30", 400, filed="2019-08-05", unit="shares")
+    accepted = {"1": dt.datetime(2019, 8, 2, 18)}
+    assert stated(statement_rows("A", [late], accepted, START)) == [
+        ("shares_outstanding", 400.0, "2019-06-30", "2019-08-05", "2019-08-02")
+    ]
+
+
+def test_a_restated_comparative_is_told_from_the_original() -> None:
+    """100 shares at the end of 2018, 4 for 1 in 2019: the next report says 400 of 2018 and 440 of 2019."""
+    first = fact(BALANCE, None, "2018-12-31", 100, "a", "10-K", "2019-02-20", "shares")
+    again = fact(BALANCE, None, "2018-12-31", 400, "b", "10-K", "2020-02-20", "shares")
+    newest = fact(BALANCE, None, "2019-12-31", 440, "b", "10-K", "2020-02-20", "shares")
+    days = ["2019-02-20", "2019-06-03", "2020-02-19", "2020-02-20"]
+    dates_T = np.array(days, dtype="datetime64[D]")
+    split_TN = np.array([[1.0], [4.0], [1.0], [1.0]])
+    known = statements_as_of(read(first, again, newest).rows, dates_T, ("A",), split_TN)
+    np.testing.assert_array_equal(known["shares_outstanding"][:, 0], [100, 400, 400, 440])
+    # a tenth more shares, by issues alone
+    np.testing.assert_array_equal(known["shares_outstanding@1y"][:, 0], [np.nan, np.nan, np.nan, 400])
+    amended = fact(BALANCE, None, "2018-12-31", 404, "c", "10-K/A", "2019-09-02", "shares")
+    known = statements_as_of(read(first, amended).rows, dates_T, ("A",), split_TN)
+    np.testing.assert_array_equal(known["shares_outstanding"][:, 0], [100, 400, 404, 404])
+
+
+def test_the_counts_of_a_firms_classes_are_added_up() -> None:
+    def cover(value: float, of_class: str | None) -> Fact:
+        return fact(COVER, None, "2019-07-20", value, unit="shares", of_class=of_class)
+
+    a, b = cover(300, "us-gaap:CommonClassAMember"), cover(50, "us-gaap:CommonClassBMember")
+    both = read(a, b, cover(50, "us-gaap:CommonClassBMember"))  # the same fact twice
+    assert values(both) == [("shares_outstanding", "2019-07-20", 350.0, None)]
+    assert (both.summed, both.partial) == (1, 0)
+    told = read(a, b, cover(351, None))  # the firm's own sum is better
+    assert values(told) == [("shares_outstanding", "2019-07-20", 351.0, None)]
+    assert (told.summed, told.partial) == (0, 0)
+
+
+def test_a_count_of_one_class_alone_is_left_out() -> None:
+    one = fact(COVER, None, "2019-07-20", 300, unit="shares", of_class="us-gaap:CommonClassAMember")
+    assert values(read(one)) == []
+    assert read(one).partial == 1
+    mean = fact(MEAN, "2019-04-01", "2019-06-30", 345, unit="shares")
+    assert values(read(one, mean)) == [("shares_outstanding", "2019-06-30", 345.0, None)]
+    # a class that is not marked as one: far less than the shares that the earnings are divided by
+    unmarked = fact(COVER, None, "2019-07-20", 50, unit="shares")
+    left = read(unmarked, mean)
+    assert values(left) == [("shares_outstanding", "2019-06-30", 345.0, None)]
+    assert left.partial == 1
+    # two counts of one instant, and nothing that says which classes they are of
+    assert values(read(unmarked, fact(COVER, None, "2019-07-20", 300, unit="shares"), mean)) == [
+        ("shares_outstanding", "2019-06-30", 345.0, None)
+    ]
+
+
+def test_a_part_of_a_firm_is_no_statement_of_it() -> None:
+    segment = fact("Assets", None, "2019-06-30", 3)
+    segment.dimensions = {"us-gaap:StatementBusinessSegmentsAxis": "a:CarsMember"}
+    assert values(read(segment)) == []

@@ -17,6 +17,7 @@ from polars.testing import assert_frame_equal
 from yahoo_server import Day, Firm, YahooServer, adjusted_closes, business_days, make_firm
 
 from features.adjustment import forward_factor
+from features.asof import statements_as_of
 from pipelines.config import YFinanceSourceConfig
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
@@ -179,11 +180,11 @@ def test_classes_and_statements(fifty: tuple[Lake, IngestSummary, YahooServer]) 
     got = {row["item"]: (row["value"], row["unit"], row["months"]) for row in last.iter_rows(named=True)}
     assert got == {
         "net_income": (2e9, "USD", 3),
-        "eps": (3.0, "USD", 3),
+        "eps": (9.0, "USD", 3),  # the split of 3 for 1 in May is taken off again
         "operating_cash_flow": (4e9, "USD", 3),
         "capital_expenditure": (8e8, "USD", 3),
         "total_assets": (4e10, "USD", None),
-        "shares_outstanding": (1.4e9, "shares", None),
+        "shares_outstanding": (pytest.approx(1.4e9 / 3), "shares", None),
     }
     told = " ".join(summary.hazards)
     for word in ("Survivorship", "Sector and industry are Yahoo's", "assumed known 90 days"):
@@ -471,3 +472,58 @@ def test_adjusted_closes_that_contradict_the_actions_are_named(
     )
     assert any(f"AAA: {named}" in note for note in summary.notes)
     assert math.isclose(prices(Lake(tmp_path), "AAA")["dividend"].sum(), 0.2)
+
+
+def test_a_history_that_yahoo_restated_for_a_split_is_stored_as_of_the_periods_ends(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """100 shares at 40 dollars until a split of 4 for 1: 4,000 of market equity on every day."""
+    ex_date = DAYS[60]  # after the period that is reported, and after the day on which it is known
+    closes = [40.0 if day < ex_date else 10.0 for day in DAYS]
+    firm = flat("AAA", closes, splits={ex_date: (4, 1)})
+    ends = (date(2023, 9, 30), date(2023, 12, 31))
+    lake = Lake(tmp_path)
+
+    def equity() -> list[float]:
+        rows = prices(lake, "AAA")
+        dates_T = rows["date"].to_numpy().astype("datetime64[D]")
+        known = statements_as_of(
+            lake.read("fundamentals"), dates_T, ("AAA",), rows["split_ratio"].to_numpy()[:, None]
+        )
+        shares_T = known["shares_outstanding"][:, 0]
+        return list(shares_T[~np.isnan(shares_T)] * rows["close"].to_numpy()[~np.isnan(shares_T)])
+
+    def counts() -> list[tuple[object, ...]]:
+        rows = lake.read("fundamentals").filter(pl.col("item") == "shares_outstanding")
+        return rows.select("period_end", "value", "stated_on").rows()
+
+    firm.statements = {"OrdinarySharesNumber": dict.fromkeys(ends, 100.0)}
+    before = datetime(*DAYS[58].timetuple()[:3], 12, tzinfo=UTC)
+    server = serve(firm, now=before)
+    take(server, lake, ["AAA"], statements=True)
+    assert counts() == [(end, 100.0, end) for end in ends]
+    assert equity() == [4000.0] * len(equity())
+    # Yahoo restates everything; asked for again, nothing is new
+    firm.statements = {"OrdinarySharesNumber": dict.fromkeys(ends, 400.0)}
+    server.now = AFTER
+    take(server, lake, ["AAA"], statements=True)
+    assert counts() == [(end, 100.0, end) for end in ends]
+    assert len(equity()) > 60
+    assert equity() == [4000.0] * len(equity())
+    # and who asks first after the split hears the same, from prices that begin after the period as well
+    for start in (date(2023, 7, 1), DAYS[0]):
+        lake = Lake(tmp_path / str(start))
+        take(server, lake, ["AAA"], statements=True, start=start)
+        assert counts() == [(end, 100.0, end) for end in ends]
+        assert equity() == [4000.0] * len(equity())
+
+
+def test_a_count_that_yahoo_has_not_restated_yet_is_not_news(serve: Serve, tmp_path: Path) -> None:
+    firm = flat("AAA", [40.0] * 60 + [10.0] * 20, splits={DAYS[60]: (4, 1)})
+    firm.statements = {"OrdinarySharesNumber": {date(2023, 12, 31): 100.0}}
+    lake = Lake(tmp_path)
+    server = serve(firm, now=datetime(*DAYS[58].timetuple()[:3], 12, tzinfo=UTC))
+    take(server, lake, ["AAA"], statements=True)
+    server.now = AFTER
+    take(server, lake, ["AAA"], statements=True)
+    assert lake.read("fundamentals").select("item", "value").rows() == [("shares_outstanding", 100.0)]

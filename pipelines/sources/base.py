@@ -41,7 +41,7 @@ class Known:
         The stored rows of ``fundamentals`` whose known_at is assumed, so that a source without filing dates
         can tell a restatement from what it gave before; None if there are none.
     filings
-        Ticker -> filing_ids of its stored statements.
+        Ticker -> filing_ids of its stored statements, of those that can stay as they are.
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)

@@ -68,8 +68,8 @@ class FilesSource:
     Raises
     ------
     ConfigError
-        If a mapped name is not one of ours, a factor is not a number that can be multiplied by, or start is
-        after end.
+        If a mapped name is not one of ours, a factor is not a number that can be multiplied by, start is
+        after end, or share counts are restated for splits that prices end before.
     """
 
     def __init__(
@@ -107,6 +107,11 @@ class FilesSource:
         if layout == "wide" and (idle := sorted(mapped & {"close", *OPTIONAL})):
             raise ConfigError(
                 f"columns maps {', '.join(idle)}, but layout: wide has a column a ticker: take it out"
+            )
+        if end is not None and statements is not None and statements.shares_stated == "today":
+            raise ConfigError(
+                f"shares_stated is today, and prices end on {end}: a later split would stay in the counts; "
+                "take out end"
             )
         if start is not None and end is not None and start > end:
             raise ConfigError(f"start {start} is after end {end}: swap them")
@@ -148,7 +153,7 @@ class FilesSource:
                 notes.append(f"{without} of the tickers in the prices are not in the securities file.")
         if self._statements is not None:
             tables["fundamentals"], told, warned = read_statements(
-                self._statements, self._reading.of("fundamentals")
+                self._statements, self._reading.of("fundamentals"), prices
             )
             notes += told
             hazards += warned

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.items import FLOWS, ITEMS
+from pipelines.items import FLOWS, ITEMS, SPLIT_ITEMS
 from pipelines.sources.files_reading import (
     Reading,
     collect,
@@ -24,9 +24,16 @@ from pipelines.sources.files_reading import (
     stack,
     text,
 )
+from pipelines.sources.files_splits import SharesStated, state_counts
 
-_ABOUT: Final = ("known_at", "unit", "filing_id", "months")
+_ABOUT: Final = ("known_at", "unit", "filing_id", "months", "stated_on")
 STATEMENTS: Final = ("period_end", "item", "value", *_ABOUT)
+_DATES: Final = ("period_end", "known_at", "stated_on")
+_STATED: Final[Mapping[SharesStated, str]] = {
+    "period_end": "the period's end",
+    "known_at": "the day of publication",
+    "today": "today, with all later splits, which are taken off",
+}
 _KEY: Final = ["ticker", "period_end", "item"]
 
 
@@ -39,7 +46,8 @@ class StatementFiles:
     path
         CSV or Parquet, globs allowed. Wide: ticker, period_end and a column an item. Long: ticker,
         period_end, item, value. Both may have known_at (the date by whose close it was public), unit,
-        filing_id and months (the span of a flow).
+        filing_id, months (the span of a flow) and stated_on (the last day whose splits a share count or an
+        amount per share contains).
     items
         Canonical item (`pipelines.items`) -> the file's name of it; items of our own names need no entry.
     assumed_lag_days
@@ -48,6 +56,9 @@ class StatementFiles:
         Span of every flow where the file has no such column; None if it is not known.
     zero_is_unknown
         Items of which a zero means "not reported".
+    shares_stated
+        As of when counts and amounts per share without a stated_on are stated
+        (`pipelines.sources.files_splits.state_counts`).
     """
 
     path: Path
@@ -55,6 +66,7 @@ class StatementFiles:
     assumed_lag_days: int = 90
     months: int | None = None
     zero_is_unknown: tuple[str, ...] = ()
+    shares_stated: SharesStated = "period_end"
 
     def __post_init__(self) -> None:
         for setting, names in (("items", self.items), ("zero_is_unknown", self.zero_is_unknown)):
@@ -65,8 +77,12 @@ class StatementFiles:
                 )
 
 
-def read_statements(given: StatementFiles, reading: Reading) -> tuple[pl.DataFrame, list[str], list[str]]:
+def read_statements(
+    given: StatementFiles, reading: Reading, prices: pl.DataFrame
+) -> tuple[pl.DataFrame, list[str], list[str]]:
     """Read statements into rows of (ticker, period_end, known_at, item, value, ...); notes and hazards.
+
+    ``prices`` give the splits, where share counts are restated for all of them.
 
     Empty values are left out and counted. A row without a date of publication gets one from the assumed
     lag, and says so in ``assumed``.
@@ -85,7 +101,7 @@ def read_statements(given: StatementFiles, reading: Reading) -> tuple[pl.DataFra
     factor = pl.col("item").replace_strict(dict(reading.units), default=1.0, return_dtype=pl.Float64)
     if reading.units:
         frame = scale(frame, "value", factor)
-    frame = reading.dates(frame, [c for c in ("period_end", "known_at") if c in frame.columns])
+    frame = reading.dates(frame, [c for c in _DATES if c in frame.columns])
 
     unknown = pl.col("value").cast(pl.Float64, strict=False) == 0
     zeros = unknown & pl.col("item").is_in(given.zero_is_unknown)
@@ -103,6 +119,12 @@ def read_statements(given: StatementFiles, reading: Reading) -> tuple[pl.DataFra
     if frame.is_empty():
         raise DataError(f"{label(files)} holds no value of any item: give a file with statements")
     frame = _date_of_knowledge(_spans(frame, given), given.assumed_lag_days)
+    if "stated_on" not in frame.columns and not frame.filter(pl.col("item").is_in(SPLIT_ITEMS)).is_empty():
+        notes.append(
+            f"{label(files)} does not say as of when share counts and amounts per share are stated: taken as "
+            f"of {_STATED[given.shares_stated]} (source.shares_stated: {given.shares_stated})."
+        )
+    frame = state_counts(frame, given.shares_stated, prices)
     return frame.sort(*_KEY, "known_at"), notes, _hazards(frame, given, files)
 
 

@@ -30,6 +30,8 @@ _NOTES: Final = (
     "before its filing date; the SEC's clock is read as New York's, at worst a day late and never early.",
     "Statements are those of 10-K, 10-Q, 20-F and 40-F filings under US-GAAP, amendments included, which are "
     "marked /A; earnings releases and restated figures in 8-K filings are not read.",
+    "Share counts and amounts per share of a filing contain the splits up to the filing's day (SEC Staff "
+    "Accounting Bulletin, Topic 4.C), the cover page's count those up to its own day.",
 )
 _HAZARDS: Final = (
     "Tickers are matched to SEC filers as of today: a firm that lost its ticker has no statements, and a "
@@ -48,12 +50,17 @@ class _Tally:
     derived: int = 0
     superseded: int = 0
     undated: int = 0
+    partial: int = 0
+    summed: list[str] = field(default_factory=list)
     foreign: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, ticker: str, statements: Statements) -> None:
         self.derived += statements.derived
         self.superseded += statements.superseded
         self.undated += statements.undated
+        self.partial += statements.partial
+        if statements.summed:
+            self.summed.append(ticker)
         for currency in sorted(statements.foreign):
             self.foreign.setdefault(currency, []).append(ticker)
 
@@ -66,11 +73,17 @@ class _Tally:
                 "versions were superseded on the day on which they became known: the last counts.",
             ),
             (self.undated, "filings have no acceptance time: known on the day after their filing date."),
+            (self.partial, "share counts are of one class of several, or of an unknown one: left out."),
         )
         hazards = [
             f"Statements of {', '.join(tickers)} are in {currency}: ratios with prices in dollars are wrong."
             for currency, tickers in sorted(self.foreign.items())
         ]
+        if self.summed:
+            hazards.append(
+                f"Share counts of {', '.join(self.summed)} are sums over classes of stock: market equity "
+                "takes every class at the ticker's price."
+            )
         return SourceTables({}, tuple(f"{count:,} {what}" for count, what in told if count), tuple(hazards))
 
 

@@ -108,8 +108,8 @@ TAGS: Final[Mapping[str, tuple[str, ...]]] = {
         "StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
     ),
     "retained_earnings": ("RetainedEarningsAccumulatedDeficit",),
-    # the cover page's count, on the cover page's day; firms with several classes have it by class alone, and
-    # then, last, the mean over the period
+    # the cover page's count, on the cover page's day; firms with several classes may have it by class alone
+    # (`pipelines.sources.sec_counts`), and then, last, the mean over the period
     "shares_outstanding": (
         "dei:EntityCommonStockSharesOutstanding",
         "CommonStockSharesOutstanding",
@@ -117,6 +117,9 @@ TAGS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 assert set(TAGS) == set(ITEMS), "every canonical item has its tags"
+
+COVER: Final = "dei:EntityCommonStockSharesOutstanding"
+"""The count of the cover page, which is stated as of its own instant."""
 
 AVERAGES: Final = frozenset({"us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"})
 """Tags over a span that stand in for a count as of its end."""

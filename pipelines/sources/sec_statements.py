@@ -4,6 +4,10 @@ Every filing that has a fact for an item and period is a version of it: a 10-Q o
 column, an amendment. In a filing, of the tags of an item the best one counts (`sec_items`), of its spans the
 year in an annual report and the quarter in a quarterly one. Cash flows are reported from the year's beginning
 alone: the quarter is what is left of them after the months up to the quarter before, as known by then.
+
+A split after the period and before the filing has retroactive effect on the statements, comparatives included
+(SEC Staff Accounting Bulletin, Topic 4.C; ASC 505-10-S99-4 and ASC 260-10-55-12). So their share counts and
+amounts per share are stated as of the filing's day. The cover page's count is stated as of its own instant.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from typing import Final, Protocol
 
 import polars as pl
 
-from pipelines.items import FLOWS
-from pipelines.sources.sec_items import AVERAGES, ranked_tags
+from pipelines.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
+from pipelines.sources.sec_counts import Candidate, Period, settle_counts
+from pipelines.sources.sec_items import AVERAGES, COVER, ranked_tags
 
 FORMS: Final = ("10-K", "10-Q", "10-KT", "10-QT", "20-F", "40-F")
 _ANNUAL: Final = frozenset({"10-K", "10-KT", "20-F", "40-F"})
@@ -24,6 +29,7 @@ _AMENDED: Final = "/A"
 _CLOSE: Final = dt.time(16, 0)
 _DAYS_A_MONTH: Final = 365.25 / 12.0
 _TAGS: Final = ranked_tags()
+_CLASS_AXIS: Final = "StatementClassOfStockAxis"
 _BALANCE: Final = "us-gaap:LiabilitiesAndStockholdersEquity"
 _EQUITY: Final = (
     "us-gaap:StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
@@ -38,6 +44,7 @@ _SCHEMA: Final = {
     "unit": pl.String,
     "filing_id": pl.String,
     "months": pl.Int64,
+    "stated_on": pl.Date,
     "assumed": pl.Boolean,
 }
 
@@ -53,6 +60,7 @@ class Fact(Protocol):
     accession: str
     form_type: str
     filing_date: dt.date
+    dimensions: Mapping[str, str] | None  # axis -> member; None or empty for the whole firm
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,10 @@ class Statements:
         Filings without an acceptance time.
     foreign
         Currencies other than the dollar.
+    summed
+        Share counts that are the sum of the counts of several classes.
+    partial
+        Share counts left out because they are of one class, or of an unknown one.
     """
 
     rows: pl.DataFrame
@@ -78,6 +90,8 @@ class Statements:
     superseded: int
     undated: int
     foreign: frozenset[str]
+    summed: int
+    partial: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +100,10 @@ class _Filing:
     annual: bool
     amended: bool
     known_at: dt.date
+    released: dt.date  # its statements contain the splits up to this day
     order: tuple[dt.date, dt.datetime, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A fact that may become the value of an item; ``months`` is None for an instant."""
-
-    tag: str
-    rank: int
-    unit: str
-    start: dt.date | None
-    months: int | None
-    value: float
-
-
-_Period = tuple[str, dt.date]  # item, period's end
 _Span = tuple[str, str, dt.date, int]  # tag, unit, start, months
 
 
@@ -140,9 +142,10 @@ def statement_rows(
     -------
     Statements
         ``filing_id`` is the accession number, with /A behind it if the filing is an amendment. ``months`` is
-        the span of a flow and null for an instant. Nothing is assumed.
+        the span of a flow and null for an instant. ``stated_on`` is the last day whose splits a count or an
+        amount per share contains, null for other items. Nothing is assumed.
     """
-    filings, periods = _sort_into_filings(facts, accepted)
+    filings, periods, (summed, partial) = _sort_into_filings(facts, accepted)
     spans: dict[_Span, float] = {}
     rows: dict[tuple[str, dt.date, dt.date], tuple[object, ...]] = {}
     derived = superseded = 0
@@ -172,27 +175,41 @@ def statement_rows(
                 best.unit,
                 filing.accession + (_AMENDED if filing.amended else ""),
                 best.months if quarter is None else 3,
+                _stated_on(item, best, end, filing),
                 False,
             )
     frame = pl.DataFrame(list(rows.values()), schema=_SCHEMA, orient="row")
     undated = sum(accession not in accepted for accession in filings)
     return Statements(
-        frame.sort("item", "period_end", "known_at"), derived, superseded, undated, frozenset(foreign)
+        frame.sort("item", "period_end", "known_at"),
+        derived,
+        superseded,
+        undated,
+        frozenset(foreign),
+        summed,
+        partial,
     )
+
+
+def _stated_on(item: str, fact: Candidate, end: dt.date, filing: _Filing) -> dt.date | None:
+    """Return the last day whose splits a count or an amount per share contains; None for other items."""
+    if item not in SPLIT_ITEMS:
+        return None
+    return end if fact.tag == COVER else max(end, filing.released)
 
 
 def _sort_into_filings(
     facts: Iterable[Fact], accepted: Mapping[str, dt.datetime]
-) -> tuple[dict[str, _Filing], dict[str, dict[_Period, list[_Candidate]]]]:
-    """Group the facts that may count by filing, item and period."""
+) -> tuple[dict[str, _Filing], dict[str, dict[Period, list[Candidate]]], tuple[int, int]]:
+    """Group the facts that may count by filing, item and period; count what became of share counts."""
     filings: dict[str, _Filing] = {}
-    periods: dict[str, dict[_Period, list[_Candidate]]] = {}
+    periods: dict[str, dict[Period, list[Candidate]]] = {}
     balance: dict[str, dict[dt.date, dict[str, Fact]]] = {}
     for fact in facts:
         form = fact.form_type.removesuffix(_AMENDED)
         if form not in FORMS or fact.numeric_value is None:
             continue
-        if fact.concept == _BALANCE or fact.concept in _EQUITY:
+        if not fact.dimensions and (fact.concept == _BALANCE or fact.concept in _EQUITY):
             balance.setdefault(fact.accession, {}).setdefault(fact.period_end, {})[fact.concept] = fact
         candidate = _candidate(fact)
         if candidate is None:
@@ -205,33 +222,43 @@ def _sort_into_filings(
                 annual=form in _ANNUAL,
                 amended=fact.form_type.endswith(_AMENDED),
                 known_at=known_at,
+                released=fact.filing_date if when is None else min(fact.filing_date, when.date()),
                 order=(known_at, when or dt.datetime.combine(known_at, dt.time.max), fact.accession),
             )
         item = _TAGS[fact.concept][0]
         periods.setdefault(fact.accession, {}).setdefault((item, fact.period_end), []).append(candidate)
+    summed = partial = 0
     for accession, own in periods.items():
         _fill_liabilities(own, balance.get(accession, {}))
-    return filings, periods
+        of_classes, left_out = settle_counts(own)
+        summed, partial = summed + of_classes, partial + left_out
+    return filings, periods, (summed, partial)
 
 
-def _candidate(fact: Fact) -> _Candidate | None:
+def _candidate(fact: Fact) -> Candidate | None:
     """Read a fact as the value of an item; None if it is of none, or of a span that the item cannot have."""
     item, rank = _TAGS.get(fact.concept, ("", 0))
     if not item or fact.numeric_value is None:
         return None
+    member = ""
+    if fact.dimensions:  # a part of the firm: of parts, classes of stock alone can be added up
+        axes = list(fact.dimensions.items())
+        if item != SHARE_COUNT or len(axes) > 1 or not axes[0][0].endswith(_CLASS_AXIS):
+            return None
+        member = axes[0][1]
     months = None
     if fact.period_start is not None:
         days = (fact.period_end - fact.period_start).days + 1
         months = round(days / _DAYS_A_MONTH)
     if fact.concept in AVERAGES:
-        return _Candidate(fact.concept, rank, fact.unit, fact.period_start, None, fact.numeric_value)
+        return Candidate(fact.concept, rank, fact.unit, fact.period_start, None, fact.numeric_value, member)
     if (months is None) == (item in FLOWS) or months == 0:
         return None
-    return _Candidate(fact.concept, rank, fact.unit, fact.period_start, months, fact.numeric_value)
+    return Candidate(fact.concept, rank, fact.unit, fact.period_start, months, fact.numeric_value, member)
 
 
 def _fill_liabilities(
-    own: dict[_Period, list[_Candidate]], balance: Mapping[dt.date, Mapping[str, Fact]]
+    own: dict[Period, list[Candidate]], balance: Mapping[dt.date, Mapping[str, Fact]]
 ) -> None:
     """Where liabilities are not told, take the balance sheet's total less equity, minorities included."""
     for end, parts in balance.items():
@@ -242,13 +269,13 @@ def _fill_liabilities(
         if equity.unit != total.unit or total.numeric_value is None or equity.numeric_value is None:
             continue
         rest = total.numeric_value - equity.numeric_value
-        own["total_liabilities", end] = [_Candidate(_BALANCE, 0, total.unit, None, None, rest)]
+        own["total_liabilities", end] = [Candidate(_BALANCE, 0, total.unit, None, None, rest)]
 
 
-def _best(candidates: list[_Candidate], *, annual: bool) -> _Candidate:
+def _best(candidates: list[Candidate], *, annual: bool) -> Candidate:
     """Choose among a filing's facts of one item and period: by tag, dollars first, then by span."""
 
-    def preference(fact: _Candidate) -> tuple[int, bool, float, int]:
+    def preference(fact: Candidate) -> tuple[int, bool, float, int]:
         wanted = 12 if annual else 3
         days = (
             0 if fact.start is None else -fact.start.toordinal()
@@ -259,7 +286,7 @@ def _best(candidates: list[_Candidate], *, annual: bool) -> _Candidate:
     return min(candidates, key=preference)
 
 
-def _last_quarter(fact: _Candidate, spans: Mapping[_Span, float]) -> float | None:
+def _last_quarter(fact: Candidate, spans: Mapping[_Span, float]) -> float | None:
     """Take the months up to the quarter before off a span of six or nine months; None if they are unknown."""
     if fact.months not in (6, 9) or fact.start is None:
         return None

@@ -151,7 +151,8 @@ def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str
 def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArray) -> pl.DataFrame:
     """Write the statements down as the ``fundamentals`` table; restatements are rows of their own.
 
-    ``shares_NQ`` is the number of shares outstanding when the quarter ended.
+    ``shares_NQ`` is the number of shares outstanding when the quarter ended. A restatement repeats it, so it
+    is always stated as of that day.
     """
     ticker_N = np.asarray(firms.ticker_N)
     n, q = statements.filed_NQ.shape
@@ -179,6 +180,7 @@ def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArr
                     "value",
                     pl.lit("shares" if item == _COUNT else "USD").alias("unit"),
                     filing.alias("filing_id"),
+                    pl.when(pl.lit(item == _COUNT)).then("period_end").alias("stated_on"),
                 )
             )
     return pl.concat(frames).sort("ticker", "period_end", "known_at", "item")

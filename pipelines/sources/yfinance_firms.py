@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from pipelines.items import FLOWS
+from pipelines.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.schemas import Fundamentals, Securities
 from pipelines.sources.sample import STATIC_SINCE
 from pipelines.sources.yfinance_prices import Chart, ask, main_unit
@@ -132,6 +132,7 @@ def read_statements(
     session: YahooSession,
     ours: str,
     stored: pl.DataFrame | None,
+    splits: Callable[[dt.date], Mapping[dt.date, float]],
     *,
     lag: dt.timedelta,
     today: dt.date,
@@ -142,6 +143,10 @@ def read_statements(
     ``lag`` after its end; an item that differs from what is stored, or was not there with the rest of its
     period, is a row of its own that is known from today (or from that assumed day, if it is yet to come).
 
+    Yahoo restates share counts and earnings per share for every later split. These splits are taken off
+    again, so that a number is stated as of its period's end, and the same before and after a split. A number
+    that equals the stored one is not restated yet.
+
     Parameters
     ----------
     ticker, session
@@ -150,6 +155,8 @@ def read_statements(
         The ticker that the lake knows it by.
     stored
         The lake's statement rows with assumed dates; None if it has none.
+    splits
+        Day -> ex-date and ratio of all splits since then.
     lag
         Assumed time from a period's end to its publication.
     today
@@ -170,9 +177,18 @@ def read_statements(
     heard = {(row["period_end"], row["item"]): row["value"] for row in mine.iter_rows(named=True)}
     periods = {period for period, _ in heard}
     months, currency = _months({period for period, _ in found}), _currency(session, ticker.ticker)
+    later = {}
+    if split_periods := {period for period, item in found if item in SPLIT_ITEMS}:
+        events = splits(min(split_periods))
+        later = {
+            period: math.prod(ratio for ex_date, ratio in events.items() if period < ex_date <= today)
+            for period in split_periods
+        }
     rows = []
-    for (period, item), value in sorted(found.items()):
-        if math.isclose(heard.get((period, item), math.nan), value, rel_tol=1e-9):
+    for (period, item), told in sorted(found.items()):
+        known_value = heard.get((period, item), math.nan)
+        value = told * later[period] ** (-1 if item == SHARE_COUNT else 1) if item in SPLIT_ITEMS else told
+        if any(math.isclose(known_value, same, rel_tol=1e-9) for same in (value, told)):
             continue
         published = period + lag
         rows.append(
@@ -182,8 +198,9 @@ def read_statements(
                 "known_at": max(published, today) if period in periods else published,
                 "item": item,
                 "value": value,
-                "unit": "shares" if item == "shares_outstanding" else currency,
+                "unit": "shares" if item == SHARE_COUNT else currency,
                 "months": months if item in FLOWS else None,
+                "stated_on": period if item in SPLIT_ITEMS else None,
                 "assumed": True,
             }
         )

@@ -68,6 +68,10 @@ class Chart:
         As Yahoo calls them; None where it does not say.
     first_trade
         Yahoo's first date of the symbol, None if it does not say.
+    since
+        First date that was asked for.
+    splits
+        Ex-date -> new shares per old one; all of them since then, also those after the last row.
     remarks
         What was left out, one clause each.
     """
@@ -77,6 +81,8 @@ class Chart:
     exchange: str | None
     name: str | None
     first_trade: dt.date | None
+    since: dt.date
+    splits: Mapping[dt.date, float]
     remarks: tuple[str, ...]
 
 
@@ -143,6 +149,8 @@ def read_chart(
         exchange=meta.get("fullExchangeName") or meta.get("exchangeName"),
         name=meta.get("longName") or meta.get("shortName"),
         first_trade=None if first is None else _day(first, zone),
+        since=start,
+        splits=splits,
         remarks=tuple(remarks),
     )
 

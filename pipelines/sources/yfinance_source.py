@@ -11,7 +11,7 @@ import datetime as dt
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -162,7 +162,7 @@ class YFinanceSource:
             hazards.append(
                 f"Statements have no filing dates: they are assumed known {self._lag.days} days after the "
                 "end of their period, with the values of the day on which they were first asked for, "
-                "restatements by then and share counts adjusted for later splits included."
+                "restatements by then included."
             )
         return SourceTables(tables, tuple(notes), tuple(hazards), tuple(d.status for d in found))
 
@@ -185,7 +185,7 @@ class YFinanceSource:
             if last is None or last.month != newest.month or _is_new(ticker, known.securities):
                 found = replace(found, securities=self._class(handle, ticker, chart, known))
             if self._wanted.statements and statements_due(ticker, known.assumed, self._today):
-                found = replace(found, fundamentals=self._statements(handle, ticker, known, session))
+                found = replace(found, fundamentals=self._statements(handle, ticker, chart, known, session))
         except YahooError as error:
             refusal = _refusal(ticker, error, "prices came, the rest did not: ")
             return replace(found, status=refusal.status, refused=refusal.refused)
@@ -245,9 +245,16 @@ class YFinanceSource:
             return None
 
     def _statements(
-        self, handle: yfinance.Ticker, ticker: str, known: Known, session: YahooSession
+        self, handle: yfinance.Ticker, ticker: str, chart: Chart, known: Known, session: YahooSession
     ) -> pl.DataFrame:
-        return read_statements(handle, session, ticker, known.assumed, lag=self._lag, today=self._today)
+        def splits(since: dt.date) -> Mapping[dt.date, float]:
+            if chart.since <= since:
+                return chart.splits
+            return read_chart(handle, session, since, None, self._clock()).splits
+
+        return read_statements(
+            handle, session, ticker, known.assumed, splits, lag=self._lag, today=self._today
+        )
 
 
 def _refusal(ticker: str, error: YahooError, before: str = "") -> _Delivery:
