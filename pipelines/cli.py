@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from pipelines.cli_lake import lake_app
 from pipelines.cli_options import AsOfOption, ConfigArgument, OutputOption, RunArgument, SetOption
 from pipelines.cli_quarantine import quarantine_app
 from pipelines.errors import PeerglassError
+from pipelines.secrets import redact
 
 app = typer.Typer(
     name="peerglass",
@@ -217,19 +219,23 @@ def main() -> None:
     try:
         app()
     except PeerglassError as error:
-        if _State.debug:
-            raise
+        _trace()
         print(f"peerglass: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("peerglass: interrupted; the same command continues from here.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
-        if _State.debug:
-            raise
+        _trace()
         print(
-            f"peerglass: this is a bug ({type(error).__name__}: {error}); run 'peerglass --debug ...' "
-            "for the traceback and report it.",
+            f"peerglass: this is a bug ({type(error).__name__}: {redact(str(error))}); run 'peerglass "
+            "--debug ...' for the traceback and report it.",
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _trace() -> None:
+    """With --debug, print the traceback of the error that is being handled, without the secrets in it."""
+    if _State.debug:
+        print(redact(traceback.format_exc()), file=sys.stderr)

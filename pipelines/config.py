@@ -10,17 +10,27 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import operator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from pipelines.secrets import REFERENCE, masked, names_a_secret
 
 Settings = dict[str, Any]
+Path = tuple[str | int, ...]
+"""Where a setting is: keys and places in lists, from the outermost in."""
 
 
 class Section(BaseModel):
     """A frozen block of the configuration that refuses keys it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """Show the settings with their secrets masked."""
+        for name, value in super().__repr_args__():
+            yield name, masked_settings(value)
 
 
 class SimulatedSourceConfig(Section):
@@ -328,6 +338,9 @@ class Config(Section):
     device: str = "auto"
     output: str = "data/runs"
 
+    # Path -> the text with ${NAME} that the setting was written as, and the value that it had then
+    _written: dict[Path, tuple[str, Any]] = PrivateAttr(default_factory=dict)
+
     @model_validator(mode="after")
     def _something_to_do(self) -> Config:
         if not self.models:
@@ -337,6 +350,62 @@ class Config(Section):
         return self
 
     def forecasting_part(self) -> Settings:
-        """What the forecasts depend on; two runs with the same part and data give the same forecasts."""
+        """What the forecasts depend on; two runs with the same part and data give the same forecasts.
+
+        It does not depend on a secret: that is masked, or stands as the reference that it was written as.
+        """
         keep = {"source", "universe", "features", "label", "folds", "models", "fit", "init_from", "seeds"}
-        return self.model_dump(mode="json", include=keep)
+        part = self.model_dump(mode="json", include=keep)
+        secret = {
+            path: (text, value)
+            for path, (text, value) in self._written.items()
+            if any(names_a_secret(name) for name, _ in REFERENCE.findall(text))
+        }
+        return dict(masked_settings(_as_written(part, secret)))
+
+    def as_written(self) -> Settings:
+        """All settings as they are printed and stored: references to the environment kept, secrets masked."""
+        return dict(masked_settings(_as_written(self.model_dump(mode="json"), self._written)))
+
+    @property
+    def written(self) -> dict[Path, str]:
+        """The settings that were written with references to the environment, as they were written."""
+        return {path: text for path, (text, _) in self._written.items()}
+
+    def remember(self, written: dict[Path, str]) -> None:
+        """Remember which settings were written with references to the environment, and as what."""
+        values = self.model_dump(mode="json")
+        for path, text in written.items():
+            found = _at(values, path)
+            if found is not None:
+                self._written[path] = (text, found)
+
+
+def masked_settings(value: Any) -> Any:  # noqa: ANN401 (settings hold anything)
+    """Mask the secrets in every text of nested settings."""
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, dict):
+        return {key: masked_settings(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(masked_settings(item) for item in value)
+    return value
+
+
+def _at(settings: Any, path: Path) -> Any:  # noqa: ANN401
+    """The setting at a path; None if it is not there."""
+    for step in path:
+        if isinstance(settings, list):
+            settings = dict(enumerate(settings))
+        if not isinstance(settings, dict) or step not in settings:
+            return None
+        settings = settings[step]
+    return settings
+
+
+def _as_written(settings: Settings, written: dict[Path, tuple[str, Any]]) -> Settings:
+    """Put references back where the settings still have the values that they were read with."""
+    for path, (text, value) in written.items():
+        if _at(settings, path) == value and value is not None:
+            _at(settings, path[:-1])[path[-1]] = text
+    return settings

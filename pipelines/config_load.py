@@ -16,13 +16,14 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pipelines.config import Config, Settings
+from pipelines.config import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.lake_options import objection as lake_objection
+from pipelines.secrets import REFERENCE, learn, learn_all
 from pipelines.variants import KEY, objection, registry_name
 
 DataclassT = TypeVar("DataclassT")
 _BESIDE_OWN = (KEY, "fit", "init_from")  # what a model's settings hold beside its own options
-_ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
@@ -32,27 +33,32 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     ----------
     path
         YAML file. ``extends: other.yaml`` (relative to this file) is read first and overridden; a key set
-        to null under ``models`` takes an inherited model away. ``${NAME:-default}`` in a text is replaced
-        by the environment variable.
+        to null under ``models`` takes an inherited model away. ``${NAME}`` in a text is replaced by the
+        environment variable, in memory alone; ``${NAME:-default}`` may be unset.
     overrides
         ``a.b=c`` pairs, applied last; ``c`` is read as YAML.
 
     Raises
     ------
     ConfigError
-        Naming the key's path, what was given and what is allowed.
+        Naming the key's path, what was given and what is allowed; or an environment variable that is not
+        set and has no default.
     """
     raw = _read(path, seen=())
     for override in overrides:
         raw = _merge(raw, _parse_override(override))
-    raw = _expand_environment(raw)
+    written: dict[SettingPath, str] = {}
+    raw = _resolve(raw, (), written, str(path))
     if isinstance(raw.get("models"), dict):
         raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
-    return check_config(raw, origin=str(path))
+    config = check_config(raw, origin=str(path))
+    config.remember(written)
+    return config
 
 
 def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
     """Turn merged settings into a :class:`Config`, or say in one sentence why not."""
+    learn_all(raw)
     _refuse_unknown_keys(raw, Config, (), origin)
     try:
         config = Config.model_validate(raw)
@@ -88,8 +94,11 @@ def digest(value: object) -> str:
 
 
 def to_yaml(config: Config) -> str:
-    """Resolve a configuration into YAML text that :func:`load_config` reads back."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """Resolve a configuration into YAML text that :func:`load_config` reads back.
+
+    References to the environment are written as such; a secret that was written out is ``***``.
+    """
+    return yaml.safe_dump(config.as_written(), sort_keys=False, allow_unicode=True)
 
 
 def _check_settings(config: Config, origin: str) -> None:
@@ -164,13 +173,22 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
     parent = raw.pop("extends", None)
     if parent is None:
         return raw
     return _merge(_read(path.parent / str(parent), (*seen, path.resolve())), raw)
+
+
+def _what_is_wrong(error: yaml.YAMLError) -> str:
+    """The problem and its line, without the line's text: it may hold a secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +219,7 @@ def _parse_override(text: str) -> dict[str, Any]:
         nested: Any = yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(
-            f"--set {text!r}: the value is not valid YAML; quote it if it holds special characters."
+            f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."
         ) from None
     for part in reversed(key.strip().split(".")):
         nested = {part: nested}
@@ -209,14 +227,34 @@ def _parse_override(text: str) -> dict[str, Any]:
     return result
 
 
-def _expand_environment(value: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
-    if isinstance(value, str):
-        return _ENV.sub(lambda m: os.environ.get(m[1], m[2] if m[2] is not None else m[0]), value)
+def _resolve(
+    value: Any,  # noqa: ANN401 (YAML holds anything)
+    path: SettingPath,
+    written: dict[SettingPath, str],
+    origin: str,
+) -> Any:  # noqa: ANN401
+    """Replace references to the environment; enter the texts that have some, and learn their secrets."""
     if isinstance(value, dict):
-        return {key: _expand_environment(item) for key, item in value.items()}
+        return {key: _resolve(item, (*path, key), written, origin) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expand_environment(item) for item in value]
-    return value
+        return [_resolve(item, (*path, i), written, origin) for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    found: dict[str, str] = {}
+    for reference in REFERENCE.finditer(value):
+        name, default = reference.groups()
+        if name in os.environ:
+            found[name] = os.environ[name]
+        elif default is None:
+            raise ConfigError(
+                f"{origin}: {'.'.join(map(str, path))} refers to the environment variable {name}, which is "
+                f"not set: set it, or write ${{{name}:-}} with a default behind the dash."
+            )
+    resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
+    learn(value, resolved, found)
+    if resolved != value:
+        written[path] = value
+    return resolved
 
 
 def _refuse_unknown_keys(raw: Any, annotation: Any, path: tuple[str, ...], origin: str) -> None:  # noqa: ANN401

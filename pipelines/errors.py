@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pipelines.secrets import redact
+
 
 class PeerglassError(Exception):
-    """Base of the errors that are the user's to mend; the message names the thing and the cure."""
+    """Base of the errors that are the user's to mend; the message names the thing and the cure, no secret."""
 
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redact(message))
 
 
 class ConfigError(PeerglassError):

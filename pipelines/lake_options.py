@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from pipelines.secrets import holds_a_secret
+
 _SECRET: Final = re.compile(r"secret|token(?!_file)|passw|sas|signature|access_key|account_key|customer_key")
 _UNSAFE: Final = re.compile(r"unsafe_rename|conditional_put|copy_if_not_exists|locking_provider")
 _FOR_S3: Final = {"aws_conditional_put": "etag"}
@@ -33,7 +35,7 @@ def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def objection(root: str, given: Mapping[str, str]) -> str | None:
     """Say what is wrong with a config's ``lake`` and ``lake_options``, repeating no value; or None."""
-    if is_url(root) and "@" in root.partition("://")[2].partition("/")[0]:
+    if holds_a_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
         return "lake holds a user name or a password; take them out and set them in the environment"
     if given and (not is_url(root) or root.startswith("file://")):
         return "lake_options are for an object store's URL, but lake is a local path; remove one of them"
@@ -49,6 +51,6 @@ def objection(root: str, given: Mapping[str, str]) -> str | None:
                 f"lake_options.{key} would change how two writers are kept apart, and commits could be lost; "
                 "remove it"
             )
-        if "://" in value and "@" in value.partition("://")[2].partition("/")[0]:
+        if holds_a_secret(value) or ("://" in value and "@" in value.partition("://")[2].partition("/")[0]):
             return f"lake_options.{key} holds a user name or a password; set them in the environment instead"
     return None

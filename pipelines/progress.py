@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pipelines.secrets import redact
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -66,6 +68,7 @@ class Progress:
 
     def step(self, message: str) -> None:
         """Report one finished step of the current stage."""
+        message = redact(message)
         if self._bars is not None and self._task is not None:
             self._bars.update(self._task, advance=1, description=f"{self._stage}: {message}")
         else:
@@ -73,6 +76,7 @@ class Progress:
 
     def note(self, message: str) -> None:
         """Say something worth knowing without counting it as a step."""
+        message = redact(message)
         if self._bars is not None:
             self._bars.console.print(message, highlight=False, markup=False)
         else:

@@ -18,6 +18,7 @@ from pipelines.ingest_summary import IngestStoppedError, IngestSummary, describe
 from pipelines.lake import Lake, open_lake
 from pipelines.progress import Progress
 from pipelines.runs import Run, open_run, start_run
+from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source
 
 _LADDER_CELLS = (  # column, digits, width
@@ -92,7 +93,7 @@ def _files_source(wanted: FilesSourceConfig) -> Source:
         date_format=wanted.date_format,
         start=wanted.start,
         end=wanted.end,
-        hazards=wanted.hazards,
+        hazards=tuple(masked(hazard) for hazard in wanted.hazards),
     )
 
 

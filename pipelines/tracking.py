@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from pipelines.config import Config
-from pipelines.errors import TrackingError
+from pipelines.errors import ConfigError, TrackingError
 from pipelines.runs import Run, git_commit
+from pipelines.secrets import MASK, redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -85,7 +86,7 @@ def log_run(
                 client.log_artifacts(parent, str(run.folder / name), name)
         for model in run.config.models:
             child = _run_of(client, experiment, run, model=model, parent=parent)
-            _log_parameters(client, child, _flatten(run.config.models[model]))
+            _log_parameters(client, child, _flatten(run.config.as_written()["models"][model]))
             for row in ladder.filter(pl.col("model") == model).iter_rows(named=True):
                 numbers = {
                     f"delay_{row['delay']}.{key}": value
@@ -195,12 +196,17 @@ def _client(config: Config) -> Iterator[MlflowClient]:
     from mlflow.exceptions import MlflowException
 
     uri = config.tracking.uri
+    if MASK in uri:
+        raise ConfigError(
+            f"tracking.uri {uri} has lost its secret, which no file keeps: write a reference such as "
+            "${MLFLOW_PASSWORD} in place of *** in the config.yaml of the run, and set that variable."
+        )
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
     try:
         yield MlflowClient(tracking_uri=uri)
     except (MlflowException, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = redact(" ".join(str(error).split()))[:300]  # before it is cut, so that no part stays
         raise TrackingError(
             f"The tracking store {uri} cannot be used ({reason}); start it or change tracking.uri. "
             "Forecasts and results are kept."

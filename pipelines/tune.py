@@ -110,7 +110,9 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
     found = nested(values)
     merged = {**own, **found, "fit": {**own.get("fit", {}), **found.get("fit", {})}}
     raw = config.model_dump(mode="json") | {"models": {model: merged}}
-    return check_config(raw, origin=f"tune {model}")
+    checked = check_config(raw, origin=f"tune {model}")
+    checked.remember(config.written)
+    return checked
 
 
 def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> str:

@@ -1,0 +1,140 @@
+"""Secrets in settings and messages: finding them, masking them, and keeping them out of all that we print.
+
+A secret is the password of a URL (``scheme://user:password@host``; over HTTP also a lone ``token@host``), the
+value of a parameter whose name says so (``?token=...``, ``password=...``), or the value of an environment
+variable whose name says so. `masked` works on the text alone. `redact` also replaces the secrets that were
+learned while configs were read, wherever they stand in a text, because libraries quote them in their errors.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+MASK: Final = "***"
+REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+"""``${NAME}`` or ``${NAME:-default}``: a value that is taken from the environment when a config is read."""
+
+_NAMES: Final = (
+    r"[\w.-]*(?:passw|passphrase|pwd|secret|token|signature|credential|api_?key|access_?key|account_?key"
+    r"|private_?key)[\w.-]*|key|sig|sas|auth|pass"
+)
+_SECRET_NAME: Final = re.compile(rf"{_NAMES}|.*_(?:key|sig|sas|auth|pass)", re.IGNORECASE)
+_WHOLE_URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})(.*)@([^@]*)", re.DOTALL)
+_URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})([^\s\"']*)@()")
+_WHOLE_URL_PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#]*)", re.IGNORECASE)
+_PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#\s\"']*)", re.IGNORECASE)
+_HELD: Final = re.compile("\0([0-9]+)\0")  # stands for a reference while a text is taken apart
+_SHORTEST: Final = 4
+"""A shorter secret is masked where it stands, but is not looked for in other texts."""
+
+_learned: set[str] = set()
+
+
+def names_a_secret(name: str) -> bool:
+    """Tell whether an environment variable of this name holds a secret."""
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def masked(text: str) -> str:
+    """Replace every secret that can be told from the text alone by ``***``.
+
+    References to environment variables stay; a default that stands for a secret is masked.
+    """
+    return _mask(text, lambda _: None)
+
+
+def holds_a_secret(text: str) -> bool:
+    """Tell whether `masked` would hide something of a text."""
+    return masked(text) != text
+
+
+def learn(written: str, resolved: str, environment: Mapping[str, str]) -> None:
+    """Remember the secrets of a setting, so that `redact` finds them in any text.
+
+    Parameters
+    ----------
+    written
+        The setting as it was written, with its references.
+    resolved
+        The setting with its references replaced.
+    environment
+        Variable -> value, of those that the setting refers to.
+    """
+    found = {value for name, value in environment.items() if names_a_secret(name)}
+    for text in (written, resolved):
+        _mask(text, found.add)
+    plain = {form for secret in found for form in (secret, unquote(secret), unquote_plus(secret))}
+    encoded = {form for secret in plain for form in (quote(secret, safe=""), quote_plus(secret))}
+    escaped = {form for s in plain | encoded for form in (json.dumps(s)[1:-1], repr(s + "\"'")[1:-4])}
+    _learned.update(s for s in plain | encoded | escaped if len(s) >= _SHORTEST)
+
+
+def learn_all(settings: object) -> None:
+    """Remember the secrets that stand in the texts of nested settings."""
+    if isinstance(settings, str):
+        learn(settings, settings, {})
+    elif isinstance(settings, Mapping):
+        for item in settings.values():
+            learn_all(item)
+    elif isinstance(settings, list | tuple):
+        for item in settings:
+            learn_all(item)
+
+
+def redact(text: str) -> str:
+    """Mask a message: the secrets that can be told from it, and those that were learned."""
+    for secret in sorted(_learned, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return masked(text)
+
+
+def _mask(text: str, tell: Callable[[str], None]) -> str:
+    """Mask a text's secrets and tell each of them."""
+    references: list[re.Match[str]] = []
+
+    def hold(match: re.Match[str]) -> str:
+        references.append(match)
+        return f"\0{len(references) - 1}\0"
+
+    def show(match: re.Match[str], *, secret: bool) -> str:
+        name, default = references[int(match[1])].groups()
+        if not default:
+            return references[int(match[1])][0]
+        if secret or names_a_secret(name):
+            return f"${{{name}:-{hide(default)}}}"
+        return f"${{{name}:-{_mask(default, tell)}}}"
+
+    def hide(value: str) -> str:
+        if value and value != MASK and not _HELD.search(value):
+            tell(value)
+        shown, end = "", 0
+        for match in _HELD.finditer(value):
+            shown += (MASK if match.start() > end else "") + show(match, secret=True)
+            end = match.end()
+        return shown + (MASK if len(value) > end else "")
+
+    def show_user(match: re.Match[str]) -> str:
+        return show(match, secret=":" in str(references[int(match[1])][2]))  # user:password as one default
+
+    def hide_in_url(match: re.Match[str]) -> str:
+        scheme, who, rest = match.groups()
+        user, colon, password = who.partition(":")
+        http = scheme.lower().startswith("http")
+        if "/" in user or (http and re.match(r"\d+(?:[/?#]|$)", password)):  # the @ is in the path
+            return match[0]
+        if colon:
+            return f"{scheme}{user}:{hide(password)}@{rest}"
+        if http:
+            return f"{scheme}{hide(user)}@{rest}"
+        return f"{scheme}{_HELD.sub(show_user, user)}@{rest}"
+
+    held = REFERENCE.sub(hold, text.replace("\0", ""))
+    whole = _WHOLE_URL.fullmatch(held)
+    held = hide_in_url(whole) if whole else _URL.sub(hide_in_url, held)
+    parameter = _WHOLE_URL_PARAMETER if re.match(r"\w[\w+.-]*:/", held) else _PARAMETER
+    held = parameter.sub(lambda match: f"{match[1]}={hide(match[2])}", held)
+    return _HELD.sub(lambda match: show(match, secret=False), held)

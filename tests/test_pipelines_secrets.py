@@ -1,0 +1,355 @@
+"""Secrets: whatever a config holds and wherever it is printed, none of them is in what comes out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+from command import Call, command
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipelines import tracking
+from pipelines.config import Config
+from pipelines.config_load import load_config, to_yaml
+from pipelines.errors import ConfigError, DataError, TrackingError
+from pipelines.progress import Progress
+from pipelines.runs import open_run, start_run
+from pipelines.secrets import masked, redact
+
+SECRET = "hunter2-zebra"  # noqa: S105 (it opens nothing)
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    return command(monkeypatch, capsys)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(settings: dict[str, Any], path: str = "a.yaml") -> Path:
+    Path(path).write_text(yaml.safe_dump(settings))
+    return Path(path)
+
+
+def everything_under(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    """Every file's name and content; Parquet and the like hold their texts uncompressed or not at all."""
+    for path in sorted(folder.rglob("*")):
+        yield path, str(path).encode() + (path.read_bytes() if path.is_file() else b"")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://user:p@ss/w#rd@host:5432/db", "postgresql://user:***@host:5432/db"),
+        ("postgresql://me@firm.com:pw@host/db", "postgresql://me@firm.com:***@host/db"),
+        ("postgresql://user:${PW}@host/db", "postgresql://user:${PW}@host/db"),
+        ("postgresql://user:${PW:-pw}@host/db", "postgresql://user:${PW:-***}@host/db"),
+        ("postgresql://${WHO:-user:pw}@host/db", "postgresql://${WHO:-***}@host/db"),
+        ("${URI:-postgresql://user:pw@host/db}", "${URI:-postgresql://user:***@host/db}"),
+        ("https://pw@host:5000/path", "https://***@host:5000/path"),
+        ("https://host/path?user=me&token=p w&x=1", "https://host/path?user=me&token=***&x=1"),
+        ("s3://b/l?X-Amz-Signature=pw", "s3://b/l?X-Amz-Signature=***"),
+        (
+            "cannot reach 'http://u:pw@h/x' password=pw too",
+            "cannot reach 'http://u:***@h/x' password=*** too",
+        ),
+        ("${API_TOKEN:-pw}", "${API_TOKEN:-***}"),
+        ("${DATA:-../data}/prices.csv", "${DATA:-../data}/prices.csv"),
+        ("http://host:5000/a@b", "http://host:5000/a@b"),
+        ("sqlite:////home/me@firm/mlflow.db", "sqlite:////home/me@firm/mlflow.db"),
+        ("sqlite:///data/mlflow.db", "sqlite:///data/mlflow.db"),
+        ("C:/Users/me", "C:/Users/me"),
+    ],
+)
+def test_a_text_shows_where_but_not_how(text: str, shown: str) -> None:
+    assert masked(text) == shown
+    assert masked(shown) == shown
+
+
+def test_a_reference_stays_one_on_disk_and_is_resolved_in_memory(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
+) -> None:
+    monkeypatch.setenv("MLFLOW_PASSWORD", SECRET)
+    monkeypatch.setenv("SEED", "5")
+    monkeypatch.delenv("LAKE_FOLDER", raising=False)
+    uri = "postgresql://user:${MLFLOW_PASSWORD}@host/db"
+    written = {**tiny, "tracking": {"uri": uri}, "lake": "${LAKE_FOLDER:-lake}", "seeds": [1, "${SEED}"]}
+    config = load_config(write(written))
+    assert config.tracking.uri == f"postgresql://user:{SECRET}@host/db"
+    assert (config.lake, config.seeds) == ("lake", (1, 5))
+    said = peerglass("validate", "a.yaml")
+    assert said.code == 0
+    assert yaml.safe_load(said.out)["tracking"]["uri"] == uri
+    assert yaml.safe_load(said.out)["lake"] == "${LAKE_FOLDER:-lake}"
+    assert yaml.safe_load(said.out)["seeds"] == [1, "${SEED}"]
+
+    run = start_run(config, {"prices": 1})
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["tracking"]["uri"] == uri
+    assert open_run(run.run_id, Path("runs")).config == config
+    moved = config.model_copy(update={"lake": "elsewhere"})
+    assert yaml.safe_load(to_yaml(moved))["lake"] == "elsewhere", "a changed setting is no reference any more"
+
+
+def test_an_unset_variable_is_named_with_exit_code_2(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
+) -> None:
+    monkeypatch.delenv("MLFLOW_PASSWORD", raising=False)
+    write({**tiny, "tracking": {"uri": "postgresql://u:${MLFLOW_PASSWORD}@h/db"}})
+    for verb in ("validate", "ingest", "train", "run"):
+        said = peerglass(verb, "a.yaml")
+        assert said.code == 2
+        assert said.out == ""
+        assert said.err == (
+            "peerglass: a.yaml: tracking.uri refers to the environment variable MLFLOW_PASSWORD, which is "
+            "not set: set it, or write ${MLFLOW_PASSWORD:-} with a default behind the dash.\n"
+        )
+
+
+def test_a_run_with_a_written_out_secret_opens_and_says_how_to_reach_its_store(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"sqlite:///file:mlflow.db?uri=true&token={SECRET}"
+    run = start_run(load_config(write({**tiny, "tracking": {"uri": uri}})), {"prices": 1})
+    opened = open_run(run.run_id, Path("runs"))
+    assert opened.config.tracking.uri == "sqlite:///file:mlflow.db?uri=true&token=***"
+    sentence = (
+        r"tracking\.uri sqlite:///file:mlflow\.db\?uri=true&token=\*\*\* has lost its secret, which no file "
+        r"keeps: write a reference such as \$\{MLFLOW_PASSWORD\} in place of \*\*\* in the config\.yaml"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        tracking.log_audit(opened)
+    path = opened.folder / "config.yaml"
+    path.write_text(path.read_text().replace("***", "${MLFLOW_PASSWORD}"))
+    monkeypatch.setenv("MLFLOW_PASSWORD", SECRET)
+    tracking.log_audit(open_run(run.run_id, Path("runs")))
+    assert Path("mlflow.db").is_file()
+
+
+def test_no_run_depends_on_a_secret(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_id(password: str, seed: int = 0) -> str:
+        monkeypatch.setenv("DATA_TOKEN", password)
+        source = {
+            "kind": "files",
+            "prices": f"https://me:{password}@host/${{DATA_TOKEN}}/prices.csv",
+            "hazards": [f"bought at https://host/?token={password}"],
+        }
+        path = write(
+            {**tiny, "source": source, "tracking": {"uri": f"http://u:{password}@h"}, "seeds": [seed]}
+        )
+        return start_run(load_config(path), {"prices": 1}).run_id
+
+    assert run_id("first-password") == run_id("second-password")
+    assert run_id("first-password") != run_id("first-password", seed=8)
+
+
+# Any characters that a shell, YAML or a URL might trip over; no run of them is in what we print anyway.
+passwords = st.text(
+    st.characters(
+        codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Co"), exclude_characters="}\x85"
+    ),
+    min_size=1,
+    max_size=20,
+).map(lambda middle: f"zq7{middle}7qz")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Somewhere in a config where a user may write a secret; ``{}`` is where it stands."""
+
+    path: str
+    text: str
+    encoded: bool = False  # a parameter cannot hold & or # as they are
+
+
+PLACES = (
+    Place("tracking.uri", "postgresql://user:{}@host:5432/db"),
+    Place("tracking.uri", "http://user:{}@127.0.0.1:1/mlflow", encoded=True),
+    Place("tracking.uri", "https://{}@host/mlflow", encoded=True),
+    Place("tracking.uri", "sqlite:///file:mlflow.db?uri=true&token={}", encoded=True),
+    Place("tracking.artifacts", "s3://key:{}@bucket/artifacts"),
+    Place("lake", "s3://user:{}@bucket/lake", encoded=True),
+    Place("lake", "s3://bucket/lake?secret={}", encoded=True),
+    Place("lake_options.aws_secret_access_key", "{}"),
+    Place("lake_options.aws_endpoint_url", "https://user:{}@host"),
+    Place("lake_options.aws_endpoint_url", "https://host?X-Amz-Signature={}", encoded=True),
+    Place("source.prices", "https://user:{}@host/prices.csv"),
+    Place("source.prices", "https://host/prices.csv?api_key={}", encoded=True),
+    Place("source.hazards", "[from ftp://user:{}@host/prices]", encoded=True),
+    Place("init_from", "https://user:{}@host/run"),
+    Place("tracking", "postgresql://user:{}@host/db"),  # of the wrong type: the answer quotes what was given
+    Place("seeds", "postgresql://user:{}@host/db"),
+    Place("fit.epochs", "postgresql://user:{}@host/db"),
+    Place("models.ridge.alphas", "https://user:{}@host/"),
+    Place("nonsense", "https://user:{}@host/"),
+    Place("name", "https://user:{}@host/"),
+)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.text)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(password=passwords, how=st.sampled_from(("text", "env", "default")))
+def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypothesis and fixtures)
+    place: Place,
+    password: str,
+    how: str,
+    tiny: dict[str, Any],
+    peerglass: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``validate``, its errors and tracebacks, a run's files and identity, ``repr``, what MLflow is given.
+
+    The secret stands in the file, in the environment, or as a reference's default.
+    """
+    secret = quote(password, safe="") if place.encoded else password
+    monkeypatch.setenv("PEERGLASS_TEST_PASSWORD", secret)
+    stands = {"text": secret, "env": "${PEERGLASS_TEST_PASSWORD}", "default": f"${{UNSET_7:-{secret}}}"}[how]
+    text = place.text.format(stands)
+    raw = {**tiny, "source": {"kind": "files", "prices": "prices.csv"}, "models": {"ridge": {}}}
+    nested: Any = text[1:-1].split("]") if text.startswith("[") else text
+    outer, _, inner = place.path.partition(".")
+    if inner:
+        for part in reversed(inner.split(".")):
+            nested = {part: nested}
+        nested = {**raw.get(outer, {}), **nested}
+    raw[outer] = nested
+    path = write(raw)
+    printed: list[str] = []
+    for arguments in (("validate", "a.yaml"), ("--debug", "validate", "a.yaml")):
+        said = peerglass(*arguments)
+        assert said.code in (0, 2), said.err
+        printed += [said.out, said.err]
+    said = peerglass("validate", "a.yaml", "--set", f"{place.path}={text}")
+    printed += [said.out, said.err]
+    try:
+        config = load_config(path)
+    except ConfigError as error:
+        printed.append(str(error))
+    else:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+        run = start_run(config, {"prices": 1})
+        printed += [repr(config), str(config.tracking), to_yaml(config), run.run_id]
+        printed += [found.read_text() for found in run.folder.iterdir()]
+        printed.append(json.dumps(config.forecasting_part()))
+        again = open_run(run.run_id, Path("runs")).config
+        printed += [to_yaml(again), repr(again)]
+        for kind in (DataError, TrackingError):
+            printed.append(str(kind(f"{config.tracking.uri} {config.source} {config.tracking.uri!r}")))
+    forms = {secret, password, quote(password, safe="")}
+    for output in printed:
+        for form in forms:
+            assert form not in output, place
+
+
+def test_messages_of_libraries_are_redacted(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], peerglass: Call
+) -> None:
+    """They quote a password decoded, encoded, in another URL or alone."""
+    monkeypatch.setenv("MLFLOW_PASSWORD", "p@ss word'2")
+    write({**tiny, "tracking": {"uri": "postgresql://user:${MLFLOW_PASSWORD}@host/db"}})
+    load_config(Path("a.yaml"))
+    for text in (
+        "FATAL: p@ss word'2 is wrong",
+        "p%40ss%20word%272",
+        "p%40ss+word%272",
+        repr("p@ss word'2\""),
+    ):
+        assert "ss" not in redact(text).replace("FATAL", "")
+    Progress().note("asked postgresql://user:p@ss word'2@host/db")
+    assert "word" not in capsys.readouterr().err
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("could not connect with p@ss word'2")
+
+    from pipelines import config_load
+
+    monkeypatch.setattr(config_load, "to_yaml", broken)
+    for arguments in (("validate", "a.yaml"), ("--debug", "validate", "a.yaml")):
+        said = peerglass(*arguments)
+        assert said.code == 1
+        assert "could not connect with ***" in said.err
+        assert "word" not in said.err
+
+
+@pytest.mark.parametrize("line", ["uri: [postgresql://u:{}@h", "uri: *{}", "uri: !{} x", "uri: {}: {}: x"])
+def test_a_file_that_is_no_yaml_is_not_quoted(line: str, peerglass: Call) -> None:
+    Path("a.yaml").write_text("name: a\ntracking:\n  " + line.replace("{}", SECRET) + "\n")
+    said = peerglass("validate", "a.yaml")
+    assert said.code == 2
+    assert "a.yaml is not valid YAML" in said.err
+    assert "line " in said.err
+    assert SECRET not in said.err + said.out
+
+
+def test_a_whole_run_writes_no_secret_anywhere(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
+) -> None:
+    """One secret in the store's URI, one in the environment, one in a hazard; every file that was made."""
+    rows = [f"{day},{ticker},{10 + day.day % 7 + len(ticker)}" for day, ticker in bars()]
+    Path("prices.csv").write_text("date,ticker,close\n" + "\n".join(rows) + "\n")
+    monkeypatch.setenv("STORE_TOKEN", "environment-" + SECRET)
+    raw = {
+        **tiny,
+        "source": {
+            "kind": "files",
+            "prices": "${PRICES_CSV:-prices.csv}",
+            "hazards": [f"bought at https://user:{SECRET}@vendor.com"],
+        },
+        "universe": {"min_history": 30},
+        "models": {"zero": {}, "ridge": {}},
+        "audit": {"enabled": False},
+        "tracking": {
+            "uri": "sqlite:///file:mlflow.db?uri=true&token=${STORE_TOKEN}&secret=" + SECRET,
+            "artifacts": "mlartifacts",
+        },
+    }
+    Path("config").mkdir()
+    write(raw, "config/a.yaml")
+    said = peerglass("run", "config/a.yaml")
+    assert said.code == 0, said.err
+    assert SECRET not in said.out + said.err
+    assert "bought at https://user:***@vendor.com" in said.out
+    made = [
+        path
+        for path, content in everything_under(Path.cwd())
+        if path.parent.name != "config" and SECRET.encode() in content
+    ]
+    assert made == []
+    with sqlite3.connect("mlflow.db") as store:
+        logged = dict(store.execute("select key, value from params").fetchall())
+    assert logged["source.kind"] == "files", "the run is there"
+    assert len(list(Path("mlartifacts").rglob("report.html"))) == 1
+    (report,) = Path("runs").rglob("report.html")
+    assert "${STORE_TOKEN}" in report.read_text()
+    assert "${PRICES_CSV:-prices.csv}" in report.read_text()
+
+
+def bars() -> Iterator[tuple[Any, str]]:
+    import datetime as dt
+
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(430)]
+    for day in days:
+        if day.weekday() < 5:
+            for ticker in ("A", "BB", "CCC", "DDDD", "EEEEE", "FFFFFF"):
+                yield day, ticker
+
+
+def test_an_unreachable_store_is_named_without_its_password(tiny: dict[str, Any]) -> None:
+    config: Config = load_config(write({**tiny, "tracking": {"uri": f"http://user:{SECRET}@127.0.0.1:1"}}))
+    run = start_run(config, {"prices": 1})
+    with pytest.raises(TrackingError) as caught:
+        tracking.log_audit(run)
+    assert "http://user:***@127.0.0.1:1 cannot be used (API request to" in str(caught.value)
+    assert SECRET not in str(caught.value)
