@@ -24,11 +24,13 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print each table's version, rows, files and size, and how much of it only old versions use."""
     from pipelines.config_load import load_config
     from pipelines.lake import open_lake
+    from pipelines.lake_readers import collect, entries, recorded_in_lake
     from pipelines.lake_upkeep import describe_status, recorded_by_runs
 
     checked = load_config(config, overrides or [])
     lake = open_lake(checked)
-    print(describe_status(lake, recorded_by_runs(lake, [Path(checked.output)])))
+    in_folders = recorded_by_runs(lake, [Path(checked.output)])
+    print(describe_status(lake, collect(entries(recorded_in_lake(lake)) | entries(in_folders))))
 
 
 @lake_app.command()
@@ -58,26 +60,38 @@ def vacuum(
         list[Path] | None,
         typer.Option(help="Another folder of runs whose versions are kept; may be given several times."),
     ] = None,
+    forget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN",
+            help="Keep no versions for this run: it can then not be repeated. May be given several times.",
+        ),
+    ] = None,
     forget_runs: Annotated[
         bool,
         typer.Option(
-            "--forget-runs", help="Do not keep versions for runs. They can then not be repeated or reported."
+            "--forget-runs",
+            help="Do not keep versions for any run. They can then not be repeated or reported.",
         ),
     ] = False,
     overrides: SetOption = None,
 ) -> None:
     """Remove the files that only old versions use, and what killed writers left.
 
-    The versions that a run recorded are kept, whatever their age: those of the runs under the config's output
-    folder, and under every --runs. The newest version of each table is never touched.
+    The versions that a run recorded are kept, whatever their age and wherever the command is started: every
+    run is entered into its lake when it starts. Runs in the tracking store, under the config's output folder
+    and under every --runs count as well. If the tracking store cannot be reached, nothing is removed. The
+    newest version of each table is never touched.
     """
     from datetime import timedelta
 
     from pipelines.config_load import load_config
-    from pipelines.errors import ConfigError
+    from pipelines.errors import ConfigError, TrackingError
     from pipelines.lake import open_lake
+    from pipelines.lake_readers import collect, entries, recorded_in_lake
     from pipelines.lake_upkeep import describe_vacuum, recorded_by_runs, vacuum
     from pipelines.progress import Progress
+    from pipelines.tracking_versions import recorded_in_store
 
     checked = load_config(config, overrides or [])
     for folder in runs or []:
@@ -85,7 +99,20 @@ def vacuum(
             raise ConfigError(f"--runs {folder} is not a folder; check the path.")
     progress = Progress()
     lake = open_lake(checked, progress.note)
-    recorded = recorded_by_runs(lake, [Path(checked.output), *(runs or [])])
+    try:
+        in_store = recorded_in_store(checked, lake.root)
+    except TrackingError as error:
+        raise TrackingError(f"Nothing is removed, for runs in the store may need it: {error}") from None
+    in_folders = recorded_by_runs(lake, [Path(checked.output), *(runs or [])])
+    found = entries(recorded_in_lake(lake)) | entries(in_folders) | entries(in_store)
+    known = {run for _, _, run in found}
+    for name in forget or []:
+        if name not in known:
+            raise ConfigError(
+                f"--forget {name}: no run of that id has recorded a version of the lake {lake.root}; those "
+                f"that have are {', '.join(sorted(known)) or 'none'}."
+            )
+    recorded = collect(entry for entry in found if entry[2] not in (forget or []))
     with progress.stage("vacuum"):
         plans = vacuum(
             lake,

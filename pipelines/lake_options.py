@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pipelines.secrets import holds_a_secret
@@ -23,6 +24,12 @@ atomic. S3 itself, MinIO, R2, Ceph and Garage have it; a store that ignores the 
 def is_url(root: str) -> bool:
     """Tell an object store's URL from a local path."""
     return "://" in root
+
+
+def place(root: str) -> str:
+    """Name a lake's place the same however it was written: an absolute path without links, or the URL."""
+    local = root.removeprefix("file://")
+    return local.rstrip("/") if is_url(local) else str(Path(local).expanduser().resolve())
 
 
 def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 import yaml
@@ -24,11 +24,9 @@ from pipelines.contracts import SCHEMAS
 from pipelines.errors import DataError
 from pipelines.lake import Lake
 from pipelines.lake_files import TableFiles, table_files
-from pipelines.lake_options import is_url
+from pipelines.lake_options import place
+from pipelines.lake_readers import Recorded, collect
 from pipelines.lake_storage import FILE_BYTES, one_line
-
-Recorded = Mapping[str, Mapping[int, Sequence[str]]]
-"""Table -> version -> the runs that recorded it."""
 
 _MANY_SMALL: Final = 20
 _LISTED: Final = 12
@@ -71,7 +69,7 @@ class Vacuum:
 
 
 def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> Recorded:
-    """Return the versions of a lake's tables that runs have recorded.
+    """Return the versions of a lake's tables that runs have recorded in their folders.
 
     Parameters
     ----------
@@ -85,24 +83,21 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> Recorded:
     DataError
         If a run's folder cannot be read: which versions it needs is then unknown.
     """
-    recorded: dict[str, dict[int, list[str]]] = {}
+    found: list[tuple[str, int, str]] = []
     for folder in folders:
         for path in sorted(folder.glob("*/run.json")):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
-                config = yaml.safe_load((path.parent / "config.yaml").read_text(encoding="utf-8"))
-                place = _place(config["lake"])
+                where = place(_lake_of(path.parent, record))
                 versions = {str(table): int(version) for table, version in record["versions"].items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 raise DataError(
                     f"the run folder {path.parent} cannot be read ({one_line(error)}), so which versions "
                     "it needs is unknown; mend it, or move it away"
                 ) from error
-            if place != _place(lake.root):
-                continue
-            for table, version in versions.items():
-                recorded.setdefault(table, {}).setdefault(version, []).append(path.parent.name)
-    return recorded
+            if where == place(lake.root):
+                found += [(table, version, path.parent.name) for table, version in versions.items()]
+    return collect(found)
 
 
 def compact(lake: Lake) -> list[Compaction]:
@@ -139,7 +134,8 @@ def vacuum(
         Versions that were the newest at some time within this span are kept, and so are files that no version
         names and that are younger: a writer at work may be about to commit them.
     recorded
-        What `recorded_by_runs` says.
+        Versions that runs need (`lake_readers.recorded_in_lake`, `recorded_by_runs`,
+        `tracking_versions.recorded_in_store`).
     protect
         Whether recorded versions are kept.
     dry_run
@@ -242,6 +238,14 @@ def describe_vacuum(plans: Sequence[Vacuum], *, dry_run: bool) -> str:
     return "\n".join(lines) or "nothing to remove"
 
 
+def _lake_of(folder: Path, record: Mapping[str, Any]) -> str:
+    """The lake of a run: as it was when the run started, or as the config of an older run has it."""
+    if "identity" in record:
+        return str(record["identity"]["lake"])
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    return str(config["lake"])
+
+
 def _tables(lake: Lake) -> list[tuple[str, DeltaTable]]:
     found = ((table, lake.storage.open(table)) for table in SCHEMAS)
     return [(table, opened) for table, opened in found if opened is not None and opened.version() > 0]
@@ -265,12 +269,6 @@ def _joinable(files: TableFiles) -> int:
         path.rpartition("/")[0] for path in files.live() if files.sizes.get(path, 0) < FILE_BYTES // 4
     )
     return sum(count for count in folders.values() if count > 1)
-
-
-def _place(root: str) -> str:
-    """Name a lake's place the same however it was written; URLs are left as they are."""
-    local = root.removeprefix("file://")
-    return local.rstrip("/") if is_url(local) else str(Path(local).expanduser().resolve())
 
 
 def _listed(items: Sequence[object]) -> str:

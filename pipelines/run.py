@@ -16,6 +16,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
 from pipelines.ingest_summary import IngestStoppedError, IngestSummary, describe_ingest
 from pipelines.lake import Lake, open_lake
+from pipelines.lake_readers import record_reader
 from pipelines.progress import Progress
 from pipelines.runs import Run, open_run, start_run
 from pipelines.secrets import masked
@@ -161,7 +162,9 @@ def prepare(config: Config, progress: Progress, as_of: str | None = None) -> tup
         for note in dataset.notes:
             progress.note(note)
     plan_folds(dataset, config)  # too few sessions: say so before a run's folder is there
-    return start_run(config, versions), dataset, lake
+    run = start_run(config, versions)
+    record_reader(lake, run.run_id, run.versions)
+    return run, dataset, lake
 
 
 def reopen(name: str, output: Path, progress: Progress) -> tuple[Run, Dataset, Lake]:

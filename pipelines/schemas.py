@@ -335,6 +335,21 @@ class Trials(dy.Schema):
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")
 
 
+class Readers(dy.Schema):
+    """Which runs read which version of which table of this lake; a vacuum keeps those versions.
+
+    ``table_id`` is the id that Delta gave the table when it was made.
+    """
+
+    run_id = _key_text()
+    table = _key_text()
+    version = dy.Int64(primary_key=True, min=1)
+    table_id = dy.String()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    run_id_is_plain = named_rule(pl.col("run_id").str.contains(RUN_ID_PATTERN))
+
+
 SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "prices": Prices,
     "securities": Securities,
@@ -351,6 +366,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "truth_days": TruthDays,
     "trials": Trials,
     "sources": Sources,
+    "readers": Readers,
 }
 
 SOURCE_TABLES: Final = (

@@ -17,6 +17,7 @@ import polars as pl
 
 from pipelines.config import Config
 from pipelines.errors import ConfigError, TrackingError
+from pipelines.lake_options import place
 from pipelines.runs import Run, git_commit
 from pipelines.secrets import MASK, redact
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 TRACKED_LIBRARIES = ("torch", "numpy", "polars", "lightgbm", "scikit-learn", "shap", "mlflow", "deltalake")
-_RUN_TAG = "peerglass.run_id"
+RUN_TAG = "peerglass.run_id"
+VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
 _MODEL_TAG = "peerglass.model"
 _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
 
@@ -69,7 +71,8 @@ def log_run(
             "config_hash": run.run_id.rpartition("-")[2],
             "git_commit": git_commit(),
             "device": device,
-            "table_versions": json.dumps(run.versions),
+            VERSIONS_TAG: json.dumps(run.versions),
+            LAKE_TAG: place(run.config.lake),
             "libraries": json.dumps(library_versions()),
         }
         for key, value in tags.items():
@@ -224,11 +227,11 @@ def _experiment(client: MlflowClient, config: Config, name: str) -> str:
 
 def _run_of(client: MlflowClient, experiment: str, run: Run, model: str | None, parent: str | None) -> str:
     """The MLflow run of this Peerglass run (or of one of its models), created once."""
-    wanted = f"tags.`{_RUN_TAG}` = '{run.run_id}' and tags.`{_MODEL_TAG}` = '{model or '-'}'"
+    wanted = f"tags.`{RUN_TAG}` = '{run.run_id}' and tags.`{_MODEL_TAG}` = '{model or '-'}'"
     found = client.search_runs([experiment], wanted, max_results=1)
     if found:
         return str(found[0].info.run_id)
-    tags = {_RUN_TAG: run.run_id, _MODEL_TAG: model or "-"}
+    tags = {RUN_TAG: run.run_id, _MODEL_TAG: model or "-"}
     if parent is not None:
         tags["mlflow.parentRunId"] = parent
     created = client.create_run(experiment, tags=tags, run_name=model or run.run_id)
