@@ -1,4 +1,4 @@
-"""Markets for the tests of the audit: clean ones, and twelve leaks to plant, each a small mutation."""
+"""Markets for the tests of the audit: clean ones, and leaks to plant, each a small mutation."""
 
 from __future__ import annotations
 
@@ -393,4 +393,4 @@ LEAKS: dict[str, Leak] = {
         in_input(smoothed_maximum), "fingerprints", "input signal", {"sessions": 900}
     ),
 }
-"""The twelve leaks, most of them in more than one form: in our code, and in what is delivered."""
+"""The leaks by kind, most of them in more than one form: in our code, and in what is delivered."""

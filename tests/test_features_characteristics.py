@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import exchange_calendars as xcals
 import numpy as np
 import numpy.typing as npt
 import polars as pl
@@ -33,7 +34,8 @@ from features.universe import UniverseRule, universe
 
 T, N = 1000, 9
 HALT = 20  # a close is carried over so many sessions without one
-DAYS = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(T)]
+SESSIONS = xcals.get_calendar("XNYS", start="2020-01-02", end="2024-06-03").sessions
+DAYS: list[dt.date] = [session.date() for session in SESSIONS[:T]]  # with weekends and holidays between them
 TICKERS = [f"F{i}" for i in range(N)]
 FLOWS = (
     *("revenue", "gross_profit", "research_and_development", "operating_income", "interest_expense"),
@@ -101,9 +103,9 @@ def random_tables(seed: int) -> Tables:
             "months": 3 if item in FLOWS and ticker in QUARTERLY else None,
         }
         for ticker in TICKERS
-        for k in range(18)
+        for k in range(23)
         for item in (*FLOWS, *STOCKS)
-        if ticker != "F8" and rng.random() < 0.97
+        if ticker != "F8" and (ticker != "F6" or k < 9) and rng.random() < 0.97  # F6 stops filing
         for days in sorted({int(rng.integers(20, 80)), *(rng.integers(90, 400, rng.integers(0, 2)))})
     ]
     nothing = {"sector": None, "delisted_on": None, "delisting_return": None, "exchange": "NYSE"}
@@ -161,7 +163,7 @@ class Firm:
             return sum(versions.get(j, nan) for j in range(k - 3, k + 1))
         value = versions.get(k, nan)
         if name == "shares_outstanding":
-            value *= math.prod(self.splits[max((quarter_end(k) - DAYS[0]).days + 1, 0) : t + 1])
+            value *= math.prod(self.splits[s] for s in range(t + 1) if DAYS[s] > quarter_end(k))
         return value
 
 

@@ -65,19 +65,26 @@ def test_common_causes_are_taken_out_and_the_own_return_stays(planted: Planted) 
 
 
 def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(planted: Planted) -> None:
-    panel, common_TN, _ = planted
+    panel = planted[0]
     rng = np.random.default_rng(0)
     inside_TN = rng.random((T, N)) < 0.8
     estimates = statistical_factors(panel, 2)
     one = estimates[-1]
-    # a label that is nothing but the factors and a constant
-    label_TN = np.full((T, N), np.nan)
+    # a label of the factors, a constant, and what neither of them explains among the date's firms
+    label_TN, own_TN = np.full((T, N), np.nan), np.full((T, N), np.nan)
     label_TN[:, one.firms_L] = 0.001 + one.deviation_L * (rng.normal(0, 0.3, (T, 2)) @ one.loadings_LK.T)
+    for t in range(T):
+        here_L = inside_TN[t, one.firms_L]
+        firms = one.firms_L[here_L]
+        design = np.column_stack((1.0 / one.deviation_L, one.loadings_LK))[here_L]
+        drawn = rng.normal(0, 0.5, len(firms))
+        own = drawn - design @ np.linalg.lstsq(design, drawn, rcond=None)[0]
+        own_TN[t, firms] = own * one.deviation_L[here_L]
+        label_TN[t, firms] += own_TN[t, firms]
     left_TN = beyond_factors(label_TN, inside_TN, (one,))
     assert np.isnan(left_TN[: one.start]).all()
     assert (np.isfinite(left_TN[one.start :]) == inside_TN[one.start :]).all()
-    assert np.nanmax(np.abs(left_TN)) < 1e-12
-    assert np.abs(common_TN).max() > 0.01
+    np.testing.assert_allclose(left_TN[one.start :], own_TN[one.start :], rtol=0, atol=1e-12)
 
 
 def test_a_tile_of_the_panel_has_the_factors_of_all_firms(planted: Planted) -> None:

@@ -69,16 +69,24 @@ def test_a_firm_without_history_is_forecast_from_what_is_known(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
     given = arrays()
-    new = TEST[3]
-    given["mask_TN"][:new, 2] = False
-    given["channels_TNC"][: new + 1, 2] = np.nan  # it has no window
-    given["characteristics_TNF"][: new + 1, 2] = np.nan  # and no characteristic
-    given["group_TN"][:, 2] = -1
+    new, pair = TEST[3], [2, 3]
+    given["mask_TN"][:new, pair] = False
+    given["channels_TNC"][: new + 1, pair] = np.nan  # they have no window
+    given["characteristics_TNF"][: new + 1, pair] = np.nan  # and no characteristic
+    given["group_TN"][:, pair] = -1
     model, data = fitted(name, every_model[name], given)
     forecast = model.forecast(data, np.array([new]))
     assert np.isfinite(forecast).all()
-    # unknown is the centre of every characteristic and channel, and says the same of every such firm
-    assert abs(forecast[0, 2]) <= np.abs(forecast[0]).max()
+    # nothing tells the two apart, and unknown is the centre of every characteristic and channel
+    assert forecast[0, 2] == pytest.approx(forecast[0, 3], abs=1e-5 * float(np.abs(forecast).max()))
+    for values in (given["channels_TNC"], given["characteristics_TNF"]):
+        values[np.isnan(values)] = 0.0
+    central = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
+    np.testing.assert_array_equal(forecast, model.forecast(central, np.array([new])))
+    # of a firm that is far from the centre every other model says something else
+    given["channels_TNC"][: new + 1, 2] = given["characteristics_TNF"][: new + 1, 2] = 2.0
+    far = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
+    assert (model.forecast(far, np.array([new]))[0, 2] != forecast[0, 2]) == (name != "zero")
 
 
 @pytest.mark.parametrize("name", MODELS)

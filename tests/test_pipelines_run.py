@@ -99,7 +99,26 @@ def test_every_model_is_on_the_ladder_and_zero_has_no_correlation(done: str) -> 
                     assert -1 <= value <= 1
             assert row["long_short.turnover"] is not None
             assert row["seeds"] == 2
-        assert 0 < rows["ridge"]["truth_ic"] < 1 or delay == 1
+
+
+def test_the_truth_on_the_ladder_is_the_correlation_of_what_was_planted(done: str) -> None:
+    ladder = open_run(done, Path("runs")).read_table("ladder")
+    assert ladder is not None
+    lake = Lake("lake")
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
+    made = lake.read("forecasts").filter((pl.col("model") == "ridge") & (pl.col("seed") == 0))
+    planted = made.join(lake.read("truth_mu"), on=["date", "ticker"])
+    assert planted.height == made.height
+    t = np.searchsorted(dataset.panel.dates_T, planted["date"].to_numpy())
+    n = np.searchsorted(dataset.panel.tickers_N, planted["ticker"].to_numpy())
+    said = {}
+    for delay in (0, 1):
+        cells = planted.with_columns(earned=pl.Series(dataset.labels[delay][t, n]).fill_nan(None))
+        daily = cells.drop_nulls("earned").group_by("date").agg(ic=pl.corr("mu", "earned"))
+        rows = ladder.filter((pl.col("model") == "ridge") & (pl.col("delay") == delay))
+        said[delay] = rows["truth_ic"].item()
+        assert said[delay] == pytest.approx(daily["ic"].mean(), abs=1e-9)
+    assert said[0] > max(said[1], 0.05)  # what is planted is what the very next session brings
 
 
 def test_forecasts_are_there_once_for_every_key(done: str) -> None:
