@@ -1,37 +1,63 @@
-# Every target brings .venv up to date by itself when pyproject.toml or constraints.txt changed.
-PYTHON ?= python3
+# Every target brings .venv up to date by itself when pyproject.toml or constraints.txt changed. A new .venv gets the
+# newest supported Python on the PATH, or PYTHON=/path/to/python3; naming another version than it has makes it again.
+SUPPORTED := 3.13 3.12 3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
+VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench
+.PHONY: help venv demo test lint format bench
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+venv:
+	@has=$$($(BIN)/python $(VERSION)); python='$(PYTHON)'; \
+	case ' $(SUPPORTED) ' in *" $${has:-none} "*) : ;; *) has= ;; esac; \
+	if [ -z "$$python$$has" ]; then \
+	    for name in $(SUPPORTED:%=python%) python3; do \
+	        if "$$name" -c 'import ensurepip, venv' 2>/dev/null; then python=$$name; break; fi; \
+	    done; \
+	    if [ -z "$$python" ]; then \
+	        echo "make: no Python 3.13, 3.12 or 3.11 with its venv module was found: install one (on Debian: apt" \
+	            "install python3-venv) or name one with PYTHON=/path/to/python3." >&2; exit 1; \
+	    fi; \
+	fi; \
+	if [ -n "$$python" ]; then \
+	    wants=$$("$$python" $(VERSION)); \
+	    case ' $(SUPPORTED) ' in *" $${wants:-none} "*) : ;; *) \
+	        echo "make: $$python is no Python 3.13, 3.12 or 3.11 (it says $${wants:-nothing}): name one with" \
+	            "PYTHON=/path/to/python3." >&2; exit 1;; \
+	    esac; \
+	    if [ "$$has" != "$$wants" ]; then \
+	        if [ -e $(VENV) ]; then echo "make: $(VENV) is made again for Python $$wants." >&2; fi; \
+	        "$$python" -m venv --clear $(VENV) || exit 1; \
+	    fi; \
+	fi; \
+	if ! [ $(STAMP) -nt pyproject.toml -a $(STAMP) -nt constraints.txt ]; then \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	        --editable '.[dev]' || exit 1; \
+	    touch $(STAMP); \
+	fi
 
-demo: $(STAMP)  ## the whole pipeline on the embedded market; prints the report's path
+demo: venv  ## the whole pipeline on the embedded market; prints the report's path
 	@$(BIN)/peerglass demo
 
-test: $(STAMP)  ## all tests
+test: venv  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 
-lint: $(STAMP)  ## formatting, lint, types and the direction of imports
+lint: venv  ## formatting, lint, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP)  ## rewrite the code as `make lint` wants it
+format: venv  ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)  ## speed, side by side with a reference in the same run
+bench: venv  ## speed, side by side with a reference in the same run
 	$(BIN)/python benchmarks/start_up.py
 	$(BIN)/python benchmarks/features_speed.py
 	$(BIN)/python benchmarks/windows.py

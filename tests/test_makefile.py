@@ -1,0 +1,114 @@
+"""Which interpreter ``make`` takes: the newest supported one, the named one, or none and a sentence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FAKE = """#!/bin/sh
+case "$1 $2" in
+    "-c import ensurepip, venv") exit {without_venv} ;;
+    "-c "*) echo {version} ;;
+    "-m venv") rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo "venv {version}" >> log ;;
+    "-m pip") echo "pip {version}" >> log ;;
+esac
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with the Makefile, and a PATH on which there is nothing but what its recipes use."""
+    if shutil.which("make") is None:
+        pytest.skip("there is no make on this machine")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "path").mkdir()
+    for tool in ("make", "sh", "rm", "mkdir", "cp", "touch"):
+        (tmp_path / "path" / tool).symlink_to(str(shutil.which(tool)))
+    return tmp_path
+
+
+def interpreter(folder: Path, name: str, version: str, without_venv: bool = False) -> Path:
+    path = folder / name
+    path.write_text(FAKE.format(version=version, without_venv=int(without_venv)))
+    path.chmod(0o755)
+    return path
+
+
+def make(project: Path, *settings: str) -> tuple[int, str, list[str]]:
+    """Exit code, standard error, and what was done to which interpreter's environment."""
+    log = project / "log"
+    log.unlink(missing_ok=True)
+    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")}
+    done = subprocess.run(
+        ["make", "venv", *settings],
+        cwd=project,
+        env={**kept, "PATH": str(project / "path")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stderr, log.read_text().splitlines() if log.exists() else []
+
+
+def test_the_newest_supported_interpreter_is_taken_and_then_kept(project: Path) -> None:
+    for version in ("3.10", "3.11", "3.12", "3.14"):
+        interpreter(project / "path", f"python{version}", version)
+    interpreter(project / "path", "python3", "3.14")
+    assert make(project) == (0, "", ["venv 3.12", "pip 3.12"])
+    assert make(project) == (0, "", [])
+    interpreter(project / "path", "python3.13", "3.13")
+    assert make(project) == (0, "", []), "an environment that works is not thrown away"
+    os.utime(project / "constraints.txt", (2e9, 2e9))
+    assert make(project) == (0, "", ["pip 3.12"])
+
+
+def test_an_interpreter_without_the_venv_module_is_passed_over(project: Path) -> None:
+    interpreter(project / "path", "python3.13", "3.13", without_venv=True)
+    interpreter(project / "path", "python3", "3.11")
+    assert make(project) == (0, "", ["venv 3.11", "pip 3.11"])
+
+
+def test_a_named_interpreter_goes_first_and_replaces_the_environment_of_another(project: Path) -> None:
+    interpreter(project / "path", "python3.13", "3.13")
+    mine = interpreter(project, "mine", "3.11")
+    assert make(project, f"PYTHON={mine}") == (0, "", ["venv 3.11", "pip 3.11"])
+    assert make(project, f"PYTHON={mine}") == (0, "", [])
+    code, said, done = make(project, "PYTHON=python3.13")
+    assert (code, done) == (0, ["venv 3.13", "pip 3.13"])
+    assert said == "make: .venv is made again for Python 3.13.\n"
+
+
+@pytest.mark.parametrize("left", ["gone", "unsupported"])
+def test_an_environment_whose_interpreter_does_not_do_is_made_again(project: Path, left: str) -> None:
+    interpreter(project / "path", "python3.12", "3.12")
+    assert make(project)[0] == 0
+    inside = project / ".venv" / "bin" / "python"
+    inside.unlink()
+    if left == "gone":
+        inside.symlink_to(project / "path" / "python3.9")
+    else:
+        interpreter(inside.parent, "python", "3.14")
+    code, said, done = make(project)
+    assert (code, done) == (0, ["venv 3.12", "pip 3.12"])
+    assert said == "make: .venv is made again for Python 3.12.\n"
+
+
+def test_without_a_supported_interpreter_one_sentence_says_what_to_install(project: Path) -> None:
+    code, said, done = make(project)
+    assert (code, done) == (2, [])
+    assert said.splitlines()[0] == (
+        "make: no Python 3.13, 3.12 or 3.11 with its venv module was found: install one (on Debian: "
+        "apt install python3-venv) or name one with PYTHON=/path/to/python3."
+    )
+    interpreter(project / "path", "python3", "3.10")
+    code, said, done = make(project)
+    assert (code, done) == (2, [])
+    assert "python3 is no Python 3.13, 3.12 or 3.11 (it says 3.10): name one with PYTHON=" in said
+    assert not (project / ".venv").exists()
