@@ -41,6 +41,8 @@ class BookRule:
         Default of the size argument.
     formula : str
         Target weights in one line.
+    long_only : bool
+        Whether it is fully invested, so that the equal-weighted universe is its benchmark.
     build : callable
         ``build(signal_TN, size, rebalance_every) -> target_TN``.
     """
@@ -49,6 +51,7 @@ class BookRule:
     size: str
     default: int
     formula: str
+    long_only: bool
     build: Callable[[AnyFloatArray, int, int], FloatArray]
 
 
@@ -124,6 +127,27 @@ def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int 
     return _decide(weight_TN, places.count_T, k, rebalance_every)
 
 
+def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
+    """Hold every firm of the universe at the same weight: the benchmark of long-only books.
+
+    Parameters
+    ----------
+    universe_TN : ndarray of bool, shape (T, N)
+        Firms that may be held, known at the close of t.
+    like_TN : ndarray of shape (T, N)
+        Targets of the book that is compared: a row of NaN is no decision for the benchmark either.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Target weights ``1/n``, known at the close of t; NaN rows = no decision.
+    """
+    count_T1 = universe_TN.sum(axis=1, keepdims=True)
+    weight_TN: FloatArray = universe_TN / np.maximum(count_T1, 1)
+    weight_TN[np.isnan(like_TN).any(axis=1)] = np.nan
+    return weight_TN
+
+
 def _decide(weight_TN: FloatArray, count_T: IntArray, needed: int, every: int) -> FloatArray:
     """Turn rows into NaN on which nothing is decided: too few signals, or not the session's turn."""
     if every < 1:
@@ -147,6 +171,7 @@ BOOKS: dict[str, BookRule] = {
             size="q, quantiles",
             default=5,
             formula="+1/m for the m = floor(n/q) highest signals, -1/m for the m lowest; ties share",
+            long_only=False,
             build=quantile_long_short,
         ),
         BookRule(
@@ -154,6 +179,7 @@ BOOKS: dict[str, BookRule] = {
             size="k, firms held",
             default=50,
             formula="1/k for the k highest signals; ties share",
+            long_only=True,
             build=top_k_long_only,
         ),
     )

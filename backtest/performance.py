@@ -1,5 +1,12 @@
 """Performance of a book: return, risk, drawdown, turnover and what trading cost.
 
+**Excess returns.** Cash earns nothing in the accounts, so a session's return is the sum of weight times
+return. With cash credited at the risk-free rate, the return over that rate is
+``return - net exposure * rate``: the weights of a fully invested book add up to 1 and it pays the whole rate;
+those of a self-financing long-short book add up to 0, its return is an excess return already, and nothing is
+deducted; a book that is half in cash pays half. Net exposure is that of the positions at the close before.
+Sharpe and Sortino ratios are of these excess returns, with a rate of 0 unless one is given.
+
 A ratio whose denominator is zero is NaN. Shape suffix: T sessions.
 """
 
@@ -13,8 +20,10 @@ import numpy as np
 
 from backtest.accounting import BookResult
 from backtest.costs import SESSIONS_PER_YEAR
-from features.arrays import FloatArray
+from features.arrays import FloatArray, require_shape
 from features.information_coefficient import mean_known
+
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +41,9 @@ class BookMetrics:
     annual_volatility_gross, annual_volatility_net : float
         Sample standard deviation of the session returns times sqrt(252).
     sharpe_gross, sharpe_net : float
-        Mean over sample standard deviation times sqrt(252); cash earns zero, so nothing is deducted.
+        Mean over sample standard deviation times sqrt(252), of excess returns over the risk-free rate.
     sortino_net : float
-        Mean over ``sqrt(mean(min(r, 0)^2))`` times sqrt(252).
+        Mean over ``sqrt(mean(min(r, 0)^2))`` times sqrt(252), of excess returns.
     max_drawdown_gross, max_drawdown_net : float
         Largest fall from an earlier peak (the starting capital included), as a positive fraction.
     hit_rate_net : float
@@ -77,22 +86,47 @@ class BookMetrics:
     identity_gap: float
 
 
-def book_metrics(result: BookResult) -> BookMetrics:
+@dataclass(frozen=True, slots=True)
+class ActiveMetrics:
+    """Performance of a book against a benchmark on the same sessions.
+
+    Attributes
+    ----------
+    tracking_error : float
+        Sample standard deviation of the active return times sqrt(252). The active return is the book's net
+        return less the benchmark's gross return.
+    information_ratio : float
+        Mean over sample standard deviation of the active return, times sqrt(252); NaN where the two differ by
+        rounding alone.
+    """
+
+    tracking_error: float
+    information_ratio: float
+
+
+def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMetrics:
     """Compute the performance of a book; see `BookMetrics` for each definition.
 
     Parameters
     ----------
     result : BookResult
         Accounts of `backtest.accounting.run_book`. Without a trade, all sessions count.
+    rate_T : ndarray of shape (T,), optional
+        Risk-free return of each session, a fraction, known at the close before it. None: 0.
 
     Returns
     -------
     BookMetrics
         Ratios are NaN where their denominator is zero.
+
+    Raises
+    ------
+    ValueError
+        If the rates have another shape than the accounts, or one that is needed is not known.
     """
-    first = result.first_trade or 0
-    last = len(result.nav_net_T) if result.ruined_at is None else result.ruined_at + 1
-    span = slice(first, last)
+    span = _counted(result)
+    last = span.stop
+    free_T = _free(result, rate_T)[span]
     net_T, gross_T = result.return_net_T[span], result.return_gross_T[span]
     kinds = {
         "half_spread": result.half_spread_T,
@@ -107,9 +141,9 @@ def book_metrics(result: BookResult) -> BookMetrics:
         annual_return_net=annual_return(net_T),
         annual_volatility_gross=annual_volatility(gross_T),
         annual_volatility_net=annual_volatility(net_T),
-        sharpe_gross=sharpe(gross_T),
-        sharpe_net=sharpe(net_T),
-        sortino_net=sortino(net_T),
+        sharpe_gross=sharpe(gross_T - free_T),
+        sharpe_net=sharpe(net_T - free_T),
+        sortino_net=sortino(net_T - free_T),
         max_drawdown_gross=max_drawdown(gross_T),
         max_drawdown_net=max_drawdown(net_T),
         hit_rate_net=float((net_T > 0).mean()),
@@ -123,6 +157,52 @@ def book_metrics(result: BookResult) -> BookMetrics:
         ruined_at=result.ruined_at,
         identity_gap=result.identity_gap,
     )
+
+
+def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
+    """Compare a book, net of costs, with a benchmark, gross of costs; see `ActiveMetrics`.
+
+    Parameters
+    ----------
+    result : BookResult
+        The book's accounts. The sessions that count are those of `book_metrics`.
+    benchmark : BookResult
+        The benchmark's accounts over the same sessions.
+
+    Returns
+    -------
+    ActiveMetrics
+        Independent of the risk-free rate where both are fully invested.
+
+    Raises
+    ------
+    ValueError
+        If the two have different numbers of sessions.
+    """
+    require_shape("the benchmark's return", benchmark.return_gross_T, result.return_net_T.shape)
+    span = _counted(result)
+    active_T = result.return_net_T[span] - benchmark.return_gross_T[span]
+    error = annual_volatility(active_T)
+    return ActiveMetrics(error, sharpe(active_T) if error > ROUNDING else math.nan)
+
+
+def _counted(result: BookResult) -> slice:
+    """Sessions from the first trade to the last one, or to ruin."""
+    last = len(result.nav_net_T) if result.ruined_at is None else result.ruined_at + 1
+    return slice(result.first_trade or 0, last)
+
+
+def _free(result: BookResult, rate_T: FloatArray | None) -> FloatArray:
+    """Net exposure at the close before times the risk-free rate: what a session's return is measured over."""
+    if rate_T is None:
+        return np.zeros_like(result.cash_T)
+    require_shape("the risk-free rate", rate_T, result.cash_T.shape)
+    exposure_T = np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
+    free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
+    if np.isnan(free_T[_counted(result)]).any():
+        msg = "The risk-free rate is not known on a session with positions: give one for every session."
+        raise ValueError(msg)
+    return free_T
 
 
 def annual_return(return_T: FloatArray) -> float:

@@ -260,7 +260,11 @@ class CostsConfig(Section):
 
 
 class BacktestConfig(Section):
-    """Books and costs; trades are made at the close of ``t + label.delay`` unless ``delay`` is set."""
+    """Books and costs; trades are made at the close of ``t + label.delay`` unless ``delay`` is set.
+
+    ``risk_free`` is what Sharpe ratios are over: an annual rate as a fraction (0.03 is 3% a year), or a CSV
+    or Parquet file with columns date and rate (`pipelines.risk_free`).
+    """
 
     books: dict[str, BookConfig] = {
         "long_short": QuantileBookConfig(kind="quantile_long_short"),
@@ -268,6 +272,13 @@ class BacktestConfig(Section):
     }
     costs: CostsConfig = CostsConfig()
     delay: int | None = Field(default=None, ge=0)
+    risk_free: float | str = 0.0
+
+    @model_validator(mode="after")
+    def _rate_is_a_fraction(self) -> BacktestConfig:
+        if not isinstance(self.risk_free, str) and not abs(self.risk_free) < 1:
+            raise ValueError(f"risk_free is {self.risk_free:g}; give an annual fraction, 0.05 for 5%")
+        return self
 
 
 class ExplainConfig(Section):

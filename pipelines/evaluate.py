@@ -11,15 +11,19 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.accounting import BookResult, run_book
-from backtest.books import BOOKS
+from backtest.books import BOOKS, equal_weighted
 from backtest.costs import CostModel
-from backtest.metrics import ForecastMetrics, book_metrics, forecast_metrics
+from backtest.metrics import ForecastMetrics, forecast_metrics
+from backtest.performance import active_metrics, book_metrics
 from features.panel import Panel
 from pipelines.config import BookConfig, Config
 from pipelines.dataset import Dataset, spread
 from pipelines.errors import ConfigError
+from pipelines.risk_free import require_rates, risk_free_rates
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.integer]
+_FREE = CostModel(half_spread_bps=0.0, commission_bps=0.0, borrow_bps_per_year=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,11 @@ class Evaluation:
     ----------
     ladder
         One row a model and delay: mean of the single seeds' metrics, the seed ensemble's, and its books'.
+        Coverage (shares of the dates and of the firms in the universe that were forecast) and the share of
+        tied forecasts are the ensemble's; information ratio and tracking error are null for books that are
+        not long-only.
     ic_series
-        date, model, delay, ic, rank_ic of the seed ensemble.
+        date, model, delay, ic, rank_ic of the seed ensemble, on the dates that it forecasts.
     quantiles
         model, delay, quantile (1 lowest forecast), mean_return_bps a session.
     equity
@@ -99,7 +106,9 @@ def evaluate(
     dataset: Dataset,
     config: Config,
     scores: pl.DataFrame,
+    *,
     truth_TN: FloatArray | None,
+    sessions: IntArray,
 ) -> Evaluation:
     """Measure every model's forecasts against every reported delay.
 
@@ -111,25 +120,36 @@ def evaluate(
         Validation scores: model, seed, fold, valid_ic, valid_rank_ic.
     truth_TN
         Conditional mean of a simulated market, or None.
+    sessions
+        Rows of the panel that ought to be forecast: coverage is a share of these.
+
+    Raises
+    ------
+    ConfigError
+        If a book needs more firms than there are.
+    DataError
+        If the risk-free rates do not cover the books' sessions.
     """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
+    benchmarks: dict[tuple[int, int, int, bytes], BookResult] = {}
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
     valid = {row["model"]: row for row in means.iter_rows(named=True)}
-    for delay, label_TN in dataset.labels.items():
+    for delay, every_label_TN in dataset.labels.items():
+        label_TN = np.where(dataset.universe_TN, every_label_TN, np.nan)[sessions]
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
             overlap = overlapping(rows_T, config.label.horizon)
             single = [
-                forecast_metrics(seed_TN[rows_T], label_TN[rows_T], horizon=overlap)
-                for seed_TN in seeds.values()
+                forecast_metrics(seed_TN[sessions], label_TN, horizon=overlap) for seed_TN in seeds.values()
             ]
-            joint = forecast_metrics(combined_TN[rows_T], label_TN[rows_T], horizon=overlap)
+            joint = forecast_metrics(combined_TN[sessions], label_TN, horizon=overlap)
             truth = None
             if truth_TN is not None:
                 shown_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
-                truth = forecast_metrics(shown_TN[rows_T], label_TN[rows_T], horizon=overlap)
+                truth = forecast_metrics(shown_TN[sessions], label_TN, horizon=overlap)
             row: dict[str, object] = {
                 "model": model,
                 "delay": delay,
@@ -140,32 +160,43 @@ def evaluate(
                 "ensemble_ic": joint.ic,
                 "ensemble_rank_ic": joint.rank_ic,
                 "ic_t": joint.ic_t,
+                "coverage_dates": joint.coverage_dates,
+                "coverage_firms": joint.coverage_firms,
+                "tied": joint.tied,
                 "seed_spread": float(np.nanmean(seed_spread(seeds))) if len(seeds) > 1 else None,
                 "truth_ic": truth.ic if truth else None,
                 "truth_rank_ic": truth.rank_ic if truth else None,
             }
-            for book, result in _books(combined_TN, rows_T, dataset, config, delay):
-                metrics = book_metrics(result)
+            for book, result, benchmark in _books(
+                combined_TN, rows_T, dataset, config, delay=delay, benchmarks=benchmarks
+            ):
+                held = slice(int(rows_T[0]), int(rows_T[0]) + len(result.nav_net_T))
+                require_rates(config.backtest.risk_free, rate_T[held], dates_T[held])
+                metrics = book_metrics(result, rate_T[held])
+                active = None if benchmark is None else active_metrics(result, benchmark)
                 row |= {
                     f"{book}.sharpe_gross": metrics.sharpe_gross,
                     f"{book}.sharpe_net": metrics.sharpe_net,
+                    f"{book}.information_ratio": active.information_ratio if active else None,
+                    f"{book}.tracking_error": active.tracking_error if active else None,
                     f"{book}.turnover": metrics.turnover,
                     f"{book}.annual_return_net": metrics.annual_return_net,
                     f"{book}.max_drawdown_net": metrics.max_drawdown_net,
                 }
-                span_T = dates_T[rows_T[0] : rows_T[0] + len(result.nav_net_T)]
                 keys = {"model": model, "book": book, "delay": delay}
                 equity.append(
                     pl.DataFrame(
-                        {"date": span_T, "nav_gross": result.nav_gross_T, "nav_net": result.nav_net_T}
+                        {"date": dates_T[held], "nav_gross": result.nav_gross_T, "nav_net": result.nav_net_T}
                     ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
                 )
                 costs.append({**keys, **metrics.costs_bps_per_year})
             ladder.append(row)
+            shown_T = np.isin(sessions, rows_T)
+            series = {"date": dates_T[sessions], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
             ic_series.append(
-                pl.DataFrame(
-                    {"date": dates_T[rows_T], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
-                ).with_columns(pl.lit(model).alias("model"), pl.lit(delay).alias("delay"))
+                pl.DataFrame({name: values[shown_T] for name, values in series.items()}).with_columns(
+                    pl.lit(model).alias("model"), pl.lit(delay).alias("delay")
+                )
             )
             quantiles += [
                 {"model": model, "delay": delay, "quantile": index + 1, "mean_return_bps": 1e4 * value}
@@ -193,23 +224,44 @@ def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:
 
 
 def _books(
-    signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Dataset, config: Config, delay: int
-) -> Iterator[tuple[str, BookResult]]:
-    """Run every configured book from the first forecast to the session after the last one is traded."""
+    signal_TN: FloatArray,
+    rows_T: npt.NDArray[np.intp],
+    dataset: Dataset,
+    config: Config,
+    *,
+    delay: int,
+    benchmarks: dict[tuple[int, int, int, bytes], BookResult],
+) -> Iterator[tuple[str, BookResult, BookResult | None]]:
+    """Run every configured book from the first forecast to the session after the last one is traded.
+
+    A long-only book comes with its benchmark: the universe in equal weights, decided on the same sessions,
+    traded at the same delay and free of costs; models that decide on the same sessions share it in
+    ``benchmarks``.
+    """
     settings = config.backtest
     execution = settings.delay if settings.delay is not None else delay
     first = int(rows_T[0])
     last = min(int(rows_T[-1]) + execution + config.label.horizon + 1, dataset.panel.n_sessions)
-    model = CostModel(**settings.costs.model_dump())
+    costs = CostModel(**settings.costs.model_dump())
     panel, held = dataset.panel, slice(first, last)
-    traded_TN = np.isfinite(panel.close_TN[held])
+    wealth_TN, ended_TN = panel.wealth_TN[held], panel.ended_TN[held]
+    traded_TN, universe_TN = np.isfinite(panel.close_TN[held]), dataset.universe_TN[held]
+
+    def run(target_TN: FloatArray, costs: CostModel) -> BookResult:
+        return run_book(target_TN, wealth_TN, traded_TN, costs, delay=execution, ended_TN=ended_TN)
+
     for name, book in settings.books.items():
         try:
             target_TN = _target(book, signal_TN[held])
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
-        wealth_TN, ended_TN = panel.wealth_TN[held], panel.ended_TN[held]
-        yield name, run_book(target_TN, wealth_TN, traded_TN, model, delay=execution, ended_TN=ended_TN)
+        benchmark = None
+        if BOOKS[book.kind].long_only:
+            key = (execution, first, last, np.isnan(target_TN[:, 0]).tobytes())
+            if key not in benchmarks:
+                benchmarks[key] = run(equal_weighted(universe_TN, target_TN), _FREE)
+            benchmark = benchmarks[key]
+        yield name, run(target_TN, costs), benchmark
 
 
 def _target(book: BookConfig, signal_TN: FloatArray) -> FloatArray:

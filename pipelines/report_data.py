@@ -22,6 +22,7 @@ from pipelines.report.data import (
     SimulatedTruth,
 )
 from pipelines.report.verdict import BASELINES
+from pipelines.risk_free import describe_rate
 from pipelines.runs import Run, git_commit
 from pipelines.tracking import library_versions
 from pipelines.variants import registry_name
@@ -149,6 +150,7 @@ def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]
         mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
         main_book=book,
         stage_seconds=dict(seconds),
+        sharpe_rate=describe_rate(config.backtest.risk_free),
         hazards=tuple(hazards),
         notes=tuple(notes),
         audit=run.read_table("audit"),
@@ -189,8 +191,16 @@ def _assumptions(config: Config) -> pl.DataFrame:
         ("commission", costs.commission_bps, "bps of traded notional"),
         ("borrow on shorts", costs.borrow_bps_per_year, "bps a year of short value"),
         ("execution delay", float(delay), "sessions after the decision, at the close"),
+        *_risk_free(config.backtest.risk_free),
     ]
     return pl.DataFrame(rows, schema=["assumption", "value", "unit"], orient="row")
+
+
+def _risk_free(setting: float | str) -> list[tuple[str, float | None, str]]:
+    """The rate that Sharpe ratios are over, as a row of the assumptions."""
+    if isinstance(setting, str):
+        return [("risk-free rate", None, f"a year: {describe_rate(setting)}")]
+    return [("risk-free rate", 100 * setting, "per cent a year, on net exposure")]
 
 
 def _truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:

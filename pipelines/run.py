@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from pipelines.config import Config, FilesSourceConfig
@@ -18,17 +19,21 @@ from pipelines.ingest_summary import IngestStoppedError, IngestSummary, describe
 from pipelines.lake import Lake, open_lake
 from pipelines.lake_readers import record_reader
 from pipelines.progress import Progress
+from pipelines.risk_free import describe_rate
 from pipelines.runs import Run, open_run, start_run
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source
 
-_LADDER_CELLS = (  # column, digits, width
-    ("valid_rank_ic", 4, 10),
-    ("ic", 4, 9),
-    ("icir", 2, 8),
-    ("rank_ic", 4, 9),
-    ("ensemble_ic", 4, 9),
-    ("ic_t", 1, 7),
+_LADDER_CELLS = (  # column, head, scale, digits, width
+    ("valid_rank_ic", "valid rIC", 1, 4, 11),
+    ("ic", "IC", 1, 4, 9),
+    ("icir", "ICIR", 1, 2, 8),
+    ("rank_ic", "rank IC", 1, 4, 9),
+    ("ensemble_ic", "ens. IC", 1, 4, 9),
+    ("ic_t", "t", 1, 1, 7),
+    ("coverage_dates", "dates %", 100, 1, 9),
+    ("coverage_firms", "firms %", 100, 1, 9),
+    ("tied", "tied %", 100, 1, 8),
 )
 INPUT_TABLES = (
     "prices",
@@ -199,7 +204,15 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         forecasts = _forecasts(run, lake)
         arrays = forecasts_to_arrays(forecasts, dataset.panel)
         ordered = {model: arrays[model] for model in run.config.models if model in arrays}
-        result = evaluate(ordered, dataset, run.config, read_scores(run), truth_of(run, dataset, lake))
+        tested = np.concatenate([fold.test for fold in plan_folds(dataset, run.config)])
+        result = evaluate(
+            ordered,
+            dataset,
+            run.config,
+            read_scores(run),
+            truth_TN=truth_of(run, dataset, lake),
+            sessions=np.unique(tested),
+        )
         for name in ("ladder", "ic_series", "quantiles", "equity", "costs"):
             run.write_table(name, getattr(result, name))
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
@@ -319,30 +332,38 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
         rows = ladder.filter(pl.col("delay") == delay)
         trained = "trained for" if delay == config.label.delay else "the same forecasts at"
         lines.append(f"test, {trained} delay {delay}, horizon {config.label.horizon} sessions")
-        books = list(config.backtest.books)
-        head = "".join(f"{book + ' net':>18}" for book in books)
+        shown = [(f"{book}.sharpe_net", f"{book} net") for book in config.backtest.books]
+        ratios = ((f"{book}.information_ratio", f"{book} IR") for book in config.backtest.books)
+        shown += [(column, head) for column, head in ratios if rows[column].drop_nulls().len()]
         width = max([22, *(len(model) + 2 for model in rows["model"])])
-        lines.append(
-            f"  {'model':<{width}}"
-            f"{'valid rIC':>10}{'IC':>9}{'ICIR':>8}{'rank IC':>9}{'ens. IC':>9}{'t':>7}{head}"
-        )
+        heads = "".join(f"{head:>{cell}}" for _, head, _, _, cell in _LADDER_CELLS)
+        lines.append(f"  {'model':<{width}}{heads}{''.join(f'{head:>18}' for _, head in shown)}")
         for row in rows.iter_rows(named=True):
-            sharpes = "".join(f"{_number(row[f'{book}.sharpe_net'], 2):>18}" for book in books)
-            cells = "".join(f"{_number(row[key], digits):>{width}}" for key, digits, width in _LADDER_CELLS)
-            lines.append(f"  {row['model']:<{width}}{cells}{sharpes}")
+            cells = "".join(
+                f"{_number(row[key], digits, scale):>{cell}}" for key, _, scale, digits, cell in _LADDER_CELLS
+            )
+            of_books = "".join(f"{_number(row[column], 2):>18}" for column, _ in shown)
+            lines.append(f"  {row['model']:<{width}}{cells}{of_books}")
         if rows["truth_ic"].drop_nulls().len():
             truth = rows.row(0, named=True)
             lines.append(
-                f"  {'(the truth itself)':<{width + 10}}"
+                f"  {'(the truth itself)':<{width + 11}}"
                 f"{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
             )
-    lines.append("net columns: annualised Sharpe after costs; IC: mean of single seeds; ens.: seed ensemble")
+    rate = describe_rate(config.backtest.risk_free)
+    lines += [
+        f"net: annualised Sharpe after costs over {rate}, paid on net exposure;",
+        "IR: information ratio after costs against the equal-weighted universe before costs;",
+        "IC: mean of single seeds; ens.: seed ensemble; dates %, firms %: share forecast, of the dates and",
+        "of the universe's firms on these dates; tied %: share of forecasts that equal another of the date",
+    ]
     return "\n".join(lines)
 
 
-def _number(value: float | None, digits: int) -> str:
+def _number(value: float | None, digits: int, scale: int = 1) -> str:
     if value is None or math.isnan(value):
         return "-"
+    value *= scale
     return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.0e}"  # wider would run into its neighbour
 
 

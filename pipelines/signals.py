@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from pipelines.config import Config
-from pipelines.dataset import build_dataset, spread
+from pipelines.dataset import BoolArray, FloatArray, build_dataset, spread
 from pipelines.errors import DataError
 from pipelines.evaluate import evaluate
 from pipelines.lake import open_lake
@@ -48,10 +49,29 @@ def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | N
             f"{lake.root}; check dates, tickers and the universe rule."
         )
     with progress.stage("backtest"):
-        result = evaluate({path.stem: {0: signal_TN}}, dataset, config, _NO_SCORES, truth_TN=None)
+        sessions = _asked(signal_TN, dataset.universe_TN)
+        result = evaluate(
+            {path.stem: {0: signal_TN}}, dataset, config, _NO_SCORES, truth_TN=None, sessions=sessions
+        )
     left_out = signal.height - used
-    note = f"{used:,} signals measured, {left_out:,} outside the universe left out\n"
+    first, last = dataset.panel.dates_T[sessions[[0, -1]]].astype("datetime64[D]")
+    cover = result.ladder.row(0, named=True)
+    note = (
+        f"{used:,} signals measured, {left_out:,} outside the universe left out; from {first} to {last} they "
+        f"cover {cover['coverage_dates']:.1%} of the dates and {cover['coverage_firms']:.1%} of the firms on "
+        f"these dates, and {cover['tied']:.1%} of them are tied with another one\n"
+    )
     return note + describe_ladder(result.ladder, config)
+
+
+def _asked(signal_TN: FloatArray, universe_TN: BoolArray) -> npt.NDArray[np.intp]:
+    """Sessions with a universe from the signal's first date to its last one: what it ought to cover."""
+    given_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    with_universe_T = np.flatnonzero(universe_TN.any(axis=1))
+    asked_T: npt.NDArray[np.intp] = with_universe_T[
+        (with_universe_T >= given_T[0]) & (with_universe_T <= given_T[-1])
+    ]
+    return asked_T
 
 
 def read_signal(path: Path) -> pl.DataFrame:

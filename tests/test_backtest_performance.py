@@ -6,13 +6,22 @@ import math
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
+from skfolio import Portfolio
 
-from backtest.accounting import run_book
-from backtest.books import top_k_long_only
+from backtest.accounting import BookResult, run_book
+from backtest.books import equal_weighted, quantile_long_short, top_k_long_only
 from backtest.costs import CostModel
-from backtest.performance import annual_return, book_metrics, max_drawdown, sharpe, sortino
+from backtest.performance import active_metrics, annual_return, book_metrics, max_drawdown, sharpe, sortino
+from features.arrays import FloatArray
 
 COSTS = CostModel(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
+
+
+def walk(rng: np.random.Generator, T: int, N: int) -> FloatArray:
+    """Total-return indices of firms without a pattern."""
+    wealth_TN: FloatArray = np.cumprod(1 + rng.normal(0.0005, 0.02, (T, N)), axis=0, dtype=np.float64)
+    return wealth_TN
 
 
 def test_return_and_risk_against_loops() -> None:
@@ -42,7 +51,7 @@ def test_numbers_that_do_not_exist_are_nan() -> None:
 
 def test_a_book_counts_from_its_first_trade() -> None:
     rng = np.random.default_rng(2)
-    wealth_TN = np.cumprod(1 + rng.normal(0.0005, 0.02, (200, 10)), axis=0, dtype=np.float64)
+    wealth_TN = walk(rng, 200, 10)
     signal_TN = rng.normal(size=(200, 10))
     signal_TN[:40] = np.nan
     book = run_book(top_k_long_only(signal_TN, 3), wealth_TN, np.ones((200, 10), bool), COSTS, 1)
@@ -74,3 +83,82 @@ def test_a_book_without_trades_and_a_ruined_one() -> None:
     ruined = book_metrics(run_book(target_TN, wealth_TN, np.ones((3, 1), bool), COSTS, 0))
     assert (ruined.ruined_at, ruined.n_sessions) == (1, 2)
     assert (ruined.total_return_net, ruined.annual_return_net, ruined.max_drawdown_net) == (-1, -1, 1)
+
+
+def excess_by_hand(book: BookResult, rate_T: np.ndarray, *, net: bool = True) -> list[float]:
+    """Credit cash at the rate in the return, then take the rate off the whole: what an investor is paid."""
+    earned_T = book.return_net_T if net else book.return_gross_T
+    first = book.first_trade or 0
+    out = []
+    for t in range(first, len(earned_T)):
+        cash = book.cash_T[t - 1] if t else 1.0
+        out.append(earned_T[t] + cash * rate_T[t] - rate_T[t])
+    return out
+
+
+def test_only_invested_capital_pays_the_risk_free_rate() -> None:
+    rng = np.random.default_rng(3)
+    wealth_TN = walk(rng, 300, 12)
+    signal_TN = rng.normal(size=(300, 12))
+    traded_TN = np.ones((300, 12), bool)
+    rate_T = rng.uniform(0.0, 0.0004, 300)
+    invested = run_book(top_k_long_only(signal_TN, 4), wealth_TN, traded_TN, COSTS, 1)
+    financed = run_book(quantile_long_short(signal_TN, 3), wealth_TN, traded_TN, COSTS, 1)
+    half = run_book(0.5 * top_k_long_only(signal_TN, 4), wealth_TN, traded_TN, COSTS, 1)
+    for book in (invested, financed, half):
+        over = book_metrics(book, rate_T)
+        excess = np.array(excess_by_hand(book, rate_T))
+        assert over.sharpe_net == pytest.approx(excess.mean() / excess.std(ddof=1) * math.sqrt(252))
+        gross = np.array(excess_by_hand(book, rate_T, net=False))
+        assert over.sharpe_gross == pytest.approx(gross.mean() / gross.std(ddof=1) * math.sqrt(252))
+        downside = math.sqrt(np.mean([min(r, 0) ** 2 for r in excess]))
+        assert over.sortino_net == pytest.approx(excess.mean() / downside * math.sqrt(252))
+        assert over.annual_return_net == book_metrics(book).annual_return_net
+    plain_T = invested.return_net_T[1:]
+    assert excess_by_hand(invested, rate_T)[1:] == pytest.approx(plain_T[1:] - rate_T[2:], abs=1e-6)
+    moved = book_metrics(financed, rate_T).sharpe_net - book_metrics(financed).sharpe_net
+    assert abs(moved) < 0.02  # net exposure is 0 but for the drift of a session
+    assert book_metrics(invested).sharpe_net - book_metrics(invested, rate_T).sharpe_net > 0.1
+    rate_T[200] = np.nan
+    with pytest.raises(ValueError, match="not known on a session with positions"):
+        book_metrics(invested, rate_T)
+
+
+def test_a_rate_of_zero_is_no_rate_to_the_bit() -> None:
+    rng = np.random.default_rng(4)
+    wealth_TN = walk(rng, 60, 9)
+    book = run_book(top_k_long_only(rng.normal(size=(60, 9)), 3), wealth_TN, np.ones((60, 9), bool), COSTS, 1)
+    assert book_metrics(book, np.zeros(60)) == book_metrics(book)
+    assert sharpe(book.return_net_T[1:]) == book_metrics(book).sharpe_net
+
+
+def test_sharpe_and_information_ratio_are_those_of_skfolio_and_statsmodels() -> None:
+    rng = np.random.default_rng(5)
+    wealth_TN = walk(rng, 250, 10)
+    traded_TN = np.ones((250, 10), bool)
+    signal_TN = rng.normal(size=(250, 10))
+    book = run_book(top_k_long_only(signal_TN, 3, 5), wealth_TN, traded_TN, COSTS, 1)
+    decided_TN = top_k_long_only(signal_TN, 3, 5)
+    universe_TN = np.ones((250, 10), bool)
+    universe_TN[:, 9] = False
+    target_TN = equal_weighted(universe_TN, decided_TN)
+    np.testing.assert_array_equal(target_TN[0], [1 / 9] * 9 + [0])
+    assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == list(range(0, 250, 5))
+    benchmark = run_book(target_TN, wealth_TN, traded_TN, CostModel(0, 0, 0), 1)
+    active = active_metrics(book, benchmark)
+    active_T = book.return_net_T[1:] - benchmark.return_gross_T[1:]
+    fit = sm.OLS(active_T, np.ones(249)).fit()
+    assert active.information_ratio == pytest.approx(fit.tvalues[0] / math.sqrt(249) * math.sqrt(252))
+    assert active.tracking_error == pytest.approx(math.sqrt(fit.mse_resid) * math.sqrt(252))
+    daily = 0.02 / 252
+    exposure_T = 1.0 - book.cash_T[:-1]
+    excess_T = book.return_net_T[1:] - exposure_T * daily
+    theirs = Portfolio(X=excess_T[:, None], weights=np.ones(1), annualized_factor=252)
+    ours = book_metrics(book, np.full(250, daily))
+    assert ours.sharpe_net == pytest.approx(theirs.annualized_sharpe_ratio, rel=1e-9)
+    # all firms in the universe: the book is the benchmark less its costs
+    same = run_book(target_TN, wealth_TN, traded_TN, COSTS, 1)
+    assert active_metrics(same, benchmark).information_ratio < 0
+    assert math.isnan(active_metrics(benchmark, benchmark).information_ratio)
+    with pytest.raises(ValueError, match="the benchmark's return has shape"):
+        active_metrics(book, run_book(target_TN[1:], wealth_TN[1:], traded_TN[1:], COSTS, 1))

@@ -80,6 +80,7 @@ def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
         config,
         pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64}),
         truth_TN=None,
+        sessions=rows,
     )
     assert result.ic_series["date"].to_list() == [days[t] for t in rows]
     nav = result.equity.filter(pl.col("book") == "long_only")["nav_gross"].to_numpy()

@@ -122,6 +122,9 @@ def make_ladder() -> pl.DataFrame:
                     "ic_t": None if flat else 160 * ic,
                     "rank_ic": None if flat else 0.93 * ic,
                     "rank_icir": None if flat else 6.6 * ic,
+                    "coverage_dates": 1.0,
+                    "coverage_firms": 0.975,
+                    "tied": 1.0 if flat else 0.0,
                     "precision_at_10": 0.5 + ic,
                     "literature_sr": 60 * ic,
                     "valid_rank_ic": None if flat else 1.1 * SKILL[model],
@@ -587,13 +590,39 @@ def test_the_verdict_says_what_was_not_compared_and_when_a_baseline_wins() -> No
     render(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64))))
 
 
+def test_a_long_only_book_is_shown_against_the_universe_and_the_rate_is_named() -> None:
+    book = BOOKS[1]
+    numbers = {
+        "sharpe_gross": 0.913,
+        "sharpe_net": 0.711,
+        "annual_return_net": 0.123,
+        "information_ratio": -0.456,
+        "tracking_error": 0.0789,
+    }
+    columns = [pl.lit(value).alias(f"{book}.{name}") for name, value in numbers.items()]
+    ladder = make_ladder().with_columns(columns)
+    text = render(make_report(ladder=ladder, header=make_header(sharpe_rate="the rates in tbill.csv")))
+    found = re.search(rf'aria-label="{book} against the universe">.*?</table>', text, re.DOTALL)
+    assert found is not None
+    row = re.search(r"<tbody>(<tr>.*?</tr>)", found[0], re.DOTALL)
+    assert row is not None
+    cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
+    assert cells[1:] == ["0.91", "0.71", "12.3", "\N{MINUS SIGN}0.46", "7.9"]
+    assert text.count("against the universe</th>") == 1
+    assert text.count("over the rates in tbill.csv") == 2
+    plain = standard_page()
+    assert "against the universe" not in plain
+    assert "Sharpe ratios are over a rate of 0, paid on net exposure" in plain
+
+
 def test_numbers_are_written_with_units_and_unknown_ones_as_dashes(page: Page) -> None:
     text = standard_page()
     rows = [
         [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
         for row in re.findall(r'<tr class="chosen">.*?</tr>', text)
     ]
-    forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27", "54.1", "2.46", "51"]
+    forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27"]
+    forecast += ["100.0", "97.5", "0.0", "54.1", "2.46", "51"]
     book = ["2.87", "1.35", "12.2", "\N{MINUS SIGN}9.9", "62.0", "\N{CHECK MARK} yes", "\N{CHECK MARK} yes"]
     assert rows[:2] == [["temporal_peer", *forecast], ["temporal_peer", *book]]
     assert len(rows) == 4, "the chosen model stands out at both delays"

@@ -84,7 +84,7 @@ def test_run_ends_with_a_report_that_fetches_nothing(done: str) -> None:
         assert name in text
 
 
-def test_every_model_is_on_the_ladder_and_zero_has_no_correlation(done: str) -> None:
+def test_every_model_is_on_the_ladder_and_zero_has_a_correlation_of_zero(done: str) -> None:
     ladder = open_run(done, Path("runs")).read_table("ladder")
     assert ladder is not None
     for delay in (0, 1):
@@ -94,10 +94,12 @@ def test_every_model_is_on_the_ladder_and_zero_has_no_correlation(done: str) -> 
             for column in ("ic", "rank_ic"):
                 value = row[column]
                 if name == "zero":
-                    assert value is None or math.isnan(value)
+                    assert value == 0
                 else:
                     assert -1 <= value <= 1
             assert row["long_short.turnover"] is not None
+            assert (row["coverage_dates"], row["tied"] == 1) == (1, name == "zero")
+            assert 0.9 < row["coverage_firms"] <= 1
             assert row["seeds"] == 2
 
 
@@ -245,7 +247,8 @@ def test_stages_can_be_repeated_alone(done: str, peerglass: Call) -> None:
     backtest = peerglass("backtest", done[:-3], "--output", "runs")
     assert backtest.code == 0, backtest.err
     assert all(re.search(rf"^  {name} ", backtest.out, re.MULTILINE) for name in MODELS)
-    assert re.search(r"^  zero +- +- +- +- ", backtest.out, re.MULTILINE)
+    zero = r"^  zero +0\.0000 +0\.0000 +- +0\.0000 +0\.0000 +- +100\.0 +[\d.]+ +100\.0 "
+    assert re.search(zero, backtest.out, re.MULTILINE)
     explain = peerglass("explain", done, "--output", "runs")
     assert explain.code == 0, explain.err
     report = peerglass("report", f"runs/{done}")
@@ -310,12 +313,45 @@ def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_
     at_once, later = numbers(answer.out, 0), numbers(answer.out, 1)
     assert at_once["IC"] == pytest.approx(1.0, abs=1e-3)
     assert at_once["rank IC"] == pytest.approx(1.0, abs=1e-3)
+    assert (at_once["dates %"], at_once["firms %"], at_once["tied %"]) == (100, 100, 0)
+    assert "Sharpe after costs over a rate of 0" in answer.out
+    assert at_once["long_only IR"] > 5
+    assert "long_short IR" not in at_once
     assert at_once["long_short net"] > 10
     assert at_once["long_only net"] > 5
     assert abs(later["IC"]) < 0.1
     assert later["long_short net"] < 2
+    rate = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "backtest.risk_free=0.3")
+    assert "Sharpe after costs over a rate of 30.00% a year" in rate.out
+    over = numbers(rate.out, 0)
+    assert at_once["long_only net"] - over["long_only net"] > 0.5
+    assert over["long_only IR"] == at_once["long_only IR"]
+    assert over["long_short net"] == pytest.approx(at_once["long_short net"], abs=0.05)
     alone = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "label.delay=1")
     assert numbers(alone.out, 1)["IC"] == later["IC"]
+
+
+def test_a_signal_says_what_it_covers_and_how_much_of_it_is_tied(foresight: Path, peerglass: Call) -> None:
+    frame = pl.read_csv(foresight, try_parse_dates=True)
+    days = frame["date"].unique().sort()
+    left_out = days[1::4].implode()
+    rating = frame.filter(~pl.col("date").is_in(left_out)).with_columns(
+        pl.col("signal").rank("ordinal").over("date").mod(2)
+    )
+    rating = rating.filter(pl.col("ticker") != rating["ticker"][0])
+    rating.write_csv("rating.csv")
+    answer = peerglass("backtest", "rating.csv", "--config", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    line = numbers(answer.out, 0)
+    first, last = rating["date"].sort()[[0, -1]]
+    asked = frame.filter(pl.col("date").is_between(first, last))
+    assert line["dates %"] == pytest.approx(
+        100 * rating["date"].n_unique() / asked["date"].n_unique(), abs=0.05
+    )
+    there = asked.join(rating.select("date").unique(), on="date")
+    assert line["firms %"] == pytest.approx(100 * rating.height / there.height, abs=0.05)
+    assert line["tied %"] == 100.0
+    assert f"from {first} to {last} they cover {line['dates %']:.1f}% of the dates" in answer.out
 
 
 def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, peerglass: Call) -> None:

@@ -139,7 +139,7 @@ def cumulative_rank_ic(ic_series: pl.DataFrame, styles: Mapping[str, Style]) -> 
     figure = go.Figure()
     for model, style, rows in _by_model(ic_series, styles):
         if rows.select(_rank_ic().is_null().all()).item():
-            continue  # a constant forecast ranks nothing: a flat line would look like a measured zero
+            continue  # nothing is known: a flat line would look like a measured zero
         path = thin(rows.with_columns(y=_rank_ic().fill_null(0.0).cum_sum()))
         figure.add_trace(_line(path, model, style, "%{y:.2f}"))
     return finish(
@@ -163,7 +163,7 @@ def rolling_rank_ic(ic_series: pl.DataFrame, styles: Mapping[str, Style]) -> go.
     window = rolling_window(ic_series)
     figure = go.Figure()
     for model, style, rows in _by_model(ic_series, styles):
-        # a zero forecast has no rank IC on any day: half a window of known days is asked for
+        # a day may have no rank IC: half a window of known days is asked for
         mean = _rank_ic().rolling_mean(window, min_samples=max(1, window // 2))
         path = thin(rows.with_columns(y=mean).slice(window - 1).drop_nulls("y"))
         if not path.is_empty():

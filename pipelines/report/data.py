@@ -32,6 +32,9 @@ LADDER_COLUMNS = (
     "ic_t",
     "rank_ic",
     "rank_icir",
+    "coverage_dates",
+    "coverage_firms",
+    "tied",
     "precision_at_10",
     "literature_sr",
     "valid_rank_ic",
@@ -114,6 +117,8 @@ class RunHeader:
         The book of ``equity`` that the ladder's Sharpe, turnover, return and drawdown belong to.
     stage_seconds
         Stage -> wall-clock seconds, in the order they ran.
+    sharpe_rate
+        The risk-free rate that Sharpe ratios are over, in words.
     hazards
         One sentence each: what may make the numbers wrong. Shown in the amber box.
     notes
@@ -140,6 +145,7 @@ class RunHeader:
     mean_firms_per_date: float
     main_book: str
     stage_seconds: Mapping[str, float]
+    sharpe_rate: str = "a rate of 0"
     hazards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     audit: pl.DataFrame | None = None
@@ -268,13 +274,17 @@ class ReportData:
         Identity and provenance.
     ladder
         One row a (model, delay), in the order to be shown: model, delay (sessions), seeds (count), ic, icir,
-        ic_t (Newey-West), rank_ic, rank_icir, precision_at_10 (fraction), literature_sr (annualised, no
+        ic_t (Newey-West), rank_ic, rank_icir, coverage_dates, coverage_firms (shares of the test dates and of
+        the universe's firms that were forecast), tied (share of forecasts that equal another one of their
+        date), precision_at_10 (fraction), literature_sr (annualised, no
         costs), valid_rank_ic (validation), share_of_truth (fraction of the ceiling, null on real data),
         sharpe_gross, sharpe_net (annualised), turnover (fraction of NAV traded per session),
         annual_return_net (fraction), max_drawdown_net (fraction, negative or positive), beats_ridge,
         beats_lightgbm (bool: higher net Sharpe with the same book and costs; null where not comparable). May
         have seed_spread: mean over firms and dates of the deviation between seeds of standardised forecasts,
-        and baseline (ridge, lightgbm or null): which of the two a model is.
+        and baseline (ridge, lightgbm or null): which of the two a model is; and of a long-only book, under
+        its name and a point, sharpe_gross, sharpe_net, information_ratio, tracking_error (fraction a year),
+        annual_return_net.
         All but valid_rank_ic are of the test sessions.
     folds
         fold, train_from, train_to, valid_from, valid_to, test_from, test_to (Date), n_train, n_valid,

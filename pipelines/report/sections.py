@@ -89,6 +89,11 @@ _FORECAST_COLUMNS = (
     Column("icir", "ICIR", number(2), group=_TEST, hint="mean over standard deviation of daily ICs"),
     Column("rank_ic", "rank IC", number(3), group=_TEST, hint="mean daily Spearman correlation"),
     Column("rank_icir", "rank ICIR", number(2), group=_TEST),
+    Column("coverage_dates", "dates %", percent(1), group="forecast", hint="of the test dates with labels"),
+    Column(
+        "coverage_firms", "firms %", percent(1), group="forecast", hint="of firms with a label on these dates"
+    ),
+    Column("tied", "tied %", percent(1), group="forecast", hint="forecasts that equal another of their date"),
     Column("precision_at_10", "prec@10 %", percent(1), group=_TEST, hint="of the 10 highest, not falling"),
     Column("literature_sr", "SR (lit.)", number(2), group=_TEST, hint="5 highest, equal weight, no costs"),
     Column("seed_spread", "spread", number(2), group="seeds", hint="deviation between seeds, in score units"),
@@ -119,6 +124,14 @@ _BOOK_COLUMNS = (
     Column("turnover", "turnover % / session", percent(1), hint="per cent of NAV"),
     Column("beats_ridge", "ridge", yes_no, numeric=False, group="net Sharpe beats"),
     Column("beats_lightgbm", "LightGBM", yes_no, numeric=False, group="net Sharpe beats"),
+)
+_LONG_ONLY_COLUMNS = (
+    _MODEL,
+    Column("sharpe_gross", "gross", number(2), group="Sharpe (annual)"),
+    Column("sharpe_net", "net", number(2), group="Sharpe (annual)"),
+    Column("annual_return_net", "return % / year", percent(1), group="net of costs"),
+    Column("information_ratio", "information ratio", number(2), group="against the universe"),
+    Column("tracking_error", "tracking error % / year", percent(1), group="against the universe"),
 )
 _OPTIONAL = {
     "seed_spread",
@@ -159,6 +172,12 @@ def _models(data: ReportData, styles: Mapping[str, Style], best: str | None) -> 
     yield paragraph(
         f"Label: {data.header.label_transform} return over {_sessions(data.header.label_horizon)}, traded "
         f"{_sessions(delay)} after the close that the forecast uses.{chosen}"
+    )
+    yield paragraph(
+        "A date whose forecasts are all equal has an IC of 0. Firms with tied forecasts share "
+        f"places equally, in books and in all columns. Sharpe ratios are over {data.header.sharpe_rate}, "
+        "paid on net exposure: a long-short book that finances itself pays none of it, a fully invested one "
+        "pays all."
     )
     yield from _ladder_tables(data, delay, styles, best)
     yield (
@@ -206,6 +225,23 @@ def _books(data: ReportData, styles: Mapping[str, Style]) -> Iterator[Block]:
             "Above, what one unit became; below, how far it stood under its own peak. Switch between net and "
             f"gross to see what costs took; click a model to hide it.{thinned}",
         )
+        yield from _long_only(data, styles, book)
+
+
+def _long_only(data: ReportData, styles: Mapping[str, Style], book: str) -> Iterator[Block]:
+    """A long-only book's Sharpe and information ratios; nothing for the other books."""
+    fields = [column.field for column in _LONG_ONLY_COLUMNS if column is not _MODEL]
+    ladder = data.main_ladder
+    if not _has_values(ladder, f"{book}.information_ratio"):
+        return
+    yield paragraph(
+        f"{book} holds no shorts. Its benchmark is the universe in equal weights, decided on the same dates, "
+        "traded at the same delay and free of costs. The information ratio is the annual mean of the book's "
+        "net return less the benchmark's, over the tracking error: the annual deviation of that difference. "
+        f"The Sharpe ratio is over {data.header.sharpe_rate}."
+    )
+    frame = ladder.select("model", *(pl.col(f"{book}.{field}").alias(field) for field in fields))
+    yield table(frame, _LONG_ONLY_COLUMNS, label=f"{book} against the universe", styles=styles)
 
 
 def _above(value: object, limit: int) -> bool:

@@ -1,0 +1,97 @@
+"""The risk-free rate of each session: a number, or a file of dated annual rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from backtest.costs import SESSIONS_PER_YEAR
+from features.arrays import DateArray, FloatArray
+from pipelines.errors import DataError
+
+MAX_AGE_DAYS = 45  # a monthly series is fresh until the next value is out
+
+
+def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
+    """Give the risk-free return of each session, as it was known at the close before.
+
+    Parameters
+    ----------
+    setting : float or str
+        ``backtest.risk_free``: an annual rate as a fraction (0.03 is 3% a year), or the path of a CSV or
+        Parquet file with the columns date (YYYY-MM-DD, when the rate was known) and rate (annual, a
+        fraction).
+    dates_T : ndarray of datetime64, shape (T,)
+        Sessions.
+
+    Returns
+    -------
+    ndarray of shape (T,)
+        Annual rate over 252. Session t has the newest rate that is dated at or before session t-1; NaN where
+        there is none, or where it is more than 45 days older than session t-1.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, lacks a column, repeats a date, or holds a rate that is no fraction.
+    """
+    if not isinstance(setting, str):
+        return np.full(len(dates_T), setting / SESSIONS_PER_YEAR)
+    frame = _read(Path(setting))
+    known_R = frame["date"].to_numpy().astype("datetime64[D]")
+    session_T = dates_T.astype("datetime64[D]")
+    rate_T = np.full(len(session_T), np.nan)
+    row_T = np.searchsorted(known_R, session_T[:-1], side="right") - 1
+    age_T = session_T[:-1] - known_R[np.maximum(row_T, 0)]
+    usable_T = (row_T >= 0) & (age_T <= np.timedelta64(MAX_AGE_DAYS, "D"))
+    rate_T[1:][usable_T] = frame["rate"].to_numpy()[row_T[usable_T]] / SESSIONS_PER_YEAR
+    return rate_T
+
+
+def require_rates(setting: float | str, rate_T: FloatArray, dates_T: DateArray) -> None:
+    """Refuse rates with a gap on a session that a book can earn on: every one but the first."""
+    unknown_T = np.isnan(rate_T[1:])
+    if unknown_T.any():
+        day = dates_T[1:][unknown_T][0].astype("datetime64[D]")
+        raise DataError(
+            f"{setting}: no risk-free rate of the {MAX_AGE_DAYS} days before {day}; "
+            "give rates for the whole test, or a number as backtest.risk_free."
+        )
+
+
+def describe_rate(setting: float | str) -> str:
+    """Name the rate that Sharpe ratios are over."""
+    if isinstance(setting, str):
+        return f"the rates in {Path(setting).name}"
+    return f"a rate of {setting:.2%} a year" if setting else "a rate of 0"
+
+
+def _read(path: Path) -> pl.DataFrame:
+    if not path.is_file():
+        raise DataError(f"There is no file of risk-free rates at {path}; check backtest.risk_free.")
+    try:
+        frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path} is not readable as {path.suffix or 'CSV'}: {reason}") from None
+    missing = [column for column in ("date", "rate") if column not in frame.columns]
+    if missing:
+        raise DataError(f"{path} lacks the column {missing[0]!r}; risk-free rates need date and rate.")
+    try:
+        day = pl.col("date")
+        if frame.schema["date"] == pl.String:
+            day = day.str.to_date("%Y-%m-%d")
+        frame = frame.select(day.cast(pl.Date), pl.col("rate").cast(pl.Float64)).drop_nulls().sort("date")
+    except pl.exceptions.PolarsError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"{path}: {reason}; dates must be YYYY-MM-DD and rates numbers.") from None
+    if frame["date"].is_duplicated().any():
+        twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
+        raise DataError(f"{path} has more than one rate for {twice}; keep one a date.")
+    odd = frame.filter(~(pl.col("rate").abs() < 1))
+    if odd.height:
+        day, rate = odd.row(0)
+        raise DataError(f"{path}: the rate of {day} is {rate}; rates are annual fractions, 0.05 for 5%.")
+    return frame
