@@ -383,6 +383,20 @@ class Config(Section):
         """The settings that were written with references to the environment, as they were written."""
         return {path: text for path, (text, _) in self._written.items()}
 
+    def from_environment(self) -> dict[str, Any]:
+        """Setting -> its value, of those that came from the environment and bear on a run's numbers.
+
+        Where things are (source, lake, tracking, output) may differ from machine to machine, and how work is
+        spread may as well. Secrets are left out.
+        """
+        elsewhere = {"source", "lake", "lake_options", "tracking", "output", "workers", "device"}
+        return {
+            ".".join(map(str, path)): masked_settings(value)
+            for path, (text, value) in self._written.items()
+            if path[0] not in elsewhere
+            and not any(names_a_secret(name) for name, _ in REFERENCE.findall(text))
+        }
+
     def remember(self, written: dict[Path, str]) -> None:
         """Remember which settings were written with references to the environment, and as what."""
         values = self.model_dump(mode="json")

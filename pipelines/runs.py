@@ -76,7 +76,8 @@ def start_run(config: Config, versions: Mapping[str, int]) -> Run:
     run_id = f"{config.name}-{digest({**identity, 'peerglass': version('peerglass')})}"
     run = Run(run_id, config, inputs, Path(config.output) / run_id)
     run.write_text("config.yaml", to_yaml(config))
-    run.write_text("run.json", json.dumps({"run_id": run_id, "versions": inputs}, indent=1))
+    record = {"run_id": run_id, "versions": inputs, "environment": config.from_environment()}
+    run.write_text("run.json", json.dumps(record, indent=1))
     return run
 
 
@@ -86,7 +87,7 @@ def open_run(name: str, output: Path = Path("data/runs")) -> Run:
     Raises
     ------
     ConfigError
-        If no run, or more than one, is meant.
+        If no run, or more than one, is meant; or if the environment gives it other settings now.
     DataError
         If the run's folder is damaged.
     """
@@ -94,9 +95,21 @@ def open_run(name: str, output: Path = Path("data/runs")) -> Run:
     try:
         record: dict[str, Any] = json.loads((folder / "run.json").read_text())
         config = load_config(folder / "config.yaml")
+        _require_same_environment(folder, config, record.get("environment", {}))
         return Run(record["run_id"], config, record["versions"], folder)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"The run folder {folder} is damaged ({error}); run its config again.") from None
+
+
+def _require_same_environment(folder: Path, config: Config, recorded: Mapping[str, Any]) -> None:
+    """A run's config refers to the environment: its settings must be those that it was made with."""
+    now = config.from_environment()
+    for setting, value in recorded.items():
+        if setting in now and now[setting] != value:
+            raise ConfigError(
+                f"{folder / 'config.yaml'}: {setting} comes from the environment and was {value!r} when the "
+                f"run was made, but is {now[setting]!r} now; set the variable as it was."
+            )
 
 
 def _find(name: str, output: Path) -> Path:

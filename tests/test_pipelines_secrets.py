@@ -103,6 +103,26 @@ def test_a_reference_stays_one_on_disk_and_is_resolved_in_memory(
     assert yaml.safe_load(to_yaml(moved))["lake"] == "elsewhere", "a changed setting is no reference any more"
 
 
+def test_a_run_is_not_opened_with_other_settings_than_it_was_made_with(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """References stay on disk, so the environment could change a run after it was made."""
+    monkeypatch.setenv("EPOCHS", "5")
+    monkeypatch.setenv("STORE", "one.db")
+    written = {**tiny, "fit": {"epochs": "${EPOCHS}"}, "tracking": {"uri": "sqlite:///${STORE}"}}
+    run = start_run(load_config(write(written)), {"prices": 1})
+    monkeypatch.setenv("STORE", "two.db")
+    opened = open_run(run.run_id, Path("runs"))
+    assert opened.config.fit == run.config.fit
+    assert opened.config.tracking.uri == "sqlite:///two.db", "where things are may change"
+    monkeypatch.setenv("EPOCHS", "6")
+    sentence = (
+        r"config\.yaml: fit\.epochs comes from the environment and was '5' when the run was made, but is"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        open_run(run.run_id, Path("runs"))
+
+
 def test_an_unset_variable_is_named_with_exit_code_2(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:
