@@ -1,9 +1,10 @@
 """SIGKILL at random moments of `peerglass ingest`: the lake opens, no key is lost or doubled.
 
 The real command in processes of its own, killed with their whole group. Two kinds of ingest take turns: the
-first load into an empty lake (an append), and a delivery that corrects stored rows and adds new sessions (a
-merge). After every kill the prices must be exactly those before the ingest or exactly those after it, and one
-more ingest must complete it. `tests/test_pipelines_lake_kill.py` does the same on a small file.
+first load into an empty lake (an append), and a delivery that corrects stored rows, adds new sessions and
+withdraws some of the old rows (a merge). After every kill each table must be exactly as before the ingest or
+exactly as after it, the hazards of an ingest must be recorded if any of its rows are stored, and one more
+ingest must complete it. `tests/test_pipelines_lake_kill.py` does the same on a small file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
@@ -27,11 +29,16 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from pipelines.contracts import keys
 from pipelines.lake import Lake
 
 COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "ingest"]
 ROOT = Path(__file__).resolve().parents[1]
-KEY = ["date", "ticker"]
+HAZARD = "The prices are made up."
+COLUMNS = {
+    "prices": ["date", "ticker", "close", "volume"],
+    "membership": ["universe", "ticker", "from_date"],
+}
 
 
 def must(holds: bool, otherwise: str) -> None:
@@ -45,7 +52,9 @@ class Verdict:
     """What a series of kills met and left."""
 
     kills: int
-    moments: Counter[str]  # what the lake held after a kill: "before" or "after", for either kind of ingest
+    moments: Counter[
+        str
+    ]  # what the lake held after a kill: "before", "after" or "between", by kind of ingest
     left_files: int  # data files of killed writers that no version names
     rows: int
 
@@ -78,22 +87,43 @@ def bars(firms: int, sessions: int) -> pl.DataFrame:
     )
 
 
+def members_of(prices: pl.DataFrame, later: int) -> pl.DataFrame:
+    """Make a universe of the firms; every third one joins some days later."""
+    firms = prices.select("ticker").unique().sort("ticker").with_row_index()
+    joined = pl.lit(date(2000, 1, 3)) + pl.duration(days=(pl.col("index") % 3 == 0).cast(pl.Int64) * later)
+    return firms.select(pl.lit("all").alias("universe"), "ticker", from_date=joined)
+
+
 class Trial:
     """A folder with two deliveries, a lake, and the two states that the lake may be in."""
 
     def __init__(self, folder: Path, firms: int, sessions: int, command: list[str]) -> None:
         self.folder, self.command = folder, command
-        second = bars(firms, sessions)
-        split = second["date"].unique().sort()[int(0.8 * sessions)]
-        first = second.filter(pl.col("date") < split).with_columns(
+        full = bars(firms, sessions)
+        split = full["date"].unique().sort()[int(0.8 * sessions)]
+        first = full.filter(pl.col("date") < split).with_columns(
             close=pl.when(pl.col("date").dt.day() == 15).then(pl.col("low")).otherwise("close")
         )
-        self.states = {"load": (None, first), "correct": (first, second)}
+        second = full.filter(~((pl.col("date").dt.day() == 7) & (pl.col("ticker") < "F0009")))
+        members = members_of(first, later=0), members_of(first, later=1)
+        self.states: dict[str, list[Mapping[str, pl.DataFrame]]] = {
+            "load": [{}, {"prices": first, "membership": members[0]}],
+            "correct": [
+                {"prices": first, "membership": members[0]},
+                {"prices": second, "membership": members[1]},
+            ],
+        }
         for kind, (_, after) in self.states.items():
-            after.write_parquet(folder / f"{kind}.parquet")
+            after["prices"].write_parquet(folder / f"{kind}.parquet")
+            after["membership"].write_parquet(folder / f"{kind}-members.parquet")
             settings = {
                 "name": "kill",
-                "source": {"kind": "files", "prices": f"{kind}.parquet"},
+                "source": {
+                    "kind": "files",
+                    "prices": f"{kind}.parquet",
+                    "membership": f"{kind}-members.parquet",
+                    "hazards": [HAZARD],
+                },
                 "lake": "lake",
                 "folds": {"scheme": "expanding", "train": 9, "valid": 9, "test": 9, "embargo": 1},
                 "models": {"zero": {}},
@@ -141,20 +171,27 @@ class Trial:
         return False
 
     def state(self, kind: str) -> str:
-        """Say whether the prices are those before this kind of ingest or after it; nothing else may be."""
+        """Say whether all tables are as before this kind of ingest, all as after it, or some of each."""
         lake = self.lake()
         lake.versions()  # every table opens
-        stored = lake.read("prices", columns=[*KEY, "close", "volume"]) if lake.exists("prices") else None
         before, after = self.states[kind]
-        if stored is None:
-            must(before is None, "rows that were committed are gone")
+        found = {self._state_of(lake, table, before.get(table), after[table]) for table in COLUMNS}
+        if any(lake.exists(table) for table in COLUMNS):
+            must(HAZARD in lake.read("sources")["hazards"].item(), "rows are stored before their hazards")
+        return found.pop() if len(found) == 1 else "between"
+
+    def _state_of(self, lake: Lake, table: str, before: pl.DataFrame | None, after: pl.DataFrame) -> str:
+        columns = COLUMNS[table]
+        if not lake.exists(table):
+            must(before is None, f"rows of {table} that were committed are gone")
             return "before"
-        must(not stored.select(pl.struct(KEY).is_duplicated().any()).item(), "a key is there twice")
-        if stored.equals(after.select(stored.columns)):
+        stored = lake.read(table, columns=columns)
+        must(not stored.select(pl.struct(keys(table)).is_duplicated().any()).item(), "a key is there twice")
+        if stored.equals(after.select(columns)):
             return "after"
         if before is None:
-            raise AssertionError("part of a first load is there")
-        must(stored.equals(before.select(stored.columns)), "the prices are neither the old nor the new ones")
+            raise AssertionError(f"part of a first load of {table} is there")
+        must(stored.equals(before.select(columns)), f"{table} is neither the old nor the new one")
         return "before"
 
     def reset(self, kind: str, prepared: Path) -> None:
@@ -203,7 +240,7 @@ def torture(
         else:
             done += 1
             moments[f"{state} the {'first load' if kind == 'load' else 'correction'}"] += 1
-            print(f"kill {done:>3} at {moment:5.2f} s of {kind:<8} prices are those {state} it", flush=True)
+            print(f"kill {done:>3} at {moment:5.2f} s of {kind:<8} the tables are {state}", flush=True)
         if state == "after" or rng.random() < 0.3:
             left += trial.left_files()
             trial.finish(kind)  # what a kill left is no hindrance
@@ -214,7 +251,7 @@ def torture(
     for last in dict.fromkeys((kind, "correct")):
         trial.finish(last)
         must(trial.state(last) == "after", "the ingest is not complete")
-    return Verdict(kills, moments, left, trial.lake().read("prices", columns=KEY).height)
+    return Verdict(kills, moments, left, trial.lake().read("prices", columns=["date"]).height)
 
 
 def main() -> None:

@@ -76,12 +76,28 @@ def validate(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 
 @app.command()
-def ingest(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Fetch a config's source into the lake; print rows added, updated, quarantined, flagged, per table."""
+def ingest(
+    config: ConfigArgument,
+    *,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Accept a delivery that withdraws or changes most of what the lake holds."
+        ),
+    ] = False,
+    overrides: SetOption = None,
+) -> None:
+    """Fetch a config's source into the lake; print rows added, updated, withdrawn, quarantined and flagged.
+
+    Files, the sample and the simulated market deliver everything that they have. Rows that they no longer
+    deliver are withdrawn from the lake; earlier versions keep them. A delivery that withdraws more than half
+    of a table is refused (exit code 3), and so is another source or another market (exit code 2). A live
+    source withdraws nothing.
+    """
     from pipelines.config_load import load_config
     from pipelines.run import ingest_config
 
-    ingest_config(load_config(config, overrides or []), _say)
+    ingest_config(load_config(config, overrides or []), _say, replace=replace)
 
 
 @app.command()

@@ -18,8 +18,8 @@ quarantine_app = typer.Typer(
         "stale run) is flagged: it stays in its table and is listed here. The config's 'quality' section "
         "turns each of those rules to reject, flag or off.\n\n"
         "Usual course: 'list CONFIG' for the counts by rule, 'list CONFIG --rule RULE' for the rows; mend "
-        "them at the source and ingest again: a corrected row takes the place of a flagged one. 'release' "
-        "is for rows that are right as they are."
+        "them at the source and ingest again: a corrected row takes the place of a flagged one, and a "
+        "rejected row that was mended is listed as resolved. 'release' is for rows that are right as is."
     ),
     no_args_is_help=True,
 )
@@ -39,7 +39,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=0, help="How many rows to show below the counts.")] = 20,
     overrides: SetOption = None,
 ) -> None:
-    """Count the rejected, flagged and released rows by rule, and show the first of them.
+    """Count the rejected, resolved, flagged and released rows by rule, and show the first of them.
 
     A line has the row's hash (its beginning is enough for 'release --row'), its state, when that was decided,
     the table, ticker and date, the rule, and the row's values or the evidence.
@@ -68,9 +68,10 @@ def release(
     """Accept rows as they are: rejected ones go into their table, doubts about stored ones are cleared.
 
     Name at least a rule, a ticker or a row; several together must all fit. No rule judges a released row
-    again until one of its values changes, and the lake remembers what was released and when. What cannot be
-    stored stays: unreadable, missing or infinite values, names that are paths or markup, and two rows of one
-    key (release one of them by its hash).
+    again until one of its values changes, and the lake remembers what was released and when. A rejected row
+    that a later delivery mended (resolved) cannot be released: it would replace the correction. What cannot
+    be stored stays: unreadable, missing or infinite values, names that are paths or markup, and two rows of
+    one key (release one of them by its hash).
     """
     from pipelines.config_load import load_config
     from pipelines.lake import open_lake

@@ -1,24 +1,31 @@
-"""Source to lake: every row that a source delivers ends stored, or quarantined under the rule it broke."""
+"""Source to lake: every row that a source delivers ends stored, or quarantined under the rule it broke.
+
+After a whole delivery the tables hold what a new lake would hold that was given this delivery alone, and what
+a user released. Rows that are not delivered any more, or that break their contract now, are withdrawn.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Final
 
 import polars as pl
 
 from pipelines.config import QualityConfig
-from pipelines.contracts import SOURCE_TABLES, Checked, check
+from pipelines.contracts import SOURCE_TABLES, Checked, check, schema
+from pipelines.delivery import refuse_a_fragment, refuse_other_returns, refuse_strangers
 from pipelines.errors import DataError
 from pipelines.ingest_summary import IngestStoppedError, IngestSummary, TableSummary
 from pipelines.inspection import Inspector
 from pipelines.items import SPLIT_ITEMS
 from pipelines.lake import Lake
+from pipelines.lake_commit import Plan
+from pipelines.lake_source import own_rows, record_source, refuse_other_market, refuse_other_source
 from pipelines.progress import Progress
-from pipelines.quarantine import released_hashes
-from pipelines.sources.base import Known, LiveSource, Source, SourceTables, TickerStatus
+from pipelines.quarantine import after_delivery, released_hashes
+from pipelines.sources.base import SUPPLEMENTS, Known, LiveSource, Source, SourceTables, TickerStatus
 
 _DEFAULT_QUALITY: Final = QualityConfig()
 
@@ -28,14 +35,17 @@ def ingest(
     lake: Lake,
     progress: Progress | None = None,
     quality: QualityConfig = _DEFAULT_QUALITY,
+    *,
+    replace: bool = False,
 ) -> IngestSummary:
     """Take a source's tables, hold them to their contracts, and upsert them into the lake.
 
-    A delivery is checked whole before the lake is touched for it. Each of its tables is then one atomic
-    commit, the quarantine and the flags first, so that a row is never gone from both; a kill in between is
-    mended by running it again, which repeats nothing. A `Source` makes one delivery. A `LiveSource` is told
-    what the lake holds and makes many, each of them committed before the next is asked for; rows that a
-    delivery does not mention are never touched, so that an empty answer erases nothing.
+    A delivery is checked whole before the lake is touched for it. What its source says of the data, the flags
+    and the quarantine are written first; then each of its tables is one atomic commit. A kill in between is
+    mended by running it again, which repeats nothing. A `Source` makes one delivery, which withdraws the rows
+    that it lacks. A `LiveSource` is told what the lake holds and makes many, each of them committed before
+    the next is asked for; rows that a delivery does not mention are never touched, so that an empty answer
+    erases nothing.
 
     Parameters
     ----------
@@ -47,6 +57,8 @@ def ingest(
         Told of every batch of a live source, within a stage of the caller's; None for silence.
     quality
         What the quality rules do: reject, flag, or nothing.
+    replace
+        Accept a whole delivery that withdraws or changes most of what the lake holds.
 
     Raises
     ------
@@ -54,20 +66,24 @@ def ingest(
         If a live source refuses after at least one batch: what arrived before stays in the lake, and the
         error's ``summary`` says what that was.
     DataError
-        If a table lacks a required column, no price row of a `Source` satisfies the contract, the lake holds
-        something that is not a Delta table, or a live source refuses from the start. The lake is unchanged.
+        If a table lacks a required column, no price row of a `Source` satisfies the contract, it lacks most
+        of what is stored, the lake holds something that is not a Delta table, or a live source refuses from
+        the start. The lake is unchanged.
     ConfigError
-        If the source was set up in a way that cannot work.
+        If the source was set up in a way that cannot work, or the lake belongs to another source or market.
     """
+    for table in ("sources", *SOURCE_TABLES, "quarantine", "flags"):
+        lake.version(table)  # raises before anything is written if there is no Delta table there
+    refuse_other_source(lake, source.name)
     if not isinstance(source, LiveSource):
-        ledger = _Ledger(source.name, lake, quality)
-        ledger.commit(source.fetch(), must_have_prices=True)
+        ledger = _Ledger(source.name, lake, quality, whole=True, replace=replace)
+        ledger.commit(source.fetch())
         return ledger.close()
     held = known(lake)
     ledger = _Ledger(source.name, lake, quality, held.last_price)
     try:
         for batch in source.batches(held):
-            ledger.commit(batch, must_have_prices=False)
+            ledger.commit(batch)
             if progress is not None:
                 progress.step(_told(batch))
     except DataError as error:
@@ -94,56 +110,69 @@ class _Ledger:
     """Commits deliveries one after another and keeps the count of what became of their rows."""
 
     def __init__(
-        self, source: str, lake: Lake, quality: QualityConfig, stored: Collection[str] | None = None
+        self,
+        source: str,
+        lake: Lake,
+        quality: QualityConfig,
+        stored: Collection[str] | None = None,
+        *,
+        whole: bool = False,
+        replace: bool = False,
     ) -> None:
         self.batches = 0
-        self._source, self._lake = source, lake
+        self._source, self._lake, self._whole, self._replace = source, lake, whole, replace
         self._released = released_hashes(lake)
-        self._inspector = Inspector(lake, quality, self._released.get("prices", ()), stored)
+        self._inspector = Inspector(lake, quality, self._released.get("prices", ()), stored, whole=whole)
         self._tables: dict[str, TableSummary] = {}
         self._notes: dict[str, None] = {}
         self._hazards: dict[str, None] = {}
         self._statuses: dict[str, TickerStatus] = {}
 
-    def commit(self, delivered: SourceTables, *, must_have_prices: bool) -> None:
-        """Check a delivery, then commit its tables, the quarantine and the flags first."""
-        tables = self._expected(delivered, must_have_prices=must_have_prices)
+    def commit(self, delivered: SourceTables) -> None:
+        """Check a delivery, then commit what its source says of it, the flags, the quarantine, its tables."""
+        tables = self._expected(delivered)
         now = datetime.now(UTC)
-        checked: dict[str, Checked] = {}
-        for table, frame in tables.items():
-            stamped = _stamp(frame, self._source, now) if table == "prices" else frame
-            checked[table] = check(table, stamped, self._released.get(table, ()))
-        if must_have_prices:
+        checked = {
+            table: check(table, _stamp(table, frame, self._source, now), self._released.get(table, ()))
+            for table, frame in tables.items()
+        }
+        if self._whole:
             _refuse_no_prices(self._source, checked["prices"])
-        for table in (*checked, "quarantine", "flags"):
-            self._lake.version(table)  # raises before anything is written if there is no Delta table there
-
-        flagged: Mapping[str, int] = {}
+            refuse_other_market(self._lake, self._source, delivered.market)
+        inspected = None
         if "prices" in checked:
             listings = checked["securities"].valid if "securities" in checked else None
             inspected = self._inspector.inspect(checked["prices"].valid, listings, now)
             rejected = pl.concat([checked["prices"].rejected, inspected.rejected])
             checked["prices"] = Checked(inspected.kept, rejected, checked["prices"].collapsed)
-            flagged = inspected.flagged
+        plans = self._plans(checked)
+        if self._whole:
+            self._refuse_a_replacement(plans, delivered)
+
+        self._notes.update(dict.fromkeys(delivered.notes))
+        self._hazards.update(dict.fromkeys(delivered.hazards))
+        record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
+        if inspected is not None:
             self._lake.upsert("flags", inspected.flags)
-        if checked:
-            self._lake.upsert("quarantine", _quarantine(checked, now))
-        for table, result in checked.items():
-            counts = self._lake.upsert(table, result.valid, self._released.get(table, ()))
+        self._lake.upsert("quarantine", after_delivery(self._lake, checked, now, whole=self._whole))
+        for table, plan in plans.items():
+            counts = self._lake.apply(plan)
+            if table not in checked and not counts.withdrawn:
+                continue
+            result = checked.get(table)
             summary = TableSummary(
-                received=tables[table].height,
+                received=tables[table].height if table in tables else 0,
                 added=counts.added,
                 updated=counts.updated,
                 unchanged=counts.unchanged,
-                collapsed=result.collapsed,
-                quarantined=result.by_rule(),
+                collapsed=result.collapsed if result is not None else 0,
+                quarantined=result.by_rule() if result is not None else {},
                 version=counts.version,
-                flagged=flagged if table == "prices" else {},
+                flagged=inspected.flagged if inspected is not None and table == "prices" else {},
+                withdrawn=counts.withdrawn,
             )
             self._tables[table] = self._tables[table] + summary if table in self._tables else summary
         self.batches += 1
-        self._notes.update(dict.fromkeys(delivered.notes))
-        self._hazards.update(dict.fromkeys(delivered.hazards))
         self._statuses.update({status.ticker: status for status in delivered.statuses})
 
     def close(self) -> IngestSummary:
@@ -152,7 +181,7 @@ class _Ledger:
         self._lake.upsert("flags", flags)
         if flagged:
             prices = self._tables["prices"]
-            self._tables["prices"] = replace(prices, flagged={**prices.flagged, **flagged})
+            self._tables["prices"] = dataclasses.replace(prices, flagged={**prices.flagged, **flagged})
         return self.summary()
 
     def summary(self) -> IngestSummary:
@@ -166,17 +195,35 @@ class _Ledger:
             self.batches,
         )
 
-    def _expected(self, delivered: SourceTables, *, must_have_prices: bool) -> Mapping[str, pl.DataFrame]:
+    def _expected(self, delivered: SourceTables) -> Mapping[str, pl.DataFrame]:
         """Refuse what no source may give; leave out a live source's empty frames, which may lack columns."""
         unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
-        if unknown or (must_have_prices and "prices" not in delivered.tables):
+        if unknown or (self._whole and "prices" not in delivered.tables):
             raise ValueError(
                 f"source {self._source!r} delivered {sorted(delivered.tables)}: a source gives prices and "
                 f"may give {', '.join(SOURCE_TABLES[1:])}"
             )
-        if must_have_prices:
+        if self._whole:
             return delivered.tables
         return {table: frame for table, frame in delivered.tables.items() if frame.height}
+
+    def _plans(self, checked: Mapping[str, Checked]) -> dict[str, Plan]:
+        """Compare with what is stored; a whole delivery also with the tables that it has no more."""
+        plans: dict[str, Plan] = {}
+        absent = [t for t in SOURCE_TABLES if t not in checked and self._whole and self._lake.exists(t)]
+        for table in (*checked, *absent):
+            rows = checked[table].valid if table in checked else schema(table).create_empty()
+            scope = own_rows(self._lake, table) if self._whole else None
+            plans[table] = self._lake.plan(table, rows, self._released.get(table, ()), scope)
+        return plans
+
+    def _refuse_a_replacement(self, plans: Mapping[str, Plan], delivered: SourceTables) -> None:
+        if not delivered.market:
+            refuse_strangers(self._lake, plans["prices"])
+        if not self._replace:
+            if not delivered.market:
+                refuse_other_returns(self._lake, plans["prices"])
+            refuse_a_fragment(self._lake, self._source, plans.values())
 
 
 def _told(batch: SourceTables) -> str:
@@ -218,14 +265,14 @@ def _filings(lake: Lake) -> dict[str, frozenset[str]]:
     return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
 
 
-def _stamp(frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
-    stamp = pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("ingested_at")
-    return frame.with_columns(pl.lit(source).alias("source"), stamp)
-
-
-def _quarantine(checked: Mapping[str, Checked], now: datetime) -> pl.DataFrame:
-    stamp = pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("first_seen")
-    return pl.concat([result.rejected for result in checked.values()]).with_columns(stamp)
+def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
+    """Name the origin of prices, and of statements that are added to another source's lake."""
+    if table == "prices":
+        stamp = pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("ingested_at")
+        return frame.with_columns(pl.lit(source).alias("source"), stamp)
+    if table == "fundamentals" and source in SUPPLEMENTS:
+        return frame.with_columns(pl.lit(source).alias("source"))
+    return frame
 
 
 def _refuse_no_prices(source: str, prices: Checked) -> None:

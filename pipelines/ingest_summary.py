@@ -35,6 +35,8 @@ class TableSummary:
         The lake table's version afterwards, None if it holds nothing.
     flagged
         Rule -> doubts about rows that are stored nevertheless, most frequent first; a row may raise several.
+    withdrawn
+        Stored rows that the source no longer delivers; earlier versions of the table still show them.
     """
 
     received: int
@@ -45,6 +47,7 @@ class TableSummary:
     quarantined: Mapping[str, int]
     version: int | None
     flagged: Mapping[str, int] = field(default_factory=dict)
+    withdrawn: int = 0
 
     def __add__(self, later: TableSummary) -> TableSummary:
         """Sum the counts of two batches of the same table, the later one's version standing."""
@@ -57,6 +60,7 @@ class TableSummary:
             quarantined=_sum(self.quarantined, later.quarantined),
             version=later.version,
             flagged=_sum(self.flagged, later.flagged),
+            withdrawn=self.withdrawn + later.withdrawn,
         )
 
 
@@ -89,7 +93,8 @@ def describe_ingest(summary: IngestSummary) -> str:
     for table, counts in summary.tables.items():
         lines.append(
             f"  {table:<13}{counts.received:>10,} received  {counts.added:>10,} added  "
-            f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  version {counts.version}"
+            f"{counts.updated:>8,} updated  {counts.unchanged:>10,} unchanged  "
+            f"{counts.withdrawn:>8,} withdrawn  version {counts.version}"
         )
         lines += [f"    quarantined {rows:,} by rule {rule}" for rule, rows in counts.quarantined.items()]
         lines += [f"    flagged {rows:,} by rule {rule}" for rule, rows in counts.flagged.items()]

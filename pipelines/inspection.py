@@ -1,8 +1,8 @@
 """What the quality rules do to a delivery of prices: keep, flag or reject its rows, beside what is stored.
 
 A delivery is judged together with the stored rows around it, so that one session a night finds what a whole
-history in one go finds. A stored row is never taken out again: what a later session reveals about it is
-flagged, whatever the config says, because removing it would rewrite history with hindsight.
+history in one go finds. No rule takes a stored row out: what a later session reveals about it is flagged,
+whatever the config says, because removing it would rewrite history with hindsight. A source may withdraw it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipelines.quality import (
     market_doubts,
     neighbours,
 )
-from pipelines.schemas import Flags
+from pipelines.schemas import STAMPS, Flags
 
 _KEY: Final = ["date", "ticker"]
 _GAP, _REACH = timedelta(days=MAX_GAP_DAYS), timedelta(days=REACH_DAYS)
@@ -72,6 +72,8 @@ class Inspector:
         Hashes of price rows, and of doubts about whole dates, that a user accepted.
     stored
         Tickers that the lake has prices of; None if that is not known. Others' rows are not looked for.
+    whole
+        Whether a delivery takes the place of everything that is stored, so that it is judged by itself.
     """
 
     def __init__(
@@ -80,8 +82,11 @@ class Inspector:
         config: QualityConfig,
         released: Collection[str] = (),
         stored: Collection[str] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         self._lake, self._config, self._released = lake, config, list(released)
+        self._whole = whole
         self._stored = None if stored is None else set(stored)
         self._rules = tuple(rule for rule in PRICE_RULES if getattr(config, rule) != "off")
         self._rejecting = [rule for rule in self._rules if getattr(config, rule) == "reject"]
@@ -106,12 +111,13 @@ class Inspector:
         self._since = first if self._since is None else min(first, self._since)
         if not self._rules:
             return Inspected(delivered, none, Flags.create_empty(), {})
-        rows = pl.concat([self._around(delivered, first, last), delivered])
+        around = delivered.clear() if self._whole else self._around(delivered, first, last)
+        rows = pl.concat([around, delivered])
         listings = self._listings(securities)
         found = self._doubts(rows, listings, first, last)
         wrong = found.filter(pl.col("rule").is_in(self._rejecting))
         wrong = wrong.join(delivered, on=_KEY, how="semi") if wrong.height else wrong
-        wrong = wrong.unique(_KEY, keep="first", maintain_order=True)
+        wrong = self._not_stored(wrong.unique(_KEY, keep="first", maintain_order=True), delivered)
         rejected = none
         if wrong.height:
             out = delivered.join(wrong.select(*_KEY, "rule"), on=_KEY, how="inner")
@@ -119,8 +125,13 @@ class Inspector:
             delivered = delivered.join(wrong, on=_KEY, how="anti")
             found = self._doubts(rows.join(wrong, on=_KEY, how="anti"), listings, first, last)
         tickers = rows["ticker"].unique()
-        within = pl.col("date").is_between(first - _GAP, last + _REACH) & pl.col("rule").is_in(self._rules)
-        former = self._open_flags(within).filter(pl.col("ticker").is_in(tickers.implode()))
+        if self._whole:
+            former = self._open_flags(pl.col("rule").is_in(PRICE_RULES))
+        else:
+            within = pl.col("date").is_between(first - _GAP, last + _REACH) & pl.col("rule").is_in(
+                self._rules
+            )
+            former = self._open_flags(within).filter(pl.col("ticker").is_in(tickers.implode()))
         if self._stored is not None:
             self._stored.update(tickers)
         flags, flagged = _settle(found, former, delivered, now)
@@ -149,7 +160,9 @@ class Inspector:
         found = found.with_columns(
             row_hash=pl.Series([hashlib.sha256(t.encode()).hexdigest()[:32] for t in texts], dtype=pl.String)
         ).filter(~pl.col("row_hash").is_in(self._released))
-        within = (pl.col("date") >= start) & (pl.col("rule") == "coverage_collapse")
+        within = pl.col("rule") == "coverage_collapse"
+        if not self._whole:
+            within &= pl.col("date") >= start
         fresh = rows.filter(pl.col("date") >= self._since).select("date").unique()
         judged = found.select(*_KEY).join(fresh, on="date", how="semi")
         return _settle(found, self._open_flags(within), judged, now)
@@ -166,6 +179,19 @@ class Inspector:
         )
         order = pl.col("rule").cast(pl.Enum(PRICE_RULES))
         return hashed.filter(~pl.col("row_hash").is_in(self._released)).sort("ticker", "date", order)
+
+    def _not_stored(self, wrong: pl.DataFrame, delivered: pl.DataFrame) -> pl.DataFrame:
+        """Leave out rows that are stored with the same values: no rule takes a stored row out."""
+        if wrong.is_empty() or not self._lake.exists("prices"):
+            return wrong
+        first, last = _span(wrong)
+        near = pl.col("date").is_between(first, last) & pl.col("ticker").is_in(wrong["ticker"].to_list())
+        stored = self._lake.read("prices", filters=near)
+        values = [c for c in delivered.columns if c not in STAMPS]
+        same = delivered.join(wrong, on=_KEY, how="semi").join(
+            stored, on=values, how="semi", nulls_equal=True
+        )
+        return wrong.join(same, on=_KEY, how="anti")
 
     def _around(self, delivered: pl.DataFrame, first: date, last: date) -> pl.DataFrame:
         """Read the stored rows of the delivered firms that bear on the delivery, or on which it bears."""

@@ -14,40 +14,26 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.config import Config
 from pipelines.contracts import SCHEMAS, keys, require, schema
 from pipelines.errors import DataError
-from pipelines.lake_compare import compare, in_order, match_predicate
-from pipelines.lake_storage import FILE_BYTES, Storage
+from pipelines.lake_commit import Plan, UpsertCounts, commit, compared
+from pipelines.lake_compare import in_order
+from pipelines.lake_storage import Storage
 from pipelines.lake_versions import commits, data_version, layout_version, parse_as_of, version_at
+
+__all__ = ["Lake", "UpsertCounts", "open_lake"]
 
 _ATTEMPTS: Final = 12
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # seconds
-_ONE_COMMIT: Final = CommitProperties(max_commit_retries=0)
-"""Commit exactly on top of the version that was compared with. deltalake would otherwise rebase an append on
-a commit that landed in between, and a key that both of them added would be there twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpsertCounts:
-    """What an upsert did: rows added, updated and left alone, and the table's version after it.
-
-    ``version`` is None only if the frame was empty and the table does not exist.
-    """
-
-    added: int
-    updated: int
-    unchanged: int
-    version: int | None
 
 
 class Lake:
@@ -183,13 +169,20 @@ class Lake:
                 "more: a vacuum removed its files; read a newer version"
             ) from error
 
-    def upsert(self, table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> UpsertCounts:
-        """Add the rows whose key is new and replace those that differ, in one commit.
+    def upsert(
+        self,
+        table: str,
+        frame: pl.DataFrame,
+        released: Collection[str] = (),
+        scope: pl.Expr | None = None,
+    ) -> UpsertCounts:
+        """Add the rows whose key is new, replace those that differ and withdraw others, in one commit.
 
         Rows that differ by a stamp alone (`contracts.STAMPS`) are unchanged. Nothing is written, and the
-        version stays, when nothing changed. Rows of the table that the frame does not mention are kept. Safe
-        to kill at any moment, to repeat, and to run from several processes at once: a writer that finds that
-        another was first says so, waits a little, compares again and commits on top.
+        version stays, when nothing changed. Rows of the table that the frame does not mention are kept unless
+        they are in ``scope``; earlier versions still show what is withdrawn. Safe to kill at any moment, to
+        repeat, and to run from several processes at once: a writer that finds that another was first says so,
+        waits a little, compares again and commits on top.
 
         Parameters
         ----------
@@ -199,6 +192,9 @@ class Lake:
             Rows that satisfy the table's contract, each key once.
         released
             Hashes of rows that a user accepted although they break a rule.
+        scope
+            Boolean expression over the table's columns: stored rows for which it is true are withdrawn unless
+            the frame has their key. None: nothing is withdrawn.
 
         Raises
         ------
@@ -208,52 +204,31 @@ class Lake:
             If what is there is not a Delta table or has other columns (`lake_storage.Storage.scan`), or
             other writers never left room for this commit.
         """
-        rows = in_order(table, require(table, frame, released))
-        if rows.is_empty():
-            return UpsertCounts(0, 0, 0, self.version(table))
+        return self.apply(self.plan(table, frame, released, scope))
+
+    def plan(
+        self,
+        table: str,
+        frame: pl.DataFrame,
+        released: Collection[str] = (),
+        scope: pl.Expr | None = None,
+    ) -> Plan:
+        """Compare a batch with the table and write nothing; parameters and errors are those of `upsert`."""
+        return compared(self.storage, table, in_order(table, require(table, frame, released)), scope)
+
+    def apply(self, plan: Plan) -> UpsertCounts:
+        """Commit a plan; if another writer was first, compare again and commit on top (`upsert`)."""
         for attempt in range(1, _ATTEMPTS + 1):
-            target = self.storage.open(table)
             try:
-                return self._commit(table, rows, target if target is not None else self.storage.create(table))
+                return commit(self.storage, plan)
             except CommitFailedError:
                 if attempt < _ATTEMPTS:
-                    self._wait(table, attempt)
+                    self._wait(plan.table, attempt)
+                    plan = compared(self.storage, plan.table, plan.rows, plan.scope)
         raise DataError(
-            f"table {self.storage.uri(table)} is being written by others without pause; retry when they end"
+            f"table {self.storage.uri(plan.table)} is being written by others without pause; "
+            "retry when they end"
         )
-
-    def _commit(self, table: str, rows: pl.DataFrame, target: DeltaTable) -> UpsertCounts:
-        """Write what is new or differs; the same commit adds the columns that the contract gained since."""
-        widen = bool(self.storage.lacking(table, target))
-        if target.version() == 0:
-            new, changed = rows, rows.clear()
-        else:
-            new, changed = compare(table, rows, self.storage.scan(table, target))
-        if changed.height:
-            (
-                target.merge(
-                    pl.concat([new, changed]),
-                    predicate=match_predicate(table, changed),
-                    source_alias="source",
-                    target_alias="target",
-                    merge_schema=widen,
-                    commit_properties=_ONE_COMMIT,
-                )
-                .when_matched_update_all()
-                .when_not_matched_insert_all()
-                .execute()
-            )
-        elif new.height:
-            write_deltalake(
-                target,
-                new,
-                mode="append",
-                schema_mode="merge" if widen else None,
-                target_file_size=FILE_BYTES,
-                commit_properties=_ONE_COMMIT,
-            )
-        unchanged = rows.height - new.height - changed.height
-        return UpsertCounts(new.height, changed.height, unchanged, data_version(target) or None)
 
     def _wait(self, table: str, attempt: int) -> None:
         """Pause for a random time up to a limit that doubles, so that writers do not meet again."""

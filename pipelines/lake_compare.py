@@ -1,4 +1,4 @@
-"""What an upsert has to write: which rows of a batch are new, which differ from the stored ones, and where.
+"""What an upsert changes: rows that are new, that differ from stored ones, or that it withdraws; and where.
 
 Tables are written in the order of their dates, in files of about a million rows whose smallest and largest
 dates are in the log. A batch is compared in pieces, each with the stored rows of its own dates alone, so that
@@ -8,6 +8,7 @@ one new session is compared with nothing and a full redelivery never holds the w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date
 from typing import Final
 
@@ -20,14 +21,36 @@ _SPANS: Final = 16
 """At most so many ranges of dates in a predicate: enough to skip the files between scattered corrections."""
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How a batch differs from what is stored.
+
+    Attributes
+    ----------
+    new
+        Rows of the batch whose key is not stored.
+    changed
+        Rows of the batch that are stored with other values; a stamp alone is no difference.
+    withdrawn
+        Keys of the stored rows that the batch withdraws.
+    in_scope
+        Number of stored rows that the batch would withdraw if it did not have them.
+    """
+
+    new: pl.DataFrame
+    changed: pl.DataFrame
+    withdrawn: pl.DataFrame
+    in_scope: int
+
+
 def in_order(table: str, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows in the order in which they are stored: by the key, its dates first."""
     order = _order(table)
     return rows if _is_sorted(rows, order) else rows.sort(order)
 
 
-def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Split a batch into rows whose key is not stored, and rows that are stored with other values.
+def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> Changes:
+    """Find out what a batch changes.
 
     Parameters
     ----------
@@ -37,18 +60,20 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame) -> tuple[pl.Da
         The batch, as `in_order` returns it, each key once.
     stored
         The table's rows.
-
-    Returns
-    -------
-    tuple of DataFrame
-        New and changed rows, each in the batch's order. Rows that differ by a stamp alone are in neither.
+    scope
+        Boolean expression over the table's columns: the stored rows that are withdrawn unless the batch has
+        them. None: nothing is withdrawn.
     """
     key = keys(table)
     values = [c for c in rows.columns if c not in key and c not in STAMPS]
     new: list[pl.DataFrame] = [rows.clear()]
     changed: list[pl.DataFrame] = [rows.clear()]
-    for piece in _pieces(table, rows):
-        held = stored.filter(_within(piece, key)).select(*key, *values).collect()
+    withdrawn: list[pl.DataFrame] = [rows.select(key).clear()]
+    in_scope = 0
+    pieces = list(_pieces(table, rows))
+    for i, piece in enumerate(pieces):
+        near = _within(piece, key) if scope is None else _between(table, pieces, i)
+        held = stored.filter(near).select(*key, *values).collect()
         if held.is_empty():
             new.append(piece)
             continue
@@ -64,7 +89,12 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame) -> tuple[pl.Da
         )
         new.append(both.filter(pl.col(":there").is_null()).select(rows.columns))
         changed.append(both.filter(pl.col(":there") & differs).select(rows.columns))
-    return pl.concat(new), pl.concat(changed)
+        if scope is not None:
+            ours = held.filter(scope).select(key)
+            in_scope += ours.height
+            if held.height > piece.height - new[-1].height:  # some stored row has no match
+                withdrawn.append(ours.join(piece, on=key, how="anti"))
+    return Changes(pl.concat(new), pl.concat(changed), pl.concat(withdrawn), in_scope)
 
 
 def match_predicate(table: str, changed: pl.DataFrame) -> str:
@@ -75,7 +105,7 @@ def match_predicate(table: str, changed: pl.DataFrame) -> str:
     table
         Name of the lake table.
     changed
-        The rows to be replaced; rows that are only added match nothing and need not be here.
+        The keys to be replaced or withdrawn; rows that are only added match nothing and need not be here.
     """
     key = keys(table)
     terms = [f'target."{c}" = source."{c}"' for c in key]
@@ -133,6 +163,17 @@ def _within(rows: pl.DataFrame, key: list[str]) -> pl.Expr:
         pl.col(c).is_between(pl.lit(rows[c].min(), dtype), pl.lit(rows[c].max(), dtype))
         for c, dtype in rows.select(key).schema.items()
     )
+
+
+def _between(table: str, pieces: list[pl.DataFrame], i: int) -> pl.Expr:
+    """Select the stored rows from a piece's first date to the next piece's; the ends are open."""
+    day = _dates(table)[0]
+    inside = pl.lit(value=True)
+    if i > 0:
+        inside &= pl.col(day) >= pieces[i][day][0]
+    if i + 1 < len(pieces):
+        inside &= pl.col(day) < pieces[i + 1][day][0]
+    return inside
 
 
 def _spans(days: list[date]) -> list[tuple[date, date]]:

@@ -1,5 +1,9 @@
 """What was kept out or doubted: look at it, and accept it in spite of the rule.
 
+A rejected row is ``resolved`` once a later delivery mends it: a sound row came under its key, or a source
+that delivers its whole scope has it no more. It can then not be released any more, so that a release never
+replaces a correction. If it is delivered again as it was, it is rejected again.
+
 A released row goes to its table as it was delivered, and no rule judges it again until a value of it changes:
 ``releases`` remembers its hash and when that was decided. Types, missing values, numbers that are not finite,
 plain names and the uniqueness of a key cannot be waived: such a row cannot be stored.
@@ -8,16 +12,18 @@ plain names and the uniqueness of a key cannot be waived: such a row cannot be s
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 import polars as pl
 
-from pipelines.contracts import check
+from pipelines.contracts import Checked, check, keys
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake import Lake
-from pipelines.schemas import STAMPS, schema
+from pipelines.schemas import STAMPS, Quarantine, schema
+from pipelines.sources.base import SUPPLEMENTS
 
 _LISTED: Final = ("state", "table", "ticker", "date", "rule", "what", "row_hash", "since", "released_at")
 _DATES: Final = {"fundamentals": "period_end", "securities": "valid_from", "membership": "from_date"}
@@ -46,8 +52,64 @@ def released_hashes(lake: Lake) -> dict[str, frozenset[str]]:
     return {str(table): frozenset(part["row_hash"]) for (table,), part in rows.group_by("table")}
 
 
+def after_delivery(lake: Lake, checked: Mapping[str, Checked], now: datetime, *, whole: bool) -> pl.DataFrame:
+    """Return the rows of the quarantine that a delivery adds or resolves.
+
+    Parameters
+    ----------
+    lake
+        Whose quarantine it is.
+    checked
+        The delivery, table by table.
+    now
+        When it was checked.
+    whole
+        Whether it is all that its source has, so that what it lacks is resolved as well.
+    """
+    time = pl.lit(now).cast(pl.Datetime("us", "UTC"))
+    never = pl.lit(None, dtype=pl.Datetime("us", "UTC"))
+    rejected = pl.concat(
+        [Quarantine.create_empty().select("table", "row_hash", "row", "rule")]
+        + [result.rejected for result in checked.values()]
+    )
+    rejected = rejected.with_columns(first_seen=time, resolved_at=never)
+    former = open_rejections(lake)
+    if former is None:
+        return rejected
+    gone = former.join(rejected, on=["table", "row_hash"], how="anti")
+    if whole:
+        added = pl.col("row").str.json_path_match("$.source").is_in(list(SUPPLEMENTS))
+        gone = gone.filter(~added.fill_null(value=False))
+    else:
+        gone = pl.concat(
+            [gone.clear(), *(_mended(gone, table, result.valid) for table, result in checked.items())]
+        )
+    return pl.concat([rejected, gone.with_columns(resolved_at=time)])
+
+
+def open_rejections(lake: Lake) -> pl.DataFrame | None:
+    """Return the rejected rows that were neither resolved nor released; None if nothing ever was rejected."""
+    if not lake.exists("quarantine"):
+        return None
+    rows = lake.read("quarantine", filters=pl.col("resolved_at").is_null())
+    if not lake.exists("releases"):
+        return rows
+    return rows.join(
+        lake.read("releases", columns=["table", "row_hash"]), on=["table", "row_hash"], how="anti"
+    )
+
+
+def _mended(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl.DataFrame:
+    """Select the rejected rows of a table under whose key a sound row came."""
+    key = keys(table)
+    texts = [pl.col("row").str.json_path_match(f"$.{c}").alias(c) for c in key]
+    sound = valid.select(pl.col(c).cast(pl.String) for c in key)
+    ours = rejected.filter(pl.col("table") == table)
+    return ours.with_columns(texts).join(sound, on=key, how="semi").select(rejected.columns)
+
+
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
-    """List what was kept out (``rejected``) and what is stored and doubted (``flagged``).
+    """List what was kept out (``rejected``, or ``resolved``) and what is stored and doubted (``flagged``).
 
     Returns
     -------
@@ -94,8 +156,14 @@ def release(lake: Lake, selection: Selection) -> str:
     """
     if selection.rule is None and selection.ticker is None and selection.row is None:
         raise ConfigError("Name what to release: --rule RULE, --ticker TICKER, or --row HASH.")
-    chosen = listing(lake, selection).filter(pl.col("released_at").is_null())
+    fitting = listing(lake, selection).filter(pl.col("released_at").is_null())
+    chosen = fitting.filter(pl.col("state") != "resolved")
     if chosen.is_empty():
+        if fitting.height:
+            raise DataError(
+                f"Nothing to release fits {selection} in the lake {lake.root}: a later delivery resolved "
+                f"{_count(fitting.height, 'row')}; see 'peerglass quarantine list'."
+            )
         raise DataError(
             f"Nothing to release fits {selection} in the lake {lake.root}; see 'peerglass quarantine list'."
         )
@@ -154,7 +222,7 @@ def _rejected(lake: Lake) -> pl.DataFrame:
     rows = lake.read("quarantine")
     date = pl.coalesce(pl.col("row").str.json_path_match(f"$.{c}") for c in ("date", *_DATES.values()))
     return rows.with_columns(
-        state=pl.lit("rejected"),
+        state=pl.when(pl.col("resolved_at").is_null()).then(pl.lit("rejected")).otherwise(pl.lit("resolved")),
         ticker=pl.col("row").str.json_path_match("$.ticker"),
         date=date,
         what=pl.col("row"),

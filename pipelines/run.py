@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from pipelines.config_load import build_settings, load_config
 from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestStoppedError, IngestSummary, describe_ingest
+from pipelines.ingest_summary import IngestStoppedError, describe_ingest
 from pipelines.lake import Lake, open_lake
 from pipelines.lake_readers import record_reader
 from pipelines.progress import Progress
@@ -104,8 +103,9 @@ def _files_source(wanted: FilesSourceConfig) -> Source:
 
 
 def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]:
-    """Read the input tables of a run at the versions it recorded."""
-    return {table: lake.read(table, version=version) for table, version in versions.items()}
+    """Read the input tables of a run at the versions it recorded, without those that were withdrawn whole."""
+    tables = {table: lake.read(table, version=version) for table, version in versions.items()}
+    return {table: frame for table, frame in tables.items() if frame.height}
 
 
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
@@ -139,20 +139,24 @@ def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
 
 
 def ingest_config(
-    config: Config, say: Callable[[str], None] = print, progress: Progress | None = None
+    config: Config,
+    say: Callable[[str], None] = print,
+    progress: Progress | None = None,
+    *,
+    replace: bool = False,
 ) -> None:
-    """Fetch a config's source into its lake and say what became of every row, also if the source stops."""
+    """Fetch a config's source into its lake and say what became of every row, also if the source stops.
+
+    With ``replace``, a delivery may withdraw or change most of what the lake holds.
+    """
     progress = progress or Progress()
     lake = open_lake(config, progress.note)
     with progress.stage("ingest"):
-        lake.version("sources")  # raises before anything is written if what is there is not a Delta table
         try:
-            summary = ingest(make_source(config), lake, progress, config.quality)
+            summary = ingest(make_source(config), lake, progress, config.quality, replace=replace)
         except IngestStoppedError as stopped:
-            _record_source(lake, stopped.summary)
             say(describe_ingest(stopped.summary))
             raise
-        _record_source(lake, summary)
     say(describe_ingest(summary))
 
 
@@ -376,15 +380,3 @@ def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
             f"Run {run.run_id} has no forecasts in {lake.root}; run 'peerglass train' on its config."
         )
     return frame
-
-
-def _record_source(lake: Lake, summary: IngestSummary) -> None:
-    """Keep what a source said of its data; one that delivered nothing said nothing."""
-    if summary.batches == 0:
-        return
-    row = {
-        "source": [summary.source],
-        "notes": [json.dumps(summary.notes)],
-        "hazards": [json.dumps(summary.hazards)],
-    }
-    lake.upsert("sources", pl.DataFrame(row))

@@ -149,6 +149,8 @@ class Fundamentals(dy.Schema):
     months = dy.Int64(nullable=True, min=1)  # span of a flow (3, 6, 9, 12); null: an instant, or not said
     stated_on = dy.Date(nullable=True, metadata=ADDED_LATER)
     assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a date on which somebody published
+    # who added the row to another source's lake; null: the lake's own source
+    source = dy.String(nullable=True, metadata=ADDED_LATER)
 
     ticker_is_plain = named_rule(_plain_ticker("ticker"))
     known_after_period_end = named_rule(pl.col("known_at") >= pl.col("period_end"))
@@ -225,13 +227,18 @@ class ForecastPaths(Forecasts):
 
 
 class Quarantine(dy.Schema):
-    """Rejected rows: the row as JSON with its values as text, and the first rule that it broke."""
+    """Rejected rows: the row as JSON with its values as text, and the first rule that it broke.
+
+    ``resolved_at``: when a later delivery had a sound row in its place, or had it no more; null while it is
+    still delivered as it was.
+    """
 
     table = _key_text()
     row_hash = _key_text()
     row = dy.String()
     rule = dy.String()
     first_seen = dy.Datetime(time_unit="us", time_zone="UTC")
+    resolved_at = dy.Datetime(time_unit="us", time_zone="UTC", nullable=True, metadata=ADDED_LATER)
 
 
 class Flags(dy.Schema):
@@ -318,11 +325,16 @@ class TruthDays(dy.Schema):
 
 
 class Sources(dy.Schema):
-    """What each source last said of its data: notes and hazards, as JSON lists of sentences."""
+    """The sources that were ingested, and what they said of their data.
+
+    ``notes``: JSON list of sentences, of the last ingest that had any. ``hazards``: JSON list of sentences,
+    of all ingests. ``market``: JSON of what tells this market from others of the same source.
+    """
 
     source = _key_text()
     notes = dy.String()
     hazards = dy.String()
+    market = dy.String(nullable=True, metadata=ADDED_LATER)
 
 
 class Trials(dy.Schema):

@@ -106,7 +106,7 @@ def test_bad_rows_are_quarantined_by_rule_and_good_ones_stored(tmp_path: Path) -
     assert quarantine.height == 7
     assert quarantine["rule"].value_counts().sort("rule").rows() == sorted(prices.quarantined.items())
     assert any("<script>" in row for row in quarantine["row"])
-    assert sorted(p.name for p in (tmp_path / "lake").iterdir()) == ["prices", "quarantine"]
+    assert sorted(p.name for p in (tmp_path / "lake").iterdir()) == ["prices", "quarantine", "sources"]
 
 
 def test_ingesting_again_changes_nothing(tmp_path: Path) -> None:
@@ -124,9 +124,10 @@ def test_ingesting_again_changes_nothing(tmp_path: Path) -> None:
 def test_a_correction_updates_the_row_and_keeps_the_rest(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     ingest(files(tmp_path, BAD), lake)
-    text = "date,ticker,close\n2020-01-06,AAA,12\n2020-01-07,AAA,13\n"
+    text = "date,ticker,open,high,low,close,volume\n2020-01-02,AAA,10,11,9,10.5,100\n"
+    text += "2020-01-06,AAA,,,,12,\n2020-01-07,AAA,,,,13,\n"
     summary = ingest(files(tmp_path, text), lake).tables["prices"]
-    assert (summary.added, summary.updated, summary.unchanged, summary.version) == (1, 1, 0, 2)
+    assert (summary.added, summary.updated, summary.unchanged, summary.version) == (1, 1, 1, 2)
     assert lake.read("prices")["close"].to_list() == [10.5, 12.0, 13.0]
 
 
@@ -179,7 +180,13 @@ def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path
     )
     summary = ingest(source, lake)
     assert (summary.source, summary.notes, summary.hazards) == ("given", ("a note",), ("a hazard",))
-    assert lake.versions() == {"prices": 1, "membership": 1, "quarantine": 1, "truth_edges": 1}
+    assert lake.versions() == {
+        "prices": 1,
+        "membership": 1,
+        "quarantine": 1,
+        "truth_edges": 1,
+        "sources": 1,
+    }
     assert summary.tables["membership"].quarantined == {"ticker_is_plain": 1}
     assert lake.read("quarantine")["table"].to_list() == ["membership"]
     assert lake.read("truth_edges")["explained"].to_list() == [True]
@@ -196,7 +203,7 @@ def test_the_sample_ingests_whole_and_again_without_change(tmp_path: Path) -> No
     assert (first.tables["prices"].added, first.tables["prices"].quarantined) == (166_260, {})
     second = ingest(SampleSource(), lake)
     assert second.tables["prices"].unchanged == 166_260
-    assert lake.versions() == {"prices": 1, "securities": 1, "flags": 1}
+    assert lake.versions() == {"prices": 1, "securities": 1, "flags": 1, "sources": 1}
     assert second.tables["prices"].flagged == first.tables["prices"].flagged
     assert set(lake.read("flags", filters=pl.col("rule") == "stale_run")["ticker"]) == {"RRC"}  # 1990 to 1992
 
@@ -274,7 +281,7 @@ def test_a_live_source_may_give_statements_alone(tmp_path: Path) -> None:
         period_end=pl.lit(date(2023, 12, 31)), known_at=pl.lit(date(2024, 2, 1))
     )
     ingest(Live(lake, SourceTables({"fundamentals": frame})), lake)
-    assert lake.versions() == {"fundamentals": 1}
+    assert lake.versions() == {"fundamentals": 1, "sources": 1}
 
 
 def test_what_arrived_before_a_live_source_refused_stays_and_is_summed_up(tmp_path: Path) -> None:

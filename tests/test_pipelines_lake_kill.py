@@ -10,6 +10,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "kill_ingest.py"
@@ -22,7 +23,10 @@ from pipelines.progress import Progress
 from pipelines.sources.files import FilesSource
 progress = Progress()
 with progress.stage("ingest"):
-    ingest(FilesSource(Path(sys.argv[1]).with_suffix(".parquet")), Lake("lake"), progress)
+    kind = Path(sys.argv[1]).stem
+    files = Path(f"{kind}.parquet"), Path(f"{kind}-members.parquet")
+    source = FilesSource(files[0], membership=files[1], hazards=("The prices are made up.",))
+    ingest(source, Lake("lake"), progress)
 """
 
 
@@ -38,4 +42,6 @@ def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch:
     )
     assert verdict.kills == sum(verdict.moments.values()) == 8
     assert any(moment.startswith("before") for moment in verdict.moments), "some kills must come in time"
-    assert verdict.rows == 30 * 400
+    withdrawn = script.bars(30, 400).filter((pl.col("date").dt.day() == 7) & (pl.col("ticker") < "F0009"))
+    assert withdrawn.height > 100
+    assert verdict.rows == 30 * 400 - withdrawn.height

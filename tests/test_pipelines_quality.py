@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from pipelines.ingest import ingest
 from pipelines.ingest_summary import IngestSummary, describe_ingest
 from pipelines.lake import Lake
 from pipelines.quality import PRICE_RULES, doubts, market_doubts, neighbours
-from pipelines.sources.base import SourceTables
+from pipelines.sources.base import Known, SourceTables
 from pipelines.sources.simulated import MarketConfig, SimulatedSource
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
@@ -37,6 +37,18 @@ class Given:
 
     def fetch(self) -> SourceTables:
         return SourceTables(self.tables)
+
+
+class Batch:
+    """A live source with one batch: what it does not mention stays."""
+
+    name = "given"
+
+    def __init__(self, prices: pl.DataFrame) -> None:
+        self.prices = prices
+
+    def batches(self, known: Known) -> Iterator[SourceTables]:
+        yield SourceTables({"prices": self.prices})
 
 
 def weekdays(n: int, first: date = MONDAY) -> list[date]:
@@ -241,6 +253,10 @@ def stored_flags(lake: Lake) -> list[tuple[str, str, date]]:
 
 
 def ingest_given(lake: Lake, prices: pl.DataFrame, quality: QualityConfig = QualityConfig()) -> IngestSummary:  # noqa: B008
+    return ingest(Batch(prices), lake, quality=quality)
+
+
+def ingest_whole(lake: Lake, prices: pl.DataFrame, quality: QualityConfig = QualityConfig()) -> IngestSummary:  # noqa: B008
     return ingest(Given(prices), lake, quality=quality)
 
 
@@ -275,13 +291,14 @@ def test_however_a_history_is_cut_the_same_rows_are_doubted(
     cuts: list[int], spare: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    whole, parts = Lake(folder / "whole"), Lake(folder / "parts")
+    whole, parts, grown = Lake(folder / "whole"), Lake(folder / "parts"), Lake(folder / "grown")
     frame = pl.concat([bars(DEFECTS), bars([spare] * len(DEFECTS), "B")])
-    ingest_given(whole, frame)
+    ingest_whole(whole, frame)
     days = weekdays(len(DEFECTS))
     for start, end in zip([0, *cuts], [*cuts, len(days)], strict=True):
         ingest_given(parts, frame.filter(pl.col("date").is_in(days[start:end])))
-    assert stored_flags(parts) == stored_flags(whole) != []
+        ingest_whole(grown, frame.filter(pl.col("date").is_in(days[:end])))
+    assert stored_flags(parts) == stored_flags(grown) == stored_flags(whole) != []
 
 
 def test_a_session_later_the_stored_spike_is_flagged_and_counted_once(tmp_path: Path) -> None:
@@ -335,6 +352,31 @@ def test_a_stored_row_is_never_taken_out_with_hindsight(tmp_path: Path) -> None:
     prices = ingest_given(lake, frame.tail(1), reject).tables["prices"]
     assert (prices.quarantined, prices.flagged) == ({}, {"spike_that_reverts": 1})
     assert lake.read("prices").height == 4
+
+
+def test_a_stored_row_that_a_file_delivers_again_is_not_taken_out_with_hindsight_either(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([5.0, 5.1, 51.0, 5.05])
+    reject = QualityConfig(spike_that_reverts="reject", return_without_split="off")
+    ingest_whole(lake, frame.head(3), reject)
+    prices = ingest_whole(lake, frame, reject).tables["prices"]
+    assert (prices.quarantined, prices.flagged) == ({}, {"spike_that_reverts": 1})
+    assert lake.read("prices")["close"].to_list() == [5.0, 5.1, 51.0, 5.05]
+    corrected = frame.with_columns(close=pl.when(pl.col("close") == 51.0).then(52.0).otherwise("close"))
+    prices = ingest_whole(lake, corrected, reject).tables["prices"]
+    assert (prices.quarantined, prices.withdrawn) == ({"spike_that_reverts": 1}, 1)
+    assert lake.read("prices")["close"].to_list() == [5.0, 5.1, 5.05], "the source says 51 no more"
+
+
+def test_the_doubts_about_withdrawn_rows_are_cleared(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = pl.concat([bars([10.0, 10.1, 10.2, 10.3]), bars([100.0, 50.0, 50.5], "B")])
+    ingest_whole(lake, frame)
+    assert stored_flags(lake) == [("return_without_split", "B", weekdays(2)[1])]
+    assert ingest_whole(lake, frame.filter(pl.col("ticker") == "A")).tables["prices"].withdrawn == 3
+    assert stored_flags(lake) == []
 
 
 def test_rules_that_are_off_say_nothing(tmp_path: Path) -> None:

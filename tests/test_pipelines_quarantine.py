@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,18 @@ import polars as pl
 import pytest
 import yaml
 
+from pipelines.audit.registry import CHECKS
 from pipelines.cli import main
+from pipelines.config_load import check_config
 from pipelines.contracts import check
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest
 from pipelines.lake import Lake
-from pipelines.quarantine import Selection, describe_listing, listing, release
-from pipelines.sources.base import SourceTables
+from pipelines.quarantine import Selection, describe_listing, listing, open_rejections, release
+from pipelines.run import make_source
+from pipelines.sources.base import Known, SourceTables
 from pipelines.sources.files import FilesSource
+from pipelines.sources.simulated import SimulatedSource
 
 BAD = """date,ticker,open,high,low,close,volume
 2020-01-02,AAA,10,11,9,10.5,100
@@ -100,10 +105,8 @@ def test_a_released_row_whose_values_change_is_judged_anew(lake: Lake, tmp_path:
     )
     counts = ingest(FilesSource(tmp_path / "again.csv"), lake).tables["prices"]
     assert counts.quarantined == {"close_within_range": 1}
-    assert (
-        lake.read("prices", filters=pl.col("date") == date(2020, 1, 3)).filter(ticker="AAA")["close"].item()
-        == 20.5
-    )
+    stored = lake.read("prices", filters=pl.col("ticker") == "AAA").select("date", "close").rows()
+    assert stored == [(date(2020, 1, 6), 10.0)], "the source stands by none of the values it gave before"
 
 
 def test_one_of_two_conflicting_rows_can_be_chosen_by_its_hash_but_not_both(
@@ -143,6 +146,103 @@ def test_a_released_doubt_is_cleared_and_not_raised_again(lake: Lake, source: Fi
     assert counts.flagged == {}
     assert lake.read("flags")["cleared"].to_list() == [True]
     assert listing(lake, Selection(ticker="EEE"))["released_at"].null_count() == 0
+
+
+MENDED = BAD.replace("AAA,10,11,9,20.5", "AAA,10,11,9,10.25")
+
+
+def test_a_row_that_was_corrected_since_is_resolved_and_not_replaced_by_a_release(
+    lake: Lake, tmp_path: Path
+) -> None:
+    (tmp_path / "prices.csv").write_text(MENDED)
+    ingest(FilesSource(tmp_path / "prices.csv"), lake)
+    with pytest.raises(DataError, match="a later delivery resolved 1 row"):
+        release(lake, Selection(ticker="AAA"))
+    listed = listing(lake, Selection(rule="close_within_range"))
+    assert listed.select("state", "ticker", "date").rows() == [("resolved", "AAA", "2020-01-03")]
+    assert "1 resolved  prices  close_within_range" in describe_listing(listed, 5)
+    with pytest.raises(DataError, match="a later delivery resolved 1 row"):
+        release(lake, Selection(row=listed["row_hash"].item()))
+    assert lake.read("prices", filters=pl.col("ticker") == "AAA")["close"].to_list() == [10.5, 10.25]
+    assert not lake.exists("releases")
+
+
+def test_a_row_that_a_file_has_no_more_is_resolved_and_one_that_it_has_again_is_rejected_again(
+    lake: Lake, tmp_path: Path
+) -> None:
+    def states() -> dict[str, int]:
+        return dict(listing(lake, Selection(rule="duplicate_key"))["state"].value_counts().iter_rows())
+
+    assert states() == {"rejected": 2}
+    without = "".join(line for line in BAD.splitlines(keepends=True) if "CCC" not in line)
+    for text, wanted in ((without, {"resolved": 2}), (BAD, {"rejected": 2})):
+        (tmp_path / "prices.csv").write_text(text)
+        ingest(FilesSource(tmp_path / "prices.csv"), lake)
+        assert states() == wanted
+        versions = lake.versions()
+        ingest(FilesSource(tmp_path / "prices.csv"), lake)
+        assert lake.versions() == versions
+
+
+class Batch:
+    """A live source of one batch of prices."""
+
+    name = "live"
+
+    def __init__(self, *rows: tuple[int, str, float]) -> None:
+        days = [date(2020, 1, day) for day, _, _ in rows]
+        tickers, closes = [row[1] for row in rows], [row[2] for row in rows]
+        self.prices = pl.DataFrame({"date": days, "ticker": tickers, "close": closes})
+
+    def batches(self, known: Known) -> Iterator[SourceTables]:
+        yield SourceTables({"prices": self.prices})
+
+
+def test_a_live_source_resolves_the_rows_that_it_delivers_anew_and_no_others(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    ingest(Batch((2, "A", 1.0), (3, "A", -1.0), (3, "B", -2.0)), lake)
+    ingest(Batch((3, "A", 1.5)), lake)
+    states = listing(lake, Selection(rule="close_is_positive")).select("ticker", "state").rows()
+    assert states == [("A", "resolved"), ("B", "rejected")]
+    release(lake, Selection(rule="close_is_positive"))
+    stored = lake.read("prices").select("ticker", "close").rows()
+    assert stored == [("A", 1.0), ("A", 1.5), ("B", -2.0)]
+
+
+def test_a_released_row_stays_released_when_a_file_delivers_it_again(lake: Lake, source: FilesSource) -> None:
+    release(lake, Selection(rule="close_within_range"))
+    ingest(source, lake)
+    assert lake.read("quarantine")["resolved_at"].null_count() == lake.read("quarantine").height
+    rejected = open_rejections(lake)
+    assert rejected is not None
+    assert "close_within_range" not in rejected["rule"].to_list()
+
+
+def test_a_collision_that_a_later_delivery_mended_no_longer_fails_the_audit(
+    tmp_path: Path,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two versions of a statement under one date; then the later one under the day on which it was known."""
+    monkeypatch.chdir(tmp_path)
+    tables = make_source(check_config(tiny, origin="tiny"))
+    assert isinstance(tables, SimulatedSource)
+    tables.fetch().tables["prices"].write_parquet("prices.parquet")
+    source = {"kind": "files", "prices": "prices.parquet", "fundamentals": "statements.csv"}
+    skipped = [name for name in CHECKS if name != "statements"]
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({**tiny, "source": source, "audit": {"skip": skipped}}))
+    for second, code in (("2014-02-01", 4), ("2014-03-01", 0)):
+        rows = ["ticker,period_end,known_at,revenue"]
+        rows += [f"S000,2013-12-31,{day},{value}" for day, value in (("2014-02-01", 1), (second, 2))]
+        rows += [f"S001,{year}-12-31,{year + 1}-02-01,{year}" for year in (2011, 2012, 2013)]
+        (tmp_path / "statements.csv").write_text("\n".join(rows))
+        assert peerglass(monkeypatch, "ingest", "c.yaml") == 0
+        capsys.readouterr()
+        assert peerglass(monkeypatch, "audit", "c.yaml") == code
+        out = capsys.readouterr().out
+        assert ("2 statement rows" in out) == (code == 4)
 
 
 def test_releasing_needs_a_selection_that_fits(lake: Lake, tmp_path: Path) -> None:

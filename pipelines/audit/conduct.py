@@ -17,6 +17,7 @@ from pipelines.dataset import Dataset
 from pipelines.errors import AuditError, ConfigError
 from pipelines.lake import Lake
 from pipelines.progress import Progress
+from pipelines.quarantine import open_rejections
 from pipelines.runs import Run
 
 Depth = Literal["quick", "full"]
@@ -49,7 +50,7 @@ def subject_of(
         tables={name: frame for name, frame in tables.items() if not name.startswith("truth_")},
         dataset=dataset,
         budget=budget(run.config, quick=depth == "quick"),
-        quarantine=lake.read("quarantine") if lake.exists("quarantine") else None,
+        quarantine=open_rejections(lake),
         run=run if fitted else None,
         forecasts=forecasts,
         seed=run.config.audit.seed,

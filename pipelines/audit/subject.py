@@ -95,7 +95,7 @@ class Subject:
     budget
         How much may be spent.
     quarantine
-        Rejected rows of the lake; None where there is no such table.
+        Rejected rows of the lake that were neither resolved nor released; None where there is no such table.
     run
         A run whose checkpoints are to be audited; None for a config.
     forecasts

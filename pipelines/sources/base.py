@@ -5,9 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import polars as pl
+
+Setting = str | int | float
+
+SUPPLEMENTS: Final = frozenset({"sec"})
+"""Names of live sources that give no prices: they add statements to the lake of another source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +71,20 @@ class SourceTables:
         Why a backtest on this data may flatter, one sentence each.
     statuses
         Of a source that is asked ticker by ticker: what became of each in this delivery.
+    market
+        Settings that tell this market from others of the same source; empty if there is only one, or if only
+        the data tell. A lake that holds prices refuses a market whose settings differ.
     """
 
     tables: Mapping[str, pl.DataFrame]
     notes: tuple[str, ...] = ()
     hazards: tuple[str, ...] = ()
     statuses: tuple[TickerStatus, ...] = ()
+    market: Mapping[str, Setting] = field(default_factory=dict)
 
 
 class Source(Protocol):
-    """An adapter that delivers tables from one origin."""
+    """An adapter that delivers its whole scope from one origin: what it no longer delivers is withdrawn."""
 
     @property
     def name(self) -> str:
@@ -100,6 +109,7 @@ class LiveSource(Protocol):
     """A source that is asked over a network, a batch of tickers at a time.
 
     Each batch is committed to the lake before the next one is asked for: an interruption loses one at most.
+    Nothing that it does not mention is ever withdrawn.
     """
 
     @property

@@ -5,10 +5,12 @@ What the market does is told by :mod:`pipelines.sources.simulated_market`; this 
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import polars as pl
 
-from pipelines.sources.base import SourceTables
+from pipelines.sources.base import Setting, SourceTables
 from pipelines.sources.simulated_config import MarketConfig
 from pipelines.sources.simulated_edges import edges_frame
 from pipelines.sources.simulated_firms import securities_frame
@@ -83,11 +85,21 @@ class SimulatedSource:
                 "truth_edges": edges_frame(market.reviews, market.dates_T, market.firms, market.peer_scale),
                 "truth_days": truth_days,
             },
+            market=self._identity(),
             hazards=(
                 "The prices are simulated with planted structure: a result on them says that the "
                 "pipeline works, not that a model earns money.",
             ),
         )
+
+    def _identity(self) -> dict[str, Setting]:
+        """Name what makes this market: the seed and every setting but its length.
+
+        A longer market has the same firms and shocks. Its prices before differ a little, because the strength
+        of the forecastable part is set over the whole length.
+        """
+        settings = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "sessions"}
+        return {"seed": self.seed, **settings, "start": str(self.config.start)}
 
 
 def _truth_frames(market: Market, delay: int) -> tuple[pl.DataFrame, pl.DataFrame]:
