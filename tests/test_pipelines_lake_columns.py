@@ -251,3 +251,12 @@ def test_a_row_that_was_released_before_stays_released(
     again = ingest(source, lake).tables["securities"]
     assert (again.quarantined, again.unchanged) == ({}, 1)
     assert lake.read("securities")["later"].to_list() == [None]
+
+
+def test_a_withdrawal_from_an_old_table_adds_the_columns_too(old: Lake) -> None:
+    """One commit replaces a row, withdraws another and leaves nothing of how it marks them in the table."""
+    delivered = securities(tickers="AB").with_columns(listed_on=pl.lit(date(2019, 5, 6)))
+    counts = old.upsert("securities", delivered, scope=pl.lit(value=True))
+    assert (counts.updated, counts.withdrawn, counts.version) == (2, 1, 2)
+    assert_frame_equal(old.read("securities"), delivered)
+    assert_frame_equal(old.read("securities", version=1), securities())
