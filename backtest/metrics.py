@@ -20,7 +20,13 @@ import numpy as np
 from backtest.performance import BookMetrics, book_metrics, ratio
 from backtest.ranking import Places, as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
-from features.information_coefficient import MIN_FIRMS, ic_by_date, mean_known, rank_ic_by_date
+from features.information_coefficient import (
+    MIN_FIRMS,
+    ic_by_date,
+    is_constant,
+    mean_known,
+    rank_ic_by_date,
+)
 
 __all__ = [
     "BookMetrics",
@@ -280,10 +286,7 @@ def _pairs(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> tuple[FloatAr
 
 def _can_have_ic(label_TN: AnyFloatArray) -> BoolArray:
     """Tell on which dates a complete forecast would have an IC. Shape (T,)."""
-    known_TN = ~np.isnan(label_TN)
-    high_T = np.max(label_TN, axis=1, initial=-np.inf, where=known_TN)
-    low_T = np.min(label_TN, axis=1, initial=np.inf, where=known_TN)
-    can_T: BoolArray = (known_TN.sum(axis=1) >= MIN_FIRMS) & (high_T > low_T)
+    can_T: BoolArray = ((~np.isnan(label_TN)).sum(axis=1) >= MIN_FIRMS) & ~is_constant(label_TN)
     return can_T
 
 

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from features.arrays import AnyFloatArray, FloatArray, IntArray, require_shape
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray, require_shape
 
 MIN_FIRMS = 3
 
@@ -71,6 +71,15 @@ def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> Floa
         for x_TN in (forecast_TN, label_TN)
     )
     return ic_by_date(*ranks)
+
+
+def is_constant(x_TN: AnyFloatArray) -> BoolArray:
+    """Tell on which dates all known values are equal, or none is known. Shape (T,)."""
+    known_TN = np.isfinite(x_TN)
+    high_T = np.max(x_TN, axis=1, initial=-np.inf, where=known_TN)
+    low_T = np.min(x_TN, axis=1, initial=np.inf, where=known_TN)
+    constant_T: BoolArray = high_T <= low_T
+    return constant_T
 
 
 def average_ranks(x_TN: FloatArray) -> FloatArray:

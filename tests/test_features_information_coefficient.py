@@ -12,9 +12,10 @@ from rank_correlations import one_date
 from scipy import stats
 
 from backtest.metrics import forecast_metrics, newey_west_t
-from features.information_coefficient import average_ranks, ic_by_date, rank_ic_by_date
+from features.information_coefficient import average_ranks, ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fit import FitConfig, fit
+from pipelines.audit.shuffled import _held_to_null
 
 NAN = np.nan
 
@@ -80,6 +81,17 @@ def test_average_ranks_are_scipys(seed: int, N: int) -> None:
     x_TN[np.random.default_rng(seed + 1).random(x_TN.shape) < 0.2] = NAN
     want_TN = stats.rankdata(x_TN, axis=1, nan_policy="omit")
     np.testing.assert_array_equal(average_ranks(x_TN), want_TN)
+
+
+def test_dates_on_which_a_constant_is_forecast_hide_nothing_from_the_audit() -> None:
+    rng = np.random.default_rng(0)
+    label_DN = rng.normal(size=(40, 30))
+    forecast_DN = (label_DN + rng.normal(size=(40, 30))).astype(np.float32)
+    forecast_DN[20:] = 0.5
+    forecast_DN[20:, 3] = NAN
+    assert is_constant(forecast_DN).tolist() == [False] * 20 + [True] * 20
+    assert _held_to_null(forecast_DN, label_DN) == _held_to_null(forecast_DN[:20], label_DN[:20])
+    assert _held_to_null(forecast_DN[20:], label_DN[20:])["dates"] == 0
 
 
 TRAIN, VALID = np.arange(0, 35), np.arange(37, 57)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.metrics import ic_by_date
 from backtest.splits import Fold
+from features.information_coefficient import ic_by_date, is_constant
 from pipelines import walkforward
 from pipelines.audit.refit import of_firms, some_columns
 from pipelines.audit.result import Result
@@ -106,7 +106,7 @@ def _held_to_null(
     forecast_DN: npt.NDArray[np.float32], label_DN: npt.NDArray[np.float64]
 ) -> dict[str, float | int]:
     ic_D = ic_by_date(forecast_DN, label_DN)
-    used_D = np.isfinite(ic_D)
+    used_D = np.isfinite(ic_D) & ~is_constant(forecast_DN)  # a constant has no deviation by chance
     count_D = (np.isfinite(forecast_DN) & np.isfinite(label_DN)).sum(axis=1)[used_D]
     dates = int(used_D.sum())
     if not dates:  # a constant forecast has no IC

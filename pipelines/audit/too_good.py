@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.metrics import ic_by_date, newey_west_lags, newey_west_t
+from backtest.metrics import newey_west_lags, newey_west_t
 from features.characteristics import CHARACTERISTICS
+from features.information_coefficient import ic_by_date, is_constant
 from features.transforms import rank_normal
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
@@ -93,6 +94,7 @@ def check(subject: Subject) -> Result:
     rows = []
     for name, family, feature_DN in _features(subject, sessions):
         ic_D = ic_by_date(feature_DN, label_DN)
+        ic_D[is_constant(feature_DN)] = np.nan  # not known yet: its zeros must not hide what comes later
         rows.append(_measured(name, family, ic_D, overlap, subject.config.label.horizon))
     evidence = pl.DataFrame(rows, infer_schema_length=None).sort("excess", descending=True, nulls_last=True)
     wrong = evidence.filter(pl.col("excess") > DEVIATIONS)
