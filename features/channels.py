@@ -22,7 +22,7 @@ from features.panel import Panel
 from features.registry import Registry
 from features.rolling import lag, rolling_mean, rolling_std
 
-CHANNELS = Registry("channel", ("channel",))
+CHANNELS = Registry("channel", ("channel",), renamed={"close_location": "centred_close_location"})
 channel = CHANNELS.register
 available_channels = CHANNELS.available
 compute_channels = CHANNELS.compute
@@ -71,14 +71,14 @@ def intraday_range(panel: Panel) -> FloatArray:
 
 
 @channel(
-    "close_location",
+    "centred_close_location",
     "channel",
     needs=("close", "high", "low"),
     formula="(close[t] - low[t]) / (high[t] - low[t]) - 1/2; 0 if high = low",
     unit="fraction of the day's range",
-    source="Williams 1973",
+    source="Lane 1984 (stochastic %K over one day), less its middle",
 )
-def close_location(panel: Panel) -> FloatArray:
+def centred_close_location(panel: Panel) -> FloatArray:
     """Locate the close in the day's range: -1/2 at the low, 1/2 at the high."""
     low_TN = column(panel, "low")
     range_TN = column(panel, "high") - low_TN

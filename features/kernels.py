@@ -236,9 +236,10 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
         mean_x, mean_y = sum_x[i] / n, sum_y[i] / n
         variance_x, variance_y = sum_xx[i] / n - mean_x * mean_x, sum_yy[i] / n - mean_y * mean_y
         covariance = sum_xy[i] / n - mean_y * mean_x
-        slope[i] = covariance / variance_x if count[i] >= least and variance_x > 0.0 else np.nan
+        varies = variance_x > 1e-14 * (sum_xx[i] / n)  # else x is constant but for rounding
+        slope[i] = covariance / variance_x if count[i] >= least and varies else np.nan
         left = variance_y - slope[i] * covariance
-        left = 0.0 if left < 0.0 else left  # rounding; NaN stays
+        left = 0.0 if left <= 1e-14 * (sum_yy[i] / n) else left  # rounding; NaN stays
         residual[i] = np.sqrt(left * n / (n - 2.0))
 
 

@@ -69,19 +69,19 @@ def zscore(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
 def subtract_group_means(
     x_RN: AnyFloatArray, group_RN: IntArray, n_groups: int, out_RN: Float32Array
 ) -> None:
-    """Subtract the mean of the known values of the date's group; codes count from -1, and NaN stays."""
+    """Subtract the mean of the known values of the date's group; NaN stays, and is given to group -1."""
     total_S, count_S = np.empty(n_groups), np.empty(n_groups)
     for r in range(x_RN.shape[0]):
         x, groups, out = x_RN[r], group_RN[r], out_RN[r]
         total_S[:] = 0.0
         count_S[:] = 0.0
         for i in range(len(x)):
-            if not np.isnan(x[i]):
-                total_S[groups[i] + 1] += x[i]
-                count_S[groups[i] + 1] += 1.0
+            if groups[i] >= 0 and not np.isnan(x[i]):
+                total_S[groups[i]] += x[i]
+                count_S[groups[i]] += 1.0
         for i in range(len(x)):
-            group = groups[i] + 1
-            out[i] = x[i] - total_S[group] / max(count_S[group], 1.0)
+            group = groups[i]
+            out[i] = x[i] - total_S[group] / max(count_S[group], 1.0) if group >= 0 else np.nan
 
 
 @compiled

@@ -13,7 +13,7 @@ Shape suffixes: T sessions, N firms, K features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,10 +87,13 @@ class Registry(dict[str, Feature]):
         What an entry is called in messages.
     families : iterable of str
         The families that an entry may belong to.
+    renamed : mapping of str to str, optional
+        Names of before -> names of now, for messages.
     """
 
-    def __init__(self, kind: str, families: Iterable[str]) -> None:
+    def __init__(self, kind: str, families: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:
         super().__init__()
+        self.renamed = dict(renamed or {})
         self.kind = kind
         self.families = tuple(families)
 
@@ -169,6 +172,10 @@ class Registry(dict[str, Feature]):
             If a name is not registered.
         """
         wanted = list(self) if names is None else list(names)
+        if former := [name for name in wanted if name in self.renamed]:
+            now = ", ".join(f"{name} is called {self.renamed[name]} now" for name in former)
+            msg = f"Renamed {self.kind}: {now}; use the new name."
+            raise ValueError(msg)
         unknown = [name for name in wanted if name not in self]
         if unknown:
             msg = f"Unknown {self.kind} {', '.join(unknown)}: choose among {', '.join(sorted(self))}."

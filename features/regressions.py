@@ -87,7 +87,7 @@ def residual_skewness(
     moves = var_x > FLAT * xx
     slope = cov / np.where(moves, var_x, 1.0)
     var_e = var_y - slope * cov
-    known = moves & (var_e > 1e-9 * var_y)
+    known = moves & (var_y > FLAT * yy) & (var_e > 1e-9 * var_y)
     var_e = np.where(known, var_e, 1.0)
     third = yyy - 3.0 * slope * yyx + 3.0 * slope * slope * yxx - slope * slope * slope * xxx
     skewness_TN = np.where(known, third / (var_e * np.sqrt(var_e)), np.nan)

@@ -30,12 +30,12 @@ class TransformRule:
     winsorise : float or None
         Share of each tail, in [0, 0.5), that is pulled back to its quantile; None for none.
     neutralise : {"none", "group"}
-        Whether the mean of the firm's group is subtracted.
+        Whether the mean of the firm's group is subtracted; where the group is unknown, so is the value.
     kind : {"rank_normal", "zscore"}
         Ranked and mapped to a standard normal, or centred and divided by the deviation.
     missing : {"zero", "median", "group_median"}
         What an unknown value of a firm of the universe becomes: the centre, the date's median, or that of the
-        firm's group (where nobody in it is known, the date's).
+        firm's group (where the group is unknown, or nobody in it is known, the date's).
     indicator : bool
         Whether every characteristic is joined by one that is 1 where a value was unknown, else 0.
     """
@@ -69,7 +69,7 @@ def transform_characteristics(
     universe_TN : ndarray of bool, shape (T, N)
         The firms that count; the others play no role.
     group_TN : ndarray of int, shape (T, N)
-        Group codes as of t; firms of unknown group (-1) are taken as one group.
+        Group codes as of t; -1 is unknown, and firms of unknown group are no group.
     rule : TransformRule
         The steps.
 
@@ -122,8 +122,9 @@ def _fill_with_medians(value_TN: Float32Array, unknown_TN: BoolArray, group_TN: 
         value_RN, unknown_RN = value_TN[rows], unknown_TN[rows]
         median_RN = _median(value_RN, np.zeros(value_RN.shape, dtype=np.int64))
         if group_TN is not None:
-            of_group_RN = _median(value_RN, group_TN[rows].astype(np.int64) + 1)
-            median_RN = np.where(np.isnan(of_group_RN), median_RN, of_group_RN)
+            group_RN = group_TN[rows].astype(np.int64)
+            of_group_RN = _median(value_RN, group_RN + 1)
+            median_RN = np.where((group_RN < 0) | np.isnan(of_group_RN), median_RN, of_group_RN)
         value_RN[unknown_RN] = median_RN[unknown_RN]
 
     for_each(fill, [slice(start, start + _ROWS) for start in range(0, len(value_TN), _ROWS)])

@@ -101,14 +101,15 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
     x_TN : ndarray of shape (T, N) or (T, N, F)
         Values.
     group_TN : ndarray of int, shape (T, N)
-        Group codes; firms of unknown group (-1) are taken as one group.
+        Group codes; -1 is unknown.
     mask_TN : ndarray of bool, shape (T, N)
         The firms that count.
 
     Returns
     -------
     ndarray of float32, the shape of x
-        Deviations from the group's mean; a lone firm of its group gets 0.
+        Deviations from the group's mean; a lone firm of its group gets 0. NaN where the group is unknown:
+        firms of unknown group are no group.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
     require_shape("the groups", group_TN, mask_TN.shape)
     from features.kernels_by_date import subtract_group_means
 
-    n_groups = int(group_TN.max(initial=-1)) + 2
+    n_groups = int(group_TN.max(initial=-1)) + 1
 
     def subtract(x_RN: AnyFloatArray, rows: slice, out_RN: Float32Array) -> None:
         subtract_group_means(x_RN, frozen(group_TN[rows]), n_groups, out_RN)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.batch import AttentionMaps, Batch, Cut, PanelTensors
 from models.encoder import recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers import Firms, PeerLayer, PeerSizes
+from models.peers import Firms, GroupEmbedding, PeerLayer, PeerSizes
 from models.reference import Reference, ReferenceConfig, has_standing, standing
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
@@ -93,7 +93,7 @@ class CrossPeer(Forecaster):
             leader_slope=config.leader_slope,
             standing=has_standing(self.reference.size, shape),
         )
-        self.group = nn.Embedding(shape.n_groups, config.group_width)
+        self.group = GroupEmbedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(identity, config.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)

@@ -43,8 +43,9 @@ class PeerGameConfig:
     choice
         Who plays alone.  ``attention``: the firms that receive most attention, the others play as
         one; ``random``: firms drawn anew for each date, so that over many dates every pair is seen
-        and no measure of attention decides which; ``group``: nobody, each industry is one player
-        and the smallest ones join when there are too many.
+        and no measure of attention decides which; ``group``: the firms of unknown group,
+        each industry is one player; those firms, and before them the smallest industries, join when there
+        are too many.
     seed
         Decides permutations and the firms drawn, for each date on its own.
     """
@@ -209,16 +210,24 @@ def _players(
 
 
 def _group_players(group_N: IntArray, most: int) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
-    # the batch's code 0 is an unknown group, and the panel's code is one less
-    codes, counts = np.unique(group_N, return_counts=True)
+    # the batch's code 0 is an unknown group, whose firms play alone; the panel's code is one less
+    codes, counts = np.unique(group_N[group_N > 0], return_counts=True)
     order = codes[np.argsort(-counts, kind="stable")]
-    kept = order if len(order) <= most else order[: most - 1]
-    players = [np.flatnonzero(group_N == code) for code in kept]
-    names = ["group unknown" if code == 0 else f"group {code - 1}" for code in kept]
-    if len(kept) < len(order):
-        players.append(np.flatnonzero(~np.isin(group_N, kept)))
-        names.append(f"{len(order) - len(kept)} other groups")
+    players = [np.flatnonzero(group_N == code) for code in order]
+    names = [f"group {code - 1}" for code in order]
+    alone = np.flatnonzero(group_N == 0)
+    players += [np.array([firm]) for firm in alone]
+    names += [""] * len(alone)
+    if len(players) > most:
+        players, rest = players[: most - 1], players[most - 1 :]
+        names = [*names[: most - 1], _others(max(len(order) - most + 1, 0), min(len(alone), len(rest)))]
+        players.append(np.sort(np.concatenate(rest)))
     return tuple(players), tuple(names)
+
+
+def _others(groups: int, firms: int) -> str:
+    parts = [f"{groups} other groups"] if groups else []
+    return " and ".join([*parts, f"{firms} firms of unknown group"] if firms else parts)
 
 
 def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Game:

@@ -105,6 +105,7 @@ class PeerLayer(nn.Module):
     j != i of the date, and a null key with value 0 and a bias of its own, on which a firm can rest;
     ``W_Q != W_K``, so i->j differs from j->i.  ``p . identity_j + s standing_j`` is how prominent firm j is
     to whoever asks: its standing is 1 as the largest firm of its group, 1/2 as the second, 1/3 as the third.
+    ``b`` is 0 where either group is unknown (code 0): firms of unknown group are no group.
     ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then
     ``h_i += W_2 GELU(W_1 LN(h_i))``.  What peers say also reaches the forecast directly, as
     ``u . sum_j softmax_j(logit_ij) v_j``: with only W_O and a head behind it, three matrices would
@@ -251,12 +252,17 @@ class PeerLayer(nn.Module):
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
         k_BHKd = torch.cat((k_BHKd, prominence_BHK1), dim=-1)
         if self.group_bias_HSS is not None:
-            row_BHNS = (LOGIT_GAIN / scale * self.group_bias_HSS)[:, own.group_BN].transpose(0, 1)
+            row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, own.group_BN].transpose(0, 1)
             code_BMS = F.one_hot(searched.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
             code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
             q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
             k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
         return q_BHNd, k_BHKd, v_BHKd, scale
+
+    def _bias_of_known_groups(self) -> Tensor:
+        """Bias [H, S, S] by group, 0 in the row and the column of the unknown one."""
+        assert self.group_bias_HSS is not None, "asked for where there is a bias"
+        return F.pad(self.group_bias_HSS[:, 1:, 1:], (1, 0, 1, 0))
 
     def _market_queries(self, q_BHNd: Tensor, scale: float) -> Tensor:
         """Queries [G, H, 1, d] of the tokens in the columns of q: they feel prominence and know no groups."""
@@ -275,6 +281,14 @@ class PeerLayer(nn.Module):
         h_BND = own.token_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
         return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)
+
+
+class GroupEmbedding(nn.Embedding):
+    """Embedding of group codes [B, N]; zero for code 0: firms of unknown group have nothing in common."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the base class calls it so
+        """Look the codes up."""
+        return super().forward(input) * (input > 0)[..., None]
 
 
 def peer_keep(batch: Batch, cut: Cut | None) -> Tensor:

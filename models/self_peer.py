@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from models.batch import AttentionMaps, Batch, Cut
 from models.encoder import recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers import Firms, PeerLayer, PeerSizes, peer_keep
+from models.peers import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
 
@@ -81,7 +81,7 @@ class SelfPeer(Forecaster):
             tokens=config.width,
             market_tokens=config.market_tokens,
         )
-        self.group = nn.Embedding(shape.n_groups, config.group_width)
+        self.group = GroupEmbedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(shape.n_characteristics + config.group_width, config.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)

@@ -23,7 +23,7 @@ from models.encoder import (
     recent_days,
 )
 from models.forecaster import Forecaster, zero_linear
-from models.peers import Firms, PeerLayer, PeerSizes, peer_keep
+from models.peers import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
 from models.reference import has_standing, size_column, standing
 from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
 
@@ -135,7 +135,7 @@ class TemporalPeer(Forecaster):
             market_tokens=config.market_tokens,
         )
         self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
-        self.group = nn.Embedding(shape.n_groups, config.group_width)
+        self.group = GroupEmbedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(identity, config.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.peer_layers))
         self.norm = nn.LayerNorm(config.width)

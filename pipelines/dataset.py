@@ -76,7 +76,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     Raises
     ------
     ConfigError
-        If a named channel or characteristic does not exist.
+        If a named channel or characteristic does not exist, or groups are asked for and there are none.
     DataError
         If no firm is ever in the universe, or no channel or characteristic can be computed.
     """
@@ -102,6 +102,12 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         )
     except ValueError as error:
         raise ConfigError(f"features: {error}") from None
+    wanted = config.features.transform
+    if not panel.groups_S and "group" in (wanted.neutralise, wanted.missing.removesuffix("_median")):
+        raise ConfigError(
+            f"features.transform asks for groups, and no firm has {config.features.group_by!r}: give a "
+            "securities table with it, or choose neutralise: none and missing: median"
+        )
     inputs = _inputs(tables, config)
     if not channels or not (characteristics or inputs):
         raise DataError(

@@ -208,6 +208,17 @@ def follow(tables: Tables, ticker: str) -> Firm:
     return Firm(**series, group=group, splits=splits, filed=filed)
 
 
+def same_weekday(f: Firm, t: int) -> float:
+    """The mean of 20 weeks on the weekday of the next day that is a session in at least half of them."""
+    sessions = {day: s for s, day in enumerate(DAYS[: t + 1])}
+    for ahead in range(1, 8):
+        days = [DAYS[t] + dt.timedelta(days=ahead - 7 * k) for k in range(1, 21)]
+        found = [sessions[day] for day in days if day in sessions]
+        if len(found) >= 10:
+            return mean_of([f.r[s] for s in found], 10)
+    return nan
+
+
 class Market:
     """All firms, and the scalar formulas."""
 
@@ -428,7 +439,7 @@ def price_references() -> dict[str, Reference]:
         "same_month_return_3y": lambda m, f, t: mean_of(
             [m.trailing(f, t - 231 - 252 * k, 21) for k in range(3)], 2
         ),
-        "same_weekday_return_100": lambda m, f, t: mean_of([f.r[t - j] for j in range(4, 100, 5)], 10),
+        "same_weekday_return_100": lambda m, f, t: same_weekday(f, t),
         "parkinson_21": lambda m, f, t: math.sqrt(
             m.statistic(span(f) ** 2, t, 21, 11, np.mean) / 4 / math.log(2)
         ),
@@ -633,7 +644,7 @@ CHANNEL_REFERENCES: dict[str, Reference] = {
     "return": lambda m, f, t: f.r[t],
     "overnight_return": lambda m, f, t: f.open[t] / f.last(t - 1) - 1,
     "intraday_range": lambda m, f, t: math.log(f.high[t] / f.low[t]),
-    "close_location": lambda m, f, t: (
+    "centred_close_location": lambda m, f, t: (
         0.0 if f.high[t] == f.low[t] else (f.close[t] - f.low[t]) / (f.high[t] - f.low[t]) - 0.5
     ),
     "dollar_volume_surprise": lambda m, f, t: math.log(
@@ -777,7 +788,11 @@ def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) ->
         "scaled_return",
         "factor_residual",
     ]
-    with pytest.raises(ValueError, match=r"no high and no low: the .* close_location is left out"):
+    with pytest.raises(ValueError, match=r"no high and no low: the .* centred_close_location is left out"):
+        compute_channels(panel, ["centred_close_location"])
+    with pytest.raises(
+        ValueError, match=r"close_location is called centred_close_location now; use the new name"
+    ):
         compute_channels(panel, ["close_location"])
     with pytest.raises(ValueError, match=r"Unknown characteristic retrun_5: choose among .*return_5"):
         available_characteristics(panel, ["retrun_5"])

@@ -82,7 +82,19 @@ def test_neutralise_takes_out_each_groups_mean() -> None:
         }
     )
     expected = (frame["x"] - frame.groupby(["t", "g"])["x"].transform("mean")).to_numpy().reshape(x_TN.shape)
+    expected = np.where(group_TN < 0, nan, expected)  # no group, no mean of it
     np.testing.assert_allclose(neutralise(x_TN, group_TN, mask_TN), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_firms_of_unknown_group_are_no_group() -> None:
+    """Whatever the ungrouped firms are worth, nobody's neutral value moves, and they have none."""
+    x_TN, mask_TN = cross_section(8)
+    group_TN = np.random.default_rng(8).integers(-1, 3, x_TN.shape)
+    before = neutralise(x_TN, group_TN, mask_TN)
+    assert np.isnan(before[group_TN < 0]).all()
+    assert np.isfinite(before[group_TN >= 0]).any()
+    moved_TN = np.where(group_TN < 0, 1000.0 * x_TN + 7.0, x_TN)
+    np.testing.assert_array_equal(neutralise(moved_TN, group_TN, mask_TN), before)
 
 
 def test_transforms_of_a_date_do_not_depend_on_the_other_dates_to_the_bit() -> None:

@@ -58,12 +58,16 @@ def slow(
         if rule.winsorise:
             y[known] = np.clip(y[known], *np.quantile(y[known], [rule.winsorise, 1 - rule.winsorise]))
         if rule.neutralise == "group":
+            y[group < 0] = nan
+            known = ~np.isnan(y)
             for code in set(group.tolist()):
                 of = known & (group == code)
                 if of.any():
                     y[of] -= y[of].mean()
             y = np.round(y, 6)  # ties stay ties
-        if rule.kind == "rank_normal":
+        if not known.any():
+            pass
+        elif rule.kind == "rank_normal":
             y[known] = stats.norm.ppf((stats.rankdata(y[known]) - 0.5) / known.sum())
         else:
             y[known] = (y[known] - y[known].mean()) / (y[known].std() if y[known].std() > 1e-9 else 1.0)
@@ -72,7 +76,7 @@ def slow(
         pools = {
             "zero": [],
             "median": [y[known]],
-            "group_median": [y[known & (group == group[i])], y[known]],
+            "group_median": [y[known & (group == group[i]) & (group[i] >= 0)], y[known]],
         }[rule.missing]
         out[i] = next((np.median(pool) for pool in pools if len(pool)), 0.0)
     out[~inside] = 0.0
@@ -122,3 +126,12 @@ def test_names_and_refusals(market: Market) -> None:
         TransformRule(winsorise=0.5)
     with pytest.raises(ValueError, match=r"the groups has shape \(69, 23\) where \(70, 23\) is needed"):
         transform_characteristics(values_TNF, universe_TN, group_TN[1:], TransformRule())
+
+
+def test_an_unknown_value_of_a_firm_without_a_group_is_the_dates_median_not_that_of_the_ungrouped() -> None:
+    values = np.array([[[1.0], [2.0], [3.0], [50.0], [60.0], [nan]]])
+    group = np.array([[0, 0, 0, -1, -1, -1]], dtype=np.int16)
+    universe = np.ones((1, 6), dtype=bool)
+    rule = TransformRule(kind="zscore", missing="group_median")
+    z = transform_characteristics(values, universe, group, rule)[0, :, 0]
+    assert z[5] == z[2]  # 3 is the median of 1, 2, 3, 50, 60; that of the ungrouped is 55

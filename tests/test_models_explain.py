@@ -16,7 +16,7 @@ from models.batch import AttentionMaps, Batch, Cut, PanelTensors
 from models.encoder import Pooling
 from models.explain import GroupGameConfig, explain_groups, rank_agreement
 from models.explain_game import quality, shapley_values
-from models.explain_peers import PeerChoice, PeerGameConfig, explain_peers
+from models.explain_peers import PeerChoice, PeerGameConfig, _group_players, explain_peers
 from models.explain_players import day_blocks, draw_donors, find_players, group_game
 from models.fit import FitConfig, fit
 from models.fitted import Fitted
@@ -444,3 +444,16 @@ def test_mistakes_are_named() -> None:
         PeerGameConfig(choice="best")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="at least 1"):
         GroupGameConfig(donors=0)
+
+
+def test_firms_of_unknown_group_play_alone_and_the_last_players_join() -> None:
+    group_N = np.array([2, 0, 1, 2, 0, 1, 2, 3])
+    players, names = _group_players(group_N, 9)
+    assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [7], [1], [4]]
+    assert names == ("group 1", "group 0", "group 2", "", "")
+    players, names = _group_players(group_N, 3)
+    assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [1, 4, 7]]
+    assert names == ("group 1", "group 0", "1 other groups and 2 firms of unknown group")
+    players, names = _group_players(group_N, 4)
+    assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [7], [1, 4]]
+    assert names[-1] == "2 firms of unknown group"

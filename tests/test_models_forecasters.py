@@ -227,7 +227,8 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
                 q = layer.query(normed[i])[part]
                 logits = [
                     q @ layer.key(normed[j])[part] / 2.0
-                    + LOGIT_GAIN * (group_bias_HSS[a, s[i], s[j]] + layer.prominence_HE[a] @ normed[j])
+                    + LOGIT_GAIN * layer.prominence_HE[a] @ normed[j]
+                    + LOGIT_GAIN * group_bias_HSS[a, s[i], s[j]] * (s[i] > 0) * (s[j] > 0)
                     for j in range(h.shape[0])
                     if j != i
                 ] + [q @ layer.null_key_HD[a] / 2.0 + LOGIT_GAIN * layer.null_bias_H[a]]
@@ -277,7 +278,7 @@ def test_attention_starts_at_the_large_firms_of_the_own_group(grouped: bool) -> 
 
     for i in range(len(s_N)):
         others = [j for j in range(len(s_N)) if j != i]
-        want = torch.tensor([prominence(j) + 4.0 * (s_N[i] == s_N[j]) for j in others] + [0.0])
+        want = torch.tensor([prominence(j) + 4.0 * (s_N[i] == s_N[j] > 0) for j in others] + [0.0])
         torch.testing.assert_close(first_NN[i, others], torch.softmax(want, 0)[:-1], rtol=0, atol=1e-5)
 
 
@@ -300,7 +301,7 @@ def test_peer_heads_start_in_the_own_group_or_half_at_rest(standing: bool) -> No
         heads=8,
         identity=3,
         recent=0,
-        n_groups=4,
+        n_groups=5,
         dropout=0.0,
         tokens=8,
         leader=0,
@@ -314,7 +315,7 @@ def test_peer_heads_start_in_the_own_group_or_half_at_rest(standing: bool) -> No
     with torch.no_grad():  # without what content adds
         layer.query.weight.zero_()
         layer.query.bias.zero_()
-        group_BN = (torch.arange(100) % 4)[None]
+        group_BN = (1 + torch.arange(100) % 4)[None]
         place_N = torch.arange(99, -1, -1) // 4  # in its group, the largest is the last
         firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN, (1.0 / (1.0 + place_N))[None])
         keep = torch.nn.functional.pad(~torch.eye(100, dtype=torch.bool)[None, None], (0, 1), value=True)

@@ -20,11 +20,11 @@ from models.explain_peers import PeerGameConfig, explain_peers
 from models.fit import FitConfig, NeuralFitted, fit
 from models.forecaster import Forecaster
 from models.kernel_regression import KernelRegression
-from models.peers import LOGIT_GAIN, Firms, PeerLayer, peer_keep
-from models.reference import larger_firms, standing
+from models.peers import LOGIT_GAIN, Firms, PeerLayer, PeerSizes, peer_keep
+from models.reference import ReferenceConfig, larger_firms, standing
 from models.registry import MODELS
 from models.sector_mean import SectorMean
-from models.spec import parse_config
+from models.spec import Shape, parse_config
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
 NAMES = ("return_1", "log_market_equity", "value", "momentum_252_21")
@@ -349,7 +349,7 @@ def test_targets_look_up_and_are_never_looked_at(layers: int) -> None:
     want = module(batch)[0]
     for j in range(batch.firms_N.numel()):
         z_BNF, x_BNWC = batch.z_BNF.clone(), batch.x_BNWC.clone()
-        z_BNF[0, j, [0, 2, 3]] += 1.0  # not its size: the reference stays
+        z_BNF[0, j, [0, 2, 3]] += 2.0  # not its size: the reference stays
         x_BNWC[0, j] += 1.0
         moved = (module(dataclasses.replace(batch, z_BNF=z_BNF, x_BNWC=x_BNWC))[0] - want).abs()
         assert moved[j] > 1e-4
@@ -469,7 +469,8 @@ def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
                 )
                 states.append(sum(w[k] * value[j] for k, j in enumerate(others)))
             q = layer.query(normed[i])[part]
-            logits = [q @ key[j] / 2.0 + prominence[j] + LOGIT_GAIN * bias_HSS[a, s[i], s[j]] for j in others]
+            bias = {j: LOGIT_GAIN * bias_HSS[a, s[i], s[j]] * (s[i] > 0) * (s[j] > 0) for j in others}
+            logits = [q @ key[j] / 2.0 + prominence[j] + bias[j] for j in others]
             logits.append(q @ layer.null_key_HD[a] / 2.0 + rest)
             logits += [
                 q @ layer.market_key_GHd[g, a] / 2.0 + LOGIT_GAIN * layer.market_bias_GH[g, a]
@@ -566,3 +567,68 @@ def test_two_layers_carry_a_second_hop_that_one_cannot() -> None:
     assert found[2][0] > 0.5
     assert abs(found[1][1]) < 0.25
     assert found[2][1] > 0.45
+
+
+PEER_MODELS = ("sector_mean", "kernel_regression", "cross_peer", "self_peer", "temporal_peer")
+
+
+def drawn_at_random(name: str, shape: Shape) -> Forecaster:
+    """A model whose every parameter is drawn, so that whatever it can hear is heard."""
+    entry = MODELS[name]
+    given: dict[str, Any] = {"reference": ReferenceConfig(count=100)} if name == "cross_peer" else {}
+    module = entry.build(entry.config(**given), shape)
+    assert isinstance(module, Forecaster)
+    module.eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(std=0.3)
+    return module
+
+
+@pytest.mark.parametrize("name", PEER_MODELS)
+def test_no_peer_model_knows_a_group_of_the_firms_of_unknown_group(name: str) -> None:
+    """Nothing that is stored for code 0 reaches a forecast."""
+    data = panel()
+    batch = data.batch(torch.tensor([8]))
+    ungrouped = torch.arange(batch.s_BN.shape[1]) % 2 == 0
+    batch = dataclasses.replace(batch, s_BN=torch.where(ungrouped, 0, batch.s_BN.clamp(min=1)))
+    module = drawn_at_random(name, data.shape)
+    before = module(batch)
+    assert before.std() > 1e-3
+    with torch.no_grad():
+        for key, parameter in module.named_parameters():
+            if key.endswith("group.weight"):
+                parameter[0] += 5.0
+            if key.endswith("group_bias_HSS"):
+                parameter[:, 0] += 5.0
+                parameter[:, 1:, 0] += 5.0
+    torch.testing.assert_close(module(batch), before, rtol=0, atol=0)
+
+
+def test_in_sector_mean_firms_of_unknown_group_hear_nobody_and_are_heard_by_nobody() -> None:
+    data = panel()
+    batch = data.batch(torch.tensor([8]))
+    ungrouped = torch.arange(batch.s_BN.shape[1]) % 2 == 0
+    batch = dataclasses.replace(batch, s_BN=torch.where(ungrouped, 0, 1))
+    module = drawn_at_random("sector_mean", data.shape)
+    before = module(batch)
+    first = int(ungrouped.nonzero()[0])
+    z_BNF = batch.z_BNF.clone()
+    z_BNF[0, first] += 3.0
+    after = module(dataclasses.replace(batch, z_BNF=z_BNF))
+    assert after[0, first] != before[0, first]
+    others = torch.arange(before.shape[1]) != first
+    torch.testing.assert_close(after[0, others], before[0, others], rtol=0, atol=0)
+
+
+def test_without_groups_attention_starts_with_no_bias_for_anyone() -> None:
+    """Two firms of equal characteristics are heard alike, whether their groups are known or not."""
+    torch.manual_seed(0)
+    sizes = PeerSizes(width=8, heads=2, identity=3, recent=0, n_groups=3, dropout=0.0, tokens=4)
+    layer = PeerLayer(sizes).eval()
+    z_BNE = torch.randn(1, 1, 3).expand(1, 4, 3)
+    firms = Firms(torch.randn(1, 4, 4), z_BNE, None, torch.tensor([[0, 0, 1, 2]]))
+    keep = torch.nn.functional.pad(~torch.eye(4, dtype=torch.bool)[None, None], (0, 1), value=True)
+    weights_HN = layer.explicit(firms, firms, keep)[2][0, :, 0, 1:4]
+    torch.testing.assert_close(weights_HN, weights_HN[:, :1].expand(-1, 3))

@@ -50,7 +50,7 @@ def _idiosyncratic_volatility(window: int) -> Compute:
     return lambda panel: market_regression(panel, window)[1]
 
 
-for _window, _source in ((63, "Fama and MacBeth 1973"), (252, "Frazzini and Pedersen 2014")):
+for _window in (63, 252):
     characteristic(
         f"beta_{_window}",
         "volatility",
@@ -58,7 +58,7 @@ for _window, _source in ((63, "Fama and MacBeth 1973"), (252, "Frazzini and Pede
         formula=f"slope of r on m over t-{_window - 1}..t",
         unit="pure number",
         nan_rule=f"fewer than {half(_window)} returns known; m does not vary",
-        source=_source,
+        source="Lewellen and Nagel 2006, daily betas of a quarter and a year, here without lags of m",
     )(_beta(_window))
 
 for _window in (21, 63):
@@ -69,7 +69,7 @@ for _window in (21, 63):
         formula=f"sqrt(RSS / (n - 2)) of r on m over t-{_window - 1}..t",
         unit="fraction a day",
         nan_rule=f"fewer than {half(_window)} returns known; m does not vary",
-        source="Ang, Hodrick, Xing and Zhang 2006",
+        source="Ang, Hodrick, Xing and Zhang 2006, with the market as the one factor",
     )(_idiosyncratic_volatility(_window))
 
 
@@ -79,11 +79,11 @@ for _window in (21, 63):
     warmup=252,
     formula="slope of r on m over the sessions of t-251..t with m < 0",
     unit="pure number",
-    nan_rule="fewer than 63 such returns known",
-    source="Ang, Chen and Xing 2006",
+    nan_rule="fewer than 63 such returns known; m does not vary on them",
+    source="Ang, Chen and Xing 2006, the variant that cuts at 0 and not at the mean of m",
 )
 def downside_beta(panel: Panel) -> FloatArray:
-    """Compute the market beta on falling days."""
+    """Compute the market beta on the days on which the market fell."""
     m_T1 = market_return(panel)
     return rolling_regression(daily_return(panel), np.where(m_T1 < 0, m_T1, np.nan), 252, 63)[0]
 
@@ -95,7 +95,7 @@ def downside_beta(panel: Panel) -> FloatArray:
     formula="correlation of r with m over t-251..t",
     unit="pure number",
     nan_rule="fewer than 126 returns known, or no variation",
-    source="Asness, Frazzini, Gormsen and Pedersen 2020",
+    source="Asness, Frazzini, Gormsen and Pedersen 2020, here of single days",
 )
 def market_correlation(panel: Panel) -> FloatArray:
     """Compute the correlation of a firm's returns with the market's."""
@@ -116,7 +116,7 @@ def _residual_skewness(panel: Panel) -> tuple[FloatArray, FloatArray]:
     formula="E[e^3] / E[e^2]^1.5, e the residuals of r on m over t-251..t",
     unit="pure number",
     nan_rule="fewer than 126 returns known, or no variation",
-    source="Boyer, Mitton and Vorkink 2010",
+    source="Boyer, Mitton and Vorkink 2010, with the market as the one factor",
 )
 def idiosyncratic_skewness(panel: Panel) -> FloatArray:
     """Compute the skewness of what the market leaves of a year's returns."""
@@ -149,7 +149,7 @@ def market_component(panel: Panel) -> FloatArray:
     warmup=64,
     formula="r[t] - beta_63[t-1] m[t]",
     unit="fraction",
-    source="Blitz, Huij, Lansdorp and Verbeek 2013",
+    source="Blitz, Huij, Lansdorp and Verbeek 2013, with the market as the one factor",
 )
 @once_a_panel
 def residual_return(panel: Panel) -> FloatArray:
@@ -180,7 +180,7 @@ for _window in (5, 21):
     formula="mean(e) / std(e) over t-251..t-21, e = residual_return_1",
     unit="pure number",
     nan_rule="fewer than 116 known, or no variation",
-    source="Blitz, Huij and Martens 2011",
+    source="Blitz, Huij and Martens 2011, with the market as the one factor and days for months",
 )
 def residual_momentum(panel: Panel) -> FloatArray:
     """Compute how steadily a firm went its own way in the year before the last month."""
@@ -194,5 +194,5 @@ characteristic(
     warmup=64,
     formula="beta_63[t-1] m[t]",
     unit="fraction",
-    source="Lo and MacKinlay 1990; Blitz, Huij, Lansdorp and Verbeek 2013",
+    source="the fitted part of Blitz, Huij, Lansdorp and Verbeek 2013, with the market as the one factor",
 )(market_component)

@@ -176,7 +176,7 @@ for _name, _series, _warmup, _what in (
     warmup=1,
     formula="high[t] / C[t-1] - 1",
     unit="fraction",
-    source="George and Hwang 2004; Bali, Cakici and Whitelaw 2011 on extremes",
+    source="George and Hwang 2004 and Bali, Cakici and Whitelaw 2011, on other extremes",
 )
 def high_return(panel: Panel) -> FloatArray:
     """Compute the return from the last close to today's high."""
@@ -191,7 +191,7 @@ def high_return(panel: Panel) -> FloatArray:
     formula="(close[t] - low[t]) / (high[t] - low[t])",
     nan_rule="high = low",
     unit="fraction of the day's range",
-    source="Williams 1973 (%R over one day); Bali, Cakici and Whitelaw 2011 on extremes",
+    source="Lane 1984 (stochastic %K over one day)",
 )
 def close_location(panel: Panel) -> FloatArray:
     """Locate the close in the day's range: 0 at the low, 1 at the high."""
