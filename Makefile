@@ -7,10 +7,10 @@ STAMP := $(VENV)/.up-to-date
 VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench
+.PHONY: help venv demo test golden golden-check lint format bench
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 venv:
 	@has=$$($(BIN)/python $(VERSION)); python='$(PYTHON)'; \
@@ -47,6 +47,12 @@ demo: venv  ## the whole pipeline on the embedded market; prints the report's pa
 test: venv  ## all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 
+golden: venv  ## make the golden figures of tests/golden anew
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py
+
+golden-check: venv  ## compare the whole demo with its golden figures
+	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py --check
+
 lint: venv  ## formatting, lint, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -57,8 +63,5 @@ format: venv  ## rewrite the code as `make lint` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: venv  ## speed, side by side with a reference in the same run
-	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python benchmarks/features_speed.py
-	$(BIN)/python benchmarks/windows.py
-	$(BIN)/python benchmarks/lake.py
+bench: venv  ## the benchmarks within half an hour, and which are left out and why
+	$(BIN)/python benchmarks/run_all.py

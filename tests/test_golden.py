@@ -1,0 +1,53 @@
+"""The pipeline gives the golden figures again, and the comparison notices when it does not."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).resolve().parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def golden() -> ModuleType:
+    """The script that makes and compares the figures."""
+    spec = importlib.util.spec_from_file_location("golden_make", HERE / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_quick_figures_are_the_golden_ones(golden: ModuleType, tmp_path: Path) -> None:
+    wanted = json.loads((HERE / "quick.json").read_text())
+    assert {row.split()[0] for row in wanted} == set(golden.QUICK["models"])
+    found = golden.measure(golden.settings_of("quick"), tmp_path)
+    wrong = list(golden.differences(wanted, found))
+    assert not wrong, "\n".join(["make golden writes them anew, if this is meant:", *wrong])
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "moved"),
+    [
+        ("ridge at delay 0", "rank_ic", 2e-4),
+        ("ridge at delay 0", "long_short.sharpe_net", 0.03),
+        ("temporal_transformer at delay 0", "ic", 0.02),
+        ("ridge at delay 0", "long_short.turnover", 0.05),
+    ],
+)
+@pytest.mark.parametrize("kind", sorted(path.stem for path in HERE.glob("*.json")))
+def test_a_figure_that_moved_by_more_than_rounding_is_named(
+    golden: ModuleType, kind: str, row: str, name: str, moved: float
+) -> None:
+    wanted = json.loads((HERE / f"{kind}.json").read_text())
+    assert list(golden.differences(wanted, wanted)) == []
+    found = {key: dict(values) for key, values in wanted.items()}
+    found[row][name] += moved
+    assert [line.partition(":")[0] for line in golden.differences(wanted, found)] == [f"{row}, {name}"]
+    del found[row][name]
+    assert [line.partition(":")[0] for line in golden.differences(wanted, found)] == [f"{row}, {name}"]
