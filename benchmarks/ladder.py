@@ -186,8 +186,7 @@ def main() -> None:
     rows = []
     for market in options.market or list(MARKETS):
         own = market_config(config, market)
-        part = own.forecasting_part()
-        shared = {key: part[key] for key in ("source", "universe", "features", "label", "folds")}
+        shared = own.model_dump(mode="json", include={"source", "universe", "features", "label", "folds"})
         key = {model: digest([shared, settings_of(own, model), segments]) for model in models}
         done = [row for row in known if row["market"] == market and row["key"] == key.get(row["model"])]
         held = {(row["model"], row["fold"], row["seed"]) for row in done}

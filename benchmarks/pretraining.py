@@ -174,8 +174,7 @@ def main() -> None:
     known = (
         [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     )
-    part = config.forecasting_part()
-    shared = {name: part[name] for name in ("source", "universe", "features", "label", "folds")}
+    shared = config.model_dump(mode="json", include={"source", "universe", "features", "label", "folds"})
     models = options.model or MODELS
     key = {
         model: digest([shared, settings_of(config, model), dataclasses.asdict(pretraining)])

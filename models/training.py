@@ -26,6 +26,9 @@ from models.quantiles import require_levels
 from models.snapshot import Keeper, RunningMean, TrainingState
 from models.spec import require_choice
 
+BASELINES_READ = ("valid_dates", "label_share", "refit")
+"""Fields of `FitConfig` that baselines read as well."""
+
 OnEpoch = Callable[[EpochRecord], None]
 
 CPU_CELLS = 1024
@@ -34,7 +37,7 @@ CPU_CELLS = 1024
 
 @dataclass(frozen=True, slots=True)
 class FitConfig:
-    """How neural models are trained; baselines use ``valid_dates`` alone.
+    """How neural models are trained; baselines read the fields in `BASELINES_READ` alone.
 
     Attributes
     ----------

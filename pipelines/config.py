@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
-import operator
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -169,12 +168,10 @@ class LabelConfig(Section):
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
     clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
-    # models are fitted to what so many statistical factors leave of the label; left out of a run's id at 0
-    beyond_factors: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    beyond_factors: int = Field(default=0, ge=0)  # fit what so many statistical factors leave of the label
     decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the first session of each
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
-    # what seq2seq forecasts on the way to the horizon; left out of a run's id where there are none
-    shorter_horizons: tuple[int, ...] = Field(default=(), exclude_if=operator.not_)
+    shorter_horizons: tuple[int, ...] = ()  # what seq2seq forecasts on the way to the horizon
 
     @model_validator(mode="after")
     def _horizons_rise(self) -> LabelConfig:
@@ -337,8 +334,7 @@ class Config(Section):
     folds: FoldsConfig
     models: dict[str, Settings]
     fit: Settings = {}
-    # a run whose day encoders the models begin with; left out of a run's id where there is none
-    init_from: str | None = Field(default=None, exclude_if=lambda name: name is None)
+    init_from: str | None = None  # a run whose day encoders the models begin with
     seeds: tuple[int, ...] = (0,)
     backtest: BacktestConfig = BacktestConfig()
     explain: ExplainConfig = ExplainConfig()
@@ -360,19 +356,14 @@ class Config(Section):
             raise ValueError(f"seeds must be distinct and at least one, but they are {list(self.seeds)}")
         return self
 
-    def forecasting_part(self) -> Settings:
-        """What the forecasts depend on; two runs with the same part and data give the same forecasts.
-
-        It does not depend on a secret: that is masked, or stands as the reference that it was written as.
-        """
-        keep = {"source", "universe", "features", "label", "folds", "models", "fit", "init_from", "seeds"}
-        part = self.model_dump(mode="json", include=keep)
+    def without_secrets(self) -> Settings:
+        """All settings with their values, but a secret is masked or stands as the reference that it was."""
         secret = {
             path: (text, value)
             for path, (text, value) in self._written.items()
             if any(names_a_secret(name) for name, _ in REFERENCE.findall(text))
         }
-        return dict(masked_settings(_as_written(part, secret)))
+        return dict(masked_settings(_as_written(self.model_dump(mode="json"), secret)))
 
     def as_written(self) -> Settings:
         """All settings as they are printed and stored: references to the environment kept, secrets masked."""

@@ -319,10 +319,15 @@ def _describe(error: ValidationError, origin: str) -> str:
 
 
 def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
-    """Split a model's settings into its own and those of its fitting (over the run's ``fit``)."""
+    """Split a model's settings into its own and those of its fitting, every default filled in."""
+    from models.fit import FitConfig
+    from models.registry import MODELS
+
     settings = config.models[model]
     own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
-    return own, {**config.fit, **settings.get("fit", {})}
+    options = build_settings(MODELS[registry_name(config, model)].config, own, f"models.{model}")
+    fit = build_settings(FitConfig, {**config.fit, **settings.get("fit", {})}, f"models.{model}.fit")
+    return dataclasses.asdict(options), dataclasses.asdict(fit)
 
 
 def init_from_of(config: Config, model: str) -> str | None:

@@ -38,11 +38,12 @@ from models.registry import MODELS
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
 from pipelines.dataset import INPUT_PREFIX, Dataset, plan_folds
+from pipelines.device import pick_device
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.runs import Run
 from pipelines.variants import registry_name
-from pipelines.walkforward import gather, pick_device, to_tensors
+from pipelines.walkforward import gather, to_tensors
 
 IntArray = npt.NDArray[np.integer]
 BoolArray = npt.NDArray[np.bool_]

@@ -52,6 +52,20 @@ def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
     run.write_text(_FILE, json.dumps(rows, indent=1, default=str))
 
 
+def starting_runs(config: Config) -> dict[str, str]:
+    """Model -> id of the run whose day encoder it begins with; models that begin anew are left out.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run.
+    """
+    named = {model: init_from_of(config, model) for model in config.models}
+    return {
+        model: open_run(name, Path(config.output)).run_id for model, name in named.items() if name is not None
+    }
+
+
 def starting_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
     """Give the checkpoint that a model begins with on a fold; None where the config names no run.
 
@@ -111,7 +125,7 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> Seen:
     seen = _date(dataset, last)
     for name in sorted({init_from_of(config, model) or "" for model in config.models} - {""}):
         seen = max(seen, _allowed(open_run(name, Path(config.output)), dataset, fold).seen_to)
-    refits = any(settings_of(config, model)[1].get("refit", False) for model in config.models)
+    refits = any(settings_of(config, model)[1]["refit"] for model in config.models)
     trained = fold.valid if refits else fold.train
     return Seen(fold.index, _date(dataset, int(trained[-1])), seen)
 

@@ -6,7 +6,6 @@ pretraining, from an earlier run) or in ``fit.label_share``.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,9 @@ import numpy as np
 import polars as pl
 
 from backtest.metrics import forecast_metrics
-from models.fit import FitConfig
 from models.registry import MODELS
 from pipelines.config import Config, Settings
-from pipelines.config_load import build_settings, digest, init_from_of, settings_of
+from pipelines.config_load import digest, init_from_of, settings_of
 from pipelines.dataset import Dataset
 from pipelines.evaluate import FloatArray, ensemble
 from pipelines.variants import registry_name
@@ -105,18 +103,17 @@ def label_share_table(
 
 
 def _variant(config: Config, model: str) -> _Variant:
-    registered, (own, fit_settings) = registry_name(config, model), settings_of(config, model)
-    options = build_settings(MODELS[registered].config, own, f"models.{model}")
-    fit = build_settings(FitConfig, fit_settings, f"models.{model}.fit")
-    pretrained = fit.pretrain is not None and MODELS[registered].has_day_encoder
-    named = ", ".join(f"{key} {value}" for key, value in own.items())
+    registered, (options, fit) = registry_name(config, model), settings_of(config, model)
+    pretrained = fit["pretrain"] is not None and MODELS[registered].has_day_encoder
+    given = {key: value for key, value in config.models[model].items() if key in options}
+    named = ", ".join(f"{key} {value}" for key, value in given.items())
     return _Variant(
         model=model,
-        options=digest([registered, dataclasses.asdict(options)]),
+        options=digest([registered, options]),
         group=f"{registered} ({named})" if named else registered,
         start=init_from_of(config, model),
-        pretrain=dataclasses.asdict(fit.pretrain) if pretrained and fit.pretrain is not None else None,
-        share=fit.label_share,
+        pretrain=fit["pretrain"] if pretrained else None,
+        share=fit["label_share"],
     )
 
 

@@ -28,7 +28,14 @@ from pipelines.errors import DataError
 from pipelines.lake_commit import Plan, UpsertCounts, commit, compared
 from pipelines.lake_compare import in_order
 from pipelines.lake_storage import Storage
-from pipelines.lake_versions import commits, data_version, layout_version, parse_as_of, version_at
+from pipelines.lake_versions import (
+    TableVersion,
+    commits,
+    data_version,
+    layout_version,
+    parse_as_of,
+    version_at,
+)
 
 __all__ = ["Lake", "UpsertCounts", "open_lake"]
 
@@ -82,6 +89,17 @@ class Lake:
         """Return the newest version of every table that holds data."""
         found = {table: self.version(table) for table in SCHEMAS}
         return {table: version for table, version in found.items() if version is not None}
+
+    def identified(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
+        """Add each table's own id to its version: a table that was deleted and made again has another id.
+
+        Raises
+        ------
+        DataError
+            If a table is missing or not a Delta table.
+        """
+        opened = {table: self._open_version(table, None) for table in versions}
+        return {table: TableVersion(str(one.metadata().id), versions[table]) for table, one in opened.items()}
 
     def versions_as_of(self, text: str) -> dict[str, int]:
         """Return every table's version at an earlier moment; tables that held nothing then are left out.

@@ -39,6 +39,14 @@ class Commit:
     changed_rows: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table's data for good: the id that Delta gave the table when it was made, and a version of it."""
+
+    id: str
+    version: int
+
+
 def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
     """Return a table's commits up to the opened version, oldest first; the newest ``limit`` of them."""
     found: list[Commit] = []

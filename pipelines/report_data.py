@@ -13,6 +13,7 @@ import polars as pl
 from pipelines.config import Config
 from pipelines.config_load import settings_of, to_yaml
 from pipelines.dataset import Dataset, plan_folds
+from pipelines.device import pick_device
 from pipelines.lake import Lake
 from pipelines.report.data import (
     ExampleForecast,
@@ -25,8 +26,9 @@ from pipelines.report.verdict import BASELINES
 from pipelines.risk_free import describe_rate
 from pipelines.runs import Run, git_commit
 from pipelines.tracking import library_versions
+from pipelines.trials import trial_count
 from pipelines.variants import registry_name
-from pipelines.walkforward import pick_device, read_curves, read_scores
+from pipelines.walkforward import read_curves, read_scores
 
 _TOP_EDGES = 15
 
@@ -96,7 +98,7 @@ def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[
 
 def _refitted(config: Config) -> list[str]:
     """Name the models whose forecasts come from a second fit; nothing where there are none."""
-    names = [model for model in config.models if settings_of(config, model)[1].get("refit", False)]
+    names = [model for model in config.models if settings_of(config, model)[1]["refit"]]
     if not names:
         return []
     who = "All models" if len(names) == len(config.models) else ", ".join(names)
@@ -138,7 +140,7 @@ def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]
         device=pick_device(config.device),
         libraries=library_versions(),
         data_versions=pl.DataFrame(versions),
-        trial_count=lake.read("trials").height if lake.exists("trials") else 0,
+        trial_count=trial_count(run.folder.parent),
         seeds=config.seeds,
         label_delay=config.label.delay,
         label_horizon=config.label.horizon,

@@ -12,14 +12,17 @@ import polars as pl
 from pipelines.config import Config, FilesSourceConfig
 from pipelines.config_load import build_settings, load_config
 from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
+from pipelines.device import pick_device
 from pipelines.errors import ConfigError, DataError
+from pipelines.identity import identity_of
 from pipelines.ingest import ingest
 from pipelines.ingest_summary import IngestStoppedError, describe_ingest
 from pipelines.lake import Lake, open_lake
+from pipelines.lake_options import is_url, place
 from pipelines.lake_readers import record_reader
 from pipelines.progress import Progress
 from pipelines.risk_free import describe_rate
-from pipelines.runs import Run, open_run, start_run
+from pipelines.runs import Run, name_run, news, open_run, record_run
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source
 
@@ -162,27 +165,58 @@ def ingest_config(
 
 def prepare(config: Config, progress: Progress, as_of: str | None = None) -> tuple[Run, Dataset, Lake]:
     """Name the run of a config on what its lake holds, now or as of a moment, and build its arrays."""
+    from pipelines.init_from import starting_runs
+
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
+    starts = starting_runs(config)
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
+        tables = lake.identified(versions)
         dataset = build_dataset(read_tables(lake, versions), config)
         for note in dataset.notes:
             progress.note(note)
-    plan_folds(dataset, config)  # too few sessions: say so before a run's folder is there
-    run = start_run(config, versions)
+        plan_folds(dataset, config)  # too few sessions: say so before a run's folder is there
+        run = name_run(config, identity_of(config, dataset, masked(place(lake.root)), tables, starts))
+        told = news(run)
+        if told is not None:
+            progress.note(told)
+    record_run(run)
     record_reader(lake, run.run_id, run.versions)
     return run, dataset, lake
 
 
 def reopen(name: str, output: Path, progress: Progress) -> tuple[Run, Dataset, Lake]:
-    """Open a finished run and build its arrays from exactly the data versions that it recorded."""
+    """Open a finished run and build its arrays from exactly the data that it recorded.
+
+    Raises
+    ------
+    DataError
+        If its lake does not hold the tables any more that it was made on.
+    """
     run = open_run(name, output)
-    lake = open_lake(run.config, progress.note)
+    assert run.identity is not None, "a run that is opened has recorded its identity"
+    where = run.config.lake if is_url(run.identity.lake) else run.identity.lake
+    lake = Lake(where, run.config.lake_options, progress.note)
+    _require_same_tables(run, lake)
     with progress.stage("dataset"):
         dataset = build_dataset(read_tables(lake, dict(run.versions)), run.config)
     return run, dataset, lake
+
+
+def _require_same_tables(run: Run, lake: Lake) -> None:
+    for table, recorded in run.tables.items():
+        if not lake.exists(table):
+            raise DataError(
+                f"Run {run.run_id} was made on the table {table} of {lake.root}, which is gone; restore "
+                "the lake at that place, or run the config again for a new run."
+            )
+        if lake.identified({table: recorded.version})[table].id != recorded.id:
+            raise DataError(
+                f"Run {run.run_id} was made on another table {table} than the one in {lake.root}, which was "
+                "deleted and made again since; restore the lake, or run the config again for a new run."
+            )
 
 
 def train_config(config: Config, as_of: str | None = None) -> str:
@@ -284,7 +318,7 @@ def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     from pipelines.report.html import render
     from pipelines.report_data import fold_table, report_data
     from pipelines.tracking import log_run
-    from pipelines.walkforward import pick_device, read_scores
+    from pipelines.walkforward import read_scores
 
     with progress.stage("report"):
         data = report_data(run, dataset, lake, progress.seconds)

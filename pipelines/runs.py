@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from pipelines.config import Config
-from pipelines.config_load import digest, load_config, to_yaml
+from pipelines.config_load import load_config, to_yaml
 from pipelines.errors import ConfigError, DataError
+from pipelines.identity import Identity
+from pipelines.lake_versions import TableVersion
 
+_RECORD = "run.json"
+_LISTED = 8
 _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 
 
@@ -25,13 +29,32 @@ _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 class Run:
     """One configuration on one version of the data.
 
-    ``run_id`` is derived from both, so repeating a command continues the same run.
+    Attributes
+    ----------
+    run_id
+        Name and digest of the identity, so that repeating a command continues the same run.
+    config
+        Its settings; those that change no forecast are those of the last command.
+    identity
+        What its forecasts depend on; None for a run that is thrown away.
+    folder
+        Where its files are.
     """
 
     run_id: str
     config: Config
-    versions: Mapping[str, int]  # lake table -> Delta version that the run reads
+    identity: Identity | None
     folder: Path
+
+    @property
+    def tables(self) -> Mapping[str, TableVersion]:
+        """Lake table -> its own id and the version that the run reads."""
+        return {} if self.identity is None else self.identity.tables
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Lake table -> Delta version that the run reads."""
+        return {table: one.version for table, one in self.tables.items()}
 
     def checkpoint(self, model: str, fold: int, seed: int) -> Path:
         """Folder of one fitted model."""
@@ -69,16 +92,51 @@ class Run:
         return path
 
 
-def start_run(config: Config, versions: Mapping[str, int]) -> Run:
-    """Name a run after its config and data, and record both in its folder."""
-    inputs = {table: versions[table] for table in sorted(versions)}
-    identity = {"forecasting": config.forecasting_part(), "versions": inputs, "lake": config.lake}
-    run_id = f"{config.name}-{digest({**identity, 'peerglass': version('peerglass')})}"
-    run = Run(run_id, config, inputs, Path(config.output) / run_id)
-    run.write_text("config.yaml", to_yaml(config))
-    record = {"run_id": run_id, "versions": inputs, "environment": config.from_environment()}
-    run.write_text("run.json", json.dumps(record, indent=1))
-    return run
+def name_run(config: Config, identity: Identity) -> Run:
+    """Name a run after its config and its identity; nothing is written."""
+    run_id = f"{config.name}-{identity.digest}"
+    return Run(run_id, config, identity, Path(config.output) / run_id)
+
+
+def record_run(run: Run) -> None:
+    """Write a run's settings and identity into its folder."""
+    assert run.identity is not None, "a run without an identity is not kept"
+    record = {
+        "run_id": run.run_id,
+        "started_at": dt.datetime.now(dt.UTC).isoformat(),
+        "versions": run.versions,
+        "environment": run.config.from_environment(),
+        "identity": run.identity.record(),
+    }
+    run.write_text("config.yaml", to_yaml(run.config))
+    run.write_text(_RECORD, json.dumps(record, indent=1))
+
+
+def news(run: Run) -> str | None:
+    """Say what a run that was not started before differs in from the config's latest one; None otherwise."""
+    assert run.identity is not None, "a run without an identity is not compared"
+    earlier = [
+        (str(record["started_at"]), str(record["run_id"]), Identity.from_record(record["identity"]))
+        for record in _records(run.folder.parent, run.config.name)
+    ]
+    if not earlier or (run.folder / _RECORD).is_file():
+        return None
+    _, name, latest = max(earlier, key=lambda one: one[:2])
+    found = run.identity.differences(latest)
+    shown = ", ".join(found[:_LISTED]) + (f" and {len(found) - _LISTED} more" if len(found) > _LISTED else "")
+    return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
+
+
+def _records(output: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Records of the runs of a config name; damaged ones and those of earlier versions are left out."""
+    for path in sorted(output.glob(f"{name}-*/{_RECORD}")):
+        try:
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            Identity.from_record(record["identity"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if record.get("run_id", "").rpartition("-")[0] == name and "started_at" in record:
+            yield record
 
 
 def open_run(name: str, output: Path = Path("data/runs")) -> Run:
@@ -91,13 +149,13 @@ def open_run(name: str, output: Path = Path("data/runs")) -> Run:
     DataError
         If the run's folder is damaged.
     """
-    folder = Path(name) if (Path(name) / "run.json").is_file() else _find(name, output)
+    folder = Path(name) if (Path(name) / _RECORD).is_file() else _find(name, output)
     try:
-        record: dict[str, Any] = json.loads((folder / "run.json").read_text())
+        record: dict[str, Any] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         config = load_config(folder / "config.yaml")
         _require_same_environment(folder, config, record.get("environment", {}))
-        return Run(record["run_id"], config, record["versions"], folder)
-    except (OSError, ValueError, KeyError) as error:
+        return Run(record["run_id"], config, Identity.from_record(record["identity"]), folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"The run folder {folder} is damaged ({error}); run its config again.") from None
 
 
@@ -113,7 +171,7 @@ def _require_same_environment(folder: Path, config: Config, recorded: Mapping[st
 
 
 def _find(name: str, output: Path) -> Path:
-    known = sorted(path.parent for path in output.glob("*/run.json"))
+    known = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
     if not _RUN_ID.match(name):
         raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are listed under {output}.")
     matches = [path for path in known if path.name == name] or [p for p in known if p.name.startswith(name)]

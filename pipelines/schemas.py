@@ -338,10 +338,10 @@ class Sources(dy.Schema):
 
 
 class Trials(dy.Schema):
-    """The ledger of every configuration that was trained and evaluated, kept or thrown away."""
+    """The ledger of every configuration that was trained and evaluated, once for each run that tried it."""
 
     trial_id = _key_text()
-    run_id = dy.String()
+    run_id = _key_text()
     model = dy.String()
     config = dy.String()
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")

@@ -66,7 +66,7 @@ def log_run(
     with _client(run.config) as client:
         experiment = _experiment(client, run.config, run.config.tracking.experiment or run.config.name)
         parent = _run_of(client, experiment, run, model=None, parent=None)
-        _log_parameters(client, parent, {**_flatten(run.config.forecasting_part()), "run_id": run.run_id})
+        _log_parameters(client, parent, {**_settings(run), "run_id": run.run_id})
         tags = {
             "config_hash": run.run_id.rpartition("-")[2],
             "git_commit": git_commit(),
@@ -255,6 +255,12 @@ def _log_metrics(client: MlflowClient, mlflow_run: str, values: Mapping[str, flo
         key: float(value) for key, value in values.items() if value is not None and math.isfinite(value)
     }
     client.log_batch(mlflow_run, metrics=[Metric(key, value, now, step) for key, value in finite.items()])
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What forecasts depend on, and where the data came from."""
+    forecasting = {} if run.identity is None else run.identity.settings
+    return _flatten({**forecasting, "source": run.config.without_secrets()["source"]})
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

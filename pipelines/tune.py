@@ -23,14 +23,17 @@ from models.search import Choice, Range, Space, Value, nested, space_of
 from pipelines.config import Config
 from pipelines.config_load import build_settings, check_config, digest, settings_of
 from pipelines.dataset import FoldInputs, fit_inputs, plan_folds
+from pipelines.device import pick_device
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.init_from import load_start, starting_checkpoint
+from pipelines.identity import forecasting_settings
+from pipelines.init_from import load_start, starting_checkpoint, starting_runs
 from pipelines.progress import Progress
 from pipelines.run import prepare
 from pipelines.runs import Run
 from pipelines.tracking import TrialLog
+from pipelines.trials import record_trials
 from pipelines.variants import KEY, registry_name
-from pipelines.walkforward import Arrays, gather, pick_device, record_trials, to_tensors
+from pipelines.walkforward import Arrays, gather, to_tensors
 
 if TYPE_CHECKING:
     import optuna
@@ -71,7 +74,8 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
     except ValueError as error:
         raise ConfigError(str(error)) from None
     progress = Progress()
-    run, dataset, lake = prepare(config, progress, as_of)
+    run, dataset, _ = prepare(config, progress, as_of)
+    began = starting_runs(config)
     folds = plan_folds(dataset, config)
     inputs = [fit_inputs(dataset, fold) for fold in folds]
     arrays = gather(dataset, config.features.window)
@@ -85,7 +89,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
             study, asked = _ask(space, done)
             values = {name: _suggest(asked, name, where) for name, where in space.items()}
             wanted = with_settings(config, model, values)
-            record_trials(Run(run.run_id, wanted, run.versions, run.folder), lake)
+            record_trials(run.folder.parent, run.run_id, wanted, forecasting_settings(wanted, dataset, began))
             starts = [starting_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds]
             score = _score(wanted, model, arrays, folds, inputs, starts)
             study.tell(asked, score, state=None if score is not None else _failed())
@@ -96,12 +100,12 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
 
 
 def study_of(run: Run, model: str, space: Space) -> str:
-    """Name a search by what its scores depend on: data, folds, features, the model's other settings, seed."""
-    config = run.config
-    part = config.forecasting_part() | {"models": {model: config.models[model]}}
-    return (
-        f"{config.name}-{model}-{digest({'part': part, 'versions': dict(run.versions), 'space': str(space)})}"
-    )
+    """Name a search by what its scores depend on: the run, but of its models this one alone, and one seed."""
+    assert run.identity is not None, "a search has an identity"
+    record = run.identity.record()
+    models = {model: record["settings"]["models"][model]}
+    record["settings"] = {**record["settings"], "models": models, "seeds": run.config.seeds[:1]}
+    return f"{run.config.name}-{model}-{digest({**record, 'space': str(space)})}"
 
 
 def with_settings(config: Config, model: str, values: dict[str, Value]) -> Config:
@@ -214,7 +218,7 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
 def _stop_on(config: Config, model: str) -> str:
     """What the model's fitting stops on, which is what the search maximises."""
     settings, fit_settings = settings_of(config, model)
-    return str(settings.get("stop_on", fit_settings.get("stop_on", "rank_ic")))
+    return str(settings.get("stop_on", fit_settings["stop_on"]))
 
 
 def _failed() -> Any:  # noqa: ANN401 (an enum of optuna's, imported late)

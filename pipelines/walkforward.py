@@ -9,7 +9,6 @@ a network leaves a snapshot after every epoch, and goes on from there.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,8 +31,9 @@ from models.snapshot import UnusableSnapshot
 from models.spec import Misfit
 from models.training import OnEpoch
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
-from pipelines.config_load import build_settings, digest, init_from_of, settings_of
+from pipelines.config_load import build_settings, settings_of
 from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
+from pipelines.device import pick_device
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.init_from import load_start, starting_checkpoint, write_folds
 from pipelines.lake import Lake
@@ -41,6 +41,7 @@ from pipelines.progress import Progress
 from pipelines.quantile_scores import Scores, score_quantiles, write_quantile_scores
 from pipelines.runs import Run
 from pipelines.snapshots import FileKeeper
+from pipelines.trials import record_trials
 from pipelines.variants import registry_name
 from pipelines.watch import watch_curves
 
@@ -108,7 +109,8 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     folds = plan_folds(dataset, run.config)
     sweep_partial(run.folder / "checkpoints")
     done = _done(run, lake)
-    record_trials(run, lake)
+    assert run.identity is not None, "what is trained has an identity"
+    record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
     write_folds(run, dataset, folds)
     planned = list(plan_tasks(run, dataset, folds))
     tasks = [task for task in planned if task.key not in done]
@@ -263,40 +265,6 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
         path_TNK=None if arrays.path_TNK is None else np.asarray(arrays.path_TNK),
         device=device,
     )
-
-
-def pick_device(wanted: str) -> str:
-    """Resolve ``auto`` to the accelerator if there is one."""
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return wanted
-
-
-def record_trials(run: Run, lake: Lake) -> None:
-    """Enter every configuration that is about to be trained into the ledger, kept or thrown away later.
-
-    A trial is a model with its settings, inputs, label and folds on one market; seeds repeat a trial, a
-    longer history continues it and a name of its own does not change it, so none of them counts again.
-    """
-    part = run.config.forecasting_part()
-    rows: dict[str, dict[str, Any]] = {}
-    for model in run.config.models:
-        settings, fit_settings = settings_of(run.config, model)
-        what = {key: part[key] for key in ("source", "universe", "features", "label", "folds")}
-        registered = registry_name(run.config, model)
-        trial = {"model": registered, "settings": settings, "fit": fit_settings, **what}
-        start = init_from_of(run.config, model)
-        if start is not None:
-            trial["init_from"] = start
-        trial_id = digest(trial)
-        rows[trial_id] = {
-            "trial_id": trial_id,
-            "run_id": run.run_id,
-            "model": registered,
-            "config": json.dumps(trial, sort_keys=True),
-            "created_at": dt.datetime.now(dt.UTC),
-        }
-    lake.upsert("trials", pl.DataFrame(list(rows.values())))
 
 
 def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config_load import digest, load_config, to_yaml
+from pipelines.config_load import load_config, to_yaml
 from pipelines.errors import ConfigError
 
 MINIMAL = {
@@ -138,13 +138,6 @@ def test_files_that_are_no_configs_are_refused_in_one_sentence(tmp_path: Path) -
 def test_yaml_cannot_construct_objects(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", "name: !!python/object/apply:os.system ['true']")
     assert "not valid YAML" in refused(path)
-
-
-def test_the_forecasting_part_ignores_what_forecasts_do_not_depend_on(tmp_path: Path) -> None:
-    path = write(tmp_path, "a.yaml", MINIMAL)
-    base = digest(load_config(path).forecasting_part())
-    assert digest(load_config(path, ["backtest.costs.half_spread_bps=9"]).forecasting_part()) == base
-    assert digest(load_config(path, ["fit.epochs=3"]).forecasting_part()) != base
 
 
 def test_the_transform_section_has_the_fields_and_defaults_of_its_rule() -> None:

@@ -227,7 +227,3 @@ def test_a_firm_without_loadings_is_fitted_to_its_return_beyond_the_dates_mean(
             np.testing.assert_allclose(made.target_TN[t, known], expected, atol=1e-7)
             compared += len(known)
     assert compared > 20, "some firms must be too young for loadings"
-
-
-def test_a_run_without_factors_in_its_label_keeps_its_id(tiny_config: Config) -> None:
-    assert "beyond_factors" not in tiny_config.forecasting_part()["label"]

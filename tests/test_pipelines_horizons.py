@@ -61,8 +61,3 @@ def test_forecasts_of_every_horizon_are_stored_measured_and_shown(
 def test_horizons_must_rise_and_stay_below_the_labels(tiny: dict[str, Any], shorter: list[int]) -> None:
     with pytest.raises(ConfigError, match="shorter_horizons"):
         check_config({**tiny, "label": {"horizon": 5, "shorter_horizons": shorter}}, origin="tiny")
-
-
-def test_without_any_a_runs_id_is_what_it_was(tiny: dict[str, Any]) -> None:
-    config = check_config(tiny, origin="tiny")
-    assert "shorter_horizons" not in config.forecasting_part()["label"]

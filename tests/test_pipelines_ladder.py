@@ -31,7 +31,7 @@ def task_of(
     name: str, options: dict[str, Any], dataset: Dataset, config: Config, folder: Path
 ) -> tuple[walkforward.Task, walkforward.Arrays]:
     only = config.model_copy(update={"models": {name: options}, "fit": {"epochs": 1}})
-    run = Run("tiny", only, {}, folder)
+    run = Run("tiny", only, None, folder)
     task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
     return task, gather(dataset, only.features.window)
 

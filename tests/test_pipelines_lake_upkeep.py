@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
+from recorded import recorded
 from typer.testing import CliRunner
 
 from pipelines.cli import app
@@ -21,7 +22,6 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake import Lake
 from pipelines.lake_options import storage_options
 from pipelines.lake_upkeep import recorded_by_runs, vacuum
-from pipelines.runs import start_run
 
 DAY_MS = 86_400_000
 
@@ -81,15 +81,15 @@ def test_runs_protect_the_versions_of_their_own_lake(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = check_config(tiny, origin="tiny")
-    run = start_run(config, {"prices": 2, "securities": 1})
-    same = start_run(config.model_copy(update={"lake": f"file://{tmp_path}/lake"}), {"prices": 2})
-    start_run(config.model_copy(update={"lake": "elsewhere"}), {"prices": 7})
-    start_run(config.model_copy(update={"lake": "s3://bucket/lake"}), {"prices": 8})
+    run = recorded(config, {"prices": 2, "securities": 1})
+    same = recorded(config.model_copy(update={"lake": f"file://{tmp_path}/lake"}), {"prices": 2})
+    recorded(config.model_copy(update={"lake": "elsewhere"}), {"prices": 7})
+    recorded(config.model_copy(update={"lake": "s3://bucket/lake"}), {"prices": 8})
     assert recorded_by_runs(Lake("lake"), [Path("runs"), Path("no-such-folder")]) == {
         "prices": {2: sorted([run.run_id, same.run_id])},
         "securities": {1: [run.run_id]},
     }
-    (run.folder / "config.yaml").write_text("lake: [")
+    (run.folder / "run.json").write_text("{")
     with pytest.raises(
         DataError, match=f"run folder runs/{run.run_id} cannot be read .* mend it, or move it"
     ):
@@ -106,7 +106,7 @@ def test_the_commands_say_what_is_there_and_what_would_be_lost(
     for version in range(1, 6):
         lake.upsert("sources", sources(f"v{version}"))
     aged(lake, "sources", [9, 8, 7, 6, 5, 4])
-    run = start_run(check_config(tiny, origin="tiny"), {"sources": 3})
+    run = recorded(check_config(tiny, origin="tiny"), {"sources": 3})
 
     assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
     assert invoke("lake", "compact", "tiny.yaml") == "nothing to join\n"

@@ -64,7 +64,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
 ) -> tuple[Array, Outcome]:
     """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
     only = config.model_copy(update={"models": {model: config.models[model]}})
-    run = Run("tiny", only, {}, folder)
+    run = Run("tiny", only, None, folder)
     (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
     arrays = gather(dataset, config.features.window)
     outcome = run_task(task, arrays)

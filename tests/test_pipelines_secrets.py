@@ -16,13 +16,14 @@ import yaml
 from command import Call, command
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import recorded
 
 from pipelines import tracking
 from pipelines.config import Config
 from pipelines.config_load import load_config, to_yaml
 from pipelines.errors import ConfigError, DataError, TrackingError
 from pipelines.progress import Progress
-from pipelines.runs import open_run, start_run
+from pipelines.runs import open_run
 from pipelines.secrets import masked, redact
 
 SECRET = "hunter2-zebra"  # noqa: S105 (it opens nothing)
@@ -96,7 +97,7 @@ def test_a_reference_stays_one_on_disk_and_is_resolved_in_memory(
     assert yaml.safe_load(said.out)["lake"] == "${LAKE_FOLDER:-lake}"
     assert yaml.safe_load(said.out)["seeds"] == [1, "${SEED}"]
 
-    run = start_run(config, {"prices": 1})
+    run = recorded(config, {"prices": 1})
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["tracking"]["uri"] == uri
     assert open_run(run.run_id, Path("runs")).config == config
     moved = config.model_copy(update={"lake": "elsewhere"})
@@ -110,7 +111,7 @@ def test_a_run_is_not_opened_with_other_settings_than_it_was_made_with(
     monkeypatch.setenv("EPOCHS", "5")
     monkeypatch.setenv("STORE", "one.db")
     written = {**tiny, "fit": {"epochs": "${EPOCHS}"}, "tracking": {"uri": "sqlite:///${STORE}"}}
-    run = start_run(load_config(write(written)), {"prices": 1})
+    run = recorded(load_config(write(written)), {"prices": 1})
     monkeypatch.setenv("STORE", "two.db")
     opened = open_run(run.run_id, Path("runs"))
     assert opened.config.fit == run.config.fit
@@ -142,7 +143,7 @@ def test_a_run_with_a_written_out_secret_opens_and_says_how_to_reach_its_store(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"sqlite:///file:mlflow.db?uri=true&token={SECRET}"
-    run = start_run(load_config(write({**tiny, "tracking": {"uri": uri}})), {"prices": 1})
+    run = recorded(load_config(write({**tiny, "tracking": {"uri": uri}})), {"prices": 1})
     opened = open_run(run.run_id, Path("runs"))
     assert opened.config.tracking.uri == "sqlite:///file:mlflow.db?uri=true&token=***"
     sentence = (
@@ -169,7 +170,7 @@ def test_no_run_depends_on_a_secret(tiny: dict[str, Any], monkeypatch: pytest.Mo
         path = write(
             {**tiny, "source": source, "tracking": {"uri": f"http://u:{password}@h"}, "seeds": [seed]}
         )
-        return start_run(load_config(path), {"prices": 1}).run_id
+        return recorded(load_config(path), {"prices": 1}).run_id
 
     assert run_id("first-password") == run_id("second-password")
     assert run_id("first-password") != run_id("first-password", seed=8)
@@ -259,10 +260,10 @@ def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypoth
         printed.append(str(error))
     else:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-        run = start_run(config, {"prices": 1})
+        run = recorded(config, {"prices": 1})
         printed += [repr(config), str(config.tracking), to_yaml(config), run.run_id]
         printed += [found.read_text() for found in run.folder.iterdir()]
-        printed.append(json.dumps(config.forecasting_part()))
+        printed.append(json.dumps(config.without_secrets()))
         again = open_run(run.run_id, Path("runs")).config
         printed += [to_yaml(again), repr(again)]
         for kind in (DataError, TrackingError):
@@ -368,7 +369,7 @@ def bars() -> Iterator[tuple[Any, str]]:
 
 def test_an_unreachable_store_is_named_without_its_password(tiny: dict[str, Any]) -> None:
     config: Config = load_config(write({**tiny, "tracking": {"uri": f"http://user:{SECRET}@127.0.0.1:1"}}))
-    run = start_run(config, {"prices": 1})
+    run = recorded(config, {"prices": 1})
     with pytest.raises(TrackingError) as caught:
         tracking.log_audit(run)
     assert "http://user:***@127.0.0.1:1 cannot be used (API request to" in str(caught.value)

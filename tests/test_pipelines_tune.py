@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 import torch
 import yaml
@@ -21,6 +20,7 @@ from models.spec import parse_config
 from pipelines import cli, tune, walkforward
 from pipelines.config_load import load_config
 from pipelines.lake import Lake
+from pipelines.trials import read_trials, trial_count
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -92,9 +92,9 @@ def test_a_search_that_is_interrupted_is_the_search_that_was_not(
     again, same, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
     assert (again, same) == (0, out)
     assert len(tried) == 2
-    ledger = Lake("lake").read("trials")
+    ledger = read_trials(Path("runs"))
     assert ledger.height == 5  # every one of them, and no other
-    leaves = {json.loads(row)["settings"]["num_leaves"] for row in ledger["config"]}
+    leaves = {json.loads(row)["num_leaves"] for row in ledger["config"]}
     assert len(leaves) > 1
     scores = [
         float(line.split("rank_ic ")[1].split()[0]) for line in out.splitlines() if ". validation" in line
@@ -144,7 +144,7 @@ def test_a_trial_that_diverges_counts_and_is_no_winner(
     assert "2 trials, 1 of them diverged" in out
     code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
     assert "3 trials, 2 of them diverged" in out
-    assert Lake("lake").read("trials").select(pl.len()).item() == 3
+    assert trial_count(Path("runs")) == 3
 
 
 def test_a_trial_too_large_for_the_device_has_no_score_and_nothing_to_learn_ends_the_search(

@@ -20,7 +20,7 @@ from pipelines.audit.refit import models_to_fit
 from pipelines.audit.subject import small_config
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
-from pipelines.config_load import check_config, digest, init_from_of, load_config, settings_of
+from pipelines.config_load import check_config, init_from_of, load_config, settings_of
 from pipelines.dataset import Dataset, plan_folds
 from pipelines.errors import ConfigError
 from pipelines.explanation import explained_models
@@ -33,6 +33,7 @@ from pipelines.report_data import _ladder
 from pipelines.run import describe_ladder, ingest_config, prepare, train_config
 from pipelines.runs import Run, open_run
 from pipelines.stacks import stacks_of
+from pipelines.trials import read_trials, trial_count
 from pipelines.variants import registry_name
 from pipelines.walkforward import plan_tasks, read_curves, read_scores
 
@@ -77,8 +78,10 @@ def test_an_entry_is_the_model_that_it_names_or_is_named_after(tiny: dict[str, A
         "tenth": MODEL,
         "pretrained_10": MODEL,
     }
-    assert settings_of(config, "tt_linear")[0] == {**OPTIONS, "kernel": "linear"}
-    assert settings_of(config, "tenth") == (OPTIONS, {**tiny["fit"], "label_share": 0.1})
+    plain = settings_of(config, MODEL)
+    assert plain[0].items() >= OPTIONS.items()
+    assert settings_of(config, "tt_linear")[0] == {**plain[0], "kernel": "linear"}
+    assert settings_of(config, "tenth") == (plain[0], {**plain[1], **tiny["fit"], "label_share": 0.1})
     assert init_from_of(config, "tenth") == "earlier"
     assert init_from_of(config, "ridge-strong") is None
     assert explained_models(config) == (MODEL, "tt_linear", "tenth", "pretrained_10")
@@ -134,17 +137,15 @@ def test_an_inherited_entry_that_becomes_another_model_keeps_none_of_its_options
     assert load_config(child, ["models.more={model: lstm}"]).models["more"] == {"model": "lstm"}
 
 
-def test_a_config_without_variants_names_the_run_and_the_trials_that_it_always_did(
+def test_an_entry_that_names_its_own_model_is_the_entry_that_names_none(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = config_of(tiny, {"ridge": {}, MODEL: {**OPTIONS, "fit": {"epochs": 1}}})
-    # As they were before a run could hold variants.
-    assert digest(plain.forecasting_part()) == "0f1e935e5d"
+    plain = config_of(tiny, {"ridge": {}, "momentum": {"characteristic": "return_21"}})
+    named = config_of(tiny, {"momentum": {"model": "momentum", "characteristic": "return_21"}, "ridge": {}})
     ingest_config(plain, say=lambda _: None)
-    train_config(plain)
-    trials = Lake("lake").read("trials").sort("model")
-    assert trials.select("model", "trial_id").rows() == [("ridge", "d92c8ff096"), (MODEL, "f3069b3caa")]
+    assert train_config(plain) == train_config(named)
+    assert read_trials(Path("runs"))["model"].sort().to_list() == ["momentum", "ridge"]
 
 
 # A run, looked at by the tests below.
@@ -253,7 +254,7 @@ def test_a_variant_that_lost_its_checkpoint_is_trained_again_alone_to_the_same_f
 def test_a_trial_is_counted_by_what_is_trained_and_not_by_its_name(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Lake("lake").read("trials")
+    ledger = read_trials(Path("runs"))
     assert ledger.height == len(VARIANTS)
     assert set(ledger["model"]) == {MODEL, "ridge"}
     monkeypatch.chdir(tmp_path)
@@ -266,7 +267,7 @@ def test_a_trial_is_counted_by_what_is_trained_and_not_by_its_name(
     ingest_config(config, say=lambda _: None)
     train_config(config)
     train_config(check_config(plain(done, {"ridge": {}}), origin="ridge"))
-    assert Lake("lake").read("trials").height == 2
+    assert trial_count(Path("runs")) == 2
     assert set(Lake("lake").read("forecasts")["model"]) == {"one", "other", "third", "ridge"}
 
 
@@ -409,8 +410,8 @@ def test_a_variant_is_searched_in_the_space_of_its_model_and_the_best_prints_as_
     printed = yaml.safe_load(answer.out[answer.out.index("models:") : answer.out.index("The best of")])
     assert printed["models"]["tt_linear"].keys() == {"model", "fit"}
     assert printed["models"]["tt_linear"]["model"] == MODEL
-    last = Lake("lake").read("trials").sort("created_at").row(-1, named=True)
-    assert json.loads(last["config"])["settings"]["kernel"] == "linear"
+    last = read_trials(Path("runs")).row(-1, named=True)
+    assert json.loads(last["config"])["kernel"] == "linear"
     answer = peerglass("tune", "tiny.yaml", "--model", "ridge-strong", "--trials", "1")
     assert answer.code == 2
     assert "ridge has nothing to search" in answer.err

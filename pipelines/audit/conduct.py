@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import polars as pl
 
@@ -89,7 +89,13 @@ def keep(audit: Audit, run: Run) -> Path:
     for result in audit.results:
         if not result.evidence.is_empty():
             run.write_table(f"audit_{result.check}", result.evidence)
-    return run.write_text(_FILE, audit.to_json())
+    record = {"settings": _settings(run), **json.loads(audit.to_json())}
+    return run.write_text(_FILE, json.dumps(record, indent=1))
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """What an audit depends on beside the run's identity."""
+    return run.config.audit.model_dump(mode="json", include={"times", "seed", "skip"})
 
 
 def kept(run: Run) -> pl.DataFrame | None:
@@ -98,15 +104,17 @@ def kept(run: Run) -> pl.DataFrame | None:
 
 
 def has_passed(run: Run) -> bool:
-    """Whether a run's last audit failed nowhere, and left out the checks that its config leaves out."""
+    """Whether a run's last audit failed nowhere, and was made with today's checks and these settings.
+
+    A run has one identity, code included: a changed feature is another run, without an audit.
+    """
     path = run.folder / _FILE
     if not path.is_file():
         return False
-    results = json.loads(path.read_text())["results"]
-    left_out = {row["check"] for row in results if row["sentence"].startswith("Left out by audit.skip")}
-    known = {row["check"] for row in results}
-    failed = any(row["verdict"] == "fail" for row in results)
-    return not failed and known == set(CHECKS) and left_out == set(run.config.audit.skip)
+    record = json.loads(path.read_text())
+    failed = any(row["verdict"] == "fail" for row in record["results"])
+    known = {row["check"] for row in record["results"]}
+    return not failed and known == set(CHECKS) and record.get("settings") == _settings(run)
 
 
 def demand(audit: Audit, run: Run) -> None:

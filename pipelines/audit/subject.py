@@ -222,7 +222,7 @@ class Subject:
 def scratch_run(config: Config) -> Iterator[Run]:
     """A run whose folder is gone afterwards, for fitting through the pipeline's own tasks."""
     with TemporaryDirectory(prefix="peerglass-audit-") as folder:
-        yield Run("audit", config, {}, Path(folder))
+        yield Run("audit", config, None, Path(folder))
 
 
 def small_config(config: Config, models: tuple[str, ...]) -> Config:

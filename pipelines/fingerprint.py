@@ -1,0 +1,178 @@
+"""Digests of code: of source files without their comments, and of functions that no such file holds.
+
+A registry can hold a function that is not in the files of this project: a user's own feature, or one that was
+replaced while the process runs. Such a function is described by its bytecode, its constants, its default
+values, and by every function, class, module and value that it refers to.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+_INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
+_PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
+"""What methods, caches, compiled functions, partial functions and properties are made of."""
+
+
+def source_digest(files: Iterable[Path], root: Path) -> str:
+    """SHA-256 of Python files by their names below ``root``; comments, docstrings and layout do not count."""
+    found = hashlib.sha256()
+    for path in sorted(files):
+        found.update(f"{path.relative_to(root).as_posix()}\n{bare(path.read_text('utf-8'))}\n".encode())
+    return found.hexdigest()
+
+
+def bare(source: str) -> str:
+    """Python source without comments, docstrings and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return ast.unparse(tree)
+
+
+def fingerprint(value: object, covered: Callable[[str], bool]) -> str:
+    """SHA-256 of what a function, a class, or an object made of them computes.
+
+    Parameters
+    ----------
+    value
+        Functions and classes are followed through closures, defaults and the names that they use.
+    covered
+        Whether the source file of this path is part of a :func:`source_digest` already. Its functions are
+        then known by their names. So are those of installed libraries.
+
+    Returns
+    -------
+    str
+        The same in every process of one Python version. An object that is neither a function, a class, a
+        dataclass, an array nor a plain value counts by its type alone.
+    """
+    return hashlib.sha256(repr(_Walk(covered).describe(value)).encode()).hexdigest()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+@dataclasses.dataclass(eq=False)
+class _Walk:
+    """A description under way.
+
+    Attributes
+    ----------
+    covered
+        As given to :func:`fingerprint`.
+    home
+        The package of the first function that is described: followed even where it is installed.
+    seen
+        Objects met so far, by their id; held, so that no id is given away again.
+    """
+
+    covered: Callable[[str], bool]
+    home: str | None = None
+    seen: dict[int, object] = dataclasses.field(default_factory=dict)
+
+    def describe(self, value: Any) -> Any:  # noqa: ANN401, PLR0911
+        """Nested tuples of plain values that stand for a value."""
+        if value is None or value is ... or isinstance(value, bool | int | float | complex | str | bytes):
+            return value
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *map(self.describe, value))
+        if isinstance(value, set | frozenset):
+            return ("set", *sorted(repr(self.describe(item)) for item in value))
+        if isinstance(value, Mapping):
+            pairs = [(self.describe(key), self.describe(value[key])) for key in sorted(value, key=repr)]
+            return ("mapping", *pairs)
+        if isinstance(value, np.ndarray):
+            return ("array", str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest())
+        if id(value) in self.seen:
+            return "seen"
+        self.seen[id(value)] = value
+        if isinstance(value, FunctionType):
+            return self._function(value)
+        if isinstance(value, CodeType):
+            return self._code(value)
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, ModuleType):
+            return self._module(value)
+        if dataclasses.is_dataclass(value):
+            return (
+                type(value).__qualname__,
+                *((f.name, self.describe(getattr(value, f.name))) for f in dataclasses.fields(value)),
+            )
+        parts = [self.describe(getattr(value, name)) for name in _PARTS if hasattr(value, name)]
+        return (type(value).__qualname__, *parts)
+
+    def _function(self, function: FunctionType) -> Any:  # noqa: ANN401
+        """Closure and defaults always count: they can come from elsewhere than the function."""
+        code, name = function.__code__, (function.__module__, function.__qualname__)
+        cells = [_content(cell) for cell in function.__closure__ or ()]
+        if self.covered(code.co_filename):
+            bound = (function.__defaults__, function.__kwdefaults__, cells)
+            return ("function", *name, self.describe(bound))
+        self.home = self.home or _package(function.__module__)
+        if self._is_library(function.__module__, code.co_filename):
+            return ("function", *name)
+        bound = (function.__defaults__, function.__kwdefaults__, cells)
+        used = {key: function.__globals__[key] for key in _names(code) if key in function.__globals__}
+        return ("function", self._code(code), self.describe(bound), self.describe(used))
+
+    def _code(self, code: CodeType) -> Any:  # noqa: ANN401
+        """Bytecode, constants (inner functions are among them) and names, without docstring and lines."""
+        first, *rest = code.co_consts or (None,)
+        constants = rest if isinstance(first, str) else [first, *rest]
+        return (code.co_code, self.describe(constants), code.co_names, code.co_varnames)
+
+    def _class(self, cls: type) -> Any:  # noqa: ANN401
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+        if cls.__module__ == "builtins" or self.covered(file) or self._is_library(cls.__module__, file):
+            return ("class", cls.__module__, cls.__qualname__)
+        own = {
+            key: item
+            for key, item in vars(cls).items()
+            if isinstance(item, FunctionType) or not key.startswith("__")
+        }
+        return ("class", cls.__qualname__, self.describe(cls.__bases__), self.describe(own))
+
+    def _module(self, module: ModuleType) -> Any:  # noqa: ANN401
+        file = getattr(module, "__file__", None) or ""
+        if not file.endswith(".py") or self.covered(file) or self._is_library(module.__name__, file):
+            return ("module", module.__name__)
+        return ("module", module.__name__, bare(Path(file).read_text("utf-8")))
+
+    def _is_library(self, module: str, file: str) -> bool:
+        """Whether code is installed, other than in the package that is described."""
+        installed = file.startswith("<frozen") or str(Path(file).resolve()).startswith(_INSTALLED)
+        return installed and _package(module) != self.home
+
+
+def _content(cell: Any) -> object:  # noqa: ANN401 (a cell has no public type)
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is filled later
+        return None
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*(_names(one) for one in inner))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]

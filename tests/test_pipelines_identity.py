@@ -1,0 +1,585 @@
+"""What a run is: its id covers everything that its forecasts depend on, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import numpy as np
+import pytest
+import yaml
+from command import Answer, Call, command
+from pydantic import BaseModel
+
+from features.arrays import FloatArray
+from features.characteristics import CHARACTERISTICS
+from features.panel import Panel
+from models.baselines import Ridge
+from models.registry import MODELS
+from pipelines import identity
+from pipelines.config import Config
+from pipelines.config_load import check_config, load_config
+from pipelines.dataset import Dataset, build_dataset
+from pipelines.errors import DataError
+from pipelines.fingerprint import bare, fingerprint
+from pipelines.identity import Identity, identity_of
+from pipelines.lake import Lake
+from pipelines.lake_versions import TableVersion
+from pipelines.runs import name_run, open_run
+
+FEATURES = ["momentum_63", "return_1", "return_5"]
+
+
+@pytest.fixture
+def peerglass(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
+    """The command in this process, in a folder with a config of a ridge on three characteristics."""
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        **tiny,
+        "models": {"ridge": {}},
+        "features": {"window": 5, "characteristics": FEATURES},
+        "explain": {"models": []},
+        "audit": {"times": 1},
+    }
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    return command(monkeypatch, capfd)
+
+
+def trained(answer: Answer) -> str:
+    assert answer.code == 0, answer.err
+    return answer.out.strip().splitlines()[-1]
+
+
+# A changed feature is another run, and is audited.
+
+
+def test_a_feature_that_knows_tomorrow_is_another_run_and_its_audit_fails(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = peerglass("run", "tiny.yaml")
+    assert first.code == 0, first.err
+    (honest,) = Path("runs").glob("tiny-*")
+    feature = CHARACTERISTICS["return_5"]
+
+    def tomorrow(panel: Panel) -> FloatArray:
+        return np.roll(feature.compute(panel), -5, axis=0)
+
+    monkeypatch.setitem(CHARACTERISTICS, "return_5", dataclasses.replace(feature, compute=tomorrow))
+    second = peerglass("run", "tiny.yaml")
+    assert "has passed its audit" not in second.err
+    assert second.code == 4, second.out
+    assert "return_5" in second.out
+    (leaky,) = set(Path("runs").glob("tiny-*")) - {honest}
+    told = f"{leaky.name} is a new run; it differs from {honest.name} in: the code that computes forecasts."
+    assert told in second.err
+
+
+def test_the_audit_is_made_again_when_its_own_settings_change(peerglass: Call) -> None:
+    assert peerglass("run", "tiny.yaml").code == 0
+    again = peerglass("run", "tiny.yaml")
+    assert "has passed its audit" in again.err
+    deeper = peerglass("run", "tiny.yaml", "--set", "audit.times=2")
+    assert deeper.code == 0
+    assert "has passed its audit" not in deeper.err
+    assert deeper.out.splitlines()[-1] == again.out.splitlines()[-1], "the audit is no part of the run's id"
+
+
+def test_the_digest_of_code_sees_statements_and_neither_comments_nor_docstrings() -> None:
+    source = '''
+def f(x: int) -> int:
+    """Say it."""
+    return x + 1  # one more
+'''
+    reworded = '''
+# A comment.
+def f(x: int) -> int:
+    """Say it
+    otherwise."""
+
+    return (
+        x + 1
+    )
+'''
+    assert bare(source) == bare(reworded)
+    assert bare(source) != bare(source.replace("+ 1", "+ 2"))
+
+
+def test_every_source_on_the_way_to_a_forecast_is_in_the_digest_or_is_named_here() -> None:
+    cannot_change_a_forecast = {
+        "backtest.metrics",  # measures forecasts
+        "pipelines.checkpoints",  # stores fitted models
+        "pipelines.config",
+        "pipelines.config_load",  # settings are in the identity as they are resolved
+        "pipelines.device",  # and so is the device
+        "pipelines.errors",
+        "pipelines.lake",  # gives the rows of a version
+        "pipelines.progress",
+        "pipelines.quantile_scores",
+        "pipelines.runs",
+        "pipelines.snapshots",
+        "pipelines.trials",
+        "pipelines.variants",  # names of models, which the identity holds resolved
+        "pipelines.watch",
+    }
+    root = Path(identity.__file__).parents[1]
+    covered = {
+        ".".join(path.relative_to(root).with_suffix("").parts)
+        for pattern in identity.CODE
+        for path in root.glob(pattern)
+    }
+    imported = set()
+    for module in covered:
+        file = root.joinpath(*module.split(".")).with_suffix(".py")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                imported.add(node.module)
+    ours = {name for name in imported if name.startswith(("backtest.", "pipelines."))}
+    assert len(covered) > 60
+    assert ours - covered == cannot_change_a_forecast
+    third = {name.partition(".")[0] for name in imported} - {"backtest", "features", "models", "pipelines"}
+    third -= sys.stdlib_module_names
+    in_frames = {"polars"}  # joins and filters, which compute no number
+    explaining = {"networkx", "shap"}
+    assert third - in_frames - explaining - {"joblib"} <= set(identity.LIBRARIES)
+
+
+def _user_feature(panel: Panel) -> FloatArray:
+    return panel.close_TN * _factor()
+
+
+def _factor() -> float:
+    return 2.0
+
+
+def test_a_function_from_elsewhere_counts_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(value: object) -> str:
+        return fingerprint(value, identity._is_source)
+
+    def scaled(factor: float) -> object:
+        return lambda panel: panel.close_TN * factor
+
+    assert digest(scaled(1.0)) == digest(scaled(1.0))
+    assert digest(scaled(1.0)) != digest(scaled(2.0))
+    assert digest(lambda panel: panel.close_TN + 1) != digest(lambda panel: panel.close_TN + 2)
+    assert digest(lambda panel: "a") != digest(lambda panel: "b")
+    before = digest(_user_feature)
+    monkeypatch.setattr(sys.modules[__name__], "_factor", lambda: 3.0)
+    assert digest(_user_feature) != before, "what it calls counts"
+
+
+def test_a_users_own_feature_and_model_are_part_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity.code_digest()
+    assert identity.code_digest() == before
+    feature = CHARACTERISTICS["return_5"]
+    with monkeypatch.context() as patched:
+        patched.setitem(CHARACTERISTICS, "own", dataclasses.replace(feature, compute=_user_feature))
+        with_own = identity.code_digest()
+    assert with_own != before
+
+    class Louder(Ridge):
+        def forecast_date(self, batch: Any) -> Any:  # noqa: ANN401 (passed on)
+            return 2 * super().forecast_date(batch)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(MODELS, "ridge", dataclasses.replace(MODELS["ridge"], build=Louder))
+        assert identity.code_digest() not in (before, with_own)
+    assert identity.code_digest() == before
+
+
+# Settings.
+
+
+@pytest.fixture(scope="module")
+def dataset(tiny_config: Config, tiny_tables: Mapping[str, Any]) -> Dataset:
+    return build_dataset(tiny_tables, tiny_config)
+
+
+TABLES = {"prices": TableVersion("a", 1)}
+
+
+def digest_of(settings: Mapping[str, Any], dataset: Dataset) -> str:
+    config = check_config(settings, origin="tiny")
+    return identity_of(config, dataset, "/lake", TABLES, {}).digest
+
+
+def test_defaults_left_out_and_written_out_are_one_run(
+    tmp_path: Path, tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    models = {"ridge": {}, "temporal_transformer": {"fit": {"lr": 0.003}}}
+    base = digest_of({**tiny, "models": models}, dataset)
+    spelled = {
+        "temporal_transformer": {
+            "model": "temporal_transformer",
+            "fit": {"epochs": 2, "lr": "3e-3", "pretrain": None, "patience": 4},
+            **dataclasses.asdict(MODELS["temporal_transformer"].config()),
+        },
+        "ridge": {"alphas": [0.0001, 0.001, 0.01, 0.1, 1, 10]},
+    }
+    assert digest_of({**tiny, "models": spelled}, dataset) == base
+    assert digest_of({**tiny, "models": models, "folds": {**tiny["folds"], "step": 40}}, dataset) == base
+    assert digest_of({**tiny, "models": {**models, "ridge": {"alphas": [1.0]}}}, dataset) != base
+
+    path = tmp_path / "a.yaml"  # YAML 1.1 reads 3e-3 as a text
+    path.write_text(yaml.safe_dump({**tiny, "models": models}))
+    written = [load_config(path, [f"models.temporal_transformer.fit.lr={lr}"]) for lr in ("3e-3", "0.003")]
+    assert written[0].models != written[1].models, "the texts differ"
+    assert len({digest_of(one.model_dump(mode="json"), dataset) for one in written}) == 1
+
+
+def test_a_text_that_is_a_number_trains_like_the_number(peerglass: Call) -> None:
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    network = "models={temporal_transformer: {width: 8, heads: 2, layers: 1, dropout: %s}}"
+    once = trained(peerglass("train", "tiny.yaml", "--set", network % "1e-1"))
+    again = peerglass("train", "tiny.yaml", "--set", network % "0.1")
+    assert trained(again) == once
+    assert "were already done" in again.err
+
+
+def test_all_features_that_the_data_allow_are_the_features_that_they_are(
+    tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    named = {
+        "window": 5,
+        "channels": list(dataset.channel_names),
+        "characteristics": list(dataset.characteristic_names),
+    }
+    assert digest_of({**tiny, "features": named}, dataset) == digest_of(tiny, dataset)
+    fewer = dataclasses.replace(dataset, characteristic_names=dataset.characteristic_names[1:])
+    assert digest_of(tiny, fewer) != digest_of(tiny, dataset), "a new characteristic is another run"
+
+
+def test_where_an_earlier_run_starts_a_model_its_identity_counts(
+    tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    config = check_config({**tiny, "models": {"lstm": {}}}, origin="tiny")
+    found = {
+        digest_of_starts(config, dataset, starts) for starts in ({}, {"lstm": "tiny-1"}, {"lstm": "tiny-2"})
+    }
+    assert len(found) == 3
+
+
+def digest_of_starts(config: Config, dataset: Dataset, starts: Mapping[str, str]) -> str:
+    return identity_of(config, dataset, "/lake", TABLES, starts).digest
+
+
+FORECAST = "part of the identity"
+BY_DATA = "what the lake's tables and the features say instead"
+APART = "changes no forecast"
+
+# Every leaf of the config -> its class and another value. A new key has to be decided on here.
+DECIDED: Mapping[str, tuple[str, Any]] = {
+    "name": (APART, "other"),  # the id begins with it; the digest does not hold it
+    "source.simulated.kind": (BY_DATA, None),
+    "source.simulated.seed": (BY_DATA, 4),
+    "source.simulated.market": (BY_DATA, {"firms": 17}),
+    "source.sample.kind": (BY_DATA, None),
+    "source.files.kind": (BY_DATA, None),
+    "source.files.prices": (BY_DATA, "other.csv"),
+    "source.files.layout": (BY_DATA, "wide"),
+    "source.files.securities": (BY_DATA, "other.csv"),
+    "source.files.fundamentals": (BY_DATA, "other.csv"),
+    "source.files.membership": (BY_DATA, "other.csv"),
+    "source.files.inputs": (BY_DATA, "other.csv"),
+    "source.files.columns": (BY_DATA, {"close": "c"}),
+    "source.files.units": (BY_DATA, {"close": 2.0}),
+    "source.files.items": (BY_DATA, {"net_income": "n"}),
+    "source.files.zero_is_unknown": (BY_DATA, ["net_income"]),
+    "source.files.statement_months": (BY_DATA, 3),
+    "source.files.assumed_lag_days": (BY_DATA, 60),
+    "source.files.shares_stated": (BY_DATA, "today"),
+    "source.files.date_format": (BY_DATA, "%m/%d/%Y"),
+    "source.files.start": (BY_DATA, "2011-01-01"),
+    "source.files.end": (BY_DATA, "2021-01-01"),
+    "source.files.hazards": (APART, ["h"]),
+    "source.yfinance.kind": (BY_DATA, None),
+    "source.yfinance.tickers": (BY_DATA, ["B"]),
+    "source.yfinance.start": (BY_DATA, "2011-01-01"),
+    "source.yfinance.end": (BY_DATA, "2021-01-01"),
+    "source.yfinance.statements": (BY_DATA, False),
+    "source.yfinance.batch": (APART, 7),
+    "source.yfinance.assumed_lag_days": (BY_DATA, 60),
+    "source.yfinance.timeout_seconds": (APART, 99.0),
+    "source.yfinance.retries": (APART, 1),
+    "source.sec.kind": (BY_DATA, None),
+    "source.sec.tickers": (BY_DATA, ["B"]),
+    "source.sec.identity": (APART, "Jo jo@example.com"),
+    "source.sec.start": (BY_DATA, "2011-01-01"),
+    "lake": (BY_DATA, "other"),  # its absolute place is in the identity
+    "lake_options": (APART, None),  # how a store is reached; a local lake has none
+    "quality.spike_that_reverts": (BY_DATA, "reject"),
+    "quality.stale_run": (BY_DATA, "reject"),
+    "quality.split_without_return": (BY_DATA, "reject"),
+    "quality.return_without_split": (BY_DATA, "reject"),
+    "quality.volume_on_closed_session": (BY_DATA, "reject"),
+    "quality.currency_jump": (BY_DATA, "reject"),
+    "quality.coverage_collapse": (BY_DATA, "off"),
+    "quality.calendar": (BY_DATA, "XNYS"),
+    "universe.membership": (FORECAST, "index"),
+    "universe.min_price": (FORECAST, 2.0),
+    "universe.min_dollar_volume": (FORECAST, 5.0),
+    "universe.dollar_volume_window": (FORECAST, 21),
+    "universe.min_history": (FORECAST, 31),
+    "features.window": (FORECAST, 6),
+    "features.channels": (BY_DATA, ["return"]),
+    "features.characteristics": (BY_DATA, ["return_1"]),
+    "features.inputs": (BY_DATA, ["signal"]),
+    "features.group_by": (FORECAST, "sector"),
+    "features.transform.winsorise": (FORECAST, 0.01),
+    "features.transform.neutralise": (FORECAST, "group"),
+    "features.transform.kind": (FORECAST, "zscore"),
+    "features.transform.missing": (FORECAST, "median"),
+    "features.transform.indicator": (FORECAST, True),
+    "label.horizon": (FORECAST, 2),
+    "label.delay": (FORECAST, 1),
+    "label.transform": (FORECAST, "rank"),
+    "label.clip": (FORECAST, 1.0),
+    "label.beyond_factors": (FORECAST, 1),
+    "label.decide": (FORECAST, "weekly"),
+    "label.also_delays": (FORECAST, [3]),  # the longest one moves the purge
+    "label.shorter_horizons": (FORECAST, None),  # needs a longer horizon: tested apart
+    "folds.walk.scheme": (FORECAST, "rolling"),
+    "folds.walk.train": (FORECAST, 121),
+    "folds.walk.valid": (FORECAST, 26),
+    "folds.walk.test": (FORECAST, 41),
+    "folds.walk.embargo": (FORECAST, 2),
+    "folds.walk.step": (FORECAST, 50),
+    "folds.walk.max_folds": (FORECAST, 1),
+    "folds.dated.scheme": (FORECAST, None),
+    "folds.dated.train_from": (FORECAST, "2015-01-05"),
+    "folds.dated.valid_from": (FORECAST, "2016-01-05"),
+    "folds.dated.test_from": (FORECAST, "2017-01-05"),
+    "folds.dated.test_to": (FORECAST, "2018-01-05"),
+    "folds.dated.embargo": (FORECAST, 2),
+    "models": (FORECAST, {"zero": {}, "mlp": {"width": 9}}),
+    "fit": (FORECAST, {"valid_dates": 3}),
+    "init_from": (FORECAST, None),  # by the run's id: tested apart
+    "seeds": (FORECAST, [1]),
+    "backtest.books": (APART, {"other": {"kind": "top_k_long_only", "k": 3}}),
+    "backtest.costs.half_spread_bps": (APART, 9.0),
+    "backtest.costs.commission_bps": (APART, 9.0),
+    "backtest.costs.borrow_bps_per_year": (APART, 9.0),
+    "backtest.delay": (APART, 2),
+    "backtest.risk_free": (APART, 0.03),
+    "explain.models": (APART, []),
+    "explain.dates": (APART, 3),
+    "explain.firms_per_date": (APART, 3),
+    "explain.network_dates": (APART, 3),
+    "explain.max_peers": (APART, 9),
+    "explain.permutations": (APART, 3),
+    "explain.network_permutations": (APART, 2),
+    "explain.seed": (APART, 1),
+    "audit.enabled": (APART, False),
+    "audit.on_failure": (APART, "warn"),
+    "audit.times": (APART, 2),
+    "audit.seed": (APART, 1),
+    "audit.skip": (APART, ["noise"]),
+    "tracking.uri": (APART, "sqlite:///other.db"),
+    "tracking.artifacts": (APART, "other"),
+    "tracking.experiment": (APART, "other"),
+    "workers": (APART, 2),
+    "stack_seeds": (APART, True),  # of several seeds it decides whose dropout is drawn together: tested apart
+    "device": (FORECAST, "cuda"),
+    "output": (APART, "other"),
+}
+VARIANTS = {
+    "SimulatedSourceConfig": "simulated",
+    "SampleSourceConfig": "sample",
+    "FilesSourceConfig": "files",
+    "YFinanceSourceConfig": "yfinance",
+    "SecSourceConfig": "sec",
+    "WalkForwardConfig": "walk",
+    "DatedFoldConfig": "dated",
+}
+DATED = {
+    "scheme": "dated",
+    "train_from": "2015-01-01",
+    "valid_from": "2016-01-01",
+    "test_from": "2017-01-01",
+    "test_to": "2018-01-01",
+    "embargo": 1,
+}
+BLOCKS: Mapping[str, Mapping[str, Any]] = {
+    "sample": {"kind": "sample"},
+    "files": {"kind": "files", "prices": "prices.csv", "fundamentals": "f.csv"},
+    "yfinance": {"kind": "yfinance", "tickers": ["A"]},
+    "sec": {"kind": "sec", "tickers": ["A"], "identity": "Jane jane@example.com"},
+    "dated": DATED,
+}
+
+
+def leaves(section: type[BaseModel], path: str = "") -> Iterator[str]:
+    """Every leaf key of the schema; the members of a union are told apart by `VARIANTS`."""
+    for key, field in section.model_fields.items():
+        where, sections = f"{path}{key}", list(_sections(field.annotation))
+        if not sections:
+            yield where
+        for one in sections:
+            name = f"{where}.{VARIANTS[one.__name__]}." if len(sections) > 1 else f"{where}."
+            yield from leaves(one, name)
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from _sections(one)
+
+
+def test_every_key_of_a_config_was_decided_on() -> None:
+    assert set(leaves(Config)) == set(DECIDED)
+    assert len(DECIDED) > 90
+
+
+@pytest.mark.parametrize("key", [key for key, (_, other) in DECIDED.items() if other is not None])
+def test_a_key_changes_the_id_if_and_only_if_it_can_change_a_forecast(
+    key: str, tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    decided, other = DECIDED[key]
+    block, *rest = key.split(".")
+    changed: Any
+    if rest and rest[0] in BLOCKS.keys() | {"simulated", "walk"}:
+        variant = rest.pop(0)
+        tiny[block] = BLOCKS.get(variant, tiny[block])
+    changed = other
+    for depth in range(len(rest), 0, -1):
+        there: Any = tiny.get(block, {})
+        for part in rest[: depth - 1]:
+            there = there.get(part, {})
+        changed = {**there, rest[depth - 1]: changed}
+    same = digest_of(tiny, dataset) == digest_of({**tiny, block: changed}, dataset)
+    assert same is (decided != FORECAST)
+
+
+def test_what_needs_more_than_one_key_to_change_a_forecast(tiny: dict[str, Any], dataset: Dataset) -> None:
+    longer = {**tiny, "label": {"horizon": 5}}
+    shorter = {**tiny, "label": {"horizon": 5, "shorter_horizons": [1]}}
+    assert digest_of(longer, dataset) != digest_of(shorter, dataset)
+    seeds = {**tiny, "seeds": [0, 1]}
+    assert digest_of({**seeds, "stack_seeds": False}, dataset) == digest_of(seeds, dataset), "as on a CPU"
+    assert digest_of({**seeds, "stack_seeds": True}, dataset) != digest_of(seeds, dataset)
+    again = {**tiny, "label": {**tiny["label"], "also_delays": [1, 2]}}
+    assert digest_of(again, dataset) == digest_of(
+        {**tiny, "label": {**tiny["label"], "also_delays": [2]}}, dataset
+    )
+    baselines = {**tiny, "models": {"ridge": {}}}
+    assert digest_of({**baselines, "fit": {"lr": 0.5}}, dataset) == digest_of(baselines, dataset)
+    assert digest_of({**baselines, "fit": {"valid_dates": 3}}, dataset) != digest_of(baselines, dataset)
+
+
+def test_device_libraries_code_lake_and_tables_are_part_of_the_id(
+    tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    config = check_config(tiny, origin="tiny")
+    base = identity_of(config, dataset, "/lake", TABLES, {})
+    others = [
+        dataclasses.replace(base, device="cuda"),
+        dataclasses.replace(base, code="x"),
+        dataclasses.replace(base, libraries={**base.libraries, "torch": "1.0"}),
+        dataclasses.replace(base, lake="/elsewhere"),
+        dataclasses.replace(base, tables={"prices": TableVersion("b", 1)}),
+        dataclasses.replace(base, tables={"prices": TableVersion("a", 2)}),
+    ]
+    assert len({one.digest for one in [base, *others]}) == 7
+    assert [one.differences(base) for one in others] == [
+        ["device (cpu -> cuda)"],
+        ["the code that computes forecasts"],
+        [f"library torch ({base.libraries['torch']} -> 1.0)"],
+        ["the lake's place (/lake -> /elsewhere)"],
+        ["table prices (another table of that name)"],
+        ["table prices (version 1 -> 2)"],
+    ]
+    assert Identity.from_record(base.record()) == base
+    assert base.differences(base) == []
+
+
+def test_what_changed_in_the_settings_is_named(tiny: dict[str, Any], dataset: Dataset) -> None:
+    config = check_config({**tiny, "models": {"ridge": {}, "zero": {}}}, origin="tiny")
+    changes = {"models": {"ridge": {"alphas": [1.0, 2.0]}, "lstm": {}}, "seeds": [0, 4]}
+    other = check_config({**tiny, **changes}, origin="tiny")
+    base = identity_of(config, dataset, "/lake", TABLES, {})
+    fewer = dataclasses.replace(dataset, characteristic_names=dataset.characteristic_names[1:])
+    assert identity_of(other, fewer, "/lake", TABLES, {}).differences(base) == [
+        f"features.characteristics (-{dataset.characteristic_names[0]})",
+        "models.lstm (added)",
+        "models.ridge.alphas (-0.0001, -0.001, -0.01, -0.1, -10.0, +2.0)",
+        "models.zero (removed)",
+        "seeds (+4)",
+    ]
+
+
+# Data.
+
+
+def test_a_lake_that_was_deleted_and_filled_again_is_another_run(
+    tmp_path: Path, peerglass: Call, tiny: dict[str, Any]
+) -> None:
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    first = trained(peerglass("train", "tiny.yaml"))
+    versions = Lake("lake").versions()["prices"]
+    shutil.rmtree("lake")
+    settings = yaml.safe_load(Path("tiny.yaml").read_text())
+    settings["source"]["seed"] = 4
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    assert Lake("lake").versions()["prices"] == versions, "the bare version does not tell them apart"
+
+    again = peerglass("train", "tiny.yaml")
+    second = trained(again)
+    assert second != first
+    assert "table prices (another table of that name)" in again.err
+    for verb in ("backtest", "report", "explain", "audit"):
+        refused = peerglass(verb, first, "--output", "runs")
+        assert refused.code == 3, verb
+        assert refused.err.splitlines()[-1] == (
+            f"peerglass: Run {first} was made on another table fundamentals than the one in {tmp_path}/lake, "
+            "which was deleted and made again since; restore the lake, or run the config again for a new run."
+        )
+    shutil.rmtree("lake")
+    gone = peerglass("report", second, "--output", "runs")
+    assert gone.code == 3
+    assert "which is gone; restore the lake at that place" in gone.err
+    assert tiny
+
+
+def test_a_lake_that_moved_is_another_run_and_says_so(
+    tmp_path: Path, peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    first = trained(peerglass("train", "tiny.yaml"))
+    Path("lake").rename("renamed")
+    assert peerglass("report", first, "--output", "runs").code == 3
+    moved = peerglass("train", "tiny.yaml", "--set", "lake=renamed")
+    assert trained(moved) != first
+    assert f"in: the lake's place ({tmp_path}/lake -> {tmp_path}/renamed)." in moved.err
+    Path("renamed").rename("lake")
+    back = peerglass("train", "tiny.yaml")
+    assert trained(back) == first
+    assert "were already done" in back.err
+    assert "is a new run" not in back.err
+    monkeypatch.chdir("/")
+    elsewhere = peerglass("backtest", first, "--output", str(tmp_path / "runs"))
+    assert elsewhere.code == 0, "the run knows its lake in whatever folder it is opened"
+
+
+def test_the_identity_is_stored_in_full(peerglass: Call) -> None:
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    run = open_run(trained(peerglass("train", "tiny.yaml")), Path("runs"))
+    assert run.identity is not None
+    assert name_run(run.config, run.identity).run_id == run.run_id
+    there = Lake("lake").versions()
+    assert run.versions == {table: there[table] for table in run.tables}
+    assert set(run.tables) >= {"prices", "securities", "fundamentals"}
+    assert all(len(table.id) > 30 for table in run.tables.values())
+    assert list(run.identity.settings["features"]["characteristics"]) == FEATURES
+    (run.folder / "run.json").write_text('{"run_id": "tiny-1", "versions": {}}')
+    with pytest.raises(DataError, match=r"damaged .* run its config again"):
+        open_run(str(run.folder))
