@@ -96,9 +96,10 @@ def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: fl
         (gradient(ours.output.weight), gradient(theirs.out_proj.weight)),
         (gradient(ours.query.bias), gradient(theirs.in_proj_bias)[:D]),
     ]
+    size = max(float(other.abs().max()) for _, other in pairs)
     for mine, other in pairs:
-        assert other.abs().max() > 100 * tolerance
-        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+        assert other.abs().max() > 1e-3 * size
+        torch.testing.assert_close(mine, other, rtol=0, atol=4 * tolerance * size)
 
 
 @pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
@@ -134,11 +135,14 @@ def test_block_equals_transformer_encoder_layer(
     direction = torch.randn_like(want)
     (want * direction).mean().backward()
     (got * direction).mean().backward()
-    assert gradient(theirs_x).abs().max() > 100 * tolerance
-    torch.testing.assert_close(gradient(ours_x), gradient(theirs_x), rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(
-        gradient(ours.forward_in.weight), gradient(theirs.linear1.weight), rtol=tolerance, atol=tolerance
-    )
+    pairs = [
+        (gradient(ours_x), gradient(theirs_x)),
+        (gradient(ours.forward_in.weight), gradient(theirs.linear1.weight)),
+    ]
+    size = max(float(other.abs().max()) for _, other in pairs)
+    for mine, other in pairs:
+        assert other.abs().max() > 1e-2 * size
+        torch.testing.assert_close(mine, other, rtol=0, atol=4 * tolerance * size)
 
 
 KERNELS_AND_POSITIONS = [
