@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -114,27 +114,24 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
             "No channel or no characteristic can be computed from the columns of these prices: "
             + " ".join((*channel_notes, *characteristic_notes))
         )
-    raw_TNF = compute_characteristics(panel, characteristics)
-    if inputs:
-        own = [spread(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
-        raw_TNF = np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2)
     steps = TransformRule(**config.features.transform.model_dump())
     names = (*characteristics, *(f"{INPUT_PREFIX}{name}" for name in inputs))
-    transformed_TNF = transform_characteristics(raw_TNF, universe_TN, panel.group_TN, steps)
+    raw_TNF = raw_characteristics(panel, names, tables, config)
+    transformed_TNF = within_dates(raw_TNF, universe_TN, panel.group_TN, config)
     del raw_TNF
     labels = {delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays}
     shorter = {
         horizon: forward_returns(panel, config.label.delay, horizon)
         for horizon in config.label.shorter_horizons
     }
-    path = [_target(label_TN, universe_TN, panel, config.label) for label_TN in shorter.values()]
+    path = [make_target(label_TN, universe_TN, panel, config.label) for label_TN in shorter.values()]
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
         channels_TNC=compute_channels(panel, channels),
         characteristics_TNF=np.ascontiguousarray(transformed_TNF),  # a date's rows together, as models read
         labels=labels,
-        target_TN=_target(labels[config.label.delay], universe_TN, panel, config.label),
+        target_TN=make_target(labels[config.label.delay], universe_TN, panel, config.label),
         shorter=shorter,
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
@@ -182,7 +179,34 @@ def _inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.
     return {name: parts[name] for name in wanted}
 
 
-def _target(label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig) -> Float32Array:
+def raw_characteristics(
+    panel: Panel, names: Sequence[str], tables: Mapping[str, pl.DataFrame], config: Config
+) -> Float32Array:
+    """Give characteristics and the user's inputs as float32 [T, N, F], before they are transformed.
+
+    ``names`` are those of a dataset without indicators: characteristics, then inputs with `INPUT_PREFIX`. NaN
+    is unknown.
+    """
+    computed = [name for name in names if not name.startswith(INPUT_PREFIX)]
+    raw_TNF = compute_characteristics(panel, computed)
+    inputs = _inputs(tables, config)
+    if not inputs:
+        return raw_TNF
+    own = [spread(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
+    return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2)
+
+
+def within_dates(
+    raw_TNF: Float32Array, universe_TN: BoolArray, group_TN: npt.NDArray[np.integer], config: Config
+) -> Float32Array:
+    """Transform characteristics within each date as a config says (`transform_characteristics`)."""
+    rule = TransformRule(**config.features.transform.model_dump())
+    return transform_characteristics(raw_TNF, universe_TN, group_TN, rule)
+
+
+def make_target(
+    label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig
+) -> Float32Array:
     """What models are fitted to: the label less what a config calls noise, transformed within the date.
 
     What common factors did to the firms says nothing of a forecast for each, and tails say little of the

@@ -357,7 +357,74 @@ def prices_before_listing(_: Patch, config: Config, tables: Tables) -> tuple[Con
 
 LEAVERS = {"delistings_per_year": 0.8}
 
+
+def with_shorter_horizons(config: Config) -> Config:
+    label = config.label.model_copy(update={"horizon": 5, "shorter_horizons": (1, 3)})
+    return config.model_copy(update={"label": label})
+
+
+def ranks_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """Scale a firm by the mean and deviation of all dates so far: it looks back, and no date is alone."""
+
+    def expanding(raw_TNF: Array, universe_TN: Array, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
+        inside_TNF = np.where(universe_TN[:, :, None], raw_TNF, np.nan).astype(np.float64)
+        count_TF = np.maximum(np.cumsum(np.isfinite(inside_TNF).sum(axis=1), axis=0), 1)
+        mean_TF = np.cumsum(np.nansum(inside_TNF, axis=1), axis=0) / count_TF
+        square_TF = np.cumsum(np.nansum(inside_TNF**2, axis=1), axis=0) / count_TF
+        std_TF = np.sqrt(np.maximum(square_TF - mean_TF**2, 1e-12))
+        scaled_TNF = np.nan_to_num((inside_TNF - mean_TF[:, None]) / std_TF[:, None])
+        scaled: Array = scaled_TNF.astype(np.float32)
+        return scaled
+
+    patch.setattr(datasets, "transform_characteristics", expanding)
+    return config, tables
+
+
+def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    from features.labels import target as honest
+
+    def carried(label_TN: Array, universe_TN: Array, kind: Any) -> Array:  # noqa: ANN401 (passed on)
+        target_TN = honest(label_TN, universe_TN, kind)
+        level_T1 = np.cumsum(np.nan_to_num(np.abs(label_TN)).sum(axis=1, keepdims=True), axis=0)
+        scaled: Array = (target_TN * (1.0 + level_T1)).astype(np.float32)
+        return scaled
+
+    patch.setattr(datasets, "target", carried)
+    return config, tables
+
+
+def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """The label of horizon 1 spans four sessions, so that it is not closed when it says so."""
+    from features.labels import forward_returns as honest
+
+    def longer(panel: Panel, delay: int, horizon: int) -> Array:
+        return honest(panel, delay, 4 if horizon == 1 else horizon)
+
+    patch.setattr(datasets, "forward_returns", longer)
+    return with_shorter_horizons(config), tables
+
+
+def path_that_knows(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+    """The forecast of the label's horizon is honest; those of the shorter ones are what comes."""
+    honest = walkforward.run_task
+
+    def knowing(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
+        path_BNK = np.asarray(arrays.path_TNK)[task.fold.test]
+        return dataclasses.replace(honest(task, arrays), path_BNK=path_BNK)
+
+    patch.setattr(walkforward, "run_task", knowing)
+    return with_shorter_horizons(config), tables
+
+
 LEAKS: dict[str, Leak] = {
+    "rank over all dates so far": Leak(ranks_over_the_past, "cross_section", "haracteristic return_1"),
+    "target scaled over all dates": Leak(targets_over_the_past, "cross_section", "The target of horizon"),
+    "shorter label that spans more than it says": Leak(
+        shorter_label_too_long, "future", "label of horizon 1"
+    ),
+    "forecast of a shorter horizon that knew it": Leak(
+        path_that_knows, "forecasts", "forecasts of shorter horizons"
+    ),
     "centred window": Leak(in_channel(centred_mean), "future", "Channel return"),
     "centred window, delivered": Leak(in_input(centred_mean), "too_good", "input_signal"),
     "full-sample z-score": Leak(in_characteristic(full_sample_zscore), "future", "momentum_63"),

@@ -52,7 +52,9 @@ def difference(left: Array, right: Array, what: str) -> Difference | None:
     return Difference(what, int(first[0]), int(first[1]) if len(first) > 1 else -1)
 
 
-def differences_until(t: int, true: Dataset, noisy: Dataset, horizon: int = 1) -> list[Difference]:
+def differences_until(
+    t: int, true: Dataset, noisy: Dataset, horizon: int = 1, path_delay: int = 1
+) -> list[Difference]:
     """Compare everything that two datasets say of sessions up to ``t``, firm by firm.
 
     Parameters
@@ -63,17 +65,21 @@ def differences_until(t: int, true: Dataset, noisy: Dataset, horizon: int = 1) -
         The datasets; firms are matched by ticker.
     horizon
         Sessions that a label spans: only labels that are closed by t are compared.
+    path_delay
+        Delay of the labels of shorter horizons.
 
     Returns
     -------
     list of Difference
         Upstream first: the panel, its groups and statements, the universe, channels, characteristics, labels
-        that are closed by t. Columns are those of ``true``.
+        and targets that are closed by t, those of shorter horizons included. Columns are those of ``true``.
     """
-    return list(_differences(t, true, noisy, horizon))
+    return list(_differences(t, true, noisy, horizon, path_delay))
 
 
-def _differences(t: int, true: Dataset, noisy: Dataset, horizon: int) -> Iterator[Difference]:
+def _differences(
+    t: int, true: Dataset, noisy: Dataset, horizon: int, path_delay: int
+) -> Iterator[Difference]:
     sessions = difference(true.panel.dates_T[: t + 1], noisy.panel.dates_T[: t + 1], "the list of sessions")
     if sessions is not None:
         yield sessions
@@ -127,6 +133,18 @@ def _differences(t: int, true: Dataset, noisy: Dataset, horizon: int) -> Iterato
     for delay in true.labels:
         closed = max(t - delay - horizon + 1, 0)
         yield from compare(lambda data, d=delay: data.labels[d], f"the label at delay {delay}", closed)  # type: ignore[misc]
+    for k, shorter in enumerate(true.shorter):
+        closed = max(t - path_delay - shorter + 1, 0)
+        yield from compare(
+            lambda data, h=shorter: data.shorter[h],  # type: ignore[misc]
+            f"the label of horizon {shorter}",
+            closed,
+        )
+        yield from compare(
+            lambda data, k=k: None if data.path_TNK is None else data.path_TNK[:, :, k],  # type: ignore[misc]
+            f"the target of horizon {shorter}",
+            closed,
+        )
 
 
 def _common_firms(true: Dataset, noisy: Dataset) -> tuple[list[int], list[int]]:

@@ -179,5 +179,6 @@ def outside_replaced(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, 
         channels_TNC=noisy(dataset.channels_TNC, ~windows_T, 5.0),
         characteristics_TNF=noisy(dataset.characteristics_TNF, gone_T, 2.0),
         target_TN=noisy(dataset.target_TN, gone_T, 2.0),
+        path_TNK=None if dataset.path_TNK is None else noisy(dataset.path_TNK, gone_T, 2.0),
         labels={delay: noisy(label_TN, gone_T, 0.1) for delay, label_TN in dataset.labels.items()},
     )

@@ -141,12 +141,22 @@ def _forecasts_differ(  # noqa: PLR0917 (two fits of one fold)
         if ticker in noisy.panel.tickers_N
     ]
     own = [n for n, ticker in enumerate(true.panel.tickers_N) if ticker in noisy.panel.tickers_N]
-    one = difference(
-        np.ascontiguousarray(left.test_BN[seen][:, own]),
-        np.ascontiguousarray(right.test_BN[seen][:, theirs]),
-        f"{model}'s forecasts",
-    )
-    return [one] if one is not None else []
+    found = [
+        difference(
+            np.ascontiguousarray(left.test_BN[seen][:, own]),
+            np.ascontiguousarray(right.test_BN[seen][:, theirs]),
+            f"{model}'s forecasts",
+        )
+    ]
+    if left.path_BNK is not None and right.path_BNK is not None:
+        found.append(
+            difference(
+                np.ascontiguousarray(left.path_BNK[seen][:, own]),
+                np.ascontiguousarray(right.path_BNK[seen][:, theirs]),
+                f"{model}'s forecasts of shorter horizons",
+            )
+        )
+    return [one for one in found if one is not None]
 
 
 def _ask_again(subject: Subject) -> Result:

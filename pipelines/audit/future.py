@@ -22,7 +22,8 @@ def check(subject: Subject) -> Result:
     """Compare, to the bit, all that a dataset says up to t with what it says on a replaced future.
 
     Sessions, the panel, groups, statements, the universe, channels, characteristics (inputs among them) and
-    the labels closed by t; all firms' data are replaced at once, so a leak through the cross-section shows.
+    the labels closed by t, those of shorter horizons included. All firms' data are replaced at once, so that
+    a leak through the cross-section shows.
     """
     times = subject.times(subject.budget.times)
     if not times:
@@ -82,7 +83,7 @@ def _replaced(subject: Subject, t: int) -> list[tuple[Difference, str]]:
             Difference(found.what, found.session + shift if found.session >= 0 else -1),
             true.panel.tickers_N[found.column] if found.column >= 0 else "-",
         )
-        for found in differences_until(at, true, noisy, config.label.horizon)
+        for found in differences_until(at, true, noisy, config.label.horizon, config.label.delay)
     ]
 
 

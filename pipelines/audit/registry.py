@@ -7,6 +7,7 @@ from typing import Final
 
 from pipelines.audit import (
     backfill,
+    cross_section,
     fingerprints,
     fit_scope,
     forecasts,
@@ -36,6 +37,7 @@ MODULES: Final = (
     timing,
     future,
     warm_up,
+    cross_section,
     label_spans,
     fit_scope,
     forecasts,
