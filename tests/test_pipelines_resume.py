@@ -31,7 +31,8 @@ from pipelines.config import Config
 from pipelines.config_load import load_config
 from pipelines.errors import DataError
 from pipelines.lake import Lake
-from pipelines.run import ingest_config, train_config
+from pipelines.progress import Progress
+from pipelines.run import ingest_config, prepare, train_config
 from pipelines.runs import open_run
 from pipelines.snapshots import FileKeeper
 from pipelines.trials import trial_count
@@ -50,7 +51,7 @@ FOLDS = 2
 
 
 def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # noqa: ANN401 (settings)
-    """A folder with a config and a filled lake; equal in every folder, so that run ids are equal."""
+    """A folder with a config and a filled lake: equal data in every folder, and runs of their own."""
     folder.mkdir()
     settings = {
         **tiny,
@@ -127,7 +128,8 @@ def kill_during_training(folder: Path, after: float) -> bool:
 
 
 def forecasts(folder: Path) -> pl.DataFrame:
-    return Lake(folder / "lake").read("forecasts")
+    """Every row without its run, which is another one in every folder."""
+    return Lake(folder / "lake").read("forecasts").drop("run_id")
 
 
 def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tuple[int, ...]) -> None:
@@ -177,15 +179,14 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[s
     assert between, "some kills must fall between commits"
 
     again, _, events = finish(folder)
-    assert again == run_id
     notes = [event["message"] for event in events if event["event"] == "note"]
     assert any("already done and are kept" in note for note in notes) or not seen
-    check_complete(folder, run_id, MODELS, SEEDS)
+    check_complete(folder, again, MODELS, SEEDS)
     assert forecasts(folder).equals(whole)
 
 
 def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bits(
-    tmp_path: Path, tiny: dict[str, Any]
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes: dict[str, Any] = {
         "models": {"temporal_peer": {"width": 8, "heads": 2}},
@@ -196,10 +197,11 @@ def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bi
     prepared(tmp_path / "calm", tiny, **changes)
     run_id, _, _ = finish(tmp_path / "calm")
     folder = tmp_path / "killed"
-    prepared(folder, tiny, **changes)
+    config = prepared(folder, tiny, **changes)
     rng = random.Random(11)  # noqa: S311 (when to kill is no secret)
-    snapshot = open_run(str(tmp_path / "calm" / "runs" / run_id)).snapshot("temporal_peer", 0, 0).name
-    kept = folder / "runs" / run_id / "snapshots" / snapshot
+    monkeypatch.chdir(folder)
+    own, _, _ = prepare(config, Progress())
+    kept = own.snapshot("temporal_peer", 0, 0)
     for _ in range(3):
         before = kept.stat().st_mtime_ns if kept.exists() else 0
         with training(folder) as process:
@@ -209,9 +211,10 @@ def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bi
             time.sleep(rng.uniform(0.0, 0.1))  # and into the next one
     assert kept.is_file(), "the kills must fall between epochs"
     again, _, _ = finish(folder)
-    assert again == run_id
-    where = Path("runs", run_id, "checkpoints", "temporal_peer", "fold-0-seed-0", "model.safetensors")
-    assert (folder / where).read_bytes() == (tmp_path / "calm" / where).read_bytes()
+    assert again == own.run_id
+    where = Path("checkpoints", "temporal_peer", "fold-0-seed-0", "model.safetensors")
+    calm = tmp_path / "calm" / "runs" / run_id
+    assert (own.folder / where).read_bytes() == (calm / where).read_bytes()
     assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
     assert not kept.exists()
 
@@ -241,7 +244,7 @@ def test_a_pool_that_is_killed_ends_as_one_process_does(
     models, seeds = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}, (0, 1)
     calm = prepared(tmp_path / "calm", tiny, models=models, seeds=list(seeds))
     monkeypatch.chdir(tmp_path / "calm")
-    run_id = train_config(calm)
+    train_config(calm)
 
     folder = tmp_path / "killed"
     prepared(folder, tiny, models=models, seeds=list(seeds), workers=2)
@@ -254,8 +257,7 @@ def test_a_pool_that_is_killed_ends_as_one_process_does(
         assert process.wait() == -signal.SIGKILL
         assert 0 < forecasts(folder).height < forecasts(tmp_path / "calm").height
         again, _, _ = finish(folder)
-    assert again == run_id, "the number of workers must not make another run"
-    check_complete(folder, run_id, models, seeds)
+    check_complete(folder, again, models, seeds)
     assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
 
 
