@@ -15,6 +15,7 @@ from features.adjustment import forward_factor, wealth_index
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
 from features.asof import Statements, groups_as_of, statements_as_of
 from features.endings import EndingRule, find_endings
+from features.rolling import carry
 
 PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "split_ratio", "dividend")
 
@@ -42,7 +43,9 @@ class Panel:
         Total-return index through halts and delistings, for labels and accounting;
         `features.adjustment.wealth_index`.
     ended_TN : ndarray of bool, shape (T, N)
-        Whether a delisting has paid holders out in cash, `features.endings.find_endings`.
+        Whether an ending has paid holders out in cash, `features.endings.find_endings`.
+    unknown_TN : ndarray of bool, shape (T, N)
+        Whether that ending has neither a recorded return nor a known reason; see `wealth_if_unknown_pays`.
     group_TN : ndarray of int16, shape (T, N)
         Industry or sector as of t; -1 unknown.
     groups_S : tuple of str
@@ -64,6 +67,7 @@ class Panel:
     volume_TN: FloatArray | None
     wealth_TN: FloatArray
     ended_TN: BoolArray
+    unknown_TN: BoolArray
     group_TN: IntArray
     groups_S: tuple[str, ...]
     statements: Statements
@@ -84,6 +88,11 @@ class Panel:
         """Whether a firm has a price on a session: bool, shape (T, N)."""
         return ~np.isnan(self.close_TN)
 
+    def wealth_if_unknown_pays(self, unknown_return: float) -> FloatArray:
+        """Give the wealth, shape (T, N), if endings for unknown reasons had this return on the last price."""
+        paid_TN = carry(self.close_TN) * (1.0 + unknown_return)
+        return np.where(self.unknown_TN, paid_TN, self.wealth_TN)
+
     @property
     def fields(self) -> frozenset[str]:
         """Names of what the panel holds: close, open, high, low, volume, group, ``statements:<item>``."""
@@ -99,9 +108,7 @@ def build_panel(
     fundamentals: pl.DataFrame | None = None,
     *,
     group_by: Literal["sector", "industry"] = "industry",
-    stale_sessions: int = 20,
-    default_delisting_return: float = -0.30,
-    nasdaq_delisting_return: float = -0.55,
+    endings: EndingRule = EndingRule(),  # noqa: B008  # frozen
 ) -> Panel:
     """Build the panel from validated tables.
 
@@ -112,17 +119,14 @@ def build_panel(
         A null or non-positive close is no trade, such an open, high or low unknown, as are a high and low
         that cross; null split ratio 1, null dividend 0. Columns that are null throughout become None.
     securities : polars.DataFrame, optional
-        Columns ticker, valid_from, valid_to, sector, industry, delisted_on, delisting_return, exchange.
+        Columns ticker, valid_from, valid_to, sector, industry, delisted_on, delisting_return,
+        delisting_reason, exchange.
     fundamentals : polars.DataFrame, optional
         Columns ticker, period_end, known_at, item, value.
     group_by : {"sector", "industry"}
         Which of them the groups are.
-    stale_sessions : int
-        A firm without a recorded delisting that has no price for more sessions than this is taken as
-        delisted from then on.
-    default_delisting_return, nasdaq_delisting_return : float
-        Return paid where none is recorded, the second for firms listed on Nasdaq (Shumway 1997, Shumway and
-        Warther 1999).
+    endings : EndingRule
+        What is assumed where no delisting, or no delisting return, is recorded.
 
     Returns
     -------
@@ -184,8 +188,7 @@ def build_panel(
     if volume_TN is not None:
         volume_TN[np.isnan(raw_TN)] = np.nan
 
-    rule = EndingRule(stale_sessions, default_delisting_return, nasdaq_delisting_return)
-    ends = find_endings(~np.isnan(raw_TN), dates_T, tickers_N, securities, rule)
+    ends = find_endings(~np.isnan(raw_TN), dates_T, tickers_N, securities, endings)
     group_TN: IntArray = np.full(raw_TN.shape, -1, dtype=np.int16)
     groups_S: tuple[str, ...] = ()
     if securities is not None:
@@ -204,6 +207,7 @@ def build_panel(
         volume_TN,
         wealth_TN,
         ends.ended_TN,
+        ends.unknown_TN,
         group_TN,
     )
     for array in arrays:
@@ -220,6 +224,7 @@ def build_panel(
         volume_TN=volume_TN,
         wealth_TN=wealth_TN,
         ended_TN=ends.ended_TN,
+        unknown_TN=ends.unknown_TN,
         group_TN=group_TN,
         groups_S=groups_S,
         statements=statements,

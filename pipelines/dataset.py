@@ -15,6 +15,7 @@ from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
 from features.channels import available_channels, compute_channels
 from features.characteristics import available_characteristics, compute_characteristics
 from features.derived import row_mean
+from features.endings import EndingRule
 from features.factors import beyond_factors, statistical_factors
 from features.labels import forward_returns, target
 from features.panel import Panel, build_panel
@@ -85,6 +86,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         tables.get("securities"),
         tables.get("fundamentals"),
         group_by=config.features.group_by,
+        endings=EndingRule(unknown_return=config.label.unknown_ending_return),
     )
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
     universe_TN = universe(panel, rule, _membership(tables, config))

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.accounting import BookResult, run_book
-from backtest.books import BOOKS, equal_weighted
-from backtest.costs import CostModel
 from backtest.metrics import ForecastMetrics, forecast_metrics
 from backtest.performance import active_metrics, book_metrics
 from features.panel import Panel
-from pipelines.config import BookConfig, Config
+from pipelines.book_orders import Benchmarks, book_orders
+from pipelines.config import Config
 from pipelines.dataset import Dataset, spread
-from pipelines.errors import ConfigError
 from pipelines.risk_free import require_rates, risk_free_rates
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
-_FREE = CostModel(half_spread_bps=0.0, commission_bps=0.0, borrow_bps_per_year=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +127,7 @@ def evaluate(
         If the risk-free rates do not cover the books' sessions.
     """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
-    benchmarks: dict[tuple[int, int, int, bytes], BookResult] = {}
+    benchmarks: Benchmarks = {}
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
@@ -167,12 +163,11 @@ def evaluate(
                 "truth_ic": truth.ic if truth else None,
                 "truth_rank_ic": truth.rank_ic if truth else None,
             }
-            for book, result, benchmark in _books(
-                combined_TN, rows_T, dataset, config, delay=delay, benchmarks=benchmarks
-            ):
-                held = slice(int(rows_T[0]), int(rows_T[0]) + len(result.nav_net_T))
+            for orders in book_orders(combined_TN, rows_T, dataset, config, delay):
+                book, held, result = orders.name, orders.held, orders.run(dataset.panel)
                 require_rates(config.backtest.risk_free, rate_T[held], dates_T[held])
                 metrics = book_metrics(result, rate_T[held])
+                benchmark = orders.benchmark(dataset, benchmarks)
                 active = None if benchmark is None else active_metrics(result, benchmark)
                 row |= {
                     f"{book}.sharpe_gross": metrics.sharpe_gross,
@@ -221,49 +216,3 @@ def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:
     """Mean over single seeds: what one training run can be expected to give."""
     names = ("ic", "icir", "rank_ic", "rank_icir", "precision_at_10", "literature_sr", "r2_oos")
     return {name: float(np.mean([getattr(one, name) for one in seeds])) for name in names}
-
-
-def _books(
-    signal_TN: FloatArray,
-    rows_T: npt.NDArray[np.intp],
-    dataset: Dataset,
-    config: Config,
-    *,
-    delay: int,
-    benchmarks: dict[tuple[int, int, int, bytes], BookResult],
-) -> Iterator[tuple[str, BookResult, BookResult | None]]:
-    """Run every configured book from the first forecast to the session after the last one is traded.
-
-    A long-only book comes with its benchmark: the universe in equal weights, decided on the same sessions,
-    traded at the same delay and free of costs; models that decide on the same sessions share it in
-    ``benchmarks``.
-    """
-    settings = config.backtest
-    execution = settings.delay if settings.delay is not None else delay
-    first = int(rows_T[0])
-    last = min(int(rows_T[-1]) + execution + config.label.horizon + 1, dataset.panel.n_sessions)
-    costs = CostModel(**settings.costs.model_dump())
-    panel, held = dataset.panel, slice(first, last)
-    wealth_TN, ended_TN = panel.wealth_TN[held], panel.ended_TN[held]
-    traded_TN, universe_TN = np.isfinite(panel.close_TN[held]), dataset.universe_TN[held]
-
-    def run(target_TN: FloatArray, costs: CostModel) -> BookResult:
-        return run_book(target_TN, wealth_TN, traded_TN, costs, delay=execution, ended_TN=ended_TN)
-
-    for name, book in settings.books.items():
-        try:
-            target_TN = _target(book, signal_TN[held])
-        except ValueError as error:
-            raise ConfigError(f"backtest.books.{name}: {error}") from None
-        benchmark = None
-        if BOOKS[book.kind].long_only:
-            key = (execution, first, last, np.isnan(target_TN[:, 0]).tobytes())
-            if key not in benchmarks:
-                benchmarks[key] = run(equal_weighted(universe_TN, target_TN), _FREE)
-            benchmark = benchmarks[key]
-        yield name, run(target_TN, costs), benchmark
-
-
-def _target(book: BookConfig, signal_TN: FloatArray) -> FloatArray:
-    size = book.quantiles if book.kind == "quantile_long_short" else book.k
-    return BOOKS[book.kind].build(signal_TN, size, book.rebalance_every)

@@ -57,6 +57,7 @@ def report_data(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, fl
         horizons=run.read_table("horizons"),
         quantile_scores=run.read_table("quantile_scores"),
         label_shares=run.read_table("label_shares"),
+        endings=run.read_table("endings"),
         attribution=tuple(_attribution(run)),
     )
 

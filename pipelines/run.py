@@ -231,6 +231,7 @@ def train_config(config: Config, as_of: str | None = None) -> str:
 
 def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     """Measure a run's forecasts, keep the tables in its folder, and answer with the ladder."""
+    from pipelines.ending_scenarios import ending_table
     from pipelines.ensembles import ensemble_table
     from pipelines.evaluate import evaluate, forecasts_to_arrays
     from pipelines.horizons import horizon_table
@@ -263,6 +264,9 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         shares = label_share_table(run.config, ordered, dataset, read_scores(run))
         if shares is not None:
             run.write_table("label_shares", shares)
+        endings = ending_table(ordered, dataset, run.config)
+        if endings is not None:
+            run.write_table("endings", endings)
     return describe_ladder(result.ladder, run.config)
 
 

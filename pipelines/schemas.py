@@ -119,6 +119,8 @@ class Securities(dy.Schema):
     listed_on = dy.Date(nullable=True)
     delisted_on = dy.Date(nullable=True)
     delisting_return = _measure(nullable=True)
+    # merger, performance or unknown; null is unknown
+    delisting_reason = dy.String(nullable=True, metadata=ADDED_LATER)
     currency = dy.String(nullable=True)
     exchange = dy.String(nullable=True)
     valid_to = dy.Date(nullable=True)
@@ -128,6 +130,9 @@ class Securities(dy.Schema):
     delisted_not_before_listed = named_rule(pl.col("delisted_on") >= pl.col("listed_on"))
     delisting_return_at_least_minus_one = named_rule(
         _finite("delisting_return") & (pl.col("delisting_return") >= -1.0)
+    )
+    delisting_reason_is_merger_performance_or_unknown = named_rule(
+        pl.col("delisting_reason").is_in(["merger", "performance", "unknown"])
     )
 
 

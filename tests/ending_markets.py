@@ -10,6 +10,7 @@ import polars as pl
 
 START = dt.date(2021, 3, 1)
 STALE = 4
+REASONS = ("merger", "performance", "unknown", None)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class RawMarket:
             "industry": pl.String,
             "delisted_on": pl.Date,
             "delisting_return": pl.Float64,
+            "delisting_reason": pl.String,
             "exchange": pl.String,
         }
         rows = [
@@ -78,6 +80,7 @@ def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:
                 "valid_from": days[0],
                 "delisted_on": days[told],
                 "delisting_return": paid,
+                "delisting_reason": REASONS[int(rng.integers(0, 4))],
                 "exchange": str(rng.choice(["NYSE", "NASDAQ"])),
             }
         for t in range(first, sessions):

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from backtest.accounting import run_book
 from backtest.costs import CostModel
+from features.endings import EndingRule
 from features.panel import build_panel
 
 HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # of the traded and, a session, of the short value
+UNKNOWN = -0.1  # what endings for unknown reasons pay here, so that it shows in the accounts
 COSTS = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
 COLUMNS = (
     "nav",
@@ -120,11 +122,14 @@ class Bookkeeper:
                 if record["delisting_return"] is not None:
                     return float(record["delisting_return"])  # type: ignore[arg-type]
                 return self.assumed(record)
-        return self.assumed(record) if t - self.last[ticker] > STALE else None
+        return self.assumed(None) if t - self.last[ticker] > STALE else None
 
     @staticmethod
     def assumed(record: dict[str, object] | None) -> float:
-        return -0.55 if record is not None and record["exchange"] == "NASDAQ" else -0.30
+        reason = None if record is None else record["delisting_reason"]
+        if record is not None and reason == "performance":
+            return -0.55 if record["exchange"] == "NASDAQ" else -0.30
+        return 0.0 if reason == "merger" else UNKNOWN
 
     def missing_in_a_gap(self, t: int) -> list[str]:
         """Name the firms that miss a session together with a quarter, and at least ten, of the market."""
@@ -148,7 +153,9 @@ def random_weights(rng: np.random.Generator, T: int, N: int, *, long_only: bool)
 def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     """Run both on one market; the answer counts what happened in it."""
     market = raw_market(seed)
-    panel = build_panel(market.prices(), market.securities(), stale_sessions=STALE)
+    panel = build_panel(
+        market.prices(), market.securities(), endings=EndingRule(STALE, unknown_return=UNKNOWN)
+    )
     T, N = panel.close_TN.shape
     assert (T, panel.tickers_N) == (market.sessions, market.tickers)
     target_TN = random_weights(np.random.default_rng(seed), T, N, long_only=long_only)

@@ -108,7 +108,7 @@ def random_tables(seed: int) -> Tables:
         if ticker != "F8" and (ticker != "F6" or k < 9) and rng.random() < 0.97  # F6 stops filing
         for days in sorted({int(rng.integers(20, 80)), *(rng.integers(90, 400, rng.integers(0, 2)))})
     ]
-    nothing = {"sector": None, "delisted_on": None, "delisting_return": None, "exchange": "NYSE"}
+    nothing = dict.fromkeys(("sector", "delisted_on", "delisting_return", "delisting_reason", "exchange"))
     types = {"valid_to": pl.Date, "sector": pl.String, "delisted_on": pl.Date, "delisting_return": pl.Float64}
     return {
         "prices": pl.DataFrame(prices, infer_schema_length=None),

@@ -190,11 +190,11 @@ def test_a_firm_that_is_delisted_tomorrow_is_in_the_universe_today() -> None:
     close_TN = np.full((40, 2), 10.0)
     close_TN[21:, 1] = nan
     gone = {"ticker": "F1", "valid_from": DAYS[0], "delisted_on": DAYS[21], "delisting_return": -0.3}
-    columns = {"delisted_on": pl.Date, "sector": pl.String, "industry": pl.String, "exchange": pl.String}
+    texts = ("sector", "industry", "delisting_reason", "exchange")
+    dates = ("delisted_on", "valid_to")
+    types = {**dict.fromkeys(texts, pl.String()), **dict.fromkeys(dates, pl.Date())}
     securities = pl.DataFrame([gone]).with_columns(
-        pl.lit(None, dtype=kind).alias(name)
-        for name, kind in {**columns, "valid_to": pl.Date}.items()
-        if name not in gone
+        pl.lit(None, dtype=kind).alias(name) for name, kind in types.items() if name not in gone
     )
     panel = panel_of(close_TN, None, securities)
     inside_TN = universe(panel, UniverseRule(min_history=5))

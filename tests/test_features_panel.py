@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from features.adjustment import forward_factor
+from features.endings import EndingRule
 from features.labels import forward_returns
 from features.panel import Panel, build_panel
 
@@ -42,9 +43,14 @@ def securities_of(*rows: dict[str, object]) -> pl.DataFrame:
         "industry": pl.String,
         "delisted_on": pl.Date,
         "delisting_return": pl.Float64,
+        "delisting_reason": pl.String,
         "exchange": pl.String,
     }
     return pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
+
+
+def delisted(ticker: str, **told: object) -> dict[str, object]:
+    return {"ticker": ticker, "valid_from": DAYS[0], "delisted_on": DAYS[2], **told}
 
 
 def single(closes: list[float | None], events: dict[int, dict[str, float]]) -> Panel:
@@ -89,7 +95,7 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
     closes: dict[str, list[float | None]] = {
         "A": [10.0] * n,  # trades on
         "B": [10.0, 11.0, *gone],  # recorded delisting, recorded return
-        "C": [10.0, 11.0, *gone],  # recorded some sessions after the last price, default return
+        "C": [10.0, 11.0, *gone],  # recorded some sessions after the last price, no return and no reason
         "D": [
             10.0,
             11.0,
@@ -102,6 +108,12 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
         "I": [10.0, *[None] * 24, 9.0, *[9.0] * (n - 26)],  # taken as delisted, and back
         "J": [10.0, 11.0, 12.0, None, 13.0, *[13.0] * (n - 5)],  # prices after a recorded delisting
         "K": [10.0, 11.0, *gone],  # recorded after it was taken as delisted: too late
+        "L": [10.0, 11.0, *gone],  # for performance, off Nasdaq
+        "M": [10.0, 11.0, *gone],  # for performance, on Nasdaq
+        "N": [10.0, 11.0, *gone],  # a merger on Nasdaq
+        "O": [10.0, 11.0, *gone],  # for performance, with a recorded return
+        "P": [10.0, 11.0, *gone],  # said to be unknown
+        **{f"Z{i:02}": [10.0] * n for i in range(30)},  # so that no session is a gap in the data
     }
     securities = securities_of(
         {"ticker": "B", "valid_from": DAYS[0], "delisted_on": DAYS[1], "delisting_return": -0.2},
@@ -111,27 +123,46 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
         {"ticker": "H", "valid_from": DAYS[0], "delisted_on": DAYS[n]},
         {"ticker": "J", "valid_from": DAYS[0], "delisted_on": DAYS[1], "delisting_return": -0.9},
         {"ticker": "K", "valid_from": DAYS[0], "delisted_on": DAYS[30], "delisting_return": -0.9},
+        delisted("L", delisting_reason="performance", exchange="NYSE"),
+        delisted("M", delisting_reason="performance", exchange="NASDAQ"),
+        delisted("N", delisting_reason="merger", exchange="NASDAQ"),
+        delisted("O", delisting_reason="performance", exchange="NASDAQ", delisting_return=0.05),
+        delisted("P", delisting_reason="unknown", exchange="NASDAQ"),
     )
     panel = build_panel(prices_of(closes, {}), securities)
     wealth = dict(zip(panel.tickers_N, panel.wealth_TN.T, strict=True))
     np.testing.assert_allclose(wealth["B"], [10.0, 11.0, *[8.8] * (n - 2)])
-    np.testing.assert_allclose(wealth["C"], [10.0, *[11.0] * 3, *[7.7] * (n - 4)])
-    np.testing.assert_allclose(wealth["D"], [10.0, *[11.0] * 21, *[4.95] * (n - 22)])
+    np.testing.assert_allclose(wealth["C"], [10.0, *[11.0] * (n - 1)])
+    np.testing.assert_allclose(wealth["D"], [10.0, *[11.0] * (n - 1)])
     np.testing.assert_allclose(wealth["E"], [10.0] * n)
     np.testing.assert_allclose(wealth["F"][:5], [10.0, 10.0, 10.0, 12.0, 12.0])
     np.testing.assert_allclose(wealth["G"][3:7], [nan, nan, 10.0, 10.0])
     np.testing.assert_allclose(wealth["H"], [10.0] * n)
-    np.testing.assert_allclose(wealth["I"], [10.0] * 21 + [7.0] * 4 + [9.0] * (n - 25))
+    np.testing.assert_allclose(wealth["I"], [10.0] * 25 + [9.0] * (n - 25))
     np.testing.assert_allclose(wealth["J"][:5], [10.0, 11.0, 12.0, 12.0, 13.0])
-    np.testing.assert_allclose(wealth["K"], [10.0, *[11.0] * 21, *[7.7] * (n - 22)])
+    np.testing.assert_allclose(wealth["K"], [10.0, *[11.0] * (n - 1)])
+    for ticker, worth in {"L": 7.7, "M": 4.95, "N": 11.0, "O": 11.55, "P": 11.0}.items():
+        np.testing.assert_allclose(wealth[ticker], [10.0, 11.0, *[worth] * (n - 2)])
     first_paid = dict(zip(panel.tickers_N, np.argmax(panel.ended_TN, axis=0).tolist(), strict=True))
-    assert {ticker: t for ticker, t in first_paid.items() if t} == {"B": 2, "C": 4, "D": 22, "I": 21, "K": 22}
+    assert {ticker: t for ticker, t in first_paid.items() if t} == {
+        **{"B": 2, "C": 4, "D": 22, "I": 21, "K": 22},
+        **dict.fromkeys("LMNOP", 2),
+    }
+    unknown = {ticker for n, ticker in enumerate(panel.tickers_N) if panel.unknown_TN[:, n].any()}
+    assert unknown == {"C", "D", "I", "K", "P"}
+    np.testing.assert_array_equal(panel.unknown_TN & ~panel.ended_TN, False)
     assert panel.ended_TN[:, panel.tickers_N.index("I")].sum() == 4
     assert panel.hazards == (
-        "3 time(s) a firm had no price for more than 20 sessions and no recorded delisting: taken as "
-        "delisted from then on (-30%, on Nasdaq -55%).",
-        "1 delisting(s) have no recorded return: the default is paid (-30%, on Nasdaq -55%).",
+        "2 delisting(s) for performance have no recorded return: -30% is paid, on Nasdaq -55%.",
+        "1 merger(s) have no recorded return: the last price is paid.",
+        "2 delisting(s) have neither a recorded return nor a reason: the last price is paid.",
+        "3 time(s) a firm had no price for more than 20 sessions and no recorded delisting: taken as ended "
+        "for an unknown reason from then on, the last price is paid.",
     )
+    harsh = build_panel(prices_of(closes, {}), securities, endings=EndingRule(unknown_return=-0.55))
+    assert all("-55% is paid." in hazard for hazard in harsh.hazards[2:])
+    np.testing.assert_array_equal(harsh.wealth_TN, panel.wealth_if_unknown_pays(-0.55))
+    np.testing.assert_array_equal(harsh.wealth_if_unknown_pays(0.0), panel.wealth_TN)
     label = dict(zip(panel.tickers_N, forward_returns(panel, 1, 1).T, strict=True))
     np.testing.assert_allclose(
         label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
@@ -179,29 +210,34 @@ def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -
     }
     closes["Z"] = [1.0] * 60
     ends = rng.integers(0, 60, 12)
-    securities = securities_of(
-        *[
-            {
-                "ticker": f"F{n:02}",
-                "valid_from": DAYS[0],
-                "delisted_on": DAYS[int(end)],
-                "delisting_return": -0.4,
-            }
-            for n, end in enumerate(ends)
-            if n % 2
-        ]
+    records = [
+        delisted(
+            f"F{n:02}",
+            delisted_on=DAYS[int(end)],
+            delisting_return=-0.4 if n % 4 == 1 else None,
+            delisting_reason=("merger", "performance", "unknown")[n % 3],
+        )
+        for n, end in enumerate(ends)
+        if n % 2
+    ]
+    securities = securities_of(*records)
+    whole = build_panel(
+        prices_of(closes, {}), securities, endings=EndingRule(stale_sessions=4, unknown_return=-0.3)
     )
-    whole = build_panel(prices_of(closes, {}), securities, stale_sessions=4)
     assert whole.ended_TN.any()
+    assert whole.unknown_TN.any()
     for t in (10, 25, 44):
         past = prices_of({ticker: series[: t + 1] for ticker, series in closes.items()}, {})
         known = securities.with_columns(
-            pl.when(pl.col("delisted_on") <= DAYS[t]).then(pl.col("delisted_on", "delisting_return"))
+            pl.when(pl.col("delisted_on") <= DAYS[t]).then(
+                pl.col("delisted_on", "delisting_return", "delisting_reason")
+            )
         )
-        part = build_panel(past, known, stale_sessions=4)
+        part = build_panel(past, known, endings=EndingRule(stale_sessions=4, unknown_return=-0.3))
         columns = [whole.tickers_N.index(ticker) for ticker in part.tickers_N]
         np.testing.assert_array_equal(part.wealth_TN, whole.wealth_TN[: t + 1, columns])
         np.testing.assert_array_equal(part.ended_TN, whole.ended_TN[: t + 1, columns])
+        np.testing.assert_array_equal(part.unknown_TN, whole.unknown_TN[: t + 1, columns])
 
 
 def test_groups_follow_their_validity_and_codes_their_first_appearance() -> None:

@@ -155,6 +155,11 @@ def test_require_raises_on_a_breach_and_returns_the_contracts_columns_otherwise(
             "delisting_return_at_least_minus_one",
         ),
         (
+            "securities",
+            {"ticker": "A", "valid_from": date(2020, 1, 2), "delisting_reason": "bankrupt"},
+            "delisting_reason_is_merger_performance_or_unknown",
+        ),
+        (
             "fundamentals",
             {
                 "ticker": "A",

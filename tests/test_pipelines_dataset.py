@@ -38,6 +38,7 @@ def sessions_only(n_sessions: int, first: int) -> Dataset:
         volume_TN=None,
         wealth_TN=ones_TN,
         ended_TN=ones_TN < 0,
+        unknown_TN=ones_TN < 0,
         group_TN=np.zeros((n_sessions, 1), dtype=np.int16),
         groups_S=("g",),
         statements=Statements({}, range(1), ones_TN),

@@ -520,6 +520,47 @@ def test_one_missing_part_takes_only_its_section(field: str, anchor: str) -> Non
     assert len(left) == 8
 
 
+def test_unknown_endings_are_shown_book_by_book_and_only_where_there_were_any() -> None:
+    sides = {"side": ["book", "long", "short"], "paid_out": [5, 3, 2]}
+    sharpes = {
+        "sharpe_net_0": [1.5, 1.2, 0.4],
+        "sharpe_net_30": [0.9, 0.2, 0.8],
+        "sharpe_net_55": [0.3, -0.7, 1.1],
+    }
+    returns = {
+        "annual_return_net_0": [0.15, 0.12, 0.04],
+        "annual_return_net_30": [0.09, 0.02, 0.08],
+        "annual_return_net_55": [0.03, -0.07, 0.11],
+    }
+    endings = pl.DataFrame({**sides, **sharpes, **returns}).with_columns(
+        model=pl.lit("ridge"), book=pl.lit("long_short")
+    )
+    page = render(make_report(endings=endings))
+    assert section_titles(page)[:3] == ["models", "books", "endings"]
+    part = page[page.index('id="endings"') : page.index('id="signal"')]
+    rows = [
+        [re.sub("<.*?>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>.*?</tr>", part)
+    ]
+    minus = "\N{MINUS SIGN}"
+    long_side = [
+        "ridge",
+        "long_short",
+        "long",
+        "3",
+        "1.20",
+        "0.20",
+        f"{minus}0.70",
+        "12.0",
+        "2.0",
+        f"{minus}7.0",
+    ]
+    assert len(rows) == 5  # two rows of headers
+    assert rows[3] == long_side
+    assert "endings" not in section_titles(render(make_report(endings=None)))
+    assert "endings" not in section_titles(render(make_report(endings=endings.clear())))
+
+
 def test_empty_frames_count_as_no_data() -> None:
     full = make_report()
     empty = {

@@ -156,6 +156,34 @@ def test_securities_are_static_unless_dated_and_may_share_the_mapping(tmp_path: 
     assert not any("assumed static" in note for note in fetched.notes)
 
 
+def test_reasons_of_delistings_are_words_or_crsps_codes(tmp_path: Path) -> None:
+    told = {
+        "merger": "merger",
+        "Performance ": "performance",
+        "UNKNOWN": "unknown",
+        "": None,
+        "n/a": None,
+        "199": "unknown",
+        "200": "merger",
+        "241.0": "merger",
+        "399": "merger",
+        "400": "unknown",
+        "500": "performance",
+        "501": "unknown",
+        "520": "performance",
+        "584": "performance",
+        "585": "unknown",
+        "bankrupt": "bankrupt",  # the contract refuses it
+    }
+    rows = "".join(f"T{n:02},2001-01-01,2019-05-05,{word}\n" for n, word in enumerate(told))
+    firms = csv(tmp_path, "ticker,valid_from,delisted_on,dlstcd\n" + rows, "reasons.csv")
+    fetched = FilesSource(csv(tmp_path), firms, columns={"delisting_reason": "dlstcd"}).fetch()
+    assert fetched.tables["securities"]["delisting_reason"].to_list() == list(told.values())
+    codes = csv(tmp_path, "ticker,dlstcd\nAAA,233\nCCC,574\n", "codes.csv")  # read as whole numbers
+    fetched = FilesSource(csv(tmp_path), codes, columns={"delisting_reason": "dlstcd"}).fetch()
+    assert fetched.tables["securities"]["delisting_reason"].to_list() == ["merger", "performance"]
+
+
 def long_history(leavers: int) -> str:
     rows = [f"{year}-06-30,F{firm:02},10" for year in range(2000, 2011) for firm in range(20)]
     rows += [f"2011-06-30,F{firm:02},10" for firm in range(leavers, 20)]

@@ -295,6 +295,11 @@ def test_firms_leave_with_a_return_and_others_take_their_place(default: SourceTa
     assert gone["delisting_return"].null_count() == 0
     assert securities.filter(pl.col("delisted_on").is_null())["delisting_return"].drop_nulls().is_empty()
     assert gone["delisting_return"].is_between(-0.75, 0.15).all()
+    by_reason = dict(gone.partition_by("delisting_reason", as_dict=True))
+    assert set(by_reason) == {("merger",), ("performance",)}
+    assert by_reason["merger",]["delisting_return"].is_between(-0.02, 0.12).all()
+    assert by_reason["performance",]["delisting_return"].is_between(-0.70, -0.15).all()
+    assert securities.filter(pl.col("delisted_on").is_null())["delisting_reason"].drop_nulls().is_empty()
     failed = gone.filter(pl.col("delisting_return") < -0.1)
     assert 0.25 < len(failed) / len(gone) < 0.75
     assert (securities["listed_on"] > securities["listed_on"].min()).sum() >= 0.5 * len(gone)

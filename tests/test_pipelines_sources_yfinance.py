@@ -168,6 +168,7 @@ def test_classes_and_statements(fifty: tuple[Lake, IngestSummary, YahooServer]) 
         "listed_on": None,
         "delisted_on": None,
         "delisting_return": None,
+        "delisting_reason": None,
         "currency": "USD",
         "exchange": "Test Exchange",
         "valid_to": None,

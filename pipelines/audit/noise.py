@@ -114,11 +114,13 @@ def _noisy_securities(securities: pl.DataFrame, day: dt.date, stranger: str, rng
         [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 200, known.height)], dtype=pl.Date
     )
     paid = pl.Series(rng.uniform(-1.0, 0.5, known.height))
+    reason = pl.Series(rng.choice(["merger", "performance", "unknown"], known.height), dtype=pl.String)
     until = day + dt.timedelta(days=1)
     ended = (pl.col("valid_to") <= day).fill_null(value=False)
     known = known.with_columns(
         pl.when(gone).then(pl.col("delisted_on")).otherwise(fate).alias("delisted_on"),
         pl.when(gone).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
+        pl.when(gone).then(pl.col("delisting_reason")).otherwise(reason).alias("delisting_reason"),
         pl.when(ended).then(pl.col("valid_to")).otherwise(pl.lit(until)).alias("valid_to"),
     )
     moved = known.filter(pl.col("valid_to") == until).with_columns(

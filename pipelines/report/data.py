@@ -69,6 +69,13 @@ LABEL_SHARE_COLUMNS = (
     "gain_lowest",
     "gain_highest",
 )
+ENDING_COLUMNS = (
+    "model",
+    "book",
+    "side",
+    "paid_out",
+    *(f"{name}_{suffix}" for name in ("sharpe_net", "annual_return_net") for suffix in ("0", "30", "55")),
+)
 HORIZON_COLUMNS = ("model", "horizon", "seeds", "ic", "ic_t", "icir", "rank_ic")
 LEARNING_COLUMNS = ("model", "fold", "seed", "epoch", "train_loss", "valid_rank_ic")
 VERSION_COLUMNS = ("table", "version", "rows")
@@ -317,6 +324,10 @@ class ReportData:
         highest), and of the test's less that of the same seed from scratch on the same labels (gain,
         gain_lowest, gain_highest; null where there is no such variant). Of variants of one model that differ
         in how they begin or in their share of the labels.
+    endings
+        model, book, side (book; of a long-short book also long and short), paid_out (positions that ended
+        for an unknown reason without a recorded return), and sharpe_net_0, _30, _55 and annual_return_net_0,
+        _30, _55 (fraction) if such endings pay 0, -30% and -55%. None if there were none.
     attribution
         One entry per explained model.
 
@@ -339,6 +350,7 @@ class ReportData:
     horizons: pl.DataFrame | None = None
     quantile_scores: pl.DataFrame | None = None
     label_shares: pl.DataFrame | None = None
+    endings: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
 
     def __post_init__(self) -> None:
@@ -353,6 +365,7 @@ class ReportData:
         require("learning", self.learning, LEARNING_COLUMNS)
         require("horizons", self.horizons, HORIZON_COLUMNS)
         require("quantile_scores", self.quantile_scores, QUANTILE_SCORE_COLUMNS)
+        require("endings", self.endings, ENDING_COLUMNS)
         require("label_shares", self.label_shares, LABEL_SHARE_COLUMNS)
         if self.header.label_delay not in self.ladder["delay"].to_list():
             raise ValueError(

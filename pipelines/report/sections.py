@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.report import charts, charts_attribution, network
 from pipelines.report.data import ModelAttribution, ReportData, SimulatedTruth
+from pipelines.report.endings import ending_blocks
 from pipelines.report.label_shares import label_share_blocks
 from pipelines.report.tables import (
     Column,
@@ -60,6 +61,7 @@ def sections(data: ReportData, styles: Mapping[str, Style], best: str | None) ->
     for anchor, title, blocks in (
         ("models", "Models", _models(data, styles, best)),
         ("books", "Books", _books(data, styles)),
+        ("endings", "Endings for unknown reasons", ending_blocks(data.endings, styles)),
         ("signal", "Signal", _signal(data, styles)),
         ("costs", "Costs", _costs(data, styles)),
         ("folds", "Folds", _folds(data)),

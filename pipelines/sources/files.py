@@ -43,7 +43,8 @@ class FilesSource:
         Long: at least date, ticker and close. Wide: date and a column of closes a ticker.
     securities
         File with at least ticker, and any of name, sector, industry, currency, exchange, valid_from,
-        valid_to, listed_on, delisted_on, delisting_return; None if there is none.
+        valid_to, listed_on, delisted_on, delisting_return, delisting_reason (merger, performance, unknown, or
+        a CRSP delisting code); None if there is none.
     layout
         Of the prices.
     statements

@@ -13,7 +13,7 @@ from pipelines.sources.sample import STATIC_SINCE
 
 _TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
-SECURITIES: Final = (*_TEXT, *_DATES, "delisting_return")
+SECURITIES: Final = (*_TEXT, *_DATES, "delisting_return", "delisting_reason")
 MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 
 
@@ -41,7 +41,30 @@ def read_securities(files: Sequence[Path], reading: Reading) -> tuple[pl.DataFra
     frame = frame.with_columns(none_if_not_available(c) for c in _TEXT if c in frame.columns)
     frame = reading.dates(frame, [c for c in _DATES if c in frame.columns])
     frame = reading.numbers(frame, [c for c in ("delisting_return",) if c in frame.columns])
+    if "delisting_reason" in frame.columns:
+        frame = frame.with_columns(text("delisting_reason"))
+        frame = frame.with_columns(none_if_not_available("delisting_reason"))
+        frame = frame.with_columns(_reason(pl.col("delisting_reason")).alias("delisting_reason"))
     return frame, notes, hazards
+
+
+def _reason(told: pl.Expr) -> pl.Expr:
+    """Map CRSP's delisting codes to merger, performance or unknown; other text stays, in lower case.
+
+    200 to 399 are mergers and exchanges of shares; 500 and 520 to 584 are delistings for performance (Shumway
+    and Warther 1999). All other codes are unknown: liquidations (4xx), which pay what is left, and moves to
+    another exchange (501 to 519).
+    """
+    code = told.str.extract(r"^(\d{3})(?:\.0+)?$").cast(pl.Int64)
+    return (
+        pl.when(code.is_between(200, 399))
+        .then(pl.lit("merger"))
+        .when((code == 500) | code.is_between(520, 584))
+        .then(pl.lit("performance"))
+        .when(code.is_not_null())
+        .then(pl.lit("unknown"))
+        .otherwise(told.str.to_lowercase())
+    )
 
 
 def read_membership(files: Sequence[Path], reading: Reading) -> tuple[pl.DataFrame, list[str], list[str]]:

@@ -23,7 +23,8 @@ class Firms:
     """Every firm that is ever listed; arrays are over firms, and firms are sorted by ticker.
 
     ``first_N`` and ``last_N`` are the indices of the first and last listed session. A delisted firm's holder
-    earns ``delisting_return_N`` after the last one; NaN for a firm that is still listed at the end.
+    earns ``delisting_return_N`` after the last one; NaN for a firm that is still listed at the end. Firms of
+    ``merger_N`` are delisted for a merger, the others for performance.
     ``hidden_leader_N`` is the firm that it follows for no visible reason, or -1.
     """
 
@@ -32,6 +33,7 @@ class Firms:
     first_N: Index
     last_N: Index
     delisting_return_N: FloatArray
+    merger_N: BoolArray
     nasdaq_N: BoolArray
     beta_N: FloatArray
     volatility_N: FloatArray  # long-run standard deviation of the idiosyncratic daily return
@@ -83,6 +85,7 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
         first_N=first_N,
         last_N=last_N,
         delisting_return_N=np.where(last_N < config.sessions - 1, payout_N, np.nan),
+        merger_N=merger_N,
         nasdaq_N=nasdaq_N,
         beta_N=np.clip(rng.normal(1.0, 0.25, n), 0.3, 1.8),
         volatility_N=config.idiosyncratic_volatility * np.exp(rng.normal(-0.03, 0.25, n)),
@@ -109,11 +112,13 @@ def securities_frame(firms: Firms, dates_T: npt.NDArray[np.datetime64]) -> pl.Da
             "listed_on": listed_on,
             "delisted_on": delisted_on,
             "delisting_return": pl.Series(firms.delisting_return_N, nan_to_null=True),
+            "delisting_reason": np.where(firms.merger_N, "merger", "performance"),
             "currency": "USD",
             "exchange": np.where(firms.nasdaq_N, "NASDAQ", "NYSE"),
         }
     ).with_columns(
         delisted_on=pl.when(delisted).then(pl.col("delisted_on")),
+        delisting_reason=pl.when(delisted).then(pl.col("delisting_reason")),
         valid_to=pl.lit(None, dtype=pl.Date),
     )
 

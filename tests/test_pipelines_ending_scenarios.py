@@ -1,0 +1,153 @@
+"""Books under 0, -30% and -55% for endings for unknown reasons: by hand, in a run, and in its report."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from features.endings import EndingRule
+from features.panel import Panel, build_panel
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.dataset import Dataset
+from pipelines.ending_scenarios import ending_table
+from pipelines.progress import Progress
+from pipelines.report.data import ENDING_COLUMNS
+from pipelines.run import backtest_run, ingest_config, reopen, train_config, write_report
+from pipelines.sources.simulated_firms import securities_frame
+
+SESSIONS = 8
+FREE = {"half_spread_bps": 0.0, "commission_bps": 0.0, "borrow_bps_per_year": 0.0}
+
+
+def panel_of(last: dict[str, int], *told: dict[str, object]) -> Panel:
+    """Build a panel of flat prices; each firm trades up to its last session."""
+    days = [dt.date(2024, 1, 1) + dt.timedelta(days=t) for t in range(SESSIONS)]
+    rows = [
+        {"date": day, "ticker": ticker, "close": 10.0}
+        for ticker, end in last.items()
+        for day in days[: end + 1]
+    ]
+    unknown = pl.lit(None, dtype=pl.Float64)
+    prices = pl.DataFrame(rows).with_columns(
+        *(unknown.alias(name) for name in ("open", "high", "low", "volume")),
+        split_ratio=pl.lit(1.0),
+        dividend=pl.lit(0.0),
+    )
+    schema = {
+        "ticker": pl.String,
+        "valid_from": pl.Date,
+        "valid_to": pl.Date,
+        "sector": pl.String,
+        "industry": pl.String,
+        "delisted_on": pl.Date,
+        "delisting_return": pl.Float64,
+        "delisting_reason": pl.String,
+        "exchange": pl.String,
+    }
+    securities = pl.DataFrame([{name: row.get(name) for name in schema} for row in told], schema=schema)
+    return build_panel(prices, securities, endings=EndingRule(stale_sessions=1))
+
+
+def table_of(panel: Panel, tiny: dict[str, Any]) -> pl.DataFrame | None:
+    """Hold A and B long, C and D short, half each, from the first session on."""
+    books = {
+        "long_short": {"kind": "quantile_long_short", "quantiles": 2, "rebalance_every": 100},
+        "long_only": {"kind": "top_k_long_only", "k": 2, "rebalance_every": 100},
+    }
+    label = {"horizon": 1, "delay": 0}
+    config: Config = check_config(
+        {**tiny, "label": label, "backtest": {"books": books, "costs": FREE}}, origin="tiny"
+    )
+    shape = panel.close_TN.shape
+    dataset = Dataset(
+        panel=panel,
+        universe_TN=panel.traded_TN,
+        channels_TNC=np.zeros((*shape, 1), np.float32),
+        characteristics_TNF=np.zeros((*shape, 1), np.float32),
+        labels={},
+        target_TN=np.zeros(shape, np.float32),
+        channel_names=("c",),
+        characteristic_names=("f",),
+        notes=(),
+    )
+    signal_TN = np.where(panel.traded_TN, [4.0, 3.0, 2.0, 1.0], np.nan)
+    return ending_table({"mine": {0: signal_TN}}, dataset, config)
+
+
+def test_each_side_under_each_return_by_hand(tiny: dict[str, Any]) -> None:
+    # A (long) and C (short) fall silent after session 2 and are paid out at session 4, each half of the NAV.
+    table = table_of(panel_of({"A": 2, "B": 7, "C": 2, "D": 7}), tiny)
+    assert table is not None
+    assert set(table.columns) == set(ENDING_COLUMNS)
+    rows = {(row["book"], row["side"]): row for row in table.iter_rows(named=True)}
+    assert list(rows) == [
+        ("long_short", "book"),
+        ("long_short", "long"),
+        ("long_short", "short"),
+        ("long_only", "book"),
+    ]
+    counts = {key: row["paid_out"] for key, row in rows.items()}
+    assert counts == dict(zip(rows, (2, 1, 1, 1), strict=True))
+    for suffix, paid in (("0", 0.0), ("30", -0.3), ("55", -0.55)):
+        for key, earned in zip(rows, (0.0, paid / 2, -paid / 2, paid / 2), strict=True):
+            annual = (1 + earned) ** (252 / SESSIONS) - 1
+            assert rows[key][f"annual_return_net_{suffix}"] == pytest.approx(annual, rel=1e-12, abs=1e-12)
+            sharpe = rows[key][f"sharpe_net_{suffix}"]
+            returns_T = np.zeros(SESSIONS)
+            returns_T[4] = earned
+            if earned:
+                assert sharpe == pytest.approx(
+                    returns_T.mean() / returns_T.std(ddof=1) * np.sqrt(252), rel=1e-12
+                )
+
+
+def test_a_recorded_return_or_reason_is_no_unknown_ending(tiny: dict[str, Any]) -> None:
+    delisted = {"valid_from": dt.date(2024, 1, 1), "delisted_on": dt.date(2024, 1, 4)}
+    told: tuple[dict[str, object], ...] = (
+        {"ticker": "A", **delisted, "delisting_return": -0.8},
+        {"ticker": "C", **delisted, "delisting_reason": "merger"},
+        {"ticker": "D", **delisted, "delisting_reason": "performance"},
+    )
+    panel = panel_of({"A": 2, "B": 7, "C": 2, "D": 2}, *told)
+    assert panel.ended_TN.any(axis=0).tolist() == [True, False, True, True]
+    assert table_of(panel, tiny) is None
+    assert table_of(panel_of(dict.fromkeys("ABCD", 7)), tiny) is None
+
+
+def test_a_run_with_unknown_endings_reports_them_and_one_without_does_not(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = {**tiny["source"], "market": {**tiny["source"]["market"], "delistings_per_year": 1.5}}
+    settings = {**tiny, "source": source, "models": {"reversal": {}}, "label": {"horizon": 1, "delay": 0}}
+
+    def silent(*args: Any) -> pl.DataFrame:  # noqa: ANN401  # relayed
+        nothing = (pl.lit(None, pl.Float64), pl.lit(None, pl.String))
+        return securities_frame(*args).with_columns(delisting_return=nothing[0], delisting_reason=nothing[1])
+
+    for name, frame in (("silent", silent), ("told", securities_frame)):
+        monkeypatch.setattr("pipelines.sources.simulated.securities_frame", frame)
+        config = check_config({**settings, "lake": f"lake_{name}"}, origin="tiny")
+        ingest_config(config, lambda _: None)
+        run, dataset, lake = reopen(train_config(config), Path("runs"), Progress())
+        backtest_run(run, dataset, lake, Progress())
+        page = write_report(run, dataset, lake, Progress()).read_text(encoding="utf-8")
+        assert ("Endings for unknown reasons" in page) == (name == "silent")
+        assert any("the last price is paid" in hazard for hazard in dataset.panel.hazards) == (
+            name == "silent"
+        )
+        table = run.read_table("endings")
+        assert (table is not None) == (name == "silent")
+        if table is not None:
+            ladder = run.read_table("ladder")
+            assert ladder is not None
+            own = table.filter((pl.col("book") == "long_short") & (pl.col("side") == "book"))
+            assert own["sharpe_net_0"].item() == pytest.approx(ladder["long_short.sharpe_net"].item())
+            assert own["paid_out"].item() > 0
+            assert own["sharpe_net_55"].item() != own["sharpe_net_0"].item()
