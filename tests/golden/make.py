@@ -72,7 +72,7 @@ def measure(settings: Mapping[str, Any], folder: Path) -> Figures:
     config.write_text(yaml.safe_dump({**settings, **own}))
     peerglass(folder, "ingest", "golden.yaml")
     peerglass(folder, "train", "golden.yaml")
-    (run,) = (path for path in (folder / "runs").iterdir() if path.is_dir() and not path.name.startswith("."))
+    (run,) = (path.parent for path in (folder / "runs").glob("*/config.yaml"))
     peerglass(folder, "backtest", run.name, "--output", "runs")
     tables = run / "tables"
     return dict(
