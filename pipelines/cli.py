@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli_lake import lake_app
-from pipelines.cli_options import AsOfOption, ConfigArgument, OutputOption, RunArgument, SetOption
+from pipelines.cli_options import AsOfOption, ConfigArgument, OutputOption, RunArgument, SetOption, WaitOption
 from pipelines.cli_quarantine import quarantine_app
 from pipelines.errors import PeerglassError
 from pipelines.secrets import redact
@@ -22,7 +22,7 @@ app = typer.Typer(
         "walk-forward with costs, and explain them with Shapley values.\n\n"
         "Start with 'peerglass demo'. Then copy configs/sample.yaml, point it at your data, and use "
         "'peerglass run my.yaml'.\n\n"
-        "Exit codes: 0 ok, 1 bug, 2 config or usage, 3 data missing or stale, 4 audit failed, "
+        "Exit codes: 0 ok, 1 bug, 2 config or usage, 3 data missing, stale or locked, 4 audit failed, "
         "5 training diverged, 6 tracking server unreachable."
     ),
     no_args_is_help=True,
@@ -55,7 +55,7 @@ class _State:
 
 
 @app.command()
-def demo(overrides: SetOption = None) -> None:
+def demo(overrides: SetOption = None, wait: WaitOption = False) -> None:
     """Run the whole pipeline on the embedded market and print the report's path.
 
     The market is simulated with planted structure, so the report can say which share of the truth's own
@@ -64,7 +64,7 @@ def demo(overrides: SetOption = None) -> None:
     from pipelines.demo import demo_config
     from pipelines.run import run_config
 
-    print(run_config(demo_config(overrides or []), say=_say))
+    print(run_config(demo_config(overrides or []), say=_say, wait=wait))
 
 
 @app.command()
@@ -86,6 +86,7 @@ def ingest(
         ),
     ] = False,
     overrides: SetOption = None,
+    wait: WaitOption = False,
 ) -> None:
     """Fetch a config's source into the lake; print rows added, updated, withdrawn, quarantined and flagged.
 
@@ -97,11 +98,13 @@ def ingest(
     from pipelines.config_load import load_config
     from pipelines.run import ingest_config
 
-    ingest_config(load_config(config, overrides or []), _say, replace=replace)
+    ingest_config(load_config(config, overrides or []), _say, replace=replace, wait=wait)
 
 
 @app.command()
-def train(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None) -> None:
+def train(
+    config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None, wait: WaitOption = False
+) -> None:
     """Train walk-forward on what the lake holds; forecasts go to the lake. Prints the run id.
 
     Every model, fold and seed is done once: after an interruption, the same command does what is missing.
@@ -112,7 +115,7 @@ def train(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption
     from pipelines.config_load import load_config
     from pipelines.run import train_config
 
-    print(train_config(load_config(config, overrides or []), as_of))
+    print(train_config(load_config(config, overrides or []), as_of, wait=wait))
 
 
 @app.command()
@@ -125,39 +128,43 @@ def backtest(
         Path | None,
         typer.Option(help="For a FILE: the config whose lake, universe, label, books and costs are used."),
     ] = None,
+    *,
     overrides: SetOption = None,
     output: OutputOption = _RUNS,
     as_of: AsOfOption = None,
+    wait: WaitOption = False,
 ) -> None:
     """Measure a run's forecasts, or your own signal, gross and net of costs."""
     from pipelines.run import backtest_target
 
-    print(backtest_target(target, config, overrides or [], output, as_of))
+    print(backtest_target(target, config, overrides or [], output, as_of, wait=wait))
 
 
 @app.command()
-def explain(run: RunArgument, output: OutputOption = _RUNS) -> None:
+def explain(run: RunArgument, output: OutputOption = _RUNS, wait: WaitOption = False) -> None:
     """Attribute a sample of a run's test forecasts to days, feature families and peers."""
     from pipelines.run import explain_run
 
-    print(explain_run(run, output))
+    print(explain_run(run, output, wait=wait))
 
 
 @app.command()
-def report(run: RunArgument, output: OutputOption = _RUNS) -> None:
+def report(run: RunArgument, output: OutputOption = _RUNS, wait: WaitOption = False) -> None:
     """Write a run's report as one self-contained HTML file and print its path."""
     from pipelines.run import report_run
 
-    print(report_run(run, output))
+    print(report_run(run, output, wait=wait))
 
 
 @app.command()
 def audit(
     target: Annotated[str, typer.Argument(metavar="CONFIG|RUN", help="A YAML file, or a run.")],
+    *,
     overrides: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything, evidence included.")] = False,
     as_of: AsOfOption = None,
     output: OutputOption = _RUNS,
+    wait: WaitOption = False,
 ) -> None:
     """Check a config or a run for look-ahead and for results too good to be true; exit code 4 on failure.
 
@@ -166,11 +173,13 @@ def audit(
     """
     from pipelines.audit.command import audit_target
 
-    audit_target(target, overrides or [], output, as_of, as_json=as_json)
+    audit_target(target, overrides or [], output, as_of, as_json=as_json, wait=wait)
 
 
 @app.command(name="run")
-def run_(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None) -> None:
+def run_(
+    config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None, wait: WaitOption = False
+) -> None:
     """Ingest, audit, train, backtest, explain and report; print the report's path.
 
     With --as-of nothing is ingested: the rest is done on the lake as it was.
@@ -178,7 +187,7 @@ def run_(config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption 
     from pipelines.config_load import load_config
     from pipelines.run import run_config
 
-    print(run_config(load_config(config, overrides or []), say=_say, as_of=as_of))
+    print(run_config(load_config(config, overrides or []), say=_say, as_of=as_of, wait=wait))
 
 
 @app.command()
@@ -186,8 +195,10 @@ def tune(
     config: ConfigArgument,
     model: Annotated[str, typer.Option(help="Which of the config's models to search.")],
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, those already done included.")] = 20,
+    *,
     overrides: SetOption = None,
     as_of: AsOfOption = None,
+    wait: WaitOption = False,
 ) -> None:
     """Search a model's settings on validation alone; every trial is tracked and counted in the ledger.
 
@@ -197,7 +208,7 @@ def tune(
     from pipelines.config_load import load_config
     from pipelines.tune import tune as search
 
-    print(search(load_config(config, overrides or []), model, trials, as_of))
+    print(search(load_config(config, overrides or []), model, trials, as_of, wait=wait))
 
 
 @app.command(name="features")

@@ -31,3 +31,7 @@ AsOfOption = Annotated[
         ),
     ),
 ]
+WaitOption = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait for another process that writes here, instead of ending with code 3."),
+]

@@ -20,6 +20,7 @@ from pipelines.ingest_summary import IngestStoppedError, describe_ingest
 from pipelines.lake import Lake, open_lake
 from pipelines.lake_options import is_url, place
 from pipelines.lake_readers import record_reader
+from pipelines.locks import Locks
 from pipelines.progress import Progress
 from pipelines.risk_free import describe_rate
 from pipelines.runs import Run, name_run, news, open_run, record_run
@@ -147,14 +148,18 @@ def ingest_config(
     progress: Progress | None = None,
     *,
     replace: bool = False,
+    wait: bool = False,
 ) -> None:
     """Fetch a config's source into its lake and say what became of every row, also if the source stops.
 
-    With ``replace``, a delivery may withdraw or change most of what the lake holds.
+    With ``replace``, a delivery may withdraw or change most of what the lake holds. With ``wait``, an ingest
+    that another process makes into the lake is waited for, and is an error otherwise.
     """
     progress = progress or Progress()
     lake = open_lake(config, progress.note)
-    with progress.stage("ingest"):
+    lake.version("prices")  # raises before anything is written if what is there is not a Delta table
+    with Locks(wait=wait, say=progress.note) as locks, progress.stage("ingest"):
+        locks.hold_ingest(lake.root)
         try:
             summary = ingest(make_source(config), lake, progress, config.quality, replace=replace)
         except IngestStoppedError as stopped:
@@ -163,8 +168,13 @@ def ingest_config(
     say(describe_ingest(summary))
 
 
-def prepare(config: Config, progress: Progress, as_of: str | None = None) -> tuple[Run, Dataset, Lake]:
-    """Name the run of a config on what its lake holds, now or as of a moment, and build its arrays."""
+def prepare(
+    config: Config, progress: Progress, as_of: str | None = None, locks: Locks | None = None
+) -> tuple[Run, Dataset, Lake]:
+    """Name the run of a config on what its lake holds, now or as of a moment, and build its arrays.
+
+    A command that goes on to write into the run's folder gives its ``locks``.
+    """
     from pipelines.init_from import starting_runs
 
     lake = open_lake(config, progress.note)
@@ -182,13 +192,19 @@ def prepare(config: Config, progress: Progress, as_of: str | None = None) -> tup
         told = news(run)
         if told is not None:
             progress.note(told)
+    if locks is not None:
+        locks.hold_run(run.folder)
     record_run(run)
     record_reader(lake, run.run_id, run.versions)
     return run, dataset, lake
 
 
-def reopen(name: str, output: Path, progress: Progress) -> tuple[Run, Dataset, Lake]:
+def reopen(
+    name: str, output: Path, progress: Progress, locks: Locks | None = None
+) -> tuple[Run, Dataset, Lake]:
     """Open a finished run and build its arrays from exactly the data that it recorded.
+
+    A command that goes on to write into the run's folder gives its ``locks``.
 
     Raises
     ------
@@ -197,6 +213,8 @@ def reopen(name: str, output: Path, progress: Progress) -> tuple[Run, Dataset, L
     """
     run = open_run(name, output)
     assert run.identity is not None, "a run that is opened has recorded its identity"
+    if locks is not None:
+        locks.hold_run(run.folder)
     where = run.config.lake if is_url(run.identity.lake) else run.identity.lake
     lake = Lake(where, run.config.lake_options, progress.note)
     _require_same_tables(run, lake)
@@ -219,13 +237,14 @@ def _require_same_tables(run: Run, lake: Lake) -> None:
             )
 
 
-def train_config(config: Config, as_of: str | None = None) -> str:
+def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
     """Train a config's models walk-forward; the run id is the answer."""
     from pipelines.walkforward import train
 
     progress = Progress()
-    run, dataset, lake = prepare(config, progress, as_of)
-    train(run, dataset, lake, progress)
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = prepare(config, progress, as_of, locks)
+        train(run, dataset, lake, progress)
     return run.run_id
 
 
@@ -271,7 +290,13 @@ def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
 
 
 def backtest_target(
-    target: str, config: Path | None, overrides: list[str], output: Path, as_of: str | None = None
+    target: str,
+    config: Path | None,
+    overrides: list[str],
+    output: Path,
+    as_of: str | None = None,
+    *,
+    wait: bool = False,
 ) -> str:
     """``peerglass backtest RUN|FILE``."""
     progress = Progress()
@@ -282,8 +307,9 @@ def backtest_target(
             raise ConfigError(
                 "--set needs --config: a finished run's settings are fixed; give both for a FILE."
             )
-        run, dataset, lake = reopen(target, output, progress)
-        return backtest_run(run, dataset, lake, progress)
+        with Locks(wait=wait, say=progress.note) as locks:
+            run, dataset, lake = reopen(target, output, progress, locks)
+            return backtest_run(run, dataset, lake, progress)
     if config is None:
         raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
     from pipelines.signals import backtest_file
@@ -299,22 +325,24 @@ def truth_of(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
     return spread(frame, "mu", dataset.panel)
 
 
-def explain_run(name: str, output: Path) -> str:
+def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
     """``peerglass explain RUN``."""
     from pipelines.explanation import explain
 
     progress = Progress()
-    run, dataset, lake = reopen(name, output, progress)
-    return explain(run, dataset, lake, progress)
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = reopen(name, output, progress, locks)
+        return explain(run, dataset, lake, progress)
 
 
-def report_run(name: str, output: Path) -> str:
+def report_run(name: str, output: Path, *, wait: bool = False) -> str:
     """``peerglass report RUN``: the report's path."""
     progress = Progress()
-    run, dataset, lake = reopen(name, output, progress)
-    if run.read_table("ladder") is None:
-        backtest_run(run, dataset, lake, progress)
-    return str(write_report(run, dataset, lake, progress))
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = reopen(name, output, progress, locks)
+        if run.read_table("ladder") is None:
+            backtest_run(run, dataset, lake, progress)
+        return str(write_report(run, dataset, lake, progress))
 
 
 def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> Path:
@@ -339,7 +367,9 @@ def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     return path
 
 
-def run_config(config: Config, say: Callable[[str], None], as_of: str | None = None) -> Path:
+def run_config(
+    config: Config, say: Callable[[str], None], as_of: str | None = None, *, wait: bool = False
+) -> Path:
     """Ingest, audit, train, backtest, explain, report; what each stage found is said as soon as it is known.
 
     With ``as_of`` nothing is ingested, and the lake is read as it was.
@@ -355,13 +385,14 @@ def run_config(config: Config, say: Callable[[str], None], as_of: str | None = N
 
     progress = Progress()
     if as_of is None:
-        ingest_config(config, say, progress)
-    run, dataset, lake = prepare(config, progress, as_of)
-    audit_before_training(run, dataset, lake, progress, say)
-    train(run, dataset, lake, progress)
-    say(f"\n{backtest_run(run, dataset, lake, progress)}\n")
-    say(explain(run, dataset, lake, progress))
-    path = write_report(run, dataset, lake, progress)
+        ingest_config(config, say, progress, wait=wait)
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = prepare(config, progress, as_of, locks)
+        audit_before_training(run, dataset, lake, progress, say)
+        train(run, dataset, lake, progress)
+        say(f"\n{backtest_run(run, dataset, lake, progress)}\n")
+        say(explain(run, dataset, lake, progress))
+        path = write_report(run, dataset, lake, progress)
     took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
     say(f"\nrun {run.run_id}  ({took})")
     return path.resolve()

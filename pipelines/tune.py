@@ -27,6 +27,7 @@ from pipelines.device import pick_device
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.identity import forecasting_settings
 from pipelines.init_from import load_start, starting_checkpoint, starting_runs
+from pipelines.locks import Locks
 from pipelines.progress import Progress
 from pipelines.run import prepare
 from pipelines.runs import Run
@@ -57,7 +58,7 @@ class Trial:
     score: float | None
 
 
-def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> str:
+def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, wait: bool = False) -> str:
     """Search until ``trials`` trials are done in all, earlier ones included; answer with what was found.
 
     ``as_of`` reads the lake as it was; None reads the newest.
@@ -74,29 +75,34 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None) -> s
     except ValueError as error:
         raise ConfigError(str(error)) from None
     progress = Progress()
-    run, dataset, _ = prepare(config, progress, as_of)
-    began = starting_runs(config)
-    folds = plan_folds(dataset, config)
-    inputs = [fit_inputs(dataset, fold) for fold in folds]
-    arrays = gather(dataset, config.features.window)
-    log = TrialLog(config, study_of(run, model, space))
-    done = [Trial(json.loads(values), score) for values, score in log.finished()]
-    left = max(0, trials - len(done))
-    with _quiet(), progress.stage("tune", total=left):
-        if done:
-            progress.note(f"{len(done)} trials of this search were already done and count.")
-        for _ in range(left):
-            study, asked = _ask(space, done)
-            values = {name: _suggest(asked, name, where) for name, where in space.items()}
-            wanted = with_settings(config, model, values)
-            record_trials(run.folder.parent, run.run_id, wanted, forecasting_settings(wanted, dataset, began))
-            starts = [starting_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds]
-            score = _score(wanted, model, arrays, folds, inputs, starts)
-            study.tell(asked, score, state=None if score is not None else _failed())
-            done.append(Trial(values, score))
-            log.add(len(done) - 1, values, score)
-            progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
-    return describe(config, model, done, len(folds))
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, _ = prepare(config, progress, as_of, locks)
+        began = starting_runs(config)
+        folds = plan_folds(dataset, config)
+        inputs = [fit_inputs(dataset, fold) for fold in folds]
+        arrays = gather(dataset, config.features.window)
+        log = TrialLog(config, study_of(run, model, space))
+        done = [Trial(json.loads(values), score) for values, score in log.finished()]
+        left = max(0, trials - len(done))
+        with _quiet(), progress.stage("tune", total=left):
+            if done:
+                progress.note(f"{len(done)} trials of this search were already done and count.")
+            for _ in range(left):
+                study, asked = _ask(space, done)
+                values = {name: _suggest(asked, name, where) for name, where in space.items()}
+                wanted = with_settings(config, model, values)
+                record_trials(
+                    run.folder.parent, run.run_id, wanted, forecasting_settings(wanted, dataset, began)
+                )
+                starts = [
+                    starting_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds
+                ]
+                score = _score(wanted, model, arrays, folds, inputs, starts)
+                study.tell(asked, score, state=None if score is not None else _failed())
+                done.append(Trial(values, score))
+                log.add(len(done) - 1, values, score)
+                progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
+        return describe(config, model, done, len(folds))
 
 
 def study_of(run: Run, model: str, space: Space) -> str:

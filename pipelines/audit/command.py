@@ -13,13 +13,14 @@ from pipelines.config_load import load_config
 from pipelines.dataset import Dataset
 from pipelines.errors import ConfigError, TrackingError
 from pipelines.lake import Lake, open_lake
+from pipelines.locks import Locks
 from pipelines.progress import Progress
 from pipelines.run import ingest_config, prepare, read_tables, reopen
 from pipelines.runs import Run
 
 
 def audit_target(
-    target: str, overrides: list[str], output: Path, as_of: str | None, *, as_json: bool
+    target: str, overrides: list[str], output: Path, as_of: str | None, *, as_json: bool, wait: bool = False
 ) -> None:
     """Audit a config on what its lake holds (fetched first if it is empty), or a run with its checkpoints.
 
@@ -32,22 +33,23 @@ def audit_target(
     """
     progress = Progress()
     is_config = Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml")
-    if is_config:
-        config = load_config(Path(target), overrides)
-        _fill(config, progress)
-        run, dataset, lake = prepare(config, progress, as_of)
-    else:
-        if overrides or as_of is not None:
-            raise ConfigError(
-                "--set and --as-of need a CONFIG: a run has recorded its settings and data versions."
-            )
-        run, dataset, lake = reopen(target, output, progress)
-    tables = read_tables(lake, dict(run.versions))
-    audit = conduct(subject_of(run, tables, dataset, lake, "full", fitted=not is_config), progress)
-    path = keep(audit, run)
-    print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
-    _track(run, failed=bool(audit.failures))
-    demand(audit, run)
+    with Locks(wait=wait, say=progress.note) as locks:
+        if is_config:
+            config = load_config(Path(target), overrides)
+            _fill(config, progress, wait=wait)
+            run, dataset, lake = prepare(config, progress, as_of, locks)
+        else:
+            if overrides or as_of is not None:
+                raise ConfigError(
+                    "--set and --as-of need a CONFIG: a run has recorded its settings and data versions."
+                )
+            run, dataset, lake = reopen(target, output, progress, locks)
+        tables = read_tables(lake, dict(run.versions))
+        audit = conduct(subject_of(run, tables, dataset, lake, "full", fitted=not is_config), progress)
+        path = keep(audit, run)
+        print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
+        _track(run, failed=bool(audit.failures))
+        demand(audit, run)
 
 
 def audit_before_training(
@@ -78,11 +80,11 @@ def audit_before_training(
         demand(audit, run)
 
 
-def _fill(config: Config, progress: Progress) -> None:
+def _fill(config: Config, progress: Progress, *, wait: bool) -> None:
     lake = open_lake(config, progress.note)
     if not lake.exists("prices"):
         progress.note(f"The lake {lake.root} is empty: its source is fetched first.")
-        ingest_config(config, progress.note, progress)
+        ingest_config(config, progress.note, progress, wait=wait)
 
 
 def _track(run: Run, *, failed: bool) -> None:
