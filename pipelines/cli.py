@@ -134,10 +134,14 @@ def backtest(
     as_of: AsOfOption = None,
     wait: WaitOption = False,
 ) -> None:
-    """Measure a run's forecasts, or your own signal, gross and net of costs."""
+    """Measure a run's forecasts, or your own signal, gross and net of costs.
+
+    On a RUN, --set changes settings of the section backtest (costs, books, execution delay) and adds an
+    evaluation beside those that the run has. 'peerglass report' shows the one that was asked for last.
+    """
     from pipelines.run import backtest_target
 
-    print(backtest_target(target, config, overrides or [], output, as_of, wait=wait))
+    backtest_target(target, config, overrides or [], output, say=_say, as_of=as_of, wait=wait)
 
 
 @app.command()
@@ -149,11 +153,21 @@ def explain(run: RunArgument, output: OutputOption = _RUNS, wait: WaitOption = F
 
 
 @app.command()
-def report(run: RunArgument, output: OutputOption = _RUNS, wait: WaitOption = False) -> None:
+def report(
+    run: RunArgument,
+    evaluation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Which of the run's evaluations to show; without it, the one last asked for."
+        ),
+    ] = None,
+    output: OutputOption = _RUNS,
+    wait: WaitOption = False,
+) -> None:
     """Write a run's report as one self-contained HTML file and print its path."""
     from pipelines.run import report_run
 
-    print(report_run(run, output, wait=wait))
+    print(report_run(run, output, evaluation, wait=wait))
 
 
 @app.command()

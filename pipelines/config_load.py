@@ -68,6 +68,34 @@ def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
     return config
 
 
+def override_backtest(config: Config, overrides: Iterable[str]) -> Config:
+    """Change the backtest settings of a finished run's config.
+
+    Parameters
+    ----------
+    config
+        The run's.
+    overrides
+        ``backtest.b=c`` pairs, as `load_config` reads them.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is about anything else: the forecasts are fixed.
+    """
+    raw = config.model_dump(mode="json")
+    for override in overrides:
+        wanted = _parse_override(override)
+        if set(wanted) != {"backtest"}:
+            raise ConfigError(
+                f"--set {override!r} on a finished run: only backtest.* can be set, its forecasts are fixed; "
+                "to change anything else, use 'peerglass train CONFIG --set ...'."
+            )
+        raw = _merge(raw, wanted)
+    checked = check_config(raw, origin="--set")
+    return config.model_copy(update={"backtest": checked.backtest})  # keeps how its settings were written
+
+
 def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) -> DataclassT:
     """Build a settings dataclass from a mapping, refusing unknown keys and wrong types."""
     assert dataclasses.is_dataclass(cls)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -290,6 +290,23 @@ def _cut(dataset: Dataset, config: Config) -> list[Fold]:
         return make_folds(dataset.panel.n_sessions, folds, delay=label.reach, horizon=label.horizon)
     except ValueError as error:
         raise DataError(f"folds: {error}") from None
+
+
+def fold_table(dataset: Dataset, folds: Iterable[Fold]) -> pl.DataFrame:
+    """One row a fold: first and last session and number of sessions of each segment."""
+    rows = []
+    for fold in folds:
+        row: dict[str, Any] = {"fold": fold.index}
+        for name in ("train", "valid", "test"):
+            sessions = getattr(fold, name)
+            dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
+            row |= {
+                f"{name}_from": dates[0].item(),
+                f"{name}_to": dates[-1].item(),
+                f"n_{name}": len(sessions),
+            }
+        rows.append(row)
+    return pl.DataFrame(rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

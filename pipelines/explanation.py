@@ -8,6 +8,7 @@ itself, which gives the directed network ``j -> i``.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ from pipelines.dataset import INPUT_PREFIX, Dataset, plan_folds
 from pipelines.device import pick_device
 from pipelines.lake import Lake
 from pipelines.progress import Progress
+from pipelines.provenance import ExplanationMade, environment, record
 from pipelines.runs import Run
 from pipelines.variants import registry_name
 from pipelines.walkforward import gather, to_tensors
@@ -69,6 +71,7 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     names = explained_models(run.config)
     folds = plan_folds(dataset, run.config)
     truth = _planted(run, lake)
+    started = time.monotonic()
     tables: dict[str, list[pl.DataFrame]] = {}
     summary: list[str] = []
     with progress.stage("explain", total=len(names) * len(folds) * len(run.config.seeds)):
@@ -79,6 +82,14 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
             summary.append(_sentence(explained))
     for table, frames in tables.items():
         run.write_table(f"explain_{table}", pl.concat(frames))
+    if tables:
+        event = ExplanationMade(
+            environment=environment(),
+            device=pick_device(run.config.device),
+            settings=run.config.explain.model_dump(mode="json"),
+            seconds=round(time.monotonic() - started, 1),
+        )
+        record(run, event)
     return "\n".join(summary) or "nothing to explain: no neural model, or explain.models names none"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from backtest.metrics import forecast_metrics
@@ -12,8 +13,17 @@ from pipelines.lake import Lake
 from pipelines.runs import Run
 
 
-def horizon_table(run: Run, lake: Lake, dataset: Dataset) -> pl.DataFrame | None:
+def horizon_table(
+    run: Run, lake: Lake, dataset: Dataset, dates_T: npt.NDArray[np.bool_]
+) -> pl.DataFrame | None:
     """Measure a run's forecasts of every horizon, the label's included, by the seed ensemble.
+
+    Parameters
+    ----------
+    run, lake, dataset
+        Whose forecasts, where they are, and the labels.
+    dates_T
+        The dates that all models of the run forecast; no others are measured.
 
     Returns
     -------
@@ -40,7 +50,7 @@ def horizon_table(run: Run, lake: Lake, dataset: Dataset) -> pl.DataFrame | None
             for (seed,), frame in part.partition_by(["seed"], as_dict=True).items()
         }
         joint_TN, label_TN = ensemble(seeds), labels[int(horizon)]
-        rows_T = np.flatnonzero(np.isfinite(joint_TN).any(axis=1))
+        rows_T = np.flatnonzero(np.isfinite(joint_TN).any(axis=1) & dates_T)
         metrics = forecast_metrics(
             joint_TN[rows_T], label_TN[rows_T], horizon=overlapping(rows_T, int(horizon))
         )

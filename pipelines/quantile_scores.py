@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -73,11 +74,16 @@ def write_quantile_scores(run: Run, key: tuple[str, int, int], scores: Scores) -
     run.write_text(f"{_FOLDER}/{model}-fold-{fold}-seed-{seed}.json", json.dumps(scores))
 
 
-def quantile_score_table(run: Run) -> pl.DataFrame | None:
-    """Mean over folds and seeds, weighted by dates: model, level, pinball, reference, below; None if none."""
+def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
+    """Mean over folds and seeds, weighted by dates: model, level, pinball, reference, below; None if none.
+
+    ``folds`` are those that all models have, so that their scores are of the same dates.
+    """
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / _FOLDER).glob("*.json")):
-        model = path.stem.rpartition("-fold-")[0]
+        model, _, rest = path.stem.rpartition("-fold-")
+        if int(rest.partition("-seed-")[0]) not in folds:
+            continue
         rows += [{"model": model, **row} for row in json.loads(path.read_text())]
     if not rows:
         return None

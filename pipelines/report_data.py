@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from pipelines.config import Config
-from pipelines.config_load import settings_of, to_yaml
-from pipelines.dataset import Dataset, plan_folds
-from pipelines.device import pick_device
+from pipelines.config import Config, ExplainConfig
+from pipelines.config_load import to_yaml
+from pipelines.dataset import Dataset, fold_table, plan_folds
+from pipelines.evaluations import StoredEvaluation, list_evaluations
 from pipelines.lake import Lake
+from pipelines.provenance import (
+    AuditMade,
+    EvaluationMade,
+    Event,
+    ExplanationMade,
+    TrainingEnded,
+    TrainingStarted,
+    read_provenance,
+    sessions,
+)
 from pipelines.report.data import (
+    SESSION_SCHEMA,
     ExampleForecast,
     ModelAttribution,
     ReportData,
@@ -24,124 +34,91 @@ from pipelines.report.data import (
 )
 from pipelines.report.verdict import BASELINES
 from pipelines.risk_free import describe_rate
-from pipelines.runs import Run, git_commit
-from pipelines.tracking import library_versions
-from pipelines.trials import trial_count
+from pipelines.runs import Run
 from pipelines.variants import registry_name
 from pipelines.walkforward import read_curves, read_scores
 
 _TOP_EDGES = 15
 
 
-def report_data(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]) -> ReportData:
-    """Collect a run's results; stages that were not run are None."""
-    ladder = run.read_table("ladder")
-    assert ladder is not None, "a report is written after the backtest"
-    config = run.config
+def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake) -> ReportData:
+    """Collect a run's results with one of its evaluations; stages that were not run are None.
+
+    Everything is read from what was recorded when it happened, so a report made again is the same.
+    """
+    events = read_provenance(run)
+    config = _config(run, evaluation, events)
+    ladder = evaluation.table("ladder")
     book = next(iter(config.backtest.books))
     main = pl.col("delay") == config.label.delay
-    equity, costs = run.read_table("equity"), run.read_table("costs")
-    ic_series, quantiles = run.read_table("ic_series"), run.read_table("quantiles")
     curves = read_curves(run)
     return ReportData(
-        header=_header(run, dataset, lake, seconds, book),
+        header=_header(
+            run,
+            config,
+            evaluation=evaluation,
+            events=events,
+            dataset=dataset,
+            lake=lake,
+            book=book,
+        ),
         ladder=_ladder(ladder, book, {name: registry_name(config, name) for name in config.models}),
-        folds=fold_table(run, dataset),
-        equity=None if equity is None else equity.filter(main),
-        ic_series=None if ic_series is None else ic_series.filter(main),
-        quantiles=None if quantiles is None else quantiles.filter(main),
+        folds=fold_table(dataset, plan_folds(dataset, config)),
+        equity=evaluation.table("equity").filter(main),
+        ic_series=evaluation.table("ic_series").filter(main),
+        quantiles=evaluation.table("quantiles").filter(main),
         cost_assumptions=_assumptions(config),
-        cost_breakdown=None if costs is None else costs.filter(main).rename({"half_spread": "spread"}),
+        cost_breakdown=evaluation.table("costs").filter(main).rename({"half_spread": "spread"}),
         learning=curves if curves.height else None,
         truth=_truth(run, ladder),
-        horizons=run.read_table("horizons"),
-        quantile_scores=run.read_table("quantile_scores"),
-        label_shares=run.read_table("label_shares"),
-        endings=run.read_table("endings"),
+        horizons=evaluation.read_table("horizons"),
+        quantile_scores=evaluation.read_table("quantile_scores"),
+        label_shares=evaluation.read_table("label_shares"),
+        endings=evaluation.read_table("endings"),
         attribution=tuple(_attribution(run)),
     )
 
 
-def fold_table(run: Run, dataset: Dataset) -> pl.DataFrame:
-    """One row a fold: first and last session and number of sessions of each segment."""
-    rows = []
-    for fold in plan_folds(dataset, run.config):
-        row: dict[str, Any] = {"fold": fold.index}
-        for name in ("train", "valid", "test"):
-            sessions = getattr(fold, name)
-            dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
-            row |= {
-                f"{name}_from": dates[0].item(),
-                f"{name}_to": dates[-1].item(),
-                f"n_{name}": len(sessions),
-            }
-        rows.append(row)
-    return pl.DataFrame(rows)
+def _config(run: Run, evaluation: StoredEvaluation, events: Sequence[Event]) -> Config:
+    """Give the run's config with the settings that its evaluation and its explanation were made with."""
+    config = evaluation.record.applied_to(run.config)
+    explained = [event for event in events if isinstance(event, ExplanationMade)]
+    if explained:
+        settings = ExplainConfig.model_validate(explained[-1].settings)
+        config = config.model_copy(update={"explain": settings})
+    return config
 
 
-def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[str]]:
-    """Hazards and notes of a run: what the source said, what the panel assumed, what the label allows."""
-    hazards: list[str] = []
-    notes: list[str] = []
-    if lake.exists("sources"):
-        for row in lake.read("sources").iter_rows(named=True):
-            hazards += json.loads(row["hazards"])
-            notes += json.loads(row["notes"])
-    hazards += [*_flagged(lake), *dataset.panel.hazards]
-    if run.config.label.delay == 0:
-        longer = "; see the table of a longer delay" if run.config.label.also_delays else ""
-        hazards.append(
-            "Delay 0: the label starts at the very close that the forecast is made from, at which nobody can "
-            f"trade. Read it as a forecast, not as a strategy{longer}."
-        )
-    return hazards, [*notes, *dataset.notes, *_refitted(run.config)]
-
-
-def _refitted(config: Config) -> list[str]:
-    """Name the models whose forecasts come from a second fit; nothing where there are none."""
-    names = [model for model in config.models if settings_of(config, model)[1]["refit"]]
-    if not names:
-        return []
-    who = "All models" if len(names) == len(config.models) else ", ".join(names)
-    return [
-        f"{who}: fitted anew on training and validation sessions before forecasting the test; "
-        "validation scores are those of the fit before."
-    ]
-
-
-def _flagged(lake: Lake) -> list[str]:
-    """What the quality rules doubt and keep, in one sentence; none if they doubt nothing."""
-    flags = lake.read("flags", filters=~pl.col("cleared")) if lake.exists("flags") else None
-    if flags is None or flags.is_empty():
-        return []
-    by_rule = flags.group_by("rule").len().sort("len", "rule", descending=[True, False])
-    counts = ", ".join(f"{rule} ({count:,})" for rule, count in by_rule.iter_rows())
-    return [
-        f"{flags.height:,} flag(s) of the quality rules on rows that are kept and used: {counts}; "
-        "'peerglass quarantine list CONFIG' shows them."
-    ]
-
-
-def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float], book: str) -> RunHeader:
-    config = run.config
-    hazards, notes = hazards_of(run, dataset, lake)
+def _header(
+    run: Run,
+    config: Config,
+    *,
+    evaluation: StoredEvaluation,
+    events: Sequence[Event],
+    dataset: Dataset,
+    lake: Lake,
+    book: str,
+) -> RunHeader:
+    measured = evaluation.record
+    trained = [started for started, _ in sessions(events)]
     tested = np.concatenate([fold.test for fold in plan_folds(dataset, config)])
     versions = [
         {"table": table, "version": version, "rows": lake.read(table, version=version).height}
         for table, version in run.versions.items()
     ]
     rule = config.universe.model_dump(exclude_none=True)
+    latest = max([measured.made_at, *(event.at for event in events)])
     return RunHeader(
         run_id=run.run_id,
         name=config.name,
-        created_at=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        git_commit=git_commit(),
+        created_at=f"{latest:%Y-%m-%d %H:%M UTC}",
+        git_commit=_listed(one.environment.commit for one in trained),
         config_yaml=to_yaml(config),
         config_hash=run.run_id.rpartition("-")[2],
-        device=pick_device(config.device),
-        libraries=library_versions(),
+        device=_listed(one.device for one in trained) or "not recorded",
+        libraries=_libraries(trained),
         data_versions=pl.DataFrame(versions),
-        trial_count=trial_count(run.folder.parent),
+        trial_count=measured.trials,
         seeds=config.seeds,
         label_delay=config.label.delay,
         label_horizon=config.label.horizon,
@@ -152,12 +129,83 @@ def _header(run: Run, dataset: Dataset, lake: Lake, seconds: Mapping[str, float]
         ),
         mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
         main_book=book,
-        stage_seconds=dict(seconds),
+        stage_seconds=_seconds(events),
         sharpe_rate=describe_rate(config.backtest.risk_free),
-        hazards=tuple(hazards),
-        notes=tuple(notes),
+        hazards=tuple(dict.fromkeys(hazard for one in trained for hazard in one.hazards))
+        or _unrecorded(trained),
+        notes=tuple(dict.fromkeys(note for one in trained for note in one.notes)),
         audit=run.read_table("audit"),
+        evaluation=measured.evaluation,
+        evaluations=_evaluations(run, measured.evaluation),
+        sessions=_sessions(events),
+        incomplete=measured.incomplete,
+        measured_on=f"{measured.dates:,} dates from {measured.first} to {measured.last}",
     )
+
+
+def _unrecorded(trained: Sequence[TrainingStarted]) -> tuple[str, ...]:
+    """Warn of a run whose training left no record; nothing for one that did."""
+    if trained:
+        return ()
+    return (
+        "How this run was trained was not recorded: commit, libraries, device and hazards are not known. "
+        "Train its config again.",
+    )
+
+
+def _listed(values: Iterable[str]) -> str | None:
+    """Join distinct values in their order; None if there is none."""
+    return ", ".join(dict.fromkeys(values)) or None
+
+
+def _libraries(trained: Sequence[TrainingStarted]) -> dict[str, str]:
+    """Give the versions that trained the run; several where sessions had different ones."""
+    names = dict.fromkeys(name for one in trained for name in one.environment.libraries)
+    return {
+        name: _listed(one.environment.libraries[name] for one in trained if name in one.environment.libraries)
+        or "not recorded"
+        for name in names
+    }
+
+
+def _seconds(events: Sequence[Event]) -> dict[str, float]:
+    """Add up the recorded seconds by stage."""
+    spent: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, AuditMade | TrainingEnded | EvaluationMade | ExplanationMade):
+            stage = "training" if isinstance(event, TrainingEnded) else event.event
+            spent[stage] = spent.get(stage, 0.0) + event.seconds
+    return spent
+
+
+def _sessions(events: Sequence[Event]) -> pl.DataFrame:
+    rows = [
+        {
+            "started": f"{one.at:%Y-%m-%d %H:%M UTC}",
+            "tasks": tasks,
+            "commit": one.environment.commit,
+            "code": one.environment.code,
+            "device": one.device,
+            "torch": one.environment.libraries.get("torch"),
+            "trials": one.trials,
+        }
+        for one, tasks in sessions(events)
+    ]
+    return pl.DataFrame(rows, schema=SESSION_SCHEMA)
+
+
+def _evaluations(run: Run, shown: str) -> pl.DataFrame:
+    rows = [
+        {
+            "evaluation": one.record.evaluation,
+            "made_at": f"{one.record.made_at:%Y-%m-%d %H:%M UTC}",
+            "commit": one.record.commit,
+            "assumptions": one.record.assumptions,
+            "shown": one.record.evaluation == shown,
+        }
+        for one in list_evaluations(run)
+    ]
+    return pl.DataFrame(rows)
 
 
 def _ladder(ladder: pl.DataFrame, book: str, registered: Mapping[str, str]) -> pl.DataFrame:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from pipelines.config import Config, FilesSourceConfig
-from pipelines.config_load import build_settings, load_config
-from pipelines.dataset import Dataset, FloatArray, build_dataset, plan_folds, spread
-from pipelines.device import pick_device
+from pipelines.config_load import build_settings, load_config, override_backtest
+from pipelines.dataset import Dataset, build_dataset, plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.identity import identity_of
 from pipelines.ingest import ingest
@@ -22,22 +21,13 @@ from pipelines.lake_options import is_url, place
 from pipelines.lake_readers import record_reader
 from pipelines.locks import Locks
 from pipelines.progress import Progress
-from pipelines.risk_free import describe_rate
 from pipelines.runs import Run, name_run, news, open_run, record_run
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source
 
-_LADDER_CELLS = (  # column, head, scale, digits, width
-    ("valid_rank_ic", "valid rIC", 1, 4, 11),
-    ("ic", "IC", 1, 4, 9),
-    ("icir", "ICIR", 1, 2, 8),
-    ("rank_ic", "rank IC", 1, 4, 9),
-    ("ensemble_ic", "ens. IC", 1, 4, 9),
-    ("ic_t", "t", 1, 1, 7),
-    ("coverage_dates", "dates %", 100, 1, 9),
-    ("coverage_firms", "firms %", 100, 1, 9),
-    ("tied", "tied %", 100, 1, 8),
-)
+if TYPE_CHECKING:
+    from pipelines.evaluations import StoredEvaluation
+
 INPUT_TABLES = (
     "prices",
     "securities",
@@ -212,15 +202,19 @@ def reopen(
         If its lake does not hold the tables any more that it was made on.
     """
     run = open_run(name, output)
-    assert run.identity is not None, "a run that is opened has recorded its identity"
     if locks is not None:
         locks.hold_run(run.folder)
+    return run, *_data_of(run, progress)
+
+
+def _data_of(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
+    """Build a run's arrays from exactly the data that it recorded; DataError if its lake lost them."""
+    assert run.identity is not None, "a run that is opened has recorded its identity"
     where = run.config.lake if is_url(run.identity.lake) else run.identity.lake
     lake = Lake(where, run.config.lake_options, progress.note)
     _require_same_tables(run, lake)
     with progress.stage("dataset"):
-        dataset = build_dataset(read_tables(lake, dict(run.versions)), run.config)
-    return run, dataset, lake
+        return build_dataset(read_tables(lake, dict(run.versions)), run.config), lake
 
 
 def _require_same_tables(run: Run, lake: Lake) -> None:
@@ -239,54 +233,15 @@ def _require_same_tables(run: Run, lake: Lake) -> None:
 
 def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
     """Train a config's models walk-forward; the run id is the answer."""
+    from pipelines.run_tracking import tracked
     from pipelines.walkforward import train
 
     progress = Progress()
     with Locks(wait=wait, say=progress.note) as locks:
         run, dataset, lake = prepare(config, progress, as_of, locks)
-        train(run, dataset, lake, progress)
+        with tracked(run, progress):
+            train(run, dataset, lake, progress)
     return run.run_id
-
-
-def backtest_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
-    """Measure a run's forecasts, keep the tables in its folder, and answer with the ladder."""
-    from pipelines.ending_scenarios import ending_table
-    from pipelines.ensembles import ensemble_table
-    from pipelines.evaluate import evaluate, forecasts_to_arrays
-    from pipelines.horizons import horizon_table
-    from pipelines.label_shares import label_share_table
-    from pipelines.quantile_scores import quantile_score_table
-    from pipelines.walkforward import read_scores
-
-    with progress.stage("backtest"):
-        forecasts = _forecasts(run, lake)
-        arrays = forecasts_to_arrays(forecasts, dataset.panel)
-        ordered = {model: arrays[model] for model in run.config.models if model in arrays}
-        tested = np.concatenate([fold.test for fold in plan_folds(dataset, run.config)])
-        result = evaluate(
-            ordered,
-            dataset,
-            run.config,
-            read_scores(run),
-            truth_TN=truth_of(run, dataset, lake),
-            sessions=np.unique(tested),
-        )
-        for name in ("ladder", "ic_series", "quantiles", "equity", "costs"):
-            run.write_table(name, getattr(result, name))
-        run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
-        horizons = horizon_table(run, lake, dataset)
-        if horizons is not None:
-            run.write_table("horizons", horizons)
-        scored = quantile_score_table(run)
-        if scored is not None:
-            run.write_table("quantile_scores", scored)
-        shares = label_share_table(run.config, ordered, dataset, read_scores(run))
-        if shares is not None:
-            run.write_table("label_shares", shares)
-        endings = ending_table(ordered, dataset, run.config)
-        if endings is not None:
-            run.write_table("endings", endings)
-    return describe_ladder(result.ladder, run.config)
 
 
 def backtest_target(
@@ -294,35 +249,31 @@ def backtest_target(
     config: Path | None,
     overrides: list[str],
     output: Path,
-    as_of: str | None = None,
     *,
+    say: Callable[[str], None],
+    as_of: str | None = None,
     wait: bool = False,
-) -> str:
-    """``peerglass backtest RUN|FILE``."""
+) -> None:
+    """``peerglass backtest RUN|FILE``; ``--set`` on a RUN adds an evaluation beside those that it has."""
+    from pipelines.measuring import describe_evaluation, evaluate_run
+
     progress = Progress()
     if config is None and not Path(target).is_file():
         if as_of is not None:
             raise ConfigError("--as-of needs --config and a FILE: a run has recorded its data versions.")
-        if overrides:
-            raise ConfigError(
-                "--set needs --config: a finished run's settings are fixed; give both for a FILE."
-            )
         with Locks(wait=wait, say=progress.note) as locks:
-            run, dataset, lake = reopen(target, output, progress, locks)
-            return backtest_run(run, dataset, lake, progress)
+            run = open_run(target, output)
+            locks.hold_run(run.folder)
+            run = replace(run, config=override_backtest(run.config, overrides))
+            evaluation = evaluate_run(run, *_data_of(run, progress), progress)
+            say(describe_evaluation(evaluation, run.config))
+            track_run(run, progress)
+        return
     if config is None:
         raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
     from pipelines.signals import backtest_file
 
-    return backtest_file(Path(target), load_config(config, overrides), progress, as_of)
-
-
-def truth_of(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
-    """Conditional mean of the simulated market over the panel, or None on real data."""
-    if "truth_mu" not in run.versions:
-        return None
-    frame = lake.read("truth_mu", version=run.versions["truth_mu"])
-    return spread(frame, "mu", dataset.panel)
+    say(backtest_file(Path(target), load_config(config, overrides), progress, as_of))
 
 
 def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
@@ -335,36 +286,45 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
         return explain(run, dataset, lake, progress)
 
 
-def report_run(name: str, output: Path, *, wait: bool = False) -> str:
-    """``peerglass report RUN``: the report's path."""
+def report_run(name: str, output: Path, wanted: str | None = None, *, wait: bool = False) -> str:
+    """``peerglass report RUN``: the report's path; ``wanted`` is an evaluation's id, None the newest."""
+    from pipelines.evaluations import find_evaluation, newest_evaluation
+    from pipelines.measuring import evaluate_run, missing_now
+
     progress = Progress()
     with Locks(wait=wait, say=progress.note) as locks:
-        run, dataset, lake = reopen(name, output, progress, locks)
-        if run.read_table("ladder") is None:
-            backtest_run(run, dataset, lake, progress)
-        return str(write_report(run, dataset, lake, progress))
+        run = open_run(name, output)
+        locks.hold_run(run.folder)
+        evaluation = newest_evaluation(run) if wanted is None else find_evaluation(run, wanted)
+        if evaluation is not None:
+            run = replace(run, config=evaluation.record.applied_to(run.config))
+        dataset, lake = _data_of(run, progress)
+        if evaluation is None or evaluation.record.missing != missing_now(run, dataset, lake):
+            evaluation = evaluate_run(run, dataset, lake, progress)
+        path = write_report(run, evaluation, dataset, lake, progress)
+        track_run(run, progress)
+    return str(path)
 
 
-def write_report(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> Path:
-    """Render a run's tables, record the run in the tracking store, and answer with the report's path."""
+def write_report(
+    run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake, progress: Progress
+) -> Path:
+    """Render a run with one of its evaluations and answer with the report's path."""
     from pipelines.report.html import render
-    from pipelines.report_data import fold_table, report_data
-    from pipelines.tracking import log_run
-    from pipelines.walkforward import read_scores
+    from pipelines.report_data import report_data
 
     with progress.stage("report"):
-        data = report_data(run, dataset, lake, progress.seconds)
-        path = run.write_text("report.html", render(data))
+        if evaluation.record.incomplete is not None:
+            progress.note(f"The run is incomplete. Missing: {evaluation.record.incomplete}.")
+        return run.write_text("report.html", render(report_data(run, evaluation, dataset, lake)))
+
+
+def track_run(run: Run, progress: Progress) -> None:
+    """Log what a run's folder holds in the tracking store."""
+    from pipelines.run_tracking import log_run
+
     with progress.stage("track"):
-        log_run(
-            run,
-            device=pick_device(run.config.device),
-            folds=fold_table(run, dataset),
-            ladder=data.ladder,
-            scores=read_scores(run),
-            seconds=progress.seconds,
-        )
-    return path
+        log_run(run)
 
 
 def run_config(
@@ -381,6 +341,8 @@ def run_config(
     """
     from pipelines.audit.command import audit_before_training
     from pipelines.explanation import explain
+    from pipelines.measuring import describe_evaluation, evaluate_run
+    from pipelines.run_tracking import tracked
     from pipelines.walkforward import train
 
     progress = Progress()
@@ -388,64 +350,13 @@ def run_config(
         ingest_config(config, say, progress, wait=wait)
     with Locks(wait=wait, say=progress.note) as locks:
         run, dataset, lake = prepare(config, progress, as_of, locks)
-        audit_before_training(run, dataset, lake, progress, say)
-        train(run, dataset, lake, progress)
-        say(f"\n{backtest_run(run, dataset, lake, progress)}\n")
-        say(explain(run, dataset, lake, progress))
-        path = write_report(run, dataset, lake, progress)
+        with tracked(run, progress):
+            audit_before_training(run, dataset, lake, progress, say)
+            train(run, dataset, lake, progress)
+            evaluation = evaluate_run(run, dataset, lake, progress)
+            say(f"\n{describe_evaluation(evaluation, config)}\n")
+            say(explain(run, dataset, lake, progress))
+            path = write_report(run, evaluation, dataset, lake, progress)
     took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
     say(f"\nrun {run.run_id}  ({took})")
     return path.resolve()
-
-
-def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
-    """Print the ladder for a terminal: one line a model, one block a delay."""
-    lines = []
-    for delay in config.label.delays:
-        rows = ladder.filter(pl.col("delay") == delay)
-        trained = "trained for" if delay == config.label.delay else "the same forecasts at"
-        lines.append(f"test, {trained} delay {delay}, horizon {config.label.horizon} sessions")
-        shown = [(f"{book}.sharpe_net", f"{book} net") for book in config.backtest.books]
-        ratios = ((f"{book}.information_ratio", f"{book} IR") for book in config.backtest.books)
-        shown += [(column, head) for column, head in ratios if rows[column].drop_nulls().len()]
-        width = max([22, *(len(model) + 2 for model in rows["model"])])
-        heads = "".join(f"{head:>{cell}}" for _, head, _, _, cell in _LADDER_CELLS)
-        lines.append(f"  {'model':<{width}}{heads}{''.join(f'{head:>18}' for _, head in shown)}")
-        for row in rows.iter_rows(named=True):
-            cells = "".join(
-                f"{_number(row[key], digits, scale):>{cell}}" for key, _, scale, digits, cell in _LADDER_CELLS
-            )
-            of_books = "".join(f"{_number(row[column], 2):>18}" for column, _ in shown)
-            lines.append(f"  {row['model']:<{width}}{cells}{of_books}")
-        if rows["truth_ic"].drop_nulls().len():
-            truth = rows.row(0, named=True)
-            lines.append(
-                f"  {'(the truth itself)':<{width + 11}}"
-                f"{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
-            )
-    rate = describe_rate(config.backtest.risk_free)
-    lines += [
-        f"net: annualised Sharpe after costs over {rate}, paid on net exposure;",
-        "IR: information ratio after costs against the equal-weighted universe before costs;",
-        "IC: mean of single seeds; ens.: seed ensemble; dates %, firms %: share forecast, of the dates and",
-        "of the universe's firms on these dates; tied %: share of forecasts that equal another of the date",
-    ]
-    return "\n".join(lines)
-
-
-def _number(value: float | None, digits: int, scale: int = 1) -> str:
-    if value is None or math.isnan(value):
-        return "-"
-    value *= scale
-    return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.0e}"  # wider would run into its neighbour
-
-
-def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
-    frame = (
-        lake.read("forecasts", filters=pl.col("run_id") == run.run_id) if lake.exists("forecasts") else None
-    )
-    if frame is None or frame.is_empty():
-        raise DataError(
-            f"Run {run.run_id} has no forecasts in {lake.root}; run 'peerglass train' on its config."
-        )
-    return frame

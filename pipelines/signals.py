@@ -13,8 +13,9 @@ from pipelines.dataset import BoolArray, FloatArray, build_dataset, spread
 from pipelines.errors import DataError
 from pipelines.evaluate import evaluate
 from pipelines.lake import open_lake
+from pipelines.measuring import describe_ladder
 from pipelines.progress import Progress
-from pipelines.run import describe_as_of, describe_ladder, input_versions, read_tables
+from pipelines.run import describe_as_of, input_versions, read_tables
 
 _COLUMNS = ("date", "ticker", "signal")
 # Guessing would read 05/01/2015 as one of two days, and the ticker 0700 as the number 700.

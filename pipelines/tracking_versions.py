@@ -10,8 +10,7 @@ from pipelines.config import Config
 from pipelines.errors import TrackingError
 from pipelines.lake_options import place
 from pipelines.lake_readers import Recorded, collect
-from pipelines.tracking import LAKE_TAG, RUN_TAG, VERSIONS_TAG
-from pipelines.tracking import _client as store
+from pipelines.tracking import LAKE_TAG, RUN_TAG, VERSIONS_TAG, store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -10,6 +10,7 @@ a network leaves a snapshot after every epoch, and goes on from there.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,17 +32,20 @@ from models.snapshot import UnusableSnapshot
 from models.spec import Misfit
 from models.training import OnEpoch
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
+from pipelines.completeness import describe_missing
 from pipelines.config_load import build_settings, settings_of
-from pipelines.dataset import Dataset, FoldInputs, fit_inputs, plan_folds
+from pipelines.dataset import Dataset, FoldInputs, fit_inputs, fold_table, plan_folds
 from pipelines.device import pick_device
 from pipelines.errors import ConfigError, DivergedError
+from pipelines.hazards import hazards_of
 from pipelines.init_from import load_start, starting_checkpoint, write_folds
 from pipelines.lake import Lake
 from pipelines.progress import Progress
+from pipelines.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
 from pipelines.quantile_scores import Scores, score_quantiles, write_quantile_scores
 from pipelines.runs import Run
 from pipelines.snapshots import FileKeeper
-from pipelines.trials import record_trials
+from pipelines.trials import record_trials, trial_count
 from pipelines.variants import registry_name
 from pipelines.watch import watch_curves
 
@@ -112,25 +116,54 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     assert run.identity is not None, "what is trained has an identity"
     record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
     write_folds(run, dataset, folds)
+    run.write_table("folds", fold_table(dataset, folds))
     planned = list(plan_tasks(run, dataset, folds))
     tasks = [task for task in planned if task.key not in done]
     stacks = stacks_of(planned, done, run.config.stack_seeds)
     stacked = {task.key for stack in stacks for task in stack}
     alone = [task for task in tasks if task.key not in stacked]
+    if tasks:
+        record(run, _started(run, dataset, lake, done=len(planned) - len(tasks), planned=len(planned)))
+    left = {task.key for task in tasks}
+    started = time.monotonic()
     with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
         for note in _silent_channels(tasks, dataset):
             progress.note(note)
         if done:
             progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
         arrays = gather(dataset, run.config.features.window)
-        for task, outcome in chain(
-            _execute(alone, arrays, run.config.workers), run_stacks(stacks, arrays, done)
-        ):
-            _commit(run, lake, dataset, task, outcome)
-            progress.step(
-                f"{task.model} fold {task.fold.index} seed {task.seed}: "
-                f"validation rank IC {outcome.valid_rank_ic:+.4f}"
-            )
+        try:
+            for task, outcome in chain(
+                _execute(alone, arrays, run.config.workers), run_stacks(stacks, arrays, done)
+            ):
+                _commit(run, lake, dataset, task, outcome)
+                left.remove(task.key)
+                progress.step(
+                    f"{task.model} fold {task.fold.index} seed {task.seed}: "
+                    f"validation rank IC {outcome.valid_rank_ic:+.4f}"
+                )
+        finally:
+            if left:
+                ordered = [task.key for task in tasks if task.key in left]
+                missing = describe_missing(ordered, [fold.index for fold in folds], run.config.seeds)
+                progress.note(f"The run is incomplete. Missing: {missing}. The same command trains it.")
+    if tasks:
+        record(run, TrainingEnded(seconds=round(time.monotonic() - started, 1)))
+
+
+def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:
+    """Describe the training session that begins."""
+    hazards, notes = hazards_of(run, dataset, lake)
+    return TrainingStarted(
+        environment=environment(),
+        device=pick_device(run.config.device),
+        versions=dict(run.versions),
+        hazards=tuple(hazards),
+        notes=tuple(notes),
+        trials=trial_count(run.folder.parent),
+        done=done,
+        planned=planned,
+    )
 
 
 def run_task(task: Task, arrays: Arrays, keeper: FileKeeper | None = None) -> Outcome:
@@ -370,6 +403,8 @@ def _commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
     if outcome.quantile_scores is not None:
         write_quantile_scores(run, task.key, outcome.quantile_scores)
+    # recorded before the score is written: a task counts as done from then on, and has its event
+    record(run, TaskDone(model=task.model, fold=task.fold.index, seed=task.seed))
     run.write_text(_score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
         keeper = FileKeeper(task.snapshot)

@@ -16,9 +16,10 @@ from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.dataset import Dataset
 from pipelines.ending_scenarios import ending_table
+from pipelines.measuring import evaluate_run
 from pipelines.progress import Progress
 from pipelines.report.data import ENDING_COLUMNS
-from pipelines.run import backtest_run, ingest_config, reopen, train_config, write_report
+from pipelines.run import ingest_config, reopen, train_config, write_report
 from pipelines.sources.simulated_firms import securities_frame
 
 SESSIONS = 8
@@ -136,17 +137,16 @@ def test_a_run_with_unknown_endings_reports_them_and_one_without_does_not(
         config = check_config({**settings, "lake": f"lake_{name}"}, origin="tiny")
         ingest_config(config, lambda _: None)
         run, dataset, lake = reopen(train_config(config), Path("runs"), Progress())
-        backtest_run(run, dataset, lake, Progress())
-        page = write_report(run, dataset, lake, Progress()).read_text(encoding="utf-8")
+        evaluation = evaluate_run(run, dataset, lake, Progress())
+        page = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
         assert ("Endings for unknown reasons" in page) == (name == "silent")
         assert any("the last price is paid" in hazard for hazard in dataset.panel.hazards) == (
             name == "silent"
         )
-        table = run.read_table("endings")
+        table = evaluation.read_table("endings")
         assert (table is not None) == (name == "silent")
         if table is not None:
-            ladder = run.read_table("ladder")
-            assert ladder is not None
+            ladder = evaluation.table("ladder")
             own = table.filter((pl.col("book") == "long_short") & (pl.col("side") == "book"))
             assert own["sharpe_net_0"].item() == pytest.approx(ladder["long_short.sharpe_net"].item())
             assert own["paid_out"].item() > 0

@@ -13,9 +13,9 @@ from features.labels import forward_returns
 from pipelines.config_load import check_config
 from pipelines.dataset import plan_folds
 from pipelines.errors import ConfigError
-from pipelines.horizons import horizon_table
+from pipelines.measuring import evaluate_run
 from pipelines.progress import Progress
-from pipelines.run import backtest_run, ingest_config, reopen, train_config, write_report
+from pipelines.run import ingest_config, reopen, train_config, write_report
 
 SEQ2SEQ = {"width": 8, "heads": 2, "layers": 1}
 
@@ -44,14 +44,12 @@ def test_forecasts_of_every_horizon_are_stored_measured_and_shown(
         rows = day.filter((pl.col("horizon") == horizon) & (pl.col("seed") == 0))
         expected = [returns_N[dataset.panel.tickers_N.index(ticker)] for ticker in rows["ticker"]]
         np.testing.assert_allclose(rows["label"].to_numpy(), expected, rtol=1e-12)
-    backtest_run(run, dataset, lake, Progress())
-    table, ladder = horizon_table(run, lake, dataset), run.read_table("ladder")
-    assert table is not None
-    assert ladder is not None
+    evaluation = evaluate_run(run, dataset, lake, Progress())
+    table, ladder = evaluation.table("horizons"), evaluation.table("ladder")
     assert table["horizon"].to_list() == [1, 3, 5]
     of_label = ladder.filter(pl.col("model") == "seq2seq")["ensemble_rank_ic"].item()
     assert table["rank_ic"][-1] == pytest.approx(of_label, abs=1e-12)
-    report = write_report(run, dataset, lake, Progress()).read_text(encoding="utf-8")
+    report = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
     assert "The horizons on the way" in report
     assert train_config(config) == run_id  # nothing is done twice
     assert lake.read("forecast_paths").height == paths.height

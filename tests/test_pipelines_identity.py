@@ -116,12 +116,15 @@ def test_every_source_on_the_way_to_a_forecast_is_in_the_digest_or_is_named_here
     cannot_change_a_forecast = {
         "backtest.metrics",  # measures forecasts
         "pipelines.checkpoints",  # stores fitted models
+        "pipelines.completeness",  # names what is missing
         "pipelines.config",
         "pipelines.config_load",  # settings are in the identity as they are resolved
         "pipelines.device",  # and so is the device
         "pipelines.errors",
+        "pipelines.hazards",  # sentences about the data
         "pipelines.lake",  # gives the rows of a version
         "pipelines.progress",
+        "pipelines.provenance",  # records what was used
         "pipelines.quantile_scores",
         "pipelines.runs",
         "pipelines.snapshots",

@@ -77,17 +77,19 @@ def test_a_whole_run_and_a_search_read_the_lake_as_it_was_and_ingest_nothing(
 def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
     rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
     rows.write_csv("signal.csv")
-    told = [backtest_target("signal.csv", twice, [], Path("runs"), as_of) for as_of in ("1", "2", None)]
+    told: list[str] = []
+    for as_of in ("1", "2", None):
+        backtest_target("signal.csv", twice, [], Path("runs"), say=told.append, as_of=as_of)
     assert told[1] == told[2]
     assert told[0] != told[1], "twice the price is another universe and half the dividend yield"
     with pytest.raises(DataError, match=r"the prices of the lake .* have no version 9; they have 1 to 2"):
-        backtest_target("signal.csv", twice, [], Path("runs"), "9")
+        backtest_target("signal.csv", twice, [], Path("runs"), say=print, as_of="9")
     with pytest.raises(DataError, match="held no prices at 1999-12-31 23:59:59 UTC"):
-        backtest_target("signal.csv", twice, [], Path("runs"), "1999-12-31")
+        backtest_target("signal.csv", twice, [], Path("runs"), say=print, as_of="1999-12-31")
     with pytest.raises(ConfigError, match="--as-of 'last week' is neither a version"):
-        backtest_target("signal.csv", twice, [], Path("runs"), "last week")
+        backtest_target("signal.csv", twice, [], Path("runs"), say=print, as_of="last week")
     with pytest.raises(ConfigError, match="--as-of needs --config and a FILE: a run has recorded"):
-        backtest_target("tiny-1", None, [], Path("runs"), "1")
+        backtest_target("tiny-1", None, [], Path("runs"), say=print, as_of="1")
 
 
 def test_help_says_what_a_missing_time_and_zone_mean() -> None:

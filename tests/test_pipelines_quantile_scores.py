@@ -10,9 +10,10 @@ import pytest
 from sklearn.metrics import mean_pinball_loss
 
 from pipelines.config_load import check_config
+from pipelines.measuring import evaluate_run
 from pipelines.progress import Progress
 from pipelines.quantile_scores import score_quantiles
-from pipelines.run import backtest_run, ingest_config, prepare, write_report
+from pipelines.run import ingest_config, prepare, write_report
 from pipelines.walkforward import train
 
 NAN = np.float32(np.nan)
@@ -65,15 +66,14 @@ def test_a_runs_quantiles_are_in_its_report_and_nothing_is_where_there_are_none(
     ingest_config(config)
     run, dataset, lake = prepare(config, Progress())
     train(run, dataset, lake, Progress())
-    backtest_run(run, dataset, lake, Progress())
-    table = run.read_table("quantile_scores")
-    assert table is not None
+    evaluation = evaluate_run(run, dataset, lake, Progress())
+    table = evaluation.table("quantile_scores")
     assert table["model"].to_list() == ["mlp"] * 3
     assert table["level"].to_list() == [0.1, 0.5, 0.9]
     below = table["below"].to_list()
     assert 0.0 < below[0] < below[1] < below[2] < 1.0
     assert ((table["pinball"] / table["reference"]) < 1.5).all()
-    page = write_report(run, dataset, lake, Progress()).read_text()
+    page = write_report(run, evaluation, dataset, lake, Progress()).read_text()
     assert "Forecast quantiles" in page
-    (run.folder / "tables" / "quantile_scores.parquet").unlink()
-    assert "Forecast quantiles" not in write_report(run, dataset, lake, Progress()).read_text()
+    (evaluation.folder / "quantile_scores.parquet").unlink()
+    assert "Forecast quantiles" not in write_report(run, evaluation, dataset, lake, Progress()).read_text()

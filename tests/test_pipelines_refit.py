@@ -17,9 +17,9 @@ from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.dataset import Dataset, plan_folds
 from pipelines.errors import DataError
+from pipelines.hazards import hazards_of
 from pipelines.init_from import write_folds
 from pipelines.progress import Progress
-from pipelines.report_data import hazards_of
 from pipelines.run import ingest_config, prepare, train_config
 from pipelines.runs import open_run
 from pipelines.snapshots import FileKeeper

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import recorded
 
-from pipelines import tracking
+from pipelines import run_tracking
 from pipelines.config import Config
 from pipelines.config_load import load_config, to_yaml
 from pipelines.errors import ConfigError, DataError, TrackingError
@@ -151,11 +151,11 @@ def test_a_run_with_a_written_out_secret_opens_and_says_how_to_reach_its_store(
         r"keeps: write a reference such as \$\{MLFLOW_PASSWORD\} in place of \*\*\* in the config\.yaml"
     )
     with pytest.raises(ConfigError, match=sentence):
-        tracking.log_audit(opened)
+        run_tracking.log_audit(opened)
     path = opened.folder / "config.yaml"
     path.write_text(path.read_text().replace("***", "${MLFLOW_PASSWORD}"))
     monkeypatch.setenv("MLFLOW_PASSWORD", SECRET)
-    tracking.log_audit(open_run(run.run_id, Path("runs")))
+    run_tracking.log_audit(open_run(run.run_id, Path("runs")))
     assert Path("mlflow.db").is_file()
 
 
@@ -371,6 +371,6 @@ def test_an_unreachable_store_is_named_without_its_password(tiny: dict[str, Any]
     config: Config = load_config(write({**tiny, "tracking": {"uri": f"http://user:{SECRET}@127.0.0.1:1"}}))
     run = recorded(config, {"prices": 1})
     with pytest.raises(TrackingError) as caught:
-        tracking.log_audit(run)
+        run_tracking.log_audit(run)
     assert "http://user:***@127.0.0.1:1 cannot be used (API request to" in str(caught.value)
     assert SECRET not in str(caught.value)

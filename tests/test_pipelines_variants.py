@@ -14,6 +14,7 @@ import pytest
 import yaml
 from command import Call, command
 from mlflow import MlflowClient
+from stored import measured
 
 from models.search import SPACES, Range
 from pipelines.audit.refit import models_to_fit
@@ -23,14 +24,16 @@ from pipelines.config import Config
 from pipelines.config_load import check_config, init_from_of, load_config, settings_of
 from pipelines.dataset import Dataset, plan_folds
 from pipelines.errors import ConfigError
+from pipelines.evaluations import evaluation_id
 from pipelines.explanation import explained_models
 from pipelines.init_from import starting_checkpoint
 from pipelines.label_shares import label_share_table
 from pipelines.lake import Lake
+from pipelines.measuring import describe_ladder
 from pipelines.progress import Progress
 from pipelines.report.label_shares import label_share_blocks
 from pipelines.report_data import _ladder
-from pipelines.run import describe_ladder, ingest_config, prepare, train_config
+from pipelines.run import ingest_config, prepare, train_config
 from pipelines.runs import Run, open_run
 from pipelines.stacks import stacks_of
 from pipelines.trials import read_trials, trial_count
@@ -212,10 +215,11 @@ def plain(run: Run, models: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done: Run) -> None:
-    for table in ("ladder", "ic_series", "equity", "costs", "quantiles", "ensembles"):
-        frame = done.read_table(table)
-        assert frame is not None
-        assert set(frame["model"]) == set(VARIANTS), table
+    ensembles = done.read_table("ensembles")
+    assert ensembles is not None
+    assert set(ensembles["model"]) == set(VARIANTS)
+    for table in ("ladder", "ic_series", "equity", "costs", "quantiles"):
+        assert set(measured(done, table)["model"]) == set(VARIANTS), table
     assert set(read_scores(done)["model"]) == set(VARIANTS)
     assert set(read_curves(done)["model"]) >= set(VARIANTS) - {"ridge", "ridge-strong"}
     for name in VARIANTS:
@@ -232,9 +236,8 @@ def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done
     assert sorted(run.data.tags["peerglass.model"] for run in children) == sorted(VARIANTS)
     (linear,) = [run for run in children if run.info.run_name == "tt_linear"]
     assert (linear.data.params["model"], linear.data.params["kernel"]) == (MODEL, "linear")
-    ladder = done.read_table("ladder")
-    assert ladder is not None
-    assert linear.data.metrics["delay_0.rank_ic"] == pytest.approx(
+    ladder = measured(done, "ladder")
+    assert linear.data.metrics[f"{evaluation_id(done.config)}/delay_0.rank_ic"] == pytest.approx(
         ladder.filter(pl.col("model") == "tt_linear")["rank_ic"].item()
     )
 
@@ -282,9 +285,7 @@ def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> No
 
 
 def test_the_report_compares_the_ways_of_beginning_by_the_share_of_the_labels(done: Run) -> None:
-    table, ladder = done.read_table("label_shares"), done.read_table("ladder")
-    assert table is not None
-    assert ladder is not None
+    table, ladder = measured(done, "label_shares"), measured(done, "ladder")
     assert table.select("model", "beginning", "share", "seeds").rows() == [
         (MODEL, "scratch", 1.0, 2),
         ("tenth", "scratch", 0.1, 2),
@@ -484,8 +485,7 @@ def test_a_baseline_with_variants_is_beaten_by_what_beats_the_best_of_them() -> 
 
 
 def test_a_long_name_keeps_the_columns_of_the_ladder_apart(done: Run) -> None:
-    ladder = done.read_table("ladder")
-    assert ladder is not None
+    ladder = measured(done, "ladder")
     name = "a-variant-whose-name-is-as-long-as-allowed"[:41]
     longer = ladder.with_columns(pl.col("model").replace({"tt_linear": name}))
     lines = describe_ladder(longer, done.config).splitlines()

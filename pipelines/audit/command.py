@@ -89,7 +89,7 @@ def _fill(config: Config, progress: Progress, *, wait: bool) -> None:
 
 def _track(run: Run, *, failed: bool) -> None:
     """Log the audit; a failed one is not outdone by a tracking store that cannot be reached."""
-    from pipelines.tracking import log_audit
+    from pipelines.run_tracking import log_audit
 
     try:
         log_audit(run)

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import polars as pl
 
 from pipelines.audit.registry import CHECKS
-from pipelines.audit.result import Audit, Result, summary_line
+from pipelines.audit.result import Audit, Result, counts, summary_line
 from pipelines.audit.subject import Subject, budget
 from pipelines.dataset import Dataset
 from pipelines.errors import AuditError, ConfigError
 from pipelines.lake import Lake
 from pipelines.progress import Progress
+from pipelines.provenance import AuditMade, environment, record
 from pipelines.quarantine import open_rejections
 from pipelines.runs import Run
 
@@ -89,8 +90,16 @@ def keep(audit: Audit, run: Run) -> Path:
     for result in audit.results:
         if not result.evidence.is_empty():
             run.write_table(f"audit_{result.check}", result.evidence)
-    record = {"settings": _settings(run), **json.loads(audit.to_json())}
-    return run.write_text(_FILE, json.dumps(record, indent=1))
+    event = AuditMade(
+        environment=environment(),
+        depth=audit.depth,
+        verdict=audit.verdict,
+        counts=counts(audit.table),
+        seconds=round(sum(result.seconds for result in audit.results), 1),
+    )
+    record(run, event)
+    whole = {"settings": _settings(run), **json.loads(audit.to_json())}
+    return run.write_text(_FILE, json.dumps(whole, indent=1))
 
 
 def _settings(run: Run) -> dict[str, Any]:

@@ -87,6 +87,16 @@ PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap")
 AGREEMENT_COLUMNS = ("kind", "rank_correlation")
 CONTRIBUTION_COLUMNS = ("player", "value")
 AUDIT_COLUMNS = ("check", "verdict", "sentence")
+EVALUATION_COLUMNS = ("evaluation", "made_at", "commit", "assumptions", "shown")
+SESSION_SCHEMA = {
+    "started": pl.String,
+    "tasks": pl.Int64,
+    "commit": pl.String,
+    "code": pl.String,
+    "device": pl.String,
+    "torch": pl.String,
+    "trials": pl.Int64,
+}
 EDGE_COLUMNS = ("leader", "follower", "weight", "share", "same_group")
 
 
@@ -97,15 +107,15 @@ class RunHeader:
     Attributes
     ----------
     run_id, name, created_at
-        Identity of the run; ``created_at`` is shown as given.
+        Identity of the run; ``created_at`` is when the newest of what is shown was made, shown as given.
     git_commit
-        Commit of the code; None outside a checkout.
+        Commits of the code that trained the models, in the order of the sessions; None if not recorded.
     config_yaml, config_hash
         The resolved configuration and its digest.
     device
         What trained the models, in words.
     libraries
-        Library -> version.
+        Library -> version that trained the models; several where sessions had different ones.
     data_versions
         table, version (Int, null if unversioned), rows.
     trial_count
@@ -132,6 +142,16 @@ class RunHeader:
         One sentence each: what a reader should know, but need not fear.
     audit
         check, verdict (fail, warn, pass, skipped), sentence: the last audit's; None if none was made.
+    evaluation
+        Id of the evaluation whose tables are shown.
+    evaluations
+        evaluation, made_at, commit, assumptions, shown (bool): every evaluation of the run, the newest first.
+    sessions
+        started, tasks (done in it), commit, code (digest), device, torch, trials: the training sessions.
+    incomplete
+        The tasks that have no forecasts, in words; None for a complete run.
+    measured_on
+        The dates that all models forecast and are compared on, in words.
     """
 
     run_id: str
@@ -156,11 +176,18 @@ class RunHeader:
     hazards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     audit: pl.DataFrame | None = None
+    evaluation: str = ""
+    evaluations: pl.DataFrame | None = None
+    sessions: pl.DataFrame | None = None
+    incomplete: str | None = None
+    measured_on: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse frames that lack a column."""
         require("data_versions", self.data_versions, VERSION_COLUMNS)
         require("audit", self.audit, AUDIT_COLUMNS)
+        require("evaluations", self.evaluations, EVALUATION_COLUMNS)
+        require("sessions", self.sessions, tuple(SESSION_SCHEMA))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +316,7 @@ class ReportData:
         annual_return_net (fraction), max_drawdown_net (fraction, negative or positive), beats_ridge,
         beats_lightgbm (bool: higher net Sharpe with the same book and costs; null where not comparable). May
         have seed_spread: mean over firms and dates of the deviation between seeds of standardised forecasts,
+        missing: in words, the folds and seeds that a model has no forecasts of (null: none),
         and baseline (ridge, lightgbm or null): which of the two a model is; and of a long-only book, under
         its name and a point, sharpe_gross, sharpe_net, information_ratio, tracking_error (fraction a year),
         annual_return_net.

@@ -111,11 +111,25 @@ def _head(data: ReportData, verdict: Verdict) -> str:
     return (
         f"<header><h1>{html.escape(header.name)}</h1>"
         f'<p class="byline">run {html.escape(header.run_id)} \N{MIDDLE DOT} {html.escape(header.created_at)} '
-        f"\N{MIDDLE DOT} config {html.escape(header.config_hash[:12])}</p>{noscript}"
+        f"\N{MIDDLE DOT} config {html.escape(header.config_hash[:12])}{_evaluation(data)}</p>{noscript}"
         f'<div class="verdict {verdict.tone}"><p class="headline"><b>{_VERDICT_WORDS[verdict.tone]}.</b> '
         f"{html.escape(verdict.headline)}</p><p>{html.escape(verdict.evidence)}</p></div>"
         f"{_tiles(data, verdict.best)}{audit_block(header.audit)}{_box('hazards', 'Hazards', header.hazards)}"
         f"{_box('notes', 'Notes', header.notes)}</header>\n"
+    )
+
+
+def _evaluation(data: ReportData) -> str:
+    """Say which evaluation is shown and where the others are listed; nothing where none is named."""
+    header = data.header
+    if header.evaluations is None:
+        return ""
+    shown = header.evaluations.filter("shown")["assumptions"].item()
+    others = header.evaluations.height - 1
+    more = f'; <a href="#provenance">{others} more</a>' if others else ""
+    return (
+        f" \N{MIDDLE DOT} evaluation {html.escape(header.evaluation)}</p>"
+        f'<p class="byline">{html.escape(shown)}{more}'
     )
 
 

@@ -13,6 +13,7 @@ from pipelines.report import charts, charts_attribution, network
 from pipelines.report.data import ModelAttribution, ReportData, SimulatedTruth
 from pipelines.report.endings import ending_blocks
 from pipelines.report.label_shares import label_share_blocks
+from pipelines.report.provenance import provenance_blocks
 from pipelines.report.tables import (
     Column,
     neutral_yes_no,
@@ -69,7 +70,7 @@ def sections(data: ReportData, styles: Mapping[str, Style], best: str | None) ->
         ("labels", "Labels and pretraining", label_share_blocks(data.label_shares, styles)),
         ("truth", "Simulated truth", _truth(data, styles)),
         ("attribution", "Attribution", _attribution(data)),
-        ("provenance", "Provenance", _provenance(data)),
+        ("provenance", "Provenance", provenance_blocks(data.header)),
     ):
         if filled := tuple(blocks):
             yield Section(anchor, title, filled)
@@ -100,6 +101,7 @@ _FORECAST_COLUMNS = (
     Column("literature_sr", "SR (lit.)", number(2), group=_TEST, hint="5 highest, equal weight, no costs"),
     Column("seed_spread", "spread", number(2), group="seeds", hint="deviation between seeds, in score units"),
     Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="rank IC over that of the truth"),
+    Column("missing", "missing", text, numeric=False, hint="folds and seeds without forecasts"),
 )
 _QUANTILE_SCORE_COLUMNS = (
     _MODEL,
@@ -136,6 +138,7 @@ _LONG_ONLY_COLUMNS = (
     Column("tracking_error", "tracking error % / year", percent(1), group="against the universe"),
 )
 _OPTIONAL = {
+    "missing",
     "seed_spread",
     "share_of_truth",
     "precision_at_10",
@@ -143,6 +146,11 @@ _OPTIONAL = {
     "beats_ridge",
     "beats_lightgbm",
 }
+
+
+def _compared_on(data: ReportData) -> str:
+    on = data.header.measured_on
+    return f" Models are compared on the {on} that all of them forecast." if on is not None else ""
 
 
 def _ladder_tables(
@@ -173,7 +181,7 @@ def _models(data: ReportData, styles: Mapping[str, Style], best: str | None) -> 
     chosen = f" The shaded row, {best}, was chosen by validation rank IC alone." if best is not None else ""
     yield paragraph(
         f"Label: {data.header.label_transform} return over {_sessions(data.header.label_horizon)}, traded "
-        f"{_sessions(delay)} after the close that the forecast uses.{chosen}"
+        f"{_sessions(delay)} after the close that the forecast uses.{_compared_on(data)}{chosen}"
     )
     yield paragraph(
         "A date whose forecasts are all equal has an IC of 0. Firms with tied forecasts share "
@@ -481,50 +489,3 @@ def _network(model: ModelAttribution) -> Iterator[Block]:
         ),
         label="Strongest edges of the peer network",
     )
-
-
-def _provenance(data: ReportData) -> Iterator[Block]:
-    header = data.header
-    yield pairs(
-        {
-            "run": f"{header.name} ({header.run_id})",
-            "created": header.created_at,
-            "git commit": header.git_commit or "not in a checkout",
-            "config hash": header.config_hash,
-            "device": header.device,
-            "seeds": ", ".join(str(seed) for seed in header.seeds) or "none",
-            "trials on record": f"{header.trial_count:,}",
-            "label": f"{header.label_transform}, delay {_sessions(header.label_delay)}, "
-            f"horizon {_sessions(header.label_horizon)}",
-            "universe": f"{header.universe} ({header.mean_firms_per_date:,.0f} firms per date on average)",
-        }
-    )
-    if not header.data_versions.is_empty():
-        yield "<h3>Data versions</h3>"
-        yield table(
-            header.data_versions,
-            (
-                Column("table", "table", text, numeric=False),
-                Column("version", "version", number(0)),
-                Column("rows", "rows", number(0)),
-            ),
-            label="Data versions",
-        )
-    if header.stage_seconds:
-        yield "<h3>Time by stage</h3>"
-        seconds = pl.DataFrame(
-            {
-                "stage": list(header.stage_seconds),
-                "seconds": [float(s) for s in header.stage_seconds.values()],
-            }
-        )
-        yield table(
-            seconds,
-            (Column("stage", "stage", text, numeric=False), Column("seconds", "seconds", number(1))),
-            label="Time by stage",
-        )
-    if header.libraries:
-        yield "<h3>Libraries</h3>"
-        yield pairs(dict(header.libraries))
-    yield "<h3>Resolved configuration</h3>"
-    yield f"<pre>{html.escape(header.config_yaml)}</pre>"

@@ -44,8 +44,8 @@ def judge(data: ReportData) -> Verdict:
     Returns
     -------
     Verdict
-        ``good``: positive net Sharpe, test IC at least two standard errors above zero, and above both
-        baselines net of costs. ``bad``: it loses money net of costs, or nothing could be chosen.
+        ``good``: a complete run, positive net Sharpe, test IC at least two standard errors above zero, and
+        above both baselines net of costs. ``bad``: it loses money net of costs, or nothing could be chosen.
         ``caution``: all else.
     """
     trials = f"{data.header.trial_count:,} trial{'s' if data.header.trial_count != 1 else ''} on record"
@@ -53,9 +53,16 @@ def judge(data: ReportData) -> Verdict:
         pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)
     ).drop_nulls("valid_rank_ic")
     if candidates.is_empty():
-        return Verdict("bad", "No model has a validation rank IC, so none was chosen.", f"{trials}.", None)
+        return Verdict(
+            "bad",
+            "No model has a validation rank IC, so none was chosen.",
+            f"{_incomplete(data)}{trials}.",
+            None,
+        )
     best = candidates.sort("valid_rank_ic", descending=True, maintain_order=True).row(0, named=True)
     doubts = _doubts(best)
+    if data.header.incomplete is not None:
+        doubts.append("the run is incomplete")
     model = best["model"]
     loses = known(best["sharpe_net"]) and best["sharpe_net"] <= 0
     if not doubts:
@@ -63,12 +70,22 @@ def judge(data: ReportData) -> Verdict:
     else:
         headline = f"{model} leads on validation, but {_join(doubts)}."
     evidence = (
-        f"Validation rank IC {_number(best['valid_rank_ic'], 3)}. On the test sessions: "
+        f"{_incomplete(data)}Validation rank IC {_number(best['valid_rank_ic'], 3)}. On the test sessions: "
         f"IC {_number(best['ic'], 3)} (t {_number(best['ic_t'], 1)}), "
         f"Sharpe {_number(best['sharpe_net'], 2)} net and {_number(best['sharpe_gross'], 2)} before costs "
         f"({data.header.main_book}). {trials}: the more tries, the less a good one means."
     )
     return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
+
+
+def _incomplete(data: ReportData) -> str:
+    """Name what is missing, and the dates that are compared; nothing for a complete run."""
+    if data.header.incomplete is None:
+        return ""
+    return (
+        f"Missing: {data.header.incomplete}. Models are compared on the {data.header.measured_on} that all "
+        "of them forecast. "
+    )
 
 
 def _doubts(best: dict[str, Any]) -> list[str]:

@@ -74,7 +74,7 @@ def measure(settings: Mapping[str, Any], folder: Path) -> Figures:
     peerglass(folder, "train", "golden.yaml")
     (run,) = (path.parent for path in (folder / "runs").glob("*/config.yaml"))
     peerglass(folder, "backtest", run.name, "--output", "runs")
-    tables = run / "tables"
+    (tables,) = (run / "evaluations").iterdir()
     return dict(
         figures(pl.read_parquet(tables / "ladder.parquet"), pl.read_parquet(tables / "equity.parquet"))
     )
@@ -93,7 +93,8 @@ def peerglass(folder: Path, *arguments: str) -> None:
 def figures(ladder: pl.DataFrame, equity: pl.DataFrame) -> Iterator[tuple[str, dict[str, float | None]]]:
     """Every number of the ladder, and some dates of one book's net asset value."""
     for row in ladder.iter_rows(named=True):
-        values = {name: rounded(value) for name, value in row.items() if isinstance(value, float | None)}
+        numbers = {name: value for name, value in row.items() if isinstance(value, float | None)}
+        values = {name: rounded(value) for name, value in numbers.items() if name != "missing"}
         yield f"{row['model']} at delay {row['delay']}", values
     wanted = (pl.col("book") == BOOK) & (pl.col("delay") == 0)
     for (model,), book in equity.filter(wanted).sort("date").group_by("model", maintain_order=True):

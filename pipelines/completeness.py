@@ -1,0 +1,144 @@
+"""Which tasks of a run have no forecasts, and on which dates its models can be compared.
+
+A model without its forecasts of one fold would be measured on other dates than the rest. Therefore models are
+compared on the dates that all of them forecast, and what is missing is named wherever they are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from pipelines.errors import DataError
+
+FloatArray = npt.NDArray[np.float64]
+Key = tuple[str, int, int]
+"""Model, fold and seed."""
+
+
+def missing_tasks(
+    models: Iterable[str], folds: Iterable[int], seeds: Iterable[int], forecasts: pl.DataFrame
+) -> tuple[Key, ...]:
+    """Give the tasks of a run that have no forecasts, in the order of models, folds and seeds.
+
+    Parameters
+    ----------
+    models, folds, seeds
+        What the config wants.
+    forecasts
+        model, fold, seed: the run's rows of the lake's table.
+    """
+    present = set(forecasts.select("model", "fold", "seed").unique().iter_rows())
+    wanted = [(model, fold, seed) for model in models for fold in folds for seed in seeds]
+    return tuple(key for key in wanted if key not in present)
+
+
+def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Collection[int]) -> str | None:
+    """Name the missing tasks, model by model; None if nothing is missing.
+
+    A fold without any seed is named as a fold: ``ridge: fold 1; mlp: seed 2 of fold 0``.
+    """
+    parts = [
+        f"{model}: {missing_of(model, missing, folds, seeds)}"
+        for model in dict.fromkeys(key[0] for key in missing)
+    ]
+    return "; ".join(parts) or None
+
+
+def missing_of(
+    model: str, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
+) -> str | None:
+    """Name what is missing of one model; None if nothing is."""
+    gaps = {fold: [key[2] for key in missing if key[:2] == (model, fold)] for fold in folds}
+    gaps = {fold: lacking for fold, lacking in gaps.items() if lacking}
+    if not gaps:
+        return None
+    if len(gaps) == len(folds) and all(len(lacking) == len(seeds) for lacking in gaps.values()):
+        return "every fold"
+    return ", ".join(
+        f"fold {fold}"
+        if len(lacking) == len(seeds)
+        else f"seed{'' if len(lacking) == 1 else 's'} {' and '.join(map(str, lacking))} of fold {fold}"
+        for fold, lacking in gaps.items()
+    )
+
+
+def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:
+    """Find the dates on which every seed of every model forecasts some firm.
+
+    Parameters
+    ----------
+    forecasts
+        model -> seed -> [T, N]; NaN where there is no forecast.
+
+    Returns
+    -------
+    ndarray of shape (T,)
+        True on the dates that all models can be compared on.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    every = [np.isfinite(seed_TN).any(axis=1) for seeds in forecasts.values() for seed_TN in seeds.values()]
+    common_T: npt.NDArray[np.bool_] = np.logical_and.reduce(every)
+    if not common_T.any():
+        raise DataError(
+            f"No date is forecast by all models ({', '.join(forecasts)}), so they cannot be compared; "
+            "run 'peerglass train' on the run's config to complete it."
+        )
+    return common_T
+
+
+def on_dates(
+    forecasts: Mapping[str, Mapping[int, FloatArray]], dates_T: npt.NDArray[np.bool_]
+) -> dict[str, dict[int, FloatArray]]:
+    """Keep the forecasts of some dates and replace all others by NaN."""
+    return {
+        model: {seed: np.where(dates_T[:, None], seed_TN, np.nan) for seed, seed_TN in seeds.items()}
+        for model, seeds in forecasts.items()
+    }
+
+
+def comparable_folds(
+    folds: Iterable[int], missing: Collection[Key], forecasts: pl.DataFrame
+) -> tuple[int, ...]:
+    """Give the folds that every model with any forecasts has in full, for means over folds.
+
+    A model's validation score is such a mean: one that lacks a hard fold would look better than the rest. A
+    seed that a model lacks on every fold does not count, because its ensemble is then made of the others.
+
+    Parameters
+    ----------
+    folds
+        Those of the run.
+    missing
+        Tasks without forecasts.
+    forecasts
+        model, fold, seed: the run's rows of the lake's table.
+    """
+    in_use = set(forecasts.select("model", "seed").unique().iter_rows())
+    lacking = {fold for model, fold, seed in missing if (model, seed) in in_use}
+    return tuple(fold for fold in folds if fold not in lacking)
+
+
+def name_missing(
+    ladder: pl.DataFrame, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
+) -> pl.DataFrame:
+    """Add the column ``missing`` to a ladder, null for a complete model.
+
+    A model without any forecast gets a row a delay, with no number in it.
+    """
+    models = list(dict.fromkeys(key[0] for key in missing))
+    absent = [model for model in models if model not in set(ladder["model"])]
+    delays = ladder["delay"].unique(maintain_order=True)
+    rows = [{"model": model, "delay": delay, "seeds": 0} for delay in delays for model in absent]
+    more = pl.DataFrame(rows, schema={key: ladder.schema[key] for key in ("model", "delay", "seeds")})
+    words = {model: missing_of(model, missing, folds, seeds) for model in models}
+    return pl.concat([ladder, more], how="diagonal").with_columns(
+        missing=pl.col("model").replace_strict(words, default=None, return_dtype=pl.String)
+    )

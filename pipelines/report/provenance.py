@@ -1,0 +1,112 @@
+"""The report's last section: what the numbers come from."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+
+import polars as pl
+
+from pipelines.report.data import RunHeader
+from pipelines.report.tables import Column, neutral_yes_no, number, pairs, table, text
+
+
+def provenance_blocks(header: RunHeader) -> Iterator[str]:
+    """Show where the numbers come from: identity, sessions, evaluations, data, times, libraries and config.
+
+    Parameters
+    ----------
+    header
+        The run's.
+
+    Yields
+    ------
+    str
+        HTML, every value escaped.
+    """
+    yield pairs(
+        {
+            "run": f"{header.name} ({header.run_id})",
+            "as of": header.created_at,
+            "trained by commit": header.git_commit or "not recorded",
+            "config hash": header.config_hash,
+            "device": header.device,
+            "seeds": ", ".join(str(seed) for seed in header.seeds) or "none",
+            "trials on record": f"{header.trial_count:,} when the forecasts were measured",
+            "label": f"{header.label_transform}, delay {_count(header.label_delay)}, "
+            f"horizon {_count(header.label_horizon)}",
+            "universe": f"{header.universe} ({header.mean_firms_per_date:,.0f} firms per date on average)",
+        }
+    )
+    yield from _history(header)
+    if not header.data_versions.is_empty():
+        yield "<h3>Data versions</h3>"
+        yield table(
+            header.data_versions,
+            (
+                Column("table", "table", text, numeric=False),
+                Column("version", "version", number(0)),
+                Column("rows", "rows", number(0)),
+            ),
+            label="Data versions",
+        )
+    if header.stage_seconds:
+        yield "<h3>Time by stage</h3>"
+        seconds = pl.DataFrame(
+            {
+                "stage": list(header.stage_seconds),
+                "seconds": [float(s) for s in header.stage_seconds.values()],
+            }
+        )
+        yield table(
+            seconds,
+            (Column("stage", "stage", text, numeric=False), Column("seconds", "seconds", number(1))),
+            label="Time by stage",
+        )
+    if header.libraries:
+        yield "<h3>Libraries</h3>"
+        yield pairs(dict(header.libraries))
+    yield "<h3>Resolved configuration</h3>"
+    yield f"<pre>{html.escape(header.config_yaml)}</pre>"
+
+
+def _history(header: RunHeader) -> Iterator[str]:
+    """Show which sessions trained the models, and which evaluations the run has."""
+    if header.sessions is not None and not header.sessions.is_empty():
+        yield "<h3>Training sessions</h3>"
+        yield table(
+            header.sessions,
+            (
+                Column("started", "started", text, numeric=False),
+                Column("tasks", "tasks done", number(0)),
+                Column("commit", "commit", text, numeric=False),
+                Column(
+                    "code", "code", text, numeric=False, hint="digest of the code that computes forecasts"
+                ),
+                Column("device", "device", text, numeric=False),
+                Column("torch", "torch", text, numeric=False),
+                Column("trials", "trials on record", number(0)),
+            ),
+            label="Training sessions",
+        )
+    if header.evaluations is not None:
+        yield "<h3>Evaluations</h3>"
+        yield (
+            "<p>This report shows one evaluation: its tables and its assumptions. "
+            "<code>peerglass report RUN --evaluation ID</code> shows another.</p>"
+        )
+        yield table(
+            header.evaluations,
+            (
+                Column("evaluation", "evaluation", text, numeric=False),
+                Column("shown", "shown here?", neutral_yes_no, numeric=False),
+                Column("made_at", "made", text, numeric=False),
+                Column("commit", "commit", text, numeric=False),
+                Column("assumptions", "assumptions", text, numeric=False),
+            ),
+            label="Evaluations",
+        )
+
+
+def _count(sessions: int) -> str:
+    return f"{sessions} session{'' if sessions == 1 else 's'}"

@@ -1,0 +1,217 @@
+"""Evaluations: costs and books have an identity of their own, and a report never shows other assumptions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from command import Call, command
+
+from pipelines.config_load import check_config
+from pipelines.errors import ConfigError, DataError
+from pipelines.runs import Run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the module's run is; the first test makes it."""
+    return tmp_path_factory.mktemp("evaluations")
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    return command(monkeypatch, capfd)
+
+
+@pytest.fixture
+def done(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call) -> str:
+    """The id of a run with a report at a half-spread of 5 bps."""
+    monkeypatch.chdir(folder)
+    if not list(Path("runs").glob("*/report.html")):
+        folds = {**tiny["folds"], "max_folds": 1}
+        label = {**tiny["label"], "also_delays": [1]}
+        settings = {**tiny, "models": {"ridge": {}}, "folds": folds, "label": label}
+        Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+        assert peerglass("ingest", "tiny.yaml").code == 0
+        assert peerglass("train", "tiny.yaml").code == 0
+        assert peerglass("report", "tiny", "--output", "runs").code == 0
+    (report,) = Path("runs").glob("*/report.html")
+    return report.parent.name
+
+
+def assumed(page: str, what: str) -> float:
+    """The value of a row of the report's table of cost assumptions."""
+    rows = re.search(r'aria-label="Cost assumptions">(.*?)</table>', page, re.DOTALL)
+    assert rows is not None
+    found = re.search(rf"<td>{what}</td><td class=\"num\">([^<]+)</td>", rows[1])
+    assert found is not None
+    return float(found[1])
+
+
+def paid(page: str, book: str) -> float:
+    """What the report says that a book paid for the half-spread, in bps of NAV a year."""
+    rows = re.search(rf'aria-label="Costs of {book} in basis points.*?</table>', page, re.DOTALL)
+    assert rows is not None
+    found = re.search(r'ridge</td><td class="num">([^<]+)</td>', rows[0])
+    assert found is not None
+    return float(found[1].replace(",", ""))
+
+
+def shown(run_id: str) -> str:
+    return Path("runs", run_id, "report.html").read_text(encoding="utf-8")
+
+
+def test_set_on_a_run_adds_an_evaluation_beside_the_first(done: str, peerglass: Call) -> None:
+    first = shown(done)
+    kept = {path: path.read_bytes() for path in Path("runs", done).rglob("*.parquet")}
+    dear = peerglass("backtest", done, "--output", "runs", "--set", "backtest.costs.half_spread_bps=50")
+    assert dear.code == 0, dear.err
+    assert "half-spread 50 bps, commission 0.5 bps" in dear.out
+    for path, content in kept.items():
+        assert path.read_bytes() == content, f"{path} belongs to the first evaluation"
+
+    assert peerglass("report", done, "--output", "runs").code == 0
+    second = shown(done)
+    assert (assumed(first, "half-spread"), assumed(second, "half-spread")) == (5, 50)
+    # ten times the spread on the same trades: the weights do not depend on what was paid
+    assert paid(second, "long_short") == pytest.approx(10 * paid(first, "long_short"), rel=0.01)
+    assert paid(first, "long_short") > 100
+
+    named = re.findall(r"evaluation ([0-9a-f]{10})", first + second)
+    assert len(set(named)) == 2
+    assert peerglass("report", done, "--output", "runs", "--evaluation", named[0]).code == 0
+    again = shown(done)
+    assert assumed(again, "half-spread") == 5
+    assert paid(again, "long_short") == paid(first, "long_short")
+    assert all(name in again for name in named), "the others are listed"
+    unknown = peerglass("report", done, "--output", "runs", "--evaluation", "zzz")
+    assert unknown.code == 2
+    assert named[0] in unknown.err
+    assert named[1] in unknown.err
+
+
+def test_a_repeated_command_with_other_costs_does_not_change_the_assumptions_of_a_report(
+    done: str, peerglass: Call
+) -> None:
+    assert peerglass("backtest", done, "--output", "runs").code == 0
+    assert peerglass("report", done, "--output", "runs").code == 0
+    before = shown(done)
+    assert peerglass("train", "tiny.yaml", "--set", "backtest.costs.half_spread_bps=77").out.strip() == done
+    assert peerglass("report", done, "--output", "runs").code == 0
+    assert assumed(shown(done), "half-spread") == assumed(before, "half-spread") == 5
+    assert paid(shown(done), "long_short") == paid(before, "long_short")
+    assert "half_spread_bps: 77" not in shown(done), "nor in the configuration that it shows"
+
+    config = Path("runs", done, "config.yaml")
+    config.write_text(re.sub(r"half_spread_bps: [\d.]+", "half_spread_bps: 99.0", config.read_text()))
+    assert peerglass("report", done, "--output", "runs").code == 0
+    assert assumed(shown(done), "half-spread") == 5
+    assert "99.0" not in re.findall(r"half_spread_bps: ([\d.]+)", shown(done))
+
+
+def test_an_evaluation_asked_for_again_is_the_one_that_is_shown(done: str, peerglass: Call) -> None:
+    three = ("--set", "backtest.costs.half_spread_bps=3")
+    for wanted, expected in ((three, 3), (("--set", "backtest.costs.half_spread_bps=4"), 4), (three, 3)):
+        assert peerglass("backtest", done, "--output", "runs", *wanted).code == 0
+        assert peerglass("report", done, "--output", "runs").code == 0
+        assert assumed(shown(done), "half-spread") == expected
+    names = [path.name for path in Path("runs", done, "evaluations").iterdir()]
+    assert len(names) == len(set(names))
+    assert not [name for name in names if name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    "override", ["label.delay=1", "backtests.delay=1", "fit.epochs=3", "costs.half_spread_bps=1"]
+)
+def test_anything_but_the_backtest_is_fixed_by_the_forecasts(
+    done: str, peerglass: Call, override: str
+) -> None:
+    answer = peerglass("backtest", done, "--output", "runs", "--set", override)
+    assert answer.code == 2
+    said = answer.err.splitlines()[-1]
+    assert override in said
+    assert "only backtest.* can be set" in said
+    assert "peerglass train CONFIG --set" in said
+
+
+def test_a_backtest_setting_that_does_not_exist_is_refused_as_in_a_config(done: str, peerglass: Call) -> None:
+    answer = peerglass("backtest", done, "--output", "runs", "--set", "backtest.costs.half_spred_bps=1")
+    assert answer.code == 2
+    assert "did you mean 'half_spread_bps'?" in answer.err
+
+
+def test_a_report_made_again_is_the_same_to_the_byte(done: str, peerglass: Call) -> None:
+    assert peerglass("report", done, "--output", "runs").code == 0
+    first = shown(done)
+    assert peerglass("report", done, "--output", "runs").code == 0
+    assert shown(done) == first
+
+
+def run_of(folder: Path, tiny: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401 (settings)
+    config = check_config({**tiny, **changes}, origin="tiny")
+    return Run("tiny-0123456789", config, None, folder)
+
+
+def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    from pipelines.evaluations import evaluation_id
+
+    books = tiny["backtest"]["books"]
+    changes: list[dict[str, Any]] = [
+        {},
+        {"backtest": {"books": books, "costs": {"half_spread_bps": 6}}},
+        {"backtest": {"books": books, "costs": {"commission_bps": 6}}},
+        {"backtest": {"books": books, "costs": {"borrow_bps_per_year": 6}}},
+        {"backtest": {"books": books, "delay": 1}},
+        {"backtest": {"books": {"long_only": books["long_only"]}}},
+        {"backtest": {"books": dict(reversed(books.items()))}},
+        {"label": {**tiny["label"], "also_delays": [1]}},
+    ]
+    ids = [evaluation_id(run_of(tmp_path, tiny, **change).config) for change in changes]
+    assert len(set(ids)) == len(changes)
+    same: list[dict[str, Any]] = [
+        {"backtest": {"books": books, "costs": {"half_spread_bps": 5}}},
+        {"workers": 2},
+        {"explain": {}},
+    ]
+    assert {evaluation_id(run_of(tmp_path, tiny, **change).config) for change in same} == {ids[0]}
+
+
+def test_a_killed_write_leaves_the_evaluation_that_was_there(tmp_path: Path, tiny: dict[str, Any]) -> None:
+    import datetime as dt
+
+    from pipelines.evaluations import EvaluationRecord, find_evaluation, list_evaluations, store_evaluation
+
+    run = run_of(tmp_path, tiny)
+    day = dt.date(2020, 1, 2)
+    record = EvaluationRecord(
+        evaluation="0123456789",
+        made_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        backtest=run.config.backtest,
+        delays=(0,),
+        code="c",
+        commit="c",
+        trials=1,
+        dates=1,
+        first=day,
+        last=day,
+    )
+    table = pl.DataFrame({"x": [1.0]})
+    store_evaluation(run, record, {"ladder": table})
+    torn = tmp_path / "evaluations" / ".0123456789.1.partial"
+    torn.mkdir()
+    (torn / "evaluation.json").write_text("{")
+    (only,) = list_evaluations(run)
+    assert only.table("ladder").equals(table)
+    later = record.model_copy(update={"evaluation": "0999999999", "made_at": dt.datetime.now(dt.UTC)})
+    store_evaluation(run, later, {"ladder": table})
+    assert not torn.exists()
+    assert [one.record.evaluation for one in list_evaluations(run)] == ["0999999999", "0123456789"]
+    with pytest.raises(ConfigError, match=r"More than one evaluation .* begins with '0'"):
+        find_evaluation(run, "0")
+    (tmp_path / "evaluations" / "0999999999" / "evaluation.json").write_text("{")
+    with pytest.raises(DataError, match=r"0999999999 is damaged .*; delete that folder"):
+        list_evaluations(run)
