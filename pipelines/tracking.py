@@ -84,7 +84,8 @@ def store(config: Config) -> Iterator[MlflowClient]:
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; table creation is not news
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take four minutes to say no
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr is for our own progress
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for name in ("alembic", "mlflow"):  # if it was imported before, it has read another level
+        logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
