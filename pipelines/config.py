@@ -177,13 +177,18 @@ class LabelConfig(Section):
 
     @model_validator(mode="after")
     def _horizons_rise(self) -> LabelConfig:
-        rising = (0, *self.shorter_horizons, self.horizon)
+        rising = (0, *self.horizons)
         if any(a >= b for a, b in itertools.pairwise(rising)):
             raise ValueError(
                 f"shorter_horizons are {list(self.shorter_horizons)}: they must rise from 1 or more and stay "
                 f"below horizon ({self.horizon})"
             )
         return self
+
+    @property
+    def horizons(self) -> tuple[int, ...]:
+        """The shorter horizons, ascending, and the label's last."""
+        return (*self.shorter_horizons, self.horizon)
 
     @property
     def delays(self) -> tuple[int, ...]:

@@ -31,19 +31,14 @@ def horizon_table(
         model, horizon (sessions), seeds, ic, ic_t (Newey-West over overlapping labels), icir, rank_ic on the
         test sessions; None if no model of the run has shorter horizons than the label's.
     """
-    paths = _of(run, lake, "forecast_paths")
-    if paths is None or paths.is_empty():
-        return None
     label = run.config.label
-    own = _of(run, lake, "forecasts")
-    assert own is not None, "a path is stored before the forecasts that it leads to"
-    own = own.filter(pl.col("model").is_in(paths["model"].unique().to_list()))
-    longest = own.with_columns(pl.lit(label.horizon, dtype=pl.Int64).alias("horizon"))
+    stored = stored_forecasts(run, lake)
+    with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()
+    if not with_path:
+        return None
     labels = {**dataset.shorter, label.horizon: dataset.labels[label.delay]}
     rows = []
-    every = pl.concat([paths.select(longest.columns), longest]).partition_by(
-        ["model", "horizon"], as_dict=True
-    )
+    every = stored.filter(pl.col("model").is_in(with_path)).partition_by(["model", "horizon"], as_dict=True)
     for (model, horizon), part in sorted(every.items()):
         seeds = {
             int(seed): spread(frame, "forecast", dataset.panel)
@@ -68,5 +63,22 @@ def horizon_table(
     return pl.DataFrame(rows)
 
 
-def _of(run: Run, lake: Lake, table: str) -> pl.DataFrame | None:
-    return lake.read(table, filters=pl.col("run_id") == run.run_id) if lake.exists(table) else None
+def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
+    """Read what a run has stored of every horizon.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns of the lake's table ``forecasts`` and ``horizon`` in sessions: the label's for every model,
+        and the shorter ones of models that forecast them.
+    """
+    own = _of(run, lake, "forecasts").with_columns(
+        pl.lit(run.config.label.horizon, dtype=pl.Int64).alias("horizon")
+    )
+    if not lake.exists("forecast_paths"):
+        return own
+    return pl.concat([_of(run, lake, "forecast_paths").select(own.columns), own])
+
+
+def _of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
+    return lake.read(table, filters=pl.col("run_id") == run.run_id)

@@ -146,3 +146,37 @@ def test_what_the_command_cannot_do_is_said(peerglass: Call) -> None:
     answer = peerglass("audit", "tiny", "--output", "runs", "--set", "seeds=[1]")
     assert answer.code == 2
     assert "need a CONFIG" in answer.err
+
+
+def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoint(peerglass: Call) -> None:
+    settings = yaml.safe_load(Path("tiny.yaml").read_text())
+    label = {"horizon": 5, "delay": 1, "transform": "demean", "shorter_horizons": [1, 3]}
+    models = {"zero": {}, "seq2seq": {"width": 8, "heads": 2, "layers": 1}}
+    paths = {**settings, "name": "paths", "label": label, "models": models}
+    Path("paths.yaml").write_text(yaml.safe_dump(paths))
+    assert peerglass("ingest", "paths.yaml").code == 0
+    trained = peerglass("train", "paths.yaml")
+    assert trained.code == 0, trained.err
+    run_id = trained.out.strip()
+
+    honest = peerglass("audit", run_id, "--output", "runs", "--json")
+    assert honest.out, honest.err
+    results = {row["check"]: row for row in json.loads(honest.out)["results"]}
+    assert results["forecasts"]["verdict"] == "pass", results["forecasts"]
+
+    lake = Lake("lake")
+    stored = lake.read("forecast_paths", filters=pl.col("run_id") == run_id)
+    better = stored.with_columns(  # the paths of one horizon are replaced by what happened
+        forecast=pl.when(pl.col("horizon") == 3).then(pl.col("label").fill_null(0.0)).otherwise("forecast")
+    )
+    lake.upsert("forecast_paths", better)
+    answer = peerglass("audit", run_id, "--output", "runs", "--json")
+    results = {row["check"]: row for row in json.loads(answer.out)["results"]}
+    assert answer.code == 4
+    assert results["forecasts"]["verdict"] == "fail"
+    assert (
+        "the stored forecasts of horizon 3 are not those of the checkpoint"
+        in results["forecasts"]["sentence"]
+    )
+    named = {row["what"] for row in results["forecasts"]["evidence"]}
+    assert named == {"the stored forecasts of horizon 3 are not those of the checkpoint"}

@@ -15,6 +15,7 @@ from pipelines.audit.result import Audit, Result, counts, summary_line
 from pipelines.audit.subject import Subject, budget
 from pipelines.dataset import Dataset
 from pipelines.errors import AuditError, ConfigError
+from pipelines.horizons import stored_forecasts
 from pipelines.lake import Lake
 from pipelines.progress import Progress
 from pipelines.provenance import AuditMade, environment, record
@@ -43,9 +44,7 @@ def subject_of(
     fitted
         Whether the run's checkpoints and stored forecasts are audited, rather than its config.
     """
-    forecasts = None
-    if fitted:
-        forecasts = lake.read("forecasts", filters=pl.col("run_id") == run.run_id)
+    forecasts = stored_forecasts(run, lake) if fitted else None
     return Subject(
         config=run.config,
         tables={name: frame for name, frame in tables.items() if not name.startswith("truth_")},

@@ -15,6 +15,9 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.splits import Fold
+from models.batch import PanelTensors
+from models.fit import NeuralFitted
+from models.fitted import Fitted, IntArray
 from pipelines import dataset as datasets
 from pipelines import walkforward
 from pipelines.audit.compare import Difference, difference
@@ -187,17 +190,19 @@ def _ask_again(subject: Subject) -> Result:
         for model in run.config.models:
             for seed in run.config.seeds:
                 fitted, inputs = load_checkpoint(run.checkpoint(model, fold.index, seed))
-                said_DN = fitted.forecast(walkforward.to_tensors(arrays, inputs, "cpu"), dates)
-                again_DN = fitted.forecast(walkforward.to_tensors(noisy_arrays, inputs, "cpu"), dates)
+                said_DNK = _every_horizon(fitted, walkforward.to_tensors(arrays, inputs, "cpu"), dates)
+                again_DNK = _every_horizon(fitted, walkforward.to_tensors(noisy_arrays, inputs, "cpu"), dates)
                 asked += 1
                 key = {"model": model, "fold": fold.index, "seed": seed, "after": subject.day(t)}
                 one = difference(
-                    np.ascontiguousarray(said_DN[:, own]), np.ascontiguousarray(again_DN[:, columns]), ""
+                    np.ascontiguousarray(said_DNK[:, own]), np.ascontiguousarray(again_DNK[:, columns]), ""
                 )
                 if one is not None:
                     rows.append({**key, "what": "the forecasts change with what comes after"})
-                if not _repeats(said_DN, _stored(stored, key, dates, subject)):
-                    rows.append({**key, "what": "the stored forecasts are not those of the checkpoint"})
+                horizons = run.config.label.horizons[-said_DNK.shape[2] :]
+                for k, horizon in enumerate(horizons):
+                    if not _repeats(said_DNK[..., k], _stored(stored, key, horizon, dates, subject)):
+                        rows.append({**key, "what": _not_repeated(horizon, horizons)})
     if not rows:
         return Result(
             NAME,
@@ -230,10 +235,27 @@ def _dates_outside(stored: pl.DataFrame, fold: Fold, subject: Subject) -> list[d
     ]
 
 
+def _every_horizon(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32]:
+    """Forecasts [D, N, K] of all horizons of a model, the label's last."""
+    if isinstance(fitted, NeuralFitted) and fitted.module.n_horizons > 1:
+        return fitted.horizons(data, dates)
+    return fitted.forecast(data, dates)[..., None]
+
+
+def _not_repeated(horizon: int, horizons: tuple[int, ...]) -> str:
+    which = f" of horizon {horizon}" if len(horizons) > 1 else ""
+    return f"the stored forecasts{which} are not those of the checkpoint"
+
+
 def _stored(
-    stored: pl.DataFrame, key: dict[str, Any], dates: npt.NDArray[np.integer], subject: Subject
+    stored: pl.DataFrame,
+    key: dict[str, Any],
+    horizon: int,
+    dates: npt.NDArray[np.integer],
+    subject: Subject,
 ) -> npt.NDArray[np.float64]:
-    own = stored.filter(pl.all_horizontal(pl.col(name) == key[name] for name in ("model", "fold", "seed")))
+    task = pl.all_horizontal(pl.col(name) == key[name] for name in ("model", "fold", "seed"))
+    own = stored.filter(task & (pl.col("horizon") == horizon))
     forecast_DN: npt.NDArray[np.float64] = datasets.spread(own, "forecast", subject.dataset.panel)[dates]
     return forecast_DN
 

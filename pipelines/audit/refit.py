@@ -67,6 +67,7 @@ def of_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
         group_TN=np.ascontiguousarray(arrays.group_TN[:, columns_N]),
         target_TN=np.ascontiguousarray(arrays.target_TN[:, columns_N]),
         label_TN=np.ascontiguousarray(arrays.label_TN[:, columns_N]),
+        path_TNK=None if arrays.path_TNK is None else np.ascontiguousarray(arrays.path_TNK[:, columns_N]),
         tickers=tuple(arrays.tickers[n] for n in columns_N),
     )
 

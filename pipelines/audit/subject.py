@@ -99,7 +99,7 @@ class Subject:
     run
         A run whose checkpoints are to be audited; None for a config.
     forecasts
-        Its stored forecasts.
+        Its stored forecasts of every horizon (`pipelines.horizons.stored_forecasts`).
     """
 
     config: Config
