@@ -16,6 +16,7 @@ from typing import Any
 import exchange_calendars as xcals
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -209,14 +210,12 @@ def follow(tables: Tables, ticker: str) -> Firm:
 
 
 def same_weekday(f: Firm, t: int) -> float:
-    """The mean of 20 weeks on the weekday of the next day that is a session in at least half of them."""
-    sessions = {day: s for s, day in enumerate(DAYS[: t + 1])}
-    for ahead in range(1, 8):
-        days = [DAYS[t] + dt.timedelta(days=ahead - 7 * k) for k in range(1, 21)]
-        found = [sessions[day] for day in days if day in sessions]
-        if len(found) >= 10:
-            return mean_of([f.r[s] for s in found], 10)
-    return nan
+    """The mean of the last 20 weeks on the weekday that comes next, from Monday to Friday, by pandas."""
+    days = pd.DatetimeIndex(DAYS[: t + 1])
+    following = days[-1] + pd.offsets.BDay(1)
+    alike = (days >= following - pd.Timedelta(weeks=20)) & (days.day_name() == following.day_name())
+    known = pd.Series(f.r[: t + 1])[alike].dropna()
+    return float(known.mean()) if len(known) >= 10 else nan
 
 
 class Market:
@@ -705,6 +704,19 @@ def test_characteristic_equals_its_scalar_reference(panel: Panel, market: Market
     expected = by_reference(market, REFERENCES[name], entry, sessions)
     assert np.isfinite(expected).sum() > 60, "the reference must have something to say"
     np.testing.assert_allclose(entry.compute(panel)[sessions], expected, rtol=1e-7, atol=1e-11)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_the_same_weekday_before_holidays_equals_its_scalar_reference(panel: Panel, market: Market) -> None:
+    """The weekday that comes next is that of the holiday, because the calendar of later days is not read."""
+    entry = CHARACTERISTICS["same_weekday_return_100"]
+    next_weekday = pd.DatetimeIndex(DAYS) + pd.offsets.BDay(1)
+    before = [t for t in range(entry.warmup, T) if next_weekday[t] not in SESSIONS]
+    assert len(before) > 25, "a calendar with holidays"
+    assert set(next_weekday[before].day_name()) == {"Monday", "Tuesday", "Thursday", "Friday"}
+    expected = by_reference(market, REFERENCES[entry.name], entry, before)
+    assert np.isfinite(expected).sum() > 150
+    np.testing.assert_allclose(entry.compute(panel)[before], expected, rtol=1e-7, atol=1e-11)
 
 
 def test_every_reference_is_of_a_characteristic() -> None:

@@ -1,7 +1,7 @@
 """Seasonality: what a firm did at this time of other years, and on this day of other weeks.
 
 Shape suffixes: T sessions, N firms, K weeks. ``C`` is the close carried through halts, ``r`` the day's
-return. A year is 252 sessions and a month 21; weekdays are those of the calendar.
+return. A year is 252 sessions and a month 21, both counted; weekdays are those of the calendar's dates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ WEEKS = 20
     source="Heston and Sadka 2008",
 )
 def same_month_return(panel: Panel) -> FloatArray:
-    """Compute what the month that is about to start brought a year ago."""
+    """Compute the return of the 21 sessions that began 252 sessions ago.
+
+    This approximates the month that follows t, one year earlier. It counts sessions and reads no calendar
+    dates, so it moves within the year where a calendar has more or fewer than 252 sessions.
+    """
     return trailing_return(panel, 252, 231)
 
 
@@ -41,7 +45,10 @@ def same_month_return(panel: Panel) -> FloatArray:
     source="Heston and Sadka 2008",
 )
 def same_month_returns(panel: Panel) -> FloatArray:
-    """Compute what the month that is about to start brought in the last three years, on average."""
+    """Compute the mean return of the 21 sessions that began 252, 504 and 756 sessions ago.
+
+    It counts sessions and reads no calendar dates, as `same_month_return`.
+    """
     return _mean_of([trailing_return(panel, 252 * k, 252 * k - 21) for k in (1, 2, 3)], least=2)
 
 
