@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -51,3 +52,16 @@ def test_a_figure_that_moved_by_more_than_rounding_is_named(
     assert [line.partition(":")[0] for line in golden.differences(wanted, found)] == [f"{row}, {name}"]
     del found[row][name]
     assert [line.partition(":")[0] for line in golden.differences(wanted, found)] == [f"{row}, {name}"]
+
+
+def test_a_check_without_golden_figures_ends_at_once_with_the_command_that_makes_them(
+    golden: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "quick.json").write_text("{}")
+    monkeypatch.setattr(golden, "HERE", tmp_path)
+    monkeypatch.setattr(golden, "measure", lambda *_: pytest.fail("the demo takes minutes"))
+    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        golden.main()
+    said = f"There is nothing to compare with: {tmp_path} lacks demo.json; run make golden."
+    assert ended.value.code == said, "exit code 1, and this sentence on stderr"

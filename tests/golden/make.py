@@ -144,8 +144,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     parser.add_argument("--only", choices=("quick", "demo"), help="one of the two files")
     asked = parser.parse_args()
+    kinds = [asked.only] if asked.only else ["quick", "demo"]
+    missing = [f"{kind}.json" for kind in kinds if not (HERE / f"{kind}.json").is_file()]
+    if asked.check and missing:
+        sys.exit(f"There is nothing to compare with: {HERE} lacks {', '.join(missing)}; run make golden.")
     wrong = []
-    for kind in [asked.only] if asked.only else ["quick", "demo"]:
+    for kind in kinds:
         path = HERE / f"{kind}.json"
         with tempfile.TemporaryDirectory() as folder:
             found = measure(settings_of(kind), Path(folder))
