@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipelines.cli_options import ConfigArgument, SetOption
+from pipelines.cli_options import ConfigArgument, SetOption, WaitOption
+
+if TYPE_CHECKING:
+    from pipelines.config import Config
+    from pipelines.lake import Lake
+    from pipelines.lake_readers import Recorded
 
 lake_app = typer.Typer(
     name="lake",
@@ -34,16 +39,18 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 
 @lake_app.command()
-def compact(config: ConfigArgument, overrides: SetOption = None) -> None:
+def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOption = False) -> None:
     """Join the small files that many ingests leave. Every version stays readable; runs go on as before."""
     from pipelines.config_load import load_config
     from pipelines.lake import open_lake
     from pipelines.lake_upkeep import compact, describe_compaction
+    from pipelines.locks import Locks
     from pipelines.progress import Progress
 
     progress = Progress()
     lake = open_lake(load_config(config, overrides or []), progress.note)
-    with progress.stage("compact"):
+    with Locks(wait=wait, say=progress.note) as locks, progress.stage("compact"):
+        locks.hold_upkeep(lake)
         done = compact(lake)
     print(describe_compaction(done))
 
@@ -75,23 +82,23 @@ def vacuum(
         ),
     ] = False,
     overrides: SetOption = None,
+    wait: WaitOption = False,
 ) -> None:
     """Remove the files that only old versions use, and what killed writers left.
 
     The versions that a run recorded are kept, whatever their age and wherever the command is started: every
     run is entered into its lake when it starts. Runs in the tracking store, under the config's output folder
     and under every --runs count as well. If the tracking store cannot be reached, nothing is removed. The
-    newest version of each table is never touched.
+    newest version of each table is never touched. A dry run needs no lock.
     """
     from datetime import timedelta
 
     from pipelines.config_load import load_config
-    from pipelines.errors import ConfigError, TrackingError
+    from pipelines.errors import ConfigError
     from pipelines.lake import open_lake
-    from pipelines.lake_readers import collect, entries, recorded_in_lake
-    from pipelines.lake_upkeep import describe_vacuum, recorded_by_runs, vacuum
+    from pipelines.lake_upkeep import describe_vacuum, vacuum
+    from pipelines.locks import Locks
     from pipelines.progress import Progress
-    from pipelines.tracking_versions import recorded_in_store
 
     checked = load_config(config, overrides or [])
     for folder in runs or []:
@@ -99,26 +106,39 @@ def vacuum(
             raise ConfigError(f"--runs {folder} is not a folder; check the path.")
     progress = Progress()
     lake = open_lake(checked, progress.note)
+    with Locks(wait=wait, say=progress.note) as locks:
+        if not dry_run:
+            locks.hold_upkeep(lake)
+        recorded = _recorded(checked, lake, runs or [], forget or [])
+        with progress.stage("vacuum"):
+            plans = vacuum(
+                lake,
+                keep=timedelta(days=keep_days),
+                recorded=recorded,
+                protect=not forget_runs,
+                dry_run=dry_run,
+            )
+    print(describe_vacuum(plans, dry_run=dry_run))
+
+
+def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> Recorded:
+    """Collect the versions that runs recorded in the lake, in folders and in the tracking store."""
+    from pipelines.errors import ConfigError, TrackingError
+    from pipelines.lake_readers import collect, entries, recorded_in_lake
+    from pipelines.lake_upkeep import recorded_by_runs
+    from pipelines.tracking_versions import recorded_in_store
+
     try:
-        in_store = recorded_in_store(checked, lake.root)
+        in_store = recorded_in_store(config, lake.root)
     except TrackingError as error:
         raise TrackingError(f"Nothing is removed, for runs in the store may need it: {error}") from None
-    in_folders = recorded_by_runs(lake, [Path(checked.output), *(runs or [])])
+    in_folders = recorded_by_runs(lake, [Path(config.output), *folders])
     found = entries(recorded_in_lake(lake)) | entries(in_folders) | entries(in_store)
     known = {run for _, _, run in found}
-    for name in forget or []:
+    for name in forget:
         if name not in known:
             raise ConfigError(
                 f"--forget {name}: no run of that id has recorded a version of the lake {lake.root}; those "
                 f"that have are {', '.join(sorted(known)) or 'none'}."
             )
-    recorded = collect(entry for entry in found if entry[2] not in (forget or []))
-    with progress.stage("vacuum"):
-        plans = vacuum(
-            lake,
-            keep=timedelta(days=keep_days),
-            recorded=recorded,
-            protect=not forget_runs,
-            dry_run=dry_run,
-        )
-    print(describe_vacuum(plans, dry_run=dry_run))
+    return collect(entry for entry in found if entry[2] not in forget)

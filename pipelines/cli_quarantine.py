@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli_options import ConfigArgument, SetOption
+from pipelines.cli_options import ConfigArgument, SetOption, WaitOption
 
 quarantine_app = typer.Typer(
     name="quarantine",
@@ -64,6 +64,7 @@ def release(
     ] = None,
     table: TableOption = None,
     overrides: SetOption = None,
+    wait: WaitOption = False,
 ) -> None:
     """Accept rows as they are: rejected ones go into their table, doubts about stored ones are cleared.
 
@@ -75,8 +76,14 @@ def release(
     """
     from pipelines.config_load import load_config
     from pipelines.lake import open_lake
+    from pipelines.locks import Locks
+    from pipelines.progress import Progress
     from pipelines.quarantine import Selection
     from pipelines.quarantine import release as accept
 
-    lake = open_lake(load_config(config, overrides or []))
-    print(accept(lake, Selection(rule, ticker, table, row)))
+    progress = Progress()
+    lake = open_lake(load_config(config, overrides or []), progress.note)
+    with Locks(wait=wait, say=progress.note) as locks:
+        locks.hold_upkeep(lake)
+        told = accept(lake, Selection(rule, ticker, table, row))
+    print(told)

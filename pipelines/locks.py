@@ -1,4 +1,4 @@
-"""One writer at a time: a lock for the folder of a run, and one for the ingests of a lake.
+"""One writer at a time: a lock for the folder of a run, and one for the ingests and the upkeep of a lake.
 
 A lock is an advisory lock of the operating system on a file (``flock``), which the kernel releases when its
 process ends, however it ends. Beside it, a note says who holds it. The note is for messages alone: one that
@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from pipelines.config_load import digest
 from pipelines.errors import DataError
+from pipelines.lake import Lake
 from pipelines.lake_options import is_url, place
 from pipelines.secrets import redact
 
@@ -54,10 +55,11 @@ class Locks(ExitStack):
         self.enter_context(_hold(folder / ".lock", what, wait=self._wait, say=self._say))
 
     def hold_ingest(self, lake: str) -> None:
-        """Hold the ingests of a lake; errors as for `hold_run`.
+        """Hold the ingests of a lake, and every other command that changes its rows or files.
 
-        The lock of a lake on an object store is a file in the user's cache on this machine: processes of
-        other machines or users do not see it. Their commits are kept apart by the tables themselves.
+        Errors are those of `hold_run`. The lock of a lake on an object store is a file in the user's cache on
+        this machine: processes of other machines or users do not see it. Their commits are kept apart by the
+        tables themselves.
         """
         where = place(lake)
         path = Path(where) / ".ingest.lock"
@@ -65,6 +67,11 @@ class Locks(ExitStack):
             path = Path.home() / ".cache" / "peerglass" / "locks" / f"{digest(where)}.lock"
         what = f"The lake {redact(where)}"
         self.enter_context(_hold(path, what, wait=self._wait, say=self._say))
+
+    def hold_upkeep(self, lake: Lake) -> None:
+        """Hold the ingests of a lake that holds something; one that is empty is not created for its lock."""
+        if lake.versions():
+            self.hold_ingest(lake.root)
 
 
 @contextmanager

@@ -147,12 +147,12 @@ def test_nothing_is_removed_while_the_store_cannot_be_asked(
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "tracking": {"uri": "http://127.0.0.1:9"}}))
-    files = sorted(Path("lake").rglob("*"))
+    files = sorted(Path("lake").glob("*/**/*"))  # of the tables
     said = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2", *extra)
     assert said.code == 6
     assert (
         "Nothing is removed, for runs in the store may need it: The tracking store http://127.0.0.1:9"
         in said.err
     )
-    assert sorted(Path("lake").rglob("*")) == files
+    assert sorted(Path("lake").glob("*/**/*")) == files
     assert [lake.read("sources", version=v)["notes"].item() for v in (1, 2, 3)] == ["v1", "v2", "v3"]

@@ -6,17 +6,21 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import yaml
+from command import command
 
 from pipelines.config_load import load_config
 from pipelines.errors import DataError
 from pipelines.lake import Lake
+from pipelines.lake_readers import record_reader
 from pipelines.locks import Locks
+from pipelines.quarantine import Selection, listing
 from pipelines.run import ingest_config
 from pipelines.runs import open_run
 from pipelines.walkforward import read_scores
@@ -32,7 +36,10 @@ with Locks(wait=False, say=print) as locks:
 """
 
 
-def holder(method: str, place: Path) -> subprocess.Popen[str]:
+PEERGLASS = [sys.executable, "-c", "from pipelines.cli import main; main()"]
+
+
+def holder(method: str, place: Path | str) -> subprocess.Popen[str]:
     """Another process that holds a lock."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, method, str(place)], stdout=subprocess.PIPE, text=True
@@ -81,7 +88,7 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     models = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": models, "fit": {"epochs": 12}}))
     ingest_config(load_config(Path("tiny.yaml")), say=lambda _: None)
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()", "train", "tiny.yaml"]
+    command = [*PEERGLASS, "train", "tiny.yaml"]
     started = [
         subprocess.Popen(
             [*command, *(["--wait"] if wait else [])],
@@ -104,3 +111,121 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     keys = Lake("lake").read("forecasts").select("model", "fold", "seed").unique()
     assert keys.height == 4
     assert read_scores(open_run(run_id, Path("runs"))).select(pl.len()).item() == 4
+
+
+def test_the_lock_of_a_lake_at_a_url_is_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+
+    def take(lake: str) -> None:
+        with Locks(wait=False, say=print) as locks:
+            locks.hold_ingest(lake)
+
+    process = holder("hold_ingest", "s3://bucket/lake")
+    try:
+        (lock,) = (home / ".cache" / "peerglass" / "locks").glob("*.lock")
+        held = rf"The lake s3://bucket/lake is being written by process {process.pid} on "
+        for written in ("s3://bucket/lake", "s3://bucket/lake/"):
+            with pytest.raises(DataError, match=held):
+                take(written)
+        take("s3://bucket/other")
+    finally:
+        process.kill()
+        process.communicate()
+    take("s3://bucket/lake")
+    assert lock.is_file()
+    assert list(tmp_path.iterdir()) == [home], "a URL is not taken for a folder"
+
+    process = holder("hold_ingest", tmp_path / "lake")
+    try:
+        with pytest.raises(DataError, match=rf"being written by process {process.pid} on "):
+            take(f"file://{tmp_path}/lake")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    """A folder with a config and its lake, which has rejected rows and a table of two small files."""
+    folder = tmp_path_factory.mktemp("filled")
+    settings = {
+        **tiny_settings,
+        "lake": str(folder / "lake"),
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": "artifacts"},
+    }
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    ingest_config(load_config(folder / "tiny.yaml"), say=lambda _: None)
+    lake = Lake(str(folder / "lake"))
+    for run in ("tiny-1", "tiny-2"):
+        record_reader(lake, run, {"prices": 1})
+    return folder
+
+
+def call(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own."""
+    return subprocess.Popen(
+        [*PEERGLASS, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "done"),
+    [
+        (("lake", "compact", "tiny.yaml"), "readers: 2 files joined into 1"),
+        (("lake", "vacuum", "tiny.yaml", "--keep-days", "1"), "nothing to remove"),
+        (("quarantine", "release", "tiny.yaml", "--row"), "1 row released into prices"),
+    ],
+    ids=["compact", "vacuum", "release"],
+)
+def test_what_changes_a_lake_beside_ingest_waits_for_an_ingest_or_names_it(
+    filled: Path, command: tuple[str, ...], done: str
+) -> None:
+    lake = Lake(str(filled / "lake"))
+    if command[-1] == "--row":
+        rejected = listing(lake, Selection(table="prices")).filter(pl.col("state") == "rejected")
+        command = (*command, rejected["row_hash"][0])
+    commits = sorted(filled.glob("lake/*/_delta_log/*"))
+    process = holder("hold_ingest", lake.root)
+    try:
+        refused = call(filled, *command)
+        out, err = refused.communicate(timeout=60)
+        assert (refused.returncode, out) == (3, ""), err
+        said = err.splitlines()[-1]
+        assert f"The lake {lake.root} is being written by process {process.pid} on" in said
+        assert said.endswith("wait for it to end, or add --wait.")
+        waiting = call(filled, *command, "--wait")
+        assert waiting.stderr is not None
+        assert any("waiting for it to end" in line for line in waiting.stderr)
+        assert waiting.poll() is None
+        assert sorted(filled.glob("lake/*/_delta_log/*")) == commits
+    finally:
+        process.kill()
+        process.communicate()
+    out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, err
+    assert done in out
+
+
+def test_a_dry_run_of_a_vacuum_needs_no_lock(filled: Path) -> None:
+    process = holder("hold_ingest", filled / "lake")
+    try:
+        dry = call(filled, "lake", "vacuum", "tiny.yaml", "--keep-days", "1", "--dry-run")
+        assert dry.communicate(timeout=60)[0] == "nothing to remove\n"
+        assert dry.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_upkeep_of_a_lake_that_is_not_there_creates_no_folder(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
+    answer = command(monkeypatch, capfd)("lake", "compact", "tiny.yaml")
+    assert (answer.code, answer.out) == (0, "nothing to join\n")
+    assert not Path("lake").exists()
