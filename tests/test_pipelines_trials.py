@@ -1,0 +1,191 @@
+"""The trial ledger: what counts as one trial and what as another, and that it outlives lakes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command import Answer, Call, command
+
+from models.registry import MODELS
+from pipelines.config import Config
+from pipelines.config_load import check_config
+from pipelines.dataset import Dataset, build_dataset
+from pipelines.identity import forecasting_settings
+from pipelines.trials import read_trials, record_trials, trial_count
+
+RUNS = Path("runs")
+
+
+@pytest.fixture
+def peerglass(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
+    """The command in this process, in a folder with a config of one ridge."""
+    monkeypatch.chdir(tmp_path)
+    tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
+    settings = {
+        **tiny,
+        "models": {"ridge": {}},
+        "features": {"window": 5, "characteristics": ["momentum_63", "return_5"]},
+        "tracking": tracking,
+    }
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    return command(monkeypatch, capfd)
+
+
+def trained(peerglass: Call, lake: str, *more: str) -> str:
+    """Ingest into a lake and train on it; the run's id."""
+    at = ("--set", f"lake={lake}")
+    ingested = peerglass("ingest", "tiny.yaml", *at)
+    assert ingested.code == 0, ingested.err
+    answer: Answer = peerglass("train", "tiny.yaml", *at, *more)
+    assert answer.code == 0, answer.err
+    return answer.out.strip()
+
+
+def test_one_config_on_two_lakes_is_one_trial_of_two_runs_which_outlives_the_lakes(peerglass: Call) -> None:
+    first = trained(peerglass, "one")
+    (tried,) = read_trials(RUNS)["first_tried"]
+    second = trained(peerglass, "other")
+    assert second != first, "another lake is another run"
+    assert trained(peerglass, "one") == first, "a run that goes on is the same run"
+    (trial,) = read_trials(RUNS).iter_rows(named=True)
+    assert (trial["model"], trial["runs"], trial["first_tried"]) == ("ridge", [first, second], tried)
+
+    for lake in ("one", "other"):
+        shutil.rmtree(lake)
+    assert read_trials(RUNS).row(0, named=True) == trial
+    third = trained(peerglass, "one")
+    assert third not in (first, second), "the tables were made again"
+    (again,) = read_trials(RUNS).iter_rows(named=True)
+    assert again == trial | {"runs": [first, second, third]}
+
+    other = trained(peerglass, "other", "--set", "models.ridge.alphas=[1.0]")
+    assert trial_count(RUNS) == 2, "counted with the trials on the lake that was deleted"
+    assert read_trials(RUNS)["runs"].to_list() == [[first, second, third], [other]]
+    backtested = peerglass("report", other, "--output", "runs")
+    assert backtested.code == 0, backtested.err
+    page = (RUNS / other / "report.html").read_text(encoding="utf-8")
+    assert "2 trials on record" in page
+
+
+def test_another_output_folder_has_a_ledger_of_its_own(peerglass: Call) -> None:
+    first = trained(peerglass, "lake")
+    second = trained(peerglass, "lake", "--set", "output=elsewhere", "--set", "models.ridge.alphas=[1.0]")
+    assert read_trials(RUNS)["runs"].to_list() == [[first]]
+    assert read_trials(Path("elsewhere"))["runs"].to_list() == [[second]]
+    assert trial_count(Path("nothing")) == read_trials(Path("nothing")).height == 0
+
+
+# What counts: every config is recorded beside a ridge's, as a run of its own.
+
+
+@pytest.fixture(scope="module")
+def dataset(tiny_config: Config, tiny_tables: Mapping[str, Any]) -> Dataset:
+    return build_dataset(tiny_tables, tiny_config)
+
+
+def record(folder: Path, run_id: str, settings: Mapping[str, Any], dataset: Dataset) -> None:
+    config = check_config(settings, origin="tiny")
+    record_trials(folder, run_id, config, forecasting_settings(config, dataset, {}))
+
+
+DATED = {
+    "scheme": "dated",
+    "train_from": "2015-01-01",
+    "valid_from": "2016-01-01",
+    "test_from": "2017-01-01",
+    "test_to": "2018-01-01",
+    "embargo": 1,
+}
+FILES = {"kind": "files", "prices": "prices.csv", "end": "2018-01-01"}
+RIDGE = MODELS["ridge"].config()
+BASE: Mapping[str, Mapping[str, Any]] = {
+    "simulated": {"models": {"ridge": {}}},
+    "files": {"models": {"ridge": {}}, "source": FILES},
+    "dated": {"models": {"ridge": {}}, "folds": DATED},
+}
+MARKET = {"kind": "simulated", "seed": 3}
+SAME: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "a default written out": ("simulated", {"models": {"ridge": {"alphas": list(RIDGE.alphas)}}}),
+    "a number as a text": ("simulated", {"models": {"ridge": {"alphas": [str(a) for a in RIDGE.alphas]}}}),
+    "a name of its own": ("simulated", {"models": {"mine": {"model": "ridge"}}}),
+    "a fit that ridge does not read": ("simulated", {"fit": {"lr": 0.5, "epochs": 9}}),
+    "seeds": ("simulated", {"seeds": [4, 5]}),
+    "a lake": ("simulated", {"lake": "elsewhere"}),
+    "costs": ("simulated", {"backtest": {"costs": {"half_spread_bps": 50}}}),
+    "the default step": ("simulated", {"folds": {"step": 40}}),
+    "a later end": ("files", {"source": FILES | {"end": "2019-01-01"}}),
+    "no end": ("files", {"source": {key: FILES[key] for key in ("kind", "prices")}}),
+    "the same file by another path": ("files", {"source": FILES | {"prices": "./x/../prices.csv"}}),
+    "a later end of the test": ("dated", {"folds": DATED | {"test_to": "2019-01-01"}}),
+    "more sessions": (
+        "simulated",
+        {"source": MARKET | {"market": {"firms": 16, "sessions": 340, "bad_ticks": 4}}},
+    ),
+}
+ANOTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "other settings": ("simulated", {"models": {"ridge": {"alphas": [1.0]}}}),
+    "another model": ("simulated", {"models": {"zero": {}}}),
+    "a limit on folds": ("simulated", {"folds": {"max_folds": 1}}),
+    "no limit on folds": ("simulated", {"folds": {"max_folds": None}}),
+    "another embargo": ("simulated", {"folds": {"embargo": 2}}),
+    "another label": ("simulated", {"label": {"horizon": 2}}),
+    "another universe": ("simulated", {"universe": {"min_price": 2.0}}),
+    "other features": ("simulated", {"features": {"window": 6}}),
+    "another seed of the market": (
+        "simulated",
+        {
+            "source": {
+                "kind": "simulated",
+                "seed": 4,
+                "market": {"firms": 16, "sessions": 320, "bad_ticks": 4},
+            }
+        },
+    ),
+    "another file": ("files", {"source": FILES | {"prices": "other.csv"}}),
+    "another start": ("files", {"source": FILES | {"start": "2010-01-01"}}),
+    "another start of the test": ("dated", {"folds": DATED | {"test_from": "2017-02-01"}}),
+}
+
+
+def with_changes(tiny: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with changes; of folds, label, universe and features, what is not named stays."""
+    merged = dict(tiny)
+    for key, value in changes.items():
+        stays = key in ("folds", "label", "universe", "features") and "scheme" not in value
+        merged[key] = {**merged[key], **value} if stays else value
+    return merged
+
+
+@pytest.mark.parametrize("case", [*SAME, *ANOTHER])
+def test_what_is_one_trial_and_what_is_another(
+    case: str, tmp_path: Path, tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    kind, changes = SAME[case] if case in SAME else ANOTHER[case]
+    base = with_changes(tiny, BASE[kind])
+    record(tmp_path, "tiny-1", base, dataset)
+    record(tmp_path, "tiny-2", with_changes(base, changes), dataset)
+    expected = [["tiny-1", "tiny-2"]] if case in SAME else [["tiny-1"], ["tiny-2"]]
+    assert read_trials(tmp_path)["runs"].to_list() == expected
+    assert trial_count(tmp_path) == len(expected)
+
+
+def test_equal_models_of_one_run_are_one_trial(
+    tmp_path: Path, tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    models = {
+        "ridge": {},
+        "written": {"model": "ridge", "alphas": list(RIDGE.alphas)},
+        "other": {"model": "ridge", "alphas": [1.0]},
+    }
+    for _ in range(2):
+        record(tmp_path, "tiny-1", {**tiny, "models": models}, dataset)
+    ledger = read_trials(tmp_path)
+    assert ledger["runs"].to_list() == [["tiny-1"], ["tiny-1"]]
+    assert ledger["model"].to_list() == ["ridge", "ridge"]
