@@ -56,6 +56,8 @@ class EvaluationRecord(BaseModel):
         When it was last asked for; the newest is the one that a report shows.
     backtest
         Books, costs and execution delay.
+    rates
+        `rates_digest` of the file of risk-free rates as it was; None for a rate that is a number.
     delays
         Label delays that forecasts were measured at, the trained one first.
     code
@@ -77,6 +79,7 @@ class EvaluationRecord(BaseModel):
     evaluation: str
     made_at: dt.datetime
     backtest: BacktestConfig
+    rates: str | None
     delays: tuple[int, ...]
     code: str
     commit: str
@@ -93,6 +96,7 @@ class EvaluationRecord(BaseModel):
         costs = self.backtest.costs
         delay = "the label's delay" if self.backtest.delay is None else f"delay {self.backtest.delay}"
         rate = describe_rate(self.backtest.risk_free)
+        rate += "" if self.rates is None else f" (SHA-256 {self.rates})"
         return (
             f"half-spread {costs.half_spread_bps:g} bps, commission {costs.commission_bps:g} bps, borrow "
             f"{costs.borrow_bps_per_year:g} bps a year, executed at {delay}, Sharpe ratios "
@@ -131,10 +135,20 @@ def evaluation_id(config: Config) -> str:
     """
     settings = config.backtest.model_dump(mode="json")
     what = {**settings, "books": list(settings["books"].items()), "delays": config.label.delays}
-    rates = config.backtest.risk_free
-    if isinstance(rates, str) and Path(rates).is_file():  # the file may change under its name
-        what["risk_free"] = hashlib.sha256(Path(rates).read_bytes()).hexdigest()
+    rates = rates_digest(config.backtest.risk_free)
+    if rates is not None:
+        what["risk_free"] = rates
     return digest({**what, "code": evaluation_code()})
+
+
+def rates_digest(risk_free: float | str) -> str | None:
+    """First ten hexadecimal digits of the SHA-256 of a file of risk-free rates; None for a number.
+
+    The content counts and not the path, because a file may change under its name.
+    """
+    if not isinstance(risk_free, str):
+        return None
+    return hashlib.sha256(Path(risk_free).read_bytes()).hexdigest()[:10]
 
 
 def evaluation_code() -> str:

@@ -28,6 +28,7 @@ from pipelines.evaluations import (
     StoredEvaluation,
     evaluation_code,
     evaluation_id,
+    rates_digest,
     store_evaluation,
 )
 from pipelines.horizons import horizon_table
@@ -98,6 +99,7 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             evaluation=evaluation_id(config),
             made_at=dt.datetime.now(dt.UTC),
             backtest=config.backtest.model_copy(update={"risk_free": _printable(config.backtest.risk_free)}),
+            rates=rates_digest(config.backtest.risk_free),
             delays=config.label.delays,
             code=evaluation_code(),
             commit=now.commit,

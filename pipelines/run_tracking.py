@@ -195,6 +195,7 @@ def _settings(evaluation: StoredEvaluation) -> Mapping[str, object]:
     record = evaluation.record
     return {
         **record.backtest.model_dump(mode="json"),
+        "rates": record.rates,
         "label_delays": list(record.delays),
         "code": record.code,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,16 @@ from command import Call, command
 
 from pipelines.config_load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.runs import Run
+from pipelines.evaluations import (
+    EvaluationRecord,
+    StoredEvaluation,
+    evaluation_id,
+    find_evaluation,
+    list_evaluations,
+    newest_evaluation,
+    store_evaluation,
+)
+from pipelines.runs import Run, open_run
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +162,40 @@ def test_a_report_made_again_is_the_same_to_the_byte(done: str, peerglass: Call)
     assert shown(done) == first
 
 
+def test_rates_that_change_under_their_name_are_another_evaluation(done: str, peerglass: Call) -> None:
+    days = pl.date_range(dt.date(2014, 1, 1), dt.date(2017, 1, 1), "1w", eager=True)
+    rates, run = Path("rates.csv"), open_run(done, Path("runs"))
+
+    def measured(rate: float, path: Path = rates) -> StoredEvaluation:
+        pl.DataFrame({"date": days, "rate": [rate] * len(days)}).write_csv(path)
+        answer = peerglass("backtest", done, "--output", "runs", "--set", f"backtest.risk_free={path}")
+        assert answer.code == 0, answer.err
+        found = newest_evaluation(run)
+        assert found is not None
+        return found
+
+    def sharpe(evaluation: StoredEvaluation) -> float:
+        return float(evaluation.table("ladder")["long_only.sharpe_net"][0])
+
+    none, other = measured(0.0), measured(0.2)
+    assert none.record.evaluation != other.record.evaluation
+    assert sharpe(none) - sharpe(other) > 0.3, "20% a year less"
+    kept = find_evaluation(run, none.record.evaluation)
+    assert sharpe(kept) == sharpe(none), "the first is kept beside the second"
+    content = hashlib.sha256(rates.read_bytes()).hexdigest()
+    assert f"over the rates in rates.csv (SHA-256 {content[:10]})" in other.record.assumptions
+    assert none.record.assumptions != other.record.assumptions
+    assert measured(0.0).record.evaluation == none.record.evaluation
+    elsewhere = measured(0.0, Path("copy.csv"))
+    assert elsewhere.record.evaluation == none.record.evaluation, "the content counts, wherever it is"
+
+
 def run_of(folder: Path, tiny: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401 (settings)
     config = check_config({**tiny, **changes}, origin="tiny")
     return Run("tiny-0123456789", config, None, folder)
 
 
 def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: dict[str, Any]) -> None:
-    from pipelines.evaluations import evaluation_id
-
     books = tiny["backtest"]["books"]
     changes: list[dict[str, Any]] = [
         {},
@@ -181,16 +218,13 @@ def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: 
 
 
 def test_a_killed_write_leaves_the_evaluation_that_was_there(tmp_path: Path, tiny: dict[str, Any]) -> None:
-    import datetime as dt
-
-    from pipelines.evaluations import EvaluationRecord, find_evaluation, list_evaluations, store_evaluation
-
     run = run_of(tmp_path, tiny)
     day = dt.date(2020, 1, 2)
     record = EvaluationRecord(
         evaluation="0123456789",
         made_at=dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
         backtest=run.config.backtest,
+        rates=None,
         delays=(0,),
         code="c",
         commit="c",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import yaml
 from command import Call, command
+from deltalake import DeltaTable
 from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
 
+from pipelines.lake import Lake
 from pipelines.runs import open_run
 from pipelines.walkforward import read_scores
 
@@ -156,3 +159,38 @@ def test_an_interrupted_training_is_marked_as_failed_until_it_is_completed(
     parent, children = tracked()
     assert [one.info.status for one in (parent, *children.values())] == ["FINISHED"] * 3
     assert not [one for one in (parent, *children.values()) if "peerglass.error" in one.data.tags]
+
+
+def test_coverage_and_ties_of_the_ladder_are_metrics_of_each_model(here: Path, peerglass: Call) -> None:
+    models = {"zero": {}, "ridge": {}, "momentum": {"characteristic": "momentum_252_21"}}
+    settings = yaml.safe_load(Path("tiny.yaml").read_text())
+    settings["folds"] |= {"train": 150, "test": 60}
+    Path("tiny.yaml").write_text(yaml.safe_dump({**settings, "models": models}))
+    answer = peerglass("train", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    every = Lake("lake").read("forecasts").filter(pl.col("label").is_not_null())
+    dates, tickers = every["date"].unique().sort(), every["ticker"].unique().sort()
+    stored = DeltaTable("lake/forecasts")
+    stored.delete(f"model = 'momentum' and date < '{dates[20]}'")
+    stored.delete(f"model = 'ridge' and ticker in ('{tickers[3]}', '{tickers[5]}')")
+    assert peerglass("backtest", "tiny", "--output", "runs").code == 0
+
+    left = pl.read_delta("lake/forecasts").filter(pl.col("label").is_not_null(), pl.col("date") >= dates[20])
+    due = every.filter(pl.col("model") == "zero", pl.col("date") >= dates[20]).height
+    parent, children = tracked()
+    name = f"{parent.data.tags['evaluation']}/delay_0"
+    logged, expected = {}, {}
+    for model in models:
+        own = left.filter(pl.col("model") == model)
+        expected[model] = {
+            "coverage_dates": (len(dates) - 20) / len(dates),
+            "coverage_firms": own.height / due,
+            "tied": own.select(pl.struct("date", "forecast").is_duplicated().mean()).item(),
+        }
+        metrics = children[model].data.metrics
+        logged[model] = {key: metrics[f"{name}.{key}"] for key in expected[model]}
+    assert {model: pytest.approx(values) for model, values in expected.items()} == logged
+    assert 0.8 < expected["ridge"]["coverage_firms"] < 0.95
+    assert 0.6 < expected["ridge"]["coverage_dates"] < 0.7
+    assert [expected[model]["tied"] for model in ("zero", "ridge")] == [1, 0]
+    assert 0.1 < expected["momentum"]["tied"] < 0.9
