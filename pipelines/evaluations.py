@@ -79,7 +79,7 @@ class EvaluationRecord(BaseModel):
     evaluation: str
     made_at: dt.datetime
     backtest: BacktestConfig
-    rates: str | None
+    rates: str | None = None
     delays: tuple[int, ...]
     code: str
     commit: str
