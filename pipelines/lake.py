@@ -91,15 +91,29 @@ class Lake:
         return {table: version for table, version in found.items() if version is not None}
 
     def identified(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
-        """Add each table's own id to its version: a table that was deleted and made again has another id.
+        """Add each table's own id (`table_id`) to its version.
 
         Raises
         ------
         DataError
             If a table is missing or not a Delta table.
         """
-        opened = {table: self._open_version(table, None) for table in versions}
-        return {table: TableVersion(str(one.metadata().id), versions[table]) for table, one in opened.items()}
+        return {table: TableVersion(self.table_id(table), version) for table, version in versions.items()}
+
+    def table_id(self, table: str) -> str:
+        """Return what tells a table from one that was made later at the same place: its first version's id.
+
+        The newest version may have another one, because Delta gives a new id when a merge adds a column.
+
+        Raises
+        ------
+        DataError
+            If the table is missing or not a Delta table.
+        """
+        self._open_version(table, None)  # raises where there is no table
+        first = self.storage.open(table, 0)
+        assert first is not None, "the table was there a moment ago"
+        return str(first.metadata().id)
 
     def versions_as_of(self, text: str) -> dict[str, int]:
         """Return every table's version at an earlier moment; tables that held nothing then are left out.

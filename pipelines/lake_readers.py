@@ -26,7 +26,7 @@ def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
         If a table is not in the lake, or the lake cannot be written to.
     """
     rows = [
-        {"run_id": run_id, "table": table, "version": version, "table_id": _table_id(lake, table)}
+        {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}
         for table, version in versions.items()
     ]
     stamp = pl.lit(dt.datetime.now(dt.UTC)).cast(pl.Datetime("us", "UTC"))
@@ -41,7 +41,7 @@ def recorded_in_lake(lake: Lake) -> Recorded:
     if not lake.exists("readers"):
         return {}
     rows = lake.read("readers", columns=["table", "version", "run_id", "table_id"])
-    now = {table: _table_id(lake, table) for table in rows["table"].unique() if lake.exists(table)}
+    now = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
     return collect(
         (table, version, run_id)
         for table, version, run_id, table_id in rows.iter_rows()
@@ -60,9 +60,3 @@ def collect(entries: Iterable[tuple[str, int, str]]) -> Recorded:
 def entries(recorded: Recorded) -> set[tuple[str, int, str]]:
     """Take apart what `collect` has put together."""
     return {(t, v, run) for t, versions in recorded.items() for v, runs in versions.items() for run in runs}
-
-
-def _table_id(lake: Lake, table: str) -> str:
-    opened = lake.storage.open(table)
-    assert opened is not None, "only a table that was read is recorded"
-    return str(opened.metadata().id)

@@ -110,7 +110,8 @@ def random_tables(seed: int) -> Tables:
         for days in sorted({int(rng.integers(20, 80)), *(rng.integers(90, 400, rng.integers(0, 2)))})
     ]
     nothing = dict.fromkeys(("sector", "delisted_on", "delisting_return", "delisting_reason", "exchange"))
-    types = {"valid_to": pl.Date, "sector": pl.String, "delisted_on": pl.Date, "delisting_return": pl.Float64}
+    types = {"valid_to": pl.Date, "delisted_on": pl.Date, "delisting_return": pl.Float64}
+    types |= dict.fromkeys(("sector", "delisting_reason", "exchange"), pl.String)
     return {
         "prices": pl.DataFrame(prices, infer_schema_length=None),
         "securities": pl.DataFrame([row | nothing for row in groups], schema_overrides=types),

@@ -344,6 +344,7 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "label.delay": (FORECAST, 1),
     "label.transform": (FORECAST, "rank"),
     "label.clip": (FORECAST, 1.0),
+    "label.unknown_ending_return": (FORECAST, -0.3),
     "label.beyond_factors": (FORECAST, 1),
     "label.decide": (FORECAST, "weekly"),
     "label.also_delays": (FORECAST, [3]),  # the longest one moves the purge

@@ -22,6 +22,7 @@ from pipelines.contracts import SCHEMAS, STAMPS, check, quarantined, schema
 from pipelines.errors import DataError
 from pipelines.ingest import ingest
 from pipelines.lake import Lake, UpsertCounts
+from pipelines.lake_readers import record_reader, recorded_in_lake
 from pipelines.lake_upkeep import compact
 from pipelines.progress import Progress
 from pipelines.quarantine import Selection, release
@@ -95,6 +96,19 @@ def test_files_with_and_without_the_column_are_joined_and_read_alike(old: Lake) 
     assert [(one.removed, one.added) for one in compact(old)] == [(2, 1)]
     assert_frame_equal(old.read("securities"), before)
     assert before["delisting_return"].to_list() == [None, None, None, -0.3]
+
+
+def test_a_table_that_gains_a_column_is_still_the_same_table(old: Lake) -> None:
+    """Delta gives a table another id when a merge adds a column; runs on its versions must not be lost."""
+    before = old.identified({"securities": 1})
+    record_reader(old, "run-1", {"securities": 1})
+    assert old.upsert("securities", securities(sector="metals")).updated == 3
+    opened = old.storage.open("securities")
+    assert opened is not None
+    assert set(SINCE) <= {field.name for field in opened.schema().fields}
+    assert str(opened.metadata().id) != before["securities"].id, "else this test shows nothing"
+    assert old.identified({"securities": 1}) == before
+    assert recorded_in_lake(old) == {"securities": {1: ["run-1"]}}
 
 
 def test_a_wide_old_table_is_still_read_by_its_dates_alone(tmp_path: Path) -> None:

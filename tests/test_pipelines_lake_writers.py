@@ -189,6 +189,7 @@ def test_of_two_ingests_at_once_the_lake_holds_one_delivery_whole(tmp_path: Path
                         "from pipelines.cli import main; main()",
                         "ingest",
                         f"{name}.yaml",
+                        "--wait",
                     ],
                     cwd=tmp_path,
                     env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
