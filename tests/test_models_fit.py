@@ -95,12 +95,9 @@ def test_state_round_trip_forecasts_the_same_bits(name: str) -> None:
     assert want.dtype == np.float32
     np.testing.assert_array_equal(back.forecast(data, TEST), want)
     np.testing.assert_array_equal(np.isnan(want), ~arrays()["mask_TN"][TEST])
-    assert (back.name, back.config, back.shape, back.history) == (
-        model.name,
-        model.config,
-        model.shape,
-        model.history,
-    )
+    assert (back.name, back.config, back.shape) == (model.name, model.config, model.shape)
+    stored, kept = ([dataclasses.asdict(record) for record in one.history] for one in (back, model))
+    np.testing.assert_equal(stored, kept)  # takes NaN as equal, which records themselves do not
 
 
 @pytest.mark.parametrize("name", list(MODELS))
