@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -348,7 +349,7 @@ def test_a_whole_run_writes_no_secret_anywhere(
         if path.parent.name != "config" and SECRET.encode() in content
     ]
     assert made == []
-    with sqlite3.connect("mlflow.db") as store:
+    with closing(sqlite3.connect("mlflow.db")) as store:
         logged = dict(store.execute("select key, value from params").fetchall())
     assert logged["source.kind"] == "files", "the run is there"
     assert len(list(Path("mlartifacts").rglob("report.html"))) == 1
