@@ -43,7 +43,12 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
 
 
 def config_of(home: Path, tiny: Mapping[str, Any], **changes: Any) -> Config:  # noqa: ANN401 (settings)
-    places = {"lake": str(home / "lake"), "output": str(home / "runs"), "models": {MODEL: OPTIONS}}
+    places = {
+        "lake": str(home / "lake"),
+        "output": str(home / "runs"),
+        "tracking": {"uri": f"sqlite:///{home}/mlflow.db", "artifacts": str(home / "mlartifacts")},
+        "models": {MODEL: OPTIONS},
+    }
     few = {"characteristics": ["return_1", "momentum_63"], "window": 5}
     folds = {**tiny["folds"], "max_folds": 1, **changes.pop("folds", {})}
     return check_config({**tiny, **places, "features": few, "folds": folds, **changes}, origin="test")

@@ -40,6 +40,7 @@ def config_of(home: Path, tiny: Mapping[str, Any], **fit: Any) -> Config:  # noq
     changes = {
         "lake": str(home / "lake"),
         "output": str(home / "runs"),
+        "tracking": {"uri": f"sqlite:///{home}/mlflow.db", "artifacts": str(home / "mlartifacts")},
         "models": {MODEL: {"width": 8, "heads": 2}, "ridge": {}},
         "features": {"characteristics": ["return_1", "momentum_63"], "window": 5},
         "folds": {**tiny["folds"], "max_folds": 1},
