@@ -17,20 +17,12 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipelines.errors import DataError
-from pipelines.identity import code_digest
+from pipelines.identity import LIBRARIES, code_digest
 from pipelines.runs import Run, git_commit
 
 FILE: Final = "provenance.jsonl"
-TRACKED_LIBRARIES: Final = (
-    "torch",
-    "numpy",
-    "polars",
-    "lightgbm",
-    "scikit-learn",
-    "shap",
-    "mlflow",
-    "deltalake",
-)
+TRACKED_LIBRARIES: Final = (*LIBRARIES, "deltalake", "mlflow", "polars", "scikit-learn", "shap")
+"""Libraries that a run's forecasts, results and records are made with."""
 
 
 def _now() -> dt.datetime:

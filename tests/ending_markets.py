@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,23 @@ import polars as pl
 START = dt.date(2021, 3, 1)
 STALE = 4
 REASONS = ("merger", "performance", "unknown", None)
+SECURITIES = {
+    "ticker": pl.String,
+    "valid_from": pl.Date,
+    "valid_to": pl.Date,
+    "sector": pl.String,
+    "industry": pl.String,
+    "delisted_on": pl.Date,
+    "delisting_return": pl.Float64,
+    "delisting_reason": pl.String,
+    "exchange": pl.String,
+}
+"""What a panel reads of ``securities``."""
+
+
+def securities_table(rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
+    """Lay rows out as a panel reads them; a value that a row does not name is null."""
+    return pl.DataFrame([{name: row.get(name) for name in SECURITIES} for row in rows], schema=SECURITIES)
 
 
 @dataclass(frozen=True)
@@ -40,22 +58,7 @@ class RawMarket:
         )
 
     def securities(self) -> pl.DataFrame:
-        columns = {
-            "ticker": pl.String,
-            "valid_from": pl.Date,
-            "valid_to": pl.Date,
-            "sector": pl.String,
-            "industry": pl.String,
-            "delisted_on": pl.Date,
-            "delisting_return": pl.Float64,
-            "delisting_reason": pl.String,
-            "exchange": pl.String,
-        }
-        rows = [
-            {name: ({"ticker": ticker} | record).get(name) for name in columns}
-            for ticker, record in self.records.items()
-        ]
-        return pl.DataFrame(rows, schema=columns)
+        return securities_table([{"ticker": ticker} | record for ticker, record in self.records.items()])
 
 
 def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:

@@ -7,6 +7,7 @@ import datetime as dt
 import numpy as np
 import polars as pl
 import pytest
+from ending_markets import securities_table
 
 from features.adjustment import forward_factor
 from features.endings import EndingRule
@@ -35,18 +36,7 @@ def prices_of(
 
 
 def securities_of(*rows: dict[str, object]) -> pl.DataFrame:
-    columns = {
-        "ticker": pl.String,
-        "valid_from": pl.Date,
-        "valid_to": pl.Date,
-        "sector": pl.String,
-        "industry": pl.String,
-        "delisted_on": pl.Date,
-        "delisting_return": pl.Float64,
-        "delisting_reason": pl.String,
-        "exchange": pl.String,
-    }
-    return pl.DataFrame([{name: row.get(name) for name in columns} for row in rows], schema=columns)
+    return securities_table(rows)
 
 
 def delisted(ticker: str, **told: object) -> dict[str, object]:

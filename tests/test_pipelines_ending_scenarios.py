@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from ending_markets import securities_table
 
 from features.endings import EndingRule
 from features.panel import Panel, build_panel
@@ -40,19 +41,7 @@ def panel_of(last: dict[str, int], *told: dict[str, object]) -> Panel:
         split_ratio=pl.lit(1.0),
         dividend=pl.lit(0.0),
     )
-    schema = {
-        "ticker": pl.String,
-        "valid_from": pl.Date,
-        "valid_to": pl.Date,
-        "sector": pl.String,
-        "industry": pl.String,
-        "delisted_on": pl.Date,
-        "delisting_return": pl.Float64,
-        "delisting_reason": pl.String,
-        "exchange": pl.String,
-    }
-    securities = pl.DataFrame([{name: row.get(name) for name in schema} for row in told], schema=schema)
-    return build_panel(prices, securities, endings=EndingRule(stale_sessions=1))
+    return build_panel(prices, securities_table(told), endings=EndingRule(stale_sessions=1))
 
 
 def table_of(panel: Panel, tiny: dict[str, Any]) -> pl.DataFrame | None:

@@ -1,4 +1,7 @@
-"""What a run is: its id covers everything that its forecasts depend on, and nothing else."""
+"""What a run is: its id covers everything that its forecasts depend on, and nothing else.
+
+Over 500 lines because every key of a config has a row that says whether it changes the id.
+"""
 
 from __future__ import annotations
 
