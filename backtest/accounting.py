@@ -2,8 +2,8 @@ r"""A book's accounts: from target weights to NAV, twice, and a ledger of every 
 
 At each close t, in this order:
 
-1. Positions earn the session's return, `features.holder_returns.held_return`; shorts pay the borrow fee on
-   the market value that they had after the trades of ``t-1``.
+1. Positions earn the session's return, `features.panel.holder_returns.held_return`; shorts pay the borrow fee
+   on the market value that they had after the trades of ``t-1``.
 2. A position whose firm has ``ended_TN`` has by then earned the delisting return: it turns into cash, free
    of cost and not counted as turnover.
 3. If the decision of ``t - delay`` exists, every firm that can be traded is moved to its target weight
@@ -11,7 +11,7 @@ At each close t, in this order:
 4. Half-spread and commission on the traded notional are paid from cash. Cash may be negative; it earns
    nothing.
 
-`features.holder_returns` says which firms can be traded at t, what a position earns in halts, gaps and
+`features.panel.holder_returns` says which firms can be traded at t, what a position earns in halts, gaps and
 endings, and when it is paid out. Labels use the same functions, so before costs a book earns what the labels
 of its delay say.
 
@@ -40,7 +40,7 @@ import polars as pl
 
 from backtest.costs import CostModel
 from features.arrays import BoolArray, FloatArray, require_shape
-from features.holder_returns import HolderMarket, held_return, holder_market
+from features.panel.holder_returns import HolderMarket, held_return, holder_market
 
 LEDGER_SCHEMA = {
     "session": pl.Int32,
@@ -155,7 +155,7 @@ def run_book(
     target_TN : ndarray of shape (T, N)
         Fractions of NAV decided at the close of t; a row of NaN = no decision.
     wealth_TN : ndarray of shape (T, N)
-        A holder's total-return index (`features.panel.Panel.wealth_TN`), in any unit; NaN = not known.
+        A holder's total-return index (`features.panel.panel.Panel.wealth_TN`), in any unit; NaN = not known.
     traded_TN : ndarray of bool, shape (T, N)
         Whether the firm trades at t; False in halts and after a delisting.
     costs : CostModel
@@ -163,8 +163,8 @@ def run_book(
     delay : int
         Sessions between decision and trade, at least 0.
     ended_TN : ndarray of bool, shape (T, N), optional
-        Whether a delisting has paid holders out by the close of t (`features.panel.Panel.ended_TN`). None:
-        nobody is ever paid out; a position in a firm that trades no more stays.
+        Whether a delisting has paid holders out by the close of t (`features.panel.panel.Panel.ended_TN`).
+        None: nobody is ever paid out; a position in a firm that trades no more stays.
 
     Returns
     -------

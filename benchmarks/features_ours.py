@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from features_market import CHARACTERISTICS, CROSS_SECTIONS, MEDIANS, RANKED, TAIL, read
 
+from features.arithmetic.transforms import neutralise, rank_normal, winsorise, zscore
 from features.arrays import AnyFloatArray
-from features.asof import Statements
-from features.characteristics import compute_characteristics
-from features.derived import median_dollar_volume
-from features.panel import Panel
-from features.transforms import neutralise, rank_normal, winsorise, zscore
+from features.library.characteristics import compute_characteristics
+from features.panel.asof import Statements
+from features.panel.derived import median_dollar_volume
+from features.panel.panel import Panel
 
 
 def prepare(folder: Path) -> Panel:

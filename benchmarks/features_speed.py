@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from features_market import NAMES, write_market
 
-from features.parallel import n_threads
+from features.arithmetic.parallel import n_threads
 
 ENGINES = ("ours", "polars", "pandas")
 BARS = {"polars": 5.0, "pandas": 10.0}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from backtest.accounting import BookResult, run_book
 from backtest.books import BOOKS, equal_weighted
 from backtest.costs import CostModel
-from features.panel import Panel
+from features.panel.panel import Panel
 from pipelines.config import BookConfig, Config
 from pipelines.dataset import Dataset
 from pipelines.errors import ConfigError

@@ -11,7 +11,7 @@ from pipelines.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from features.registry import Feature
+    from features.library.registry import Feature
 
 DOCUMENT = "docs/features.md"
 REGENERATE = f"peerglass features --markdown > {DOCUMENT}"
@@ -28,8 +28,8 @@ def select(family: str | None = None, needs: str | None = None) -> list[Feature]
     ConfigError
         If the family or the kind of data does not exist.
     """
-    from features.channels import CHANNELS
-    from features.characteristics import CHARACTERISTICS
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
 
     families = (*CHANNELS.families, *CHARACTERISTICS.families)
     if family is not None and family not in families:
@@ -77,7 +77,7 @@ def print_table(features: Iterable[Feature]) -> None:
     """Print the table and what holds for all features, as wide as the terminal is."""
     from rich.console import Console
 
-    from features.registry import NAN_RULE
+    from features.library.registry import NAN_RULE
 
     chosen = list(features)
     console = Console(markup=False, highlight=False)
@@ -108,11 +108,11 @@ def _record(feature: Feature) -> dict[str, Any]:
 
 def as_markdown() -> str:
     """Write the page of the documentation: every registered feature, by family."""
-    from features.asof import STALE_DAYS
-    from features.channels import CHANNELS
-    from features.characteristics import CHARACTERISTICS
-    from features.derived import HALT
-    from features.registry import NAN_RULE
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
+    from features.library.registry import NAN_RULE
+    from features.panel.asof import STALE_DAYS
+    from features.panel.derived import HALT
 
     parts = [
         "# Features",

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from features.scaling import ChannelScaler
+from features.library.scaling import ChannelScaler
 from models.fit import Fitted, FittedState, restore
 from pipelines.dataset import FoldInputs
 from pipelines.errors import DataError

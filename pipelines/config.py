@@ -141,7 +141,7 @@ class UniverseConfig(Section):
 
 
 class TransformConfig(Section):
-    """What is done to characteristics within each date (`features.standardise.TransformRule`)."""
+    """What is done to characteristics within each date (`features.library.standardise.TransformRule`)."""
 
     winsorise: float | None = Field(default=None, ge=0, lt=0.5)
     neutralise: Literal["none", "group"] = "none"

@@ -131,8 +131,8 @@ def to_yaml(config: Config) -> str:
 
 def _check_settings(config: Config, origin: str) -> None:
     """Check what belongs to other modules' dataclasses: models, fitting, the simulated market."""
-    from features.channels import CHANNELS
-    from features.characteristics import CHARACTERISTICS
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
     from models.fit import FitConfig
     from models.registry import MODELS
 

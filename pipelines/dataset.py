@@ -12,16 +12,16 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
-from features.channels import available_channels, compute_channels
-from features.characteristics import available_characteristics, compute_characteristics
-from features.derived import row_mean
-from features.endings import EndingRule
-from features.factors import beyond_factors, statistical_factors
-from features.labels import forward_returns, target
-from features.panel import Panel, build_panel
-from features.scaling import ChannelScaler, fit_channel_scaler
-from features.standardise import TransformRule, transform_characteristics
-from features.universe import UniverseRule, decision_sessions, universe, universe_messages
+from features.library.channels import available_channels, compute_channels
+from features.library.characteristics import available_characteristics, compute_characteristics
+from features.library.factors import beyond_factors, statistical_factors
+from features.library.scaling import ChannelScaler, fit_channel_scaler
+from features.library.standardise import TransformRule, transform_characteristics
+from features.panel.derived import row_mean
+from features.panel.endings import EndingRule
+from features.panel.labels import forward_returns, target
+from features.panel.panel import Panel, build_panel
+from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
 from pipelines.config import Config, LabelConfig
 from pipelines.errors import ConfigError, DataError
 
@@ -45,7 +45,7 @@ class Dataset:
     Attributes
     ----------
     channels_TNC : raw window channels; NaN where not known. Scaled a fold at a time.
-    characteristics_TNF : transformed within the date's universe (`features.standardise`); no NaN.
+    characteristics_TNF : transformed within the date's universe (`features.library.standardise`); no NaN.
     labels : by execution delay, simple total return of the label span; NaN where not known yet.
     target_TN : what models are fitted to: the label at the trained delay, transformed within the date.
     notes : what had to be left out, and why.

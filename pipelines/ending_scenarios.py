@@ -10,7 +10,7 @@ import polars as pl
 
 from backtest.accounting import BookResult
 from backtest.performance import book_metrics
-from features.panel import Panel
+from features.panel.panel import Panel
 from pipelines.book_orders import BookOrders, book_orders
 from pipelines.config import Config
 from pipelines.dataset import BoolArray, Dataset

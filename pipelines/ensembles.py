@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from features.panel import Panel
+from features.panel.panel import Panel
 from pipelines.evaluate import FloatArray, ensemble, seed_spread
 from pipelines.schemas import EnsembleForecasts
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from backtest.metrics import ForecastMetrics, forecast_metrics
 from backtest.performance import active_metrics, book_metrics
-from features.panel import Panel
+from features.panel.panel import Panel
 from pipelines.book_orders import Benchmarks, book_orders
 from pipelines.config import Config
 from pipelines.dataset import Dataset, spread

@@ -19,8 +19,8 @@ import polars as pl
 import torch
 
 from backtest.splits import Fold
-from features.characteristics import CHARACTERISTICS
-from features.standardise import MISSING
+from features.library.characteristics import CHARACTERISTICS
+from features.library.standardise import MISSING
 from models.batch import PanelTensors
 from models.explain import GroupAttribution, GroupGameConfig, explain_groups
 from models.explain_peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers

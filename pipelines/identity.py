@@ -187,8 +187,8 @@ def code_digest() -> str:
     Covers the sources in `CODE`, and the features and models in the registries wherever they come from: a
     function that was registered or replaced outside these sources counts by what it does.
     """
-    from features.channels import CHANNELS
-    from features.characteristics import CHARACTERISTICS
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
     from models.registry import MODELS
 
     registered = fingerprint((CHANNELS, CHARACTERISTICS, MODELS), _is_source)

@@ -14,15 +14,15 @@ import polars as pl
 import pytest
 
 from backtest.splits import make_folds
-from features import panel as panels
-from features.adjustment import forward_factor
-from features.asof import statements_as_of
-from features.channels import CHANNELS
-from features.characteristics import CHARACTERISTICS
-from features.derived import daily_return
-from features.panel import Panel
-from features.rolling import rolling_mean
-from features.universe import universe
+from features.arithmetic.rolling import rolling_mean
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
+from features.panel import panel as panels
+from features.panel.adjustment import forward_factor
+from features.panel.asof import statements_as_of
+from features.panel.derived import daily_return
+from features.panel.panel import Panel
+from features.panel.universe import universe
 from pipelines import dataset as datasets
 from pipelines import walkforward
 from pipelines.audit.subject import Subject, budget
@@ -381,7 +381,7 @@ def ranks_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[C
 
 
 def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    from features.labels import target as honest
+    from features.panel.labels import target as honest
 
     def carried(label_TN: Array, universe_TN: Array, kind: Any) -> Array:  # noqa: ANN401 (passed on)
         target_TN = honest(label_TN, universe_TN, kind)
@@ -395,7 +395,7 @@ def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple
 
 def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """The label of horizon 1 spans four sessions, so that it is not closed when it says so."""
-    from features.labels import forward_returns as honest
+    from features.panel.labels import forward_returns as honest
 
     def longer(panel: Panel, delay: int, horizon: int) -> Array:
         return honest(panel, delay, 4 if horizon == 1 else horizon)

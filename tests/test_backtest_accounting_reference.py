@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from backtest.accounting import run_book
 from backtest.costs import CostModel
-from features.endings import EndingRule
-from features.panel import build_panel
+from features.panel.endings import EndingRule
+from features.panel.panel import build_panel
 
 HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # of the traded and, a session, of the short value
 UNKNOWN = -0.1  # what endings for unknown reasons pay here, so that it shows in the accounts

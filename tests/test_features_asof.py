@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.asof import STALE_DAYS, Statements, statements_as_of
+from features.panel.asof import STALE_DAYS, Statements, statements_as_of
 
 Row = dict[str, Any]
 nan = float("nan")

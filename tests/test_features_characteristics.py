@@ -23,15 +23,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from features.channels import CHANNELS, available_channels, compute_channels
-from features.characteristics import (
+from features.library.channels import CHANNELS, available_channels, compute_channels
+from features.library.characteristics import (
     CHARACTERISTICS,
     available_characteristics,
     compute_characteristics,
 )
-from features.panel import Panel, build_panel
-from features.registry import Feature
-from features.universe import UniverseRule, universe
+from features.library.registry import Feature
+from features.panel.panel import Panel, build_panel
+from features.panel.universe import UniverseRule, universe
 
 T, N = 1000, 9
 HALT = 20  # a close is carried over so many sessions without one

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from features.labels import forward_returns, target
-from features.panel import Panel, build_panel
-from features.scaling import ChannelScaler, fit_channel_scaler
-from features.transforms import neutralise, rank_normal, winsorise, zscore
-from features.universe import UniverseRule, universe, universe_messages
+from features.arithmetic.transforms import neutralise, rank_normal, winsorise, zscore
+from features.library.scaling import ChannelScaler, fit_channel_scaler
+from features.panel.labels import forward_returns, target
+from features.panel.panel import Panel, build_panel
+from features.panel.universe import UniverseRule, universe, universe_messages
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -10,10 +10,16 @@ import polars as pl
 import pytest
 from sklearn.decomposition import PCA
 
-from features.derived import daily_return
-from features.factors import FIRMS_A_FACTOR, WINDOW, beyond_factors, factor_residual, statistical_factors
-from features.panel import Panel, build_panel
-from features.tiles import cut
+from features.library.factors import (
+    FIRMS_A_FACTOR,
+    WINDOW,
+    beyond_factors,
+    factor_residual,
+    statistical_factors,
+)
+from features.panel.derived import daily_return
+from features.panel.panel import Panel, build_panel
+from features.panel.tiles import cut
 
 T, N = 420, 40
 DAYS = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(T)]

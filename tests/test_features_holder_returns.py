@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from backtest.accounting import BookResult, run_book
 from backtest.costs import CostModel
-from features.endings import EndingRule
-from features.labels import forward_returns
-from features.panel import Panel, build_panel
-from features.universe import UniverseRule, universe
+from features.panel.endings import EndingRule
+from features.panel.labels import forward_returns
+from features.panel.panel import Panel, build_panel
+from features.panel.universe import UniverseRule, universe
 
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
 NAN = np.nan

@@ -18,8 +18,8 @@ import statsmodels.api as sm
 from statsmodels.regression.rolling import RollingOLS
 from test_features_characteristics import DAYS, HALT, Tables, panel_of, random_tables
 
-from features.characteristics import CHARACTERISTICS
-from features.panel import Panel
+from features.library.characteristics import CHARACTERISTICS
+from features.panel.panel import Panel
 
 STALE = pd.Timedelta(days=548)
 

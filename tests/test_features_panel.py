@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from ending_markets import securities_table
 
-from features.adjustment import forward_factor
-from features.endings import EndingRule
-from features.labels import forward_returns
-from features.panel import Panel, build_panel
+from features.panel.adjustment import forward_factor
+from features.panel.endings import EndingRule
+from features.panel.labels import forward_returns
+from features.panel.panel import Panel, build_panel
 
 DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(61)]
 nan = float("nan")

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from features import transforms
-from features.transforms import rank_normal
+from features.arithmetic import transforms
+from features.arithmetic.transforms import rank_normal
 
 FloatArray = npt.NDArray[np.float64]
 

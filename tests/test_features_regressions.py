@@ -9,10 +9,10 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from features.characteristics import CHARACTERISTICS
-from features.panel import Panel, build_panel
-from features.regressions import residual_skewness, rolling_correlation
-from features.rolling import rolling_regression
+from features.arithmetic.regressions import residual_skewness, rolling_correlation
+from features.arithmetic.rolling import rolling_regression
+from features.library.characteristics import CHARACTERISTICS
+from features.panel.panel import Panel, build_panel
 
 FloatArray = npt.NDArray[np.float64]
 nan = float("nan")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from features import parallel, regressions, rolling
+from features.arithmetic import parallel, regressions, rolling
 
 FloatArray = npt.NDArray[np.float64]
 Rolled = Callable[[FloatArray, int, int], FloatArray]

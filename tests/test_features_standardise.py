@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 from scipy import stats
 
-from features.standardise import TransformRule, transform_characteristics
-from features.transforms import rank_normal
+from features.arithmetic.transforms import rank_normal
+from features.library.standardise import TransformRule, transform_characteristics
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.characteristics import CHARACTERISTICS
-from features.panel import Panel, build_panel
+from features.library.characteristics import CHARACTERISTICS
+from features.panel.panel import Panel, build_panel
 
 D = dt.date
 PRICE = 20.0

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features import derived, parallel
-from features.channels import CHANNELS, compute_channels
-from features.characteristics import CHARACTERISTICS, compute_characteristics
-from features.derived import daily_return, group_mean, market_mean, market_return, remember
-from features.panel import Panel, build_panel
-from features.parallel import for_each, in_order, n_threads, runs_of_firms
-from features.tiles import cut, whole
+from features.arithmetic import parallel
+from features.arithmetic.parallel import for_each, in_order, n_threads, runs_of_firms
+from features.library.channels import CHANNELS, compute_channels
+from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.panel import derived
+from features.panel.derived import daily_return, group_mean, market_mean, market_return, remember
+from features.panel.panel import Panel, build_panel
+from features.panel.tiles import cut, whole
 from pipelines.config_load import check_config
 from pipelines.run import make_source
 from pipelines.sources.simulated import SimulatedSource

@@ -21,9 +21,9 @@ from audit_markets import (
     todays_members,
 )
 
-from features.channels import CHANNELS
-from features.characteristics import CHARACTERISTICS
-from features.panel import Panel
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
+from features.panel.panel import Panel
 from models.registry import MODELS
 from pipelines import dataset as datasets
 from pipelines import walkforward

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from features.channels import CHANNELS
-from features.characteristics import CHARACTERISTICS
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
 from pipelines import catalogue
 from pipelines.cli import app
 from pipelines.errors import ConfigError

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from backtest.splits import Fold
-from features.asof import Statements
-from features.factors import statistical_factors
-from features.panel import Panel
+from features.library.factors import statistical_factors
+from features.panel.asof import Statements
+from features.panel.panel import Panel
 from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.dataset import Dataset, build_dataset, plan_folds

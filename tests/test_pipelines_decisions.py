@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.universe import Schedule, decision_sessions
+from features.panel.universe import Schedule, decision_sessions
 from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.dataset import build_dataset, plan_folds

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from ending_markets import securities_table
 
-from features.endings import EndingRule
-from features.panel import Panel, build_panel
+from features.panel.endings import EndingRule
+from features.panel.panel import Panel, build_panel
 from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.dataset import Dataset

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from features.panel import Panel
+from features.panel.panel import Panel
 from pipelines.dataset import Dataset, spread
 from pipelines.ensembles import ensemble_table
 from pipelines.evaluate import ensemble, forecasts_to_arrays, seed_spread

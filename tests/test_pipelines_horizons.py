@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.labels import forward_returns
+from features.panel.labels import forward_returns
 from pipelines.config_load import check_config
 from pipelines.dataset import plan_folds
 from pipelines.errors import ConfigError

@@ -21,8 +21,8 @@ from command import Answer, Call, command
 from pydantic import BaseModel
 
 from features.arrays import FloatArray
-from features.characteristics import CHARACTERISTICS
-from features.panel import Panel
+from features.library.characteristics import CHARACTERISTICS
+from features.panel.panel import Panel
 from models.baselines import Ridge
 from models.registry import MODELS
 from pipelines import identity

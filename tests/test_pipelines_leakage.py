@@ -19,10 +19,10 @@ import polars as pl
 import pytest
 
 from backtest.splits import Fold
-from features.channels import CHANNELS
-from features.characteristics import CHARACTERISTICS, compute_characteristics
-from features.panel import Panel
-from features.universe import universe
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.panel.panel import Panel
+from features.panel.universe import universe
 from models.batch import PanelTensors
 from models.fit import restore
 from models.registry import MODELS

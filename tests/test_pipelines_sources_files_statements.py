@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from features.asof import statements_as_of
+from features.panel.asof import statements_as_of
 from pipelines.contracts import check
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables

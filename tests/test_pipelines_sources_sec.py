@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from sec_server import Edgar, Filing, Firm, serve
 
-from features.asof import statements_as_of
+from features.panel.asof import statements_as_of
 from pipelines.config import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest

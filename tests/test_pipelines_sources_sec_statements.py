@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.asof import statements_as_of
+from features.panel.asof import statements_as_of
 from pipelines.contracts import check
 from pipelines.items import FLOWS, ITEMS
 from pipelines.sources.sec_items import TAGS, ranked_tags

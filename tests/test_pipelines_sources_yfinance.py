@@ -16,8 +16,8 @@ import pytest
 from polars.testing import assert_frame_equal
 from yahoo_server import Day, Firm, YahooServer, adjusted_closes, business_days, make_firm
 
-from features.adjustment import forward_factor
-from features.asof import statements_as_of
+from features.panel.adjustment import forward_factor
+from features.panel.asof import statements_as_of
 from pipelines.config import YFinanceSourceConfig
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest import ingest

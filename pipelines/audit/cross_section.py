@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from features.standardise import TransformRule
+from features.library.standardise import TransformRule
 from pipelines import dataset as datasets
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject

@@ -18,8 +18,8 @@ import numpy as np
 import polars as pl
 
 from backtest.splits import Fold
-from features.channels import CHANNELS
-from features.characteristics import CHARACTERISTICS
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
 from pipelines import dataset as datasets
 from pipelines.config import Config
 from pipelines.dataset import INPUT_PREFIX, Dataset

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from features.transforms import rank_normal
+from features.arithmetic.transforms import rank_normal
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 from pipelines.dataset import INPUT_PREFIX, spread

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.metrics import newey_west_lags, newey_west_t
-from features.characteristics import CHARACTERISTICS
+from features.arithmetic.transforms import rank_normal
 from features.information_coefficient import ic_by_date, is_constant
-from features.transforms import rank_normal
+from features.library.characteristics import CHARACTERISTICS
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 from pipelines.dataset import INPUT_PREFIX, spread

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from features.channels import CHANNELS, compute_channels
-from features.characteristics import CHARACTERISTICS, compute_characteristics
-from features.panel import Panel, build_panel
+from features.library.channels import CHANNELS, compute_channels
+from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.panel.panel import Panel, build_panel
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 

@@ -1,0 +1,1 @@
+"""Arithmetic on ``[T, N]`` arrays: rolling and cross-sectional statistics, compiled where that is faster."""

@@ -1,0 +1,325 @@
+"""Compiled loops over tiles of a panel: what numpy cannot say, or says with too many passes over memory.
+
+Every array is C-contiguous. A kernel holds no lock of the interpreter and starts no thread of its own:
+`features.panel.tiles` runs it on several tiles at once, so that a result depends on no number of threads.
+There is no reassociation of sums (``fastmath`` is off): a result is a fixed sequence of operations.
+
+Importing this module imports numba, so importers do it inside functions. Machine code is kept beside this
+file in ``__pycache__``, or in the user's cache folder where that is read-only.
+
+Shape suffixes: T sessions, N firms (of a tile).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numba
+import numpy as np
+
+from features.arrays import AnyFloatArray, Float32Array, FloatArray
+
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+
+def compiled(loop: Loop) -> Loop:
+    """Compile a loop on its first call; division by zero gives what IEEE 754 says."""
+    try:
+        return cast("Loop", numba.njit(nogil=True, cache=True, error_model="numpy")(loop))
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        warnings.warn(
+            f"Neither {Path(__file__).parent} nor the user's cache folder can be written, so every process "
+            "compiles its loops anew, for some seconds: set NUMBA_CACHE_DIR to a folder that can.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return cast("Loop", numba.njit(nogil=True, error_model="numpy")(loop))
+
+
+@compiled
+def keep_traded(x_TN: FloatArray, quiet_TN: FloatArray, warmup: int, halt: float, out_TN: FloatArray) -> None:
+    """Keep finite values of firms that trade now and were heard of ``warmup`` sessions ago; NaN elsewhere."""
+    out_TN[:warmup] = np.nan
+    for t in range(warmup, x_TN.shape[0]):
+        x, now, then, out = x_TN[t], quiet_TN[t], quiet_TN[t - warmup], out_TN[t]
+        for i in range(len(x)):
+            known = (then[i] <= halt) & (now[i] == 0.0) & (np.abs(x[i]) < np.inf)
+            out[i] = x[i] if known else np.nan
+
+
+@compiled
+def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
+    """Write firms of a tile to their columns, from ``first`` on; NaN beyond what float32 holds."""
+    for t in range(x_TN.shape[0]):
+        x, out = x_TN[t], out_TN[t, first : first + x_TN.shape[1]]
+        for i in range(len(x)):
+            single = np.float32(x[i])
+            out[i] = single if np.abs(single) < np.inf else np.float32(np.nan)
+
+
+@compiled
+def carry(x_TN: FloatArray, longest: float, out_TN: FloatArray, quiet_TN: FloatArray) -> None:
+    """Repeat each firm's last known value for at most ``longest`` sessions; count the sessions since it."""
+    last_N, age_N = np.full(x_TN.shape[1], np.nan), np.full(x_TN.shape[1], np.inf)
+    for t in range(x_TN.shape[0]):
+        x, out, quiet = x_TN[t], out_TN[t], quiet_TN[t]
+        for i in range(len(x)):
+            known = not np.isnan(x[i])
+            last_N[i] = x[i] if known else last_N[i]
+            age_N[i] = 0.0 if known else age_N[i] + 1.0
+            out[i] = last_N[i] if age_N[i] <= longest else np.nan
+            quiet[i] = age_N[i]
+
+
+@compiled
+def rolling_count(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
+    """Count known values. Whole numbers do not round, so here a running count is exact."""
+    T, N = x_TN.shape
+    count_N = np.zeros(N)
+    for t in range(T):
+        come, out = x_TN[t], out_TN[t]
+        if t >= window:
+            gone = x_TN[t - window]
+            for i in range(N):
+                count_N[i] -= 0.0 if np.isnan(gone[i]) else 1.0
+        for i in range(N):
+            count_N[i] += 0.0 if np.isnan(come[i]) else 1.0
+            out[i] = count_N[i]
+
+
+@compiled
+def _add(to: FloatArray, other: FloatArray) -> None:
+    for i in range(len(to)):
+        to[i] += other[i]
+
+
+@compiled
+def _sum_windows(block: FloatArray, window: int, N: int, total: FloatArray) -> None:
+    """Sum windows of sessions by doubling; a block of 2m sessions is the sum of two neighbours of m.
+
+    ``block`` holds T rows of N values without a NaN, and is used up. Rows before the first count as zero.
+    """
+    total[:] = 0.0
+    end, size, offset, left = len(block), N, 0, window
+    while True:
+        if left & 1:  # this power of two is part of the window: its block starts `offset` cells back
+            if offset < end:
+                _add(total[offset:], block[: end - offset])
+            offset += size
+        left >>= 1
+        if left == 0:
+            return
+        high = end  # from the last row to the first, so that what is read was not yet added to
+        while high > size:
+            low = max(high - size, size)
+            _add(block[low:high], block[low - size : high - size])
+            high = low
+        size *= 2
+
+
+@compiled
+def rolling_sum(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
+    """Sum known values."""
+    block = x_TN.copy().reshape(-1)
+    for i in range(len(block)):
+        block[i] = 0.0 if np.isnan(block[i]) else block[i]
+    _sum_windows(block, window, x_TN.shape[1], out_TN.reshape(-1))
+
+
+@compiled
+def rolling_mean(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
+    """Average known values; NaN below ``least`` of them."""
+    rolling_sum(x_TN, window, out_TN)
+    count_TN = np.empty_like(x_TN)
+    rolling_count(x_TN, window, count_TN)
+    out, count = out_TN.reshape(-1), count_TN.reshape(-1)
+    for i in range(len(out)):
+        out[i] = out[i] / count[i] if count[i] >= least else np.nan
+
+
+@compiled
+def rolling_std(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
+    """Take the sample deviation of known values; NaN below ``least``, which is at least 2."""
+    N = x_TN.shape[1]
+    count_TN, square_TN = np.empty_like(x_TN), np.empty_like(x_TN)
+    rolling_count(x_TN, window, count_TN)
+    rolling_sum(x_TN, window, out_TN)
+    x, out, count, square = x_TN.reshape(-1), out_TN.reshape(-1), count_TN.reshape(-1), square_TN.reshape(-1)
+    block = np.empty_like(x)
+    for i in range(len(x)):
+        block[i] = 0.0 if np.isnan(x[i]) else x[i] * x[i]
+    _sum_windows(block, window, N, square)
+    for i in range(len(x)):
+        n = max(count[i], 2.0)
+        mean, mean_square = out[i] / n, square[i] / n
+        variance = mean_square - mean * mean
+        variance = 0.0 if variance < 1e-14 * mean_square else variance
+        out[i] = np.sqrt(variance * n / (n - 1.0)) if count[i] >= least else np.nan
+
+
+@compiled
+def rolling_skewness(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
+    """Take ``m3 / m2^1.5`` of known values; NaN below ``least`` >= 3 and without variation."""
+    N = x_TN.shape[1]
+    count_TN, square_TN, cube_TN = np.empty_like(x_TN), np.empty_like(x_TN), np.empty_like(x_TN)
+    rolling_count(x_TN, window, count_TN)
+    rolling_sum(x_TN, window, out_TN)
+    x, out, count = x_TN.reshape(-1), out_TN.reshape(-1), count_TN.reshape(-1)
+    square, cube = square_TN.reshape(-1), cube_TN.reshape(-1)
+    block = np.empty_like(x)
+    for i in range(len(x)):
+        block[i] = 0.0 if np.isnan(x[i]) else x[i] * x[i]
+    _sum_windows(block, window, N, square)
+    for i in range(len(x)):
+        block[i] = 0.0 if np.isnan(x[i]) else x[i] * x[i] * x[i]
+    _sum_windows(block, window, N, cube)
+    for i in range(len(x)):
+        n = max(count[i], 1.0)
+        mean, mean_square, mean_cube = out[i] / n, square[i] / n, cube[i] / n
+        variance = mean_square - mean * mean
+        third = mean_cube - 3.0 * mean * mean_square + 2.0 * mean * mean * mean
+        known = count[i] >= least and variance > 1e-14 * mean_square
+        out[i] = third / (variance * np.sqrt(variance)) if known else np.nan
+
+
+@compiled
+def _sum_products(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, sums_6TN: FloatArray, block_TN: FloatArray
+) -> None:
+    """Sum 1, x, y, x^2, xy and y^2 over the sessions of the window on which both are known."""
+    N, block = y_TN.shape[1], block_TN.reshape(-1)
+    given_y, given_x = y_TN.reshape(-1), x_TN.reshape(-1)
+    y, x = np.empty_like(block), np.empty_like(block)  # 0 where not both are known
+    for i in range(len(block)):
+        y_i, x_i = given_y[i], given_x[i]
+        block[i] = y_i + x_i  # NaN where either is
+        y[i] = 0.0 if np.isnan(block[i]) else y_i
+        x[i] = 0.0 if np.isnan(block[i]) else x_i
+    rolling_count(block_TN, window, sums_6TN[0])
+    block[:] = x
+    _sum_windows(block, window, N, sums_6TN[1].reshape(-1))
+    block[:] = y
+    _sum_windows(block, window, N, sums_6TN[2].reshape(-1))
+    for i in range(len(block)):
+        block[i] = x[i] * x[i]
+    _sum_windows(block, window, N, sums_6TN[3].reshape(-1))
+    for i in range(len(block)):
+        block[i] = y[i] * x[i]
+    _sum_windows(block, window, N, sums_6TN[4].reshape(-1))
+    for i in range(len(block)):
+        block[i] = y[i] * y[i]
+    _sum_windows(block, window, N, sums_6TN[5].reshape(-1))
+
+
+@compiled
+def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its answers, all by position
+    y_TN: FloatArray,
+    x_TN: FloatArray,
+    window: int,
+    least: float,
+    slope_TN: FloatArray,
+    residual_TN: FloatArray,
+) -> None:
+    """Regress y on x with an intercept over the sessions on which both are known, at least ``least`` >= 3."""
+    sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
+    _sum_products(y_TN, x_TN, window, sums_6TN, slope_TN)
+    count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
+    sum_xx, sum_xy, sum_yy = sums_6TN[3].reshape(-1), sums_6TN[4].reshape(-1), sums_6TN[5].reshape(-1)
+    slope, residual = slope_TN.reshape(-1), residual_TN.reshape(-1)
+    for i in range(len(slope)):
+        n = max(count[i], 3.0)
+        mean_x, mean_y = sum_x[i] / n, sum_y[i] / n
+        variance_x, variance_y = sum_xx[i] / n - mean_x * mean_x, sum_yy[i] / n - mean_y * mean_y
+        covariance = sum_xy[i] / n - mean_y * mean_x
+        varies = variance_x > 1e-14 * (sum_xx[i] / n)  # else x is constant but for rounding
+        slope[i] = covariance / variance_x if count[i] >= least and varies else np.nan
+        left = variance_y - slope[i] * covariance
+        left = 0.0 if left <= 1e-14 * (sum_yy[i] / n) else left  # rounding; NaN stays
+        residual[i] = np.sqrt(left * n / (n - 2.0))
+
+
+@compiled
+def rolling_correlation(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, least: float, out_TN: FloatArray
+) -> None:
+    """Correlate over the sessions on which both are known, at least ``least`` >= 1; NaN without variation."""
+    sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
+    _sum_products(y_TN, x_TN, window, sums_6TN, out_TN)
+    count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
+    sum_xx, sum_xy, sum_yy = sums_6TN[3].reshape(-1), sums_6TN[4].reshape(-1), sums_6TN[5].reshape(-1)
+    out = out_TN.reshape(-1)
+    for i in range(len(out)):
+        n = max(count[i], 1.0)
+        mean_x, mean_y, square_x, square_y = sum_x[i] / n, sum_y[i] / n, sum_xx[i] / n, sum_yy[i] / n
+        variance_x, variance_y = square_x - mean_x * mean_x, square_y - mean_y * mean_y
+        covariance = sum_xy[i] / n - mean_y * mean_x
+        varies = variance_x > 1e-14 * square_x and variance_y > 1e-14 * square_y
+        ratio = covariance / np.sqrt(variance_y * variance_x)
+        out[i] = min(max(ratio, -1.0), 1.0) if varies and count[i] >= least else np.nan
+
+
+@compiled
+def rolling_max(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
+    """Take the largest known value by doubling; overlapping blocks do no harm to an extreme."""
+    T, N = x_TN.shape
+    for t in range(T):
+        for i in range(N):
+            out_TN[t, i] = -np.inf if np.isnan(x_TN[t, i]) else x_TN[t, i]
+    size = 1
+    while size < min(window, T):
+        step = min(size, window - size)
+        for t in range(T - 1, step - 1, -1):  # downwards: what is read has not grown yet
+            for i in range(N):
+                out_TN[t, i] = max(out_TN[t, i], out_TN[t - step, i])
+        size += step
+    count_TN = np.empty_like(x_TN)
+    rolling_count(x_TN, window, count_TN)
+    for t in range(T):
+        for i in range(N):
+            out_TN[t, i] = out_TN[t, i] if count_TN[t, i] >= least else np.nan
+
+
+@compiled
+def rolling_median(x_TN: AnyFloatArray, window: int, least: float, out_TN: AnyFloatArray) -> None:
+    """Take the median of known values from sorted windows of all firms at once.
+
+    One sweep over the ranks takes a value out and puts another in: without ``gone`` the j-th of the others is
+    ``s[j]`` below it and ``s[j+1]`` from it on; with ``come`` the j-th is the middle one of come and two
+    neighbours. What is unknown stands as infinity at the end.
+    """
+    T, N = x_TN.shape
+    sorted_WN = np.full((min(window, T) + 1, N), np.inf, dtype=x_TN.dtype)  # one more, which stays infinite
+    below_N, come_N, gone_N = sorted_WN[0].copy(), sorted_WN[0].copy(), sorted_WN[0].copy()
+    count_N = np.zeros(N)
+    for t in range(T):
+        x, out = x_TN[t], out_TN[t]
+        for i in range(N):
+            known = not np.isnan(x[i])
+            count_N[i] += 1.0 if known else 0.0
+            come_N[i] = x[i] + 0.0 if known else np.inf  # -0 becomes 0: of equal values, any may leave
+            below_N[i] = -np.inf
+            gone_N[i] = np.inf
+        if t >= window:
+            old = x_TN[t - window]
+            for i in range(N):
+                known = not np.isnan(old[i])
+                count_N[i] -= 1.0 if known else 0.0
+                gone_N[i] = old[i] if known else np.inf
+        for j in range(len(sorted_WN) - 1):
+            this, following = sorted_WN[j], sorted_WN[j + 1]
+            for i in range(N):
+                other = this[i] if this[i] < gone_N[i] else following[i]
+                smaller = come_N[i] if come_N[i] < other else other
+                this[i] = below_N[i] if below_N[i] > smaller else smaller
+                below_N[i] = other
+        for i in range(N):
+            n = int(count_N[i])
+            if n >= least:
+                out[i] = 0.5 * (sorted_WN[(n - 1) // 2, i] + sorted_WN[n // 2, i])
+            else:
+                out[i] = np.nan

@@ -1,0 +1,304 @@
+"""Causal rolling statistics on ``[T, N]`` arrays, NaN aware and causal to the bit.
+
+Row t of every result is a fixed sequence of elementwise operations on rows t-W+1..t, so it can depend on
+no later row and on no row outside the window, not even in its last bit. Running sums (``cumsum`` and
+its differences) are avoided: they are causal but drag the rounding of all the past along, and one huge value
+spoils every later window. Sums and extremes are built by doubling (the sum over 2m sessions is the sum of
+two neighbouring sums over m), about 2 log2(W) passes over a tile of firms that stays in the processor's cache
+(`features.panel.tiles`, `features.arithmetic.kernels`), and round like a pairwise sum.
+
+Windows count sessions, not prices: a halt uses up its place in the window and contributes nothing.
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from features.arithmetic.parallel import for_each, runs_of_firms
+from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, frozen
+
+Floats = TypeVar("Floats", Float32Array, FloatArray)
+Work = Callable[[list[FloatArray], list[FloatArray]], None]
+
+
+def on_tiles(
+    work: Work, *x_TN: AnyFloatArray, answers: int = 1, dtype: npt.DTypeLike = np.float64
+) -> list[FloatArray]:
+    """Run a kernel on tiles of firms: contiguous inputs of a type, and places for as many answers alike."""
+    T, N = x_TN[0].shape
+    out_TN: list[FloatArray] = [np.empty((T, N), dtype) for _ in range(answers)]
+
+    def one(firms: slice) -> None:
+        inputs = [frozen(np.ascontiguousarray(x[:, firms], dtype=dtype)) for x in x_TN]
+        if inputs[0].shape == (T, N):
+            work(inputs, out_TN)
+            return
+        places = [np.empty_like(inputs[0]) for _ in out_TN]
+        work(inputs, places)
+        for out, place in zip(out_TN, places, strict=True):
+            out[:, firms] = place
+
+    for_each(one, runs_of_firms(T, N))
+    return out_TN
+
+
+def lag(x_TN: FloatArray, k: int) -> FloatArray:
+    """Give the value k sessions ago.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Any values.
+    k : int
+        Sessions to look back, at least 0.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        ``x[t-k]``; NaN in the first k rows.
+
+    Raises
+    ------
+    ValueError
+        If k is negative: that would look ahead.
+    """
+    if k < 0:
+        msg = f"A lag of {k} sessions looks ahead: give 0 or more."
+        raise ValueError(msg)
+    out_TN = np.empty_like(x_TN)
+    out_TN[:k] = np.nan
+    out_TN[k:] = x_TN[: len(x_TN) - k] if k < len(x_TN) else x_TN[:0]
+    return out_TN
+
+
+def last_known_index(known_TN: BoolArray) -> IntArray:
+    """Give the index of the last session, t included, on which a value was known; -1 before the first."""
+    index_TN = np.where(known_TN, np.arange(len(known_TN))[:, None], -1)
+    filled: IntArray = np.maximum.accumulate(index_TN, axis=0)
+    return filled
+
+
+def carry(x_TN: FloatArray, longest: float = np.inf) -> FloatArray:
+    """Carry each firm's last known value forward over NaN.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Values with gaps.
+    longest : float
+        Sessions over which a value is carried.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        ``x[s]`` with s the last session <= t where x is not NaN; NaN before the first and where ``t - s``
+        exceeds ``longest``.
+    """
+    return carry_and_age(x_TN, longest)[0]
+
+
+def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatArray]:
+    """Carry values as `carry` does, and count the sessions since the last known one, infinite before one."""
+    from features.arithmetic import kernels
+
+    carried_TN, age_TN = on_tiles(
+        lambda x, out: kernels.carry(x[0], longest, out[0], out[1]), x_TN, answers=2
+    )
+    return carried_TN, age_TN
+
+
+def require_window(window: int) -> None:
+    """Refuse a window without a session."""
+    if window < 1:
+        msg = f"A rolling window of {window} sessions is empty: give 1 or more."
+        raise ValueError(msg)
+
+
+def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
+    """Count the known values among the last ``window`` sessions, t included.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Values with gaps.
+    window : int
+        Sessions, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Counts as float64 (exact).
+
+    Raises
+    ------
+    ValueError
+        If the window is empty.
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    return on_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
+
+
+def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
+    """Sum the known values of the last ``window`` sessions; NaN counts as zero, so 0 where none is known."""
+    require_window(window)
+    from features.arithmetic import kernels
+
+    return on_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
+
+
+def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
+    """Average the known values of the last ``window`` sessions.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Values with gaps.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Fewer known values than this give NaN.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The mean, in x's unit.
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 1))
+    return on_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
+
+
+def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
+    """Take the sample standard deviation (n - 1) of the known values of the last ``window`` sessions.
+
+    Computed as ``E[x^2] - E[x]^2``, which is accurate where the mean is not large against the deviation:
+    meant for returns, not for price levels. A deviation below 1e-7 of the root mean square is rounding: 0.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Returns, or other values that scatter around a mean of their own size or less.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Fewer known values than this (or than 2) give NaN.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The deviation, in x's unit.
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 2))
+    return on_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
+
+
+def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
+    """Take the skewness ``m3 / m2^1.5`` (population moments) of the known values of the last sessions.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Returns (the remark on accuracy of `rolling_std` applies).
+    window : int
+        Sessions, t included.
+    min_count : int
+        Fewer known values than this (or than 3) give NaN; so does a window without variation.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        Skewness, a pure number.
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 3))
+    return on_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
+
+
+def rolling_regression(
+    y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int
+) -> tuple[FloatArray, FloatArray]:
+    """Regress y on x with an intercept over the last ``window`` sessions.
+
+    Moments are computed as in `rolling_std`, whose remark on accuracy applies.
+
+    Parameters
+    ----------
+    y_TN : ndarray of shape (T, N)
+        Returns of each firm.
+    x_TN : ndarray of shape (T, N) or (T, 1)
+        Returns that may explain them, each firm's own or the same for all.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Fewer sessions than this (or than 3) on which both are known give NaN; so does an x without variation.
+
+    Returns
+    -------
+    slope_TN : ndarray of shape (T, N)
+        ``cov(x, y) / var(x)``.
+    residual_TN : ndarray of shape (T, N)
+        Standard error of the regression, ``sqrt(RSS / (n - 2))``, in y's unit.
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 3))
+    slope_TN, residual_TN = on_tiles(
+        lambda x, out: kernels.rolling_regression(x[0], x[1], window, least, out[0], out[1]),
+        y_TN,
+        np.broadcast_to(x_TN, y_TN.shape),
+        answers=2,
+    )
+    return slope_TN, residual_TN
+
+
+def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
+    """Take the largest known value of the last ``window`` sessions; NaN below ``min_count`` known values."""
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 1))
+    return on_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
+
+
+def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
+    """Take the median of the known values of the last ``window`` sessions, in float32 or in float64 as given.
+
+    A median selects values (and averages two of them at most), so it carries no running error.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N)
+        Values with gaps.
+    window : int
+        Sessions, t included.
+    min_count : int
+        Fewer known values than this give NaN.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The median, in x's unit.
+    """
+    require_window(window)
+    from features.arithmetic import kernels
+
+    least = float(max(min_count, 1))
+    median = on_tiles(
+        lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN, dtype=x_TN.dtype
+    )
+    return median[0].astype(x_TN.dtype, copy=False)

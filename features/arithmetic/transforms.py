@@ -1,0 +1,194 @@
+"""Cross-sectional transforms: each date by itself, over the firms of a mask, causal to the bit.
+
+Every function takes ``x`` of shape (T, N) or (T, N, F) and a mask of shape (T, N), uses only the firms of the
+mask with a finite x on that date, and answers with the same shape in float32, NaN elsewhere. No date's values
+depend on which other dates are in the array.
+
+Shape suffixes: T sessions, N firms, F characteristics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from features.arithmetic.parallel import for_each
+from features.arrays import (
+    AnyFloatArray,
+    BoolArray,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    frozen,
+    require_shape,
+)
+
+_CELLS = 2**16  # at a time: working arrays stay in the processor's cache
+
+
+def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
+    r"""Rank within the date and map to a standard normal: ``Phi^-1((rank - 1/2) / n)``.
+
+    Ties share their average rank; n is the date's number of firms with a value; a lone firm gets 0.
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N) or (T, N, F)
+        Values; NaN and infinities are unknown.
+    mask_TN : ndarray of bool, shape (T, N)
+        The firms that count.
+
+    Returns
+    -------
+    ndarray of float32, the shape of x
+        Normal scores; NaN outside the mask and where x is unknown.
+
+    Raises
+    ------
+    ValueError
+        If the mask's shape is not the first two axes of x.
+    """
+    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _rank_normal_rows(x_RN, out_RN))
+
+
+def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
+    """Subtract the date's mean and divide by its population deviation; 0 where all are equal.
+
+    Arguments, result and errors as in `rank_normal`.
+    """
+    from features.arithmetic.kernels_by_date import zscore as standardise
+
+    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: standardise(x_RN, out_RN))
+
+
+def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Float32Array:
+    """Pull the values beyond the date's quantiles ``tail`` and ``1 - tail`` back to these.
+
+    Quantiles interpolate linearly between order statistics. Arguments, result and errors as in `rank_normal`.
+
+    Parameters
+    ----------
+    x_TN, mask_TN
+        As in `rank_normal`.
+    tail : float
+        Share on each side, in [0, 0.5).
+
+    Returns
+    -------
+    ndarray of float32, the shape of x
+        Clipped values in x's unit.
+
+    Raises
+    ------
+    ValueError
+        If ``tail`` is out of range or the shapes differ.
+    """
+    if not 0 <= tail < 0.5:
+        msg = f"Winsorising {tail} of each tail is impossible: give a share in [0, 0.5)."
+        raise ValueError(msg)
+    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _winsorise_rows(x_RN, tail, out_RN))
+
+
+def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> Float32Array:
+    """Subtract the mean of the firm's group on the date (sector-neutral).
+
+    Parameters
+    ----------
+    x_TN : ndarray of shape (T, N) or (T, N, F)
+        Values.
+    group_TN : ndarray of int, shape (T, N)
+        Group codes; -1 is unknown.
+    mask_TN : ndarray of bool, shape (T, N)
+        The firms that count.
+
+    Returns
+    -------
+    ndarray of float32, the shape of x
+        Deviations from the group's mean; a lone firm of its group gets 0. NaN where the group is unknown:
+        firms of unknown group are no group.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+    """
+    require_shape("the groups", group_TN, mask_TN.shape)
+    from features.arithmetic.kernels_by_date import subtract_group_means
+
+    n_groups = int(group_TN.max(initial=-1)) + 1
+
+    def subtract(x_RN: AnyFloatArray, rows: slice, out_RN: Float32Array) -> None:
+        subtract_group_means(x_RN, frozen(group_TN[rows]), n_groups, out_RN)
+
+    return _by_date(x_TN, mask_TN, subtract)
+
+
+def _by_date(
+    x_TN: AnyFloatArray,
+    mask_TN: BoolArray,
+    transform: Callable[[AnyFloatArray, slice, Float32Array], None],
+) -> Float32Array:
+    """Apply a transform of [R, N] arrays (NaN unknown), their sessions and a place for its answer, by block.
+
+    In memory the result lies as x does.
+    """
+    from features.arithmetic.kernels_by_date import keep_known
+
+    require_shape("the mask", mask_TN, x_TN.shape[:2])
+    out_TN = np.empty_like(x_TN, dtype=np.float32)
+    x_TNF, out_TNF = x_TN.reshape(*mask_TN.shape, -1), out_TN.reshape(*mask_TN.shape, -1)
+
+    def one(rows: slice) -> None:
+        known_RN = np.empty(mask_TN[rows].shape, dtype=x_TN.dtype)
+        for f in range(x_TNF.shape[2]):
+            keep_known(frozen(x_TNF[rows, :, f]), frozen(mask_TN[rows]), known_RN)
+            transform(known_RN, rows, out_TNF[rows, :, f])
+
+    block = max(1, _CELLS // max(x_TN.shape[1], 1))
+    for_each(one, [slice(start, start + block) for start in range(0, len(x_TN), block)])
+    return out_TN
+
+
+def _rank_normal_rows(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
+    from features.arithmetic.kernels_by_date import count_places, give_scores, pack_with_column
+
+    if x_RN.dtype == np.float32:
+        packed_RN = np.empty(x_RN.shape, dtype=np.uint64)
+        pack_with_column(x_RN.view(np.uint32), packed_RN)
+        packed_RN.sort(axis=1)
+    else:
+        packed_RN = _pack_order(x_RN)
+    count_R, tied_R = np.empty(len(x_RN), dtype=np.int64), np.empty(len(x_RN), dtype=np.bool_)
+    count_places(packed_RN, count_R, tied_R)
+    for r, (count, tied) in enumerate(zip(count_R.tolist(), tied_R.tolist(), strict=True)):
+        give_scores(packed_RN[r], _normal_scores(count, tied), count, tied, out_RN[r])
+
+
+def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
+    """Give what `pack_with_column` gives, sorted, where a value and its column do not fit one integer."""
+    order_RN = np.argsort(x_RN, axis=1)  # NaN last
+    sorted_RN = np.take_along_axis(x_RN, order_RN, axis=1)
+    rises_RN = np.zeros(x_RN.shape, dtype=np.uint64)
+    rises_RN[:, 1:] = sorted_RN[:, 1:] != sorted_RN[:, :-1]
+    packed_RN = (np.cumsum(rises_RN, axis=1) << np.uint64(32)) | order_RN.astype(np.uint64)
+    packed_RN[np.isnan(sorted_RN)] = ~np.uint64(0)
+    return packed_RN
+
+
+@lru_cache(maxsize=256)  # the number of firms with a value changes little from date to date
+def _normal_scores(count: int, tied: bool) -> FloatArray:
+    """Give the score of each place among so many, from 0 on; with ties by twice the place, for the halves."""
+    n_places = max(2 * count - 1, 0) if tied else count
+    half = np.arange(n_places // 2) * (0.5 if tied else 1.0)
+    low = ndtri((half + 0.5) / max(count, 1))  # the upper half is its mirror image, and the middle 0
+    return frozen(np.concatenate([low, np.zeros(n_places % 2), -low[::-1]]))
+
+
+def _winsorise_rows(x_RN: AnyFloatArray, tail: float, out_RN: Float32Array) -> None:
+    from features.arithmetic.kernels_by_date import clip_tails
+
+    clip_tails(x_RN, np.sort(x_RN, axis=1), tail, out_RN)  # NaN last

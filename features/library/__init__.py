@@ -1,0 +1,1 @@
+"""The feature library: channels and characteristics, their registries, scaling and standardisation."""

@@ -1,0 +1,198 @@
+"""A firm against the market: beta, what is left of volatility without it, and the return beyond it.
+
+Shape suffixes: T sessions, N firms. ``r`` is the day's return, ``m`` the equal-weight mean of r over the
+firms that traded that day, which is known at its close.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arithmetic.regressions import residual_skewness, rolling_correlation
+from features.arithmetic.rolling import lag, rolling_mean, rolling_regression, rolling_std
+from features.arrays import FloatArray
+from features.library.characteristics.registry import characteristic
+from features.library.characteristics.volatility import half
+from features.library.registry import Compute
+from features.panel.derived import daily_return, market_return, once_a_panel, remember
+from features.panel.panel import Panel
+
+
+def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray]:
+    """Regress a firm's returns on the market's over a rolling window, with an intercept.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    window : int
+        Sessions, t included.
+
+    Returns
+    -------
+    beta_TN : ndarray of shape (T, N)
+        Slope; NaN below half of the window's returns or where the market did not move.
+    residual_TN : ndarray of shape (T, N)
+        Standard error of the regression, ``sqrt(RSS / (n - 2))``, a fraction a day.
+    """
+
+    def regress() -> tuple[FloatArray, FloatArray]:
+        return rolling_regression(daily_return(panel), market_return(panel), window, half(window))
+
+    return remember(panel, (market_regression, window), regress)
+
+
+def _beta(window: int) -> Compute:
+    return lambda panel: market_regression(panel, window)[0]
+
+
+def _idiosyncratic_volatility(window: int) -> Compute:
+    return lambda panel: market_regression(panel, window)[1]
+
+
+for _window in (63, 252):
+    characteristic(
+        f"beta_{_window}",
+        "volatility",
+        warmup=_window,
+        formula=f"slope of r on m over t-{_window - 1}..t",
+        unit="pure number",
+        nan_rule=f"fewer than {half(_window)} returns known; m does not vary",
+        source="Lewellen and Nagel 2006, daily betas of a quarter and a year, here without lags of m",
+    )(_beta(_window))
+
+for _window in (21, 63):
+    characteristic(
+        f"idiosyncratic_volatility_{_window}",
+        "volatility",
+        warmup=_window,
+        formula=f"sqrt(RSS / (n - 2)) of r on m over t-{_window - 1}..t",
+        unit="fraction a day",
+        nan_rule=f"fewer than {half(_window)} returns known; m does not vary",
+        source="Ang, Hodrick, Xing and Zhang 2006, with the market as the one factor",
+    )(_idiosyncratic_volatility(_window))
+
+
+@characteristic(
+    "downside_beta_252",
+    "volatility",
+    warmup=252,
+    formula="slope of r on m over the sessions of t-251..t with m < 0",
+    unit="pure number",
+    nan_rule="fewer than 63 such returns known; m does not vary on them",
+    source="Ang, Chen and Xing 2006, the variant that cuts at 0 and not at the mean of m",
+)
+def downside_beta(panel: Panel) -> FloatArray:
+    """Compute the market beta on the days on which the market fell."""
+    m_T1 = market_return(panel)
+    return rolling_regression(daily_return(panel), np.where(m_T1 < 0, m_T1, np.nan), 252, 63)[0]
+
+
+@characteristic(
+    "market_correlation_252",
+    "volatility",
+    warmup=252,
+    formula="correlation of r with m over t-251..t",
+    unit="pure number",
+    nan_rule="fewer than 126 returns known, or no variation",
+    source="Asness, Frazzini, Gormsen and Pedersen 2020, here of single days",
+)
+def market_correlation(panel: Panel) -> FloatArray:
+    """Compute the correlation of a firm's returns with the market's."""
+    return rolling_correlation(daily_return(panel), market_return(panel), 252, 126)
+
+
+def _residual_skewness(panel: Panel) -> tuple[FloatArray, FloatArray]:
+    def regress() -> tuple[FloatArray, FloatArray]:
+        return residual_skewness(daily_return(panel), market_return(panel), 252, 126)
+
+    return remember(panel, (residual_skewness, 252), regress)
+
+
+@characteristic(
+    "idiosyncratic_skewness_252",
+    "volatility",
+    warmup=252,
+    formula="E[e^3] / E[e^2]^1.5, e the residuals of r on m over t-251..t",
+    unit="pure number",
+    nan_rule="fewer than 126 returns known, or no variation",
+    source="Boyer, Mitton and Vorkink 2010, with the market as the one factor",
+)
+def idiosyncratic_skewness(panel: Panel) -> FloatArray:
+    """Compute the skewness of what the market leaves of a year's returns."""
+    return _residual_skewness(panel)[0]
+
+
+@characteristic(
+    "coskewness_252",
+    "volatility",
+    warmup=252,
+    formula="E[e d^2] / (E[e^2]^0.5 E[d^2]), e the residuals of r on m over t-251..t, d = m - mean(m)",
+    unit="pure number",
+    nan_rule="fewer than 126 returns known, or no variation",
+    source="Harvey and Siddique 2000",
+)
+def coskewness(panel: Panel) -> FloatArray:
+    """Compute how a firm does, beyond its beta, when the market moves far."""
+    return _residual_skewness(panel)[1]
+
+
+@once_a_panel
+def market_component(panel: Panel) -> FloatArray:
+    """Compute ``beta_63[t-1] m[t]``: what yesterday's beta and today's market explain of the day's return."""
+    return lag(market_regression(panel, 63)[0], 1) * market_return(panel)
+
+
+@characteristic(
+    "residual_return_1",
+    "reversal",
+    warmup=64,
+    formula="r[t] - beta_63[t-1] m[t]",
+    unit="fraction",
+    source="Blitz, Huij, Lansdorp and Verbeek 2013, with the market as the one factor",
+)
+@once_a_panel
+def residual_return(panel: Panel) -> FloatArray:
+    """Compute the day's return beyond its market component."""
+    return daily_return(panel) - market_component(panel)
+
+
+def _residual_mean(window: int) -> Compute:
+    return lambda panel: rolling_mean(residual_return(panel), window, half(window))
+
+
+for _window in (5, 21):
+    characteristic(
+        f"residual_return_{_window}",
+        "reversal",
+        warmup=63 + _window,
+        formula=f"mean(e[t-{_window - 1}..t]), e = residual_return_1",
+        unit="fraction a day",
+        nan_rule=f"fewer than {half(_window)} known",
+        source="Blitz, Huij, Lansdorp and Verbeek 2013",
+    )(_residual_mean(_window))
+
+
+@characteristic(
+    "residual_momentum_252_21",
+    "momentum",
+    warmup=315,
+    formula="mean(e) / std(e) over t-251..t-21, e = residual_return_1",
+    unit="pure number",
+    nan_rule="fewer than 116 known, or no variation",
+    source="Blitz, Huij and Martens 2011, with the market as the one factor and days for months",
+)
+def residual_momentum(panel: Panel) -> FloatArray:
+    """Compute how steadily a firm went its own way in the year before the last month."""
+    e_TN = residual_return(panel)
+    return lag(rolling_mean(e_TN, 231, half(231)) / rolling_std(e_TN, 231, half(231)), 21)
+
+
+characteristic(
+    "market_component_1",
+    "reversal",
+    warmup=64,
+    formula="beta_63[t-1] m[t]",
+    unit="fraction",
+    source="the fitted part of Blitz, Huij, Lansdorp and Verbeek 2013, with the market as the one factor",
+)(market_component)

@@ -1,0 +1,232 @@
+"""The registry of features: what each is, how far back it reaches, what it needs, and how many are computed.
+
+Two registries are made of it, characteristics (a number a firm and session, compared within the date) and
+channels (what windows over days are made of).
+
+What is promised of a feature's reach: its value at t is a function of the panel's rows ``t-window+1..t`` and
+of the statements known at t. A panel whose history starts elsewhere gives the same value to a relative 1e-9,
+and not to the bit: the forward adjustment (`features.panel.adjustment.forward_factor`) multiplies from the
+panel's first session on, which cancels in every ratio but for rounding.
+
+Shape suffixes: T sessions, N firms, K features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.arithmetic.parallel import for_each, runs_of_firms
+from features.arrays import Float32Array, FloatArray, frozen
+from features.panel.derived import HALT, sessions_quiet
+from features.panel.panel import Panel
+from features.panel.tiles import cut
+
+Compute = Callable[[Panel], FloatArray]
+
+NAN_RULE = (
+    "NaN where the firm did not trade at t, where an input is unknown, where the formula has no finite "
+    f"value, and where the firm had no price on any of the sessions t-warmup-{HALT}..t-warmup."
+)
+"""What holds for every feature; `Feature.nan_rule` says what is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A number per firm and session, known at the close of t.
+
+    Attributes
+    ----------
+    name : str
+        Unique name.
+    family : str
+        The group of related features that attribution treats as one player.
+    needs : frozenset of str
+        Panel fields that it reads (`features.panel.panel.Panel.fields`).
+    warmup : int
+        Sessions after a firm's first price before the first value.
+    window : int
+        Sessions, t included, that the value can depend on, halts and whole-market series included.
+    formula : str
+        The definition, in terms of the panel's columns.
+    unit : str
+        Unit of the raw value.
+    nan_rule : str
+        When it is NaN, beyond `NAN_RULE`; empty if that is all.
+    source : str
+        The paper it is known from.
+    compute : callable
+        Panel -> float64 array of shape (T, N), NaN by the two rules.
+    """
+
+    name: str
+    family: str
+    needs: frozenset[str]
+    warmup: int
+    window: int
+    formula: str
+    unit: str
+    nan_rule: str
+    source: str
+    compute: Compute
+
+    @property
+    def needs_statements(self) -> bool:
+        """Whether it reads statements, not prices and volumes alone."""
+        return any(need.startswith("statements:") for need in self.needs)
+
+
+class Registry(dict[str, Feature]):
+    """Features by name, in the order in which they were registered.
+
+    Parameters
+    ----------
+    kind : str
+        What an entry is called in messages.
+    families : iterable of str
+        The families that an entry may belong to.
+    renamed : mapping of str to str, optional
+        Names of before -> names of now, for messages.
+    """
+
+    def __init__(self, kind: str, families: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.renamed = dict(renamed or {})
+        self.kind = kind
+        self.families = tuple(families)
+
+    def register(
+        self,
+        name: str,
+        family: str,
+        *,
+        formula: str,
+        unit: str,
+        source: str,
+        warmup: int = 0,
+        window: int | None = None,
+        nan_rule: str = "",
+        needs: Iterable[str] = ("close",),
+    ) -> Callable[[Compute], Compute]:
+        """Register a function as a feature; `NAN_RULE` is applied to what it gives.
+
+        Parameters
+        ----------
+        name, family, formula, unit, source, warmup, nan_rule, needs
+            As in `Feature`.
+        window : int, optional
+            As in `Feature`. By default one session without a warm-up, else what the warm-up and a halt before
+            it take: ``warmup + 1 + HALT``.
+
+        Returns
+        -------
+        callable
+            Decorator that registers the function and returns it unchanged.
+        """
+        reach = window if window is not None else (warmup + 1 + HALT if warmup else 1)
+        assert name not in self, f"the {self.kind} {name} is registered twice"
+        assert family in self.families, f"{family} is no family of a {self.kind}"
+        assert warmup == 0 or reach > warmup + HALT, f"{name}: a window of {reach} cannot hold its warm-up"
+
+        def register(raw: Compute) -> Compute:
+            def compute(panel: Panel) -> FloatArray:
+                from features.arithmetic.kernels import keep_traded
+
+                # no finite value: NaN below
+                with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                    value_TN = frozen(np.ascontiguousarray(raw(panel)))
+                out_TN = np.empty(value_TN.shape)
+                keep_traded(value_TN, frozen(sessions_quiet(panel)), warmup, float(HALT), out_TN)
+                return out_TN
+
+            self[name] = Feature(
+                name, family, frozenset(needs), warmup, reach, formula, unit, nan_rule, source, compute
+            )
+            return raw
+
+        return register
+
+    def available(self, panel: Panel, names: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
+        """Say which features a panel's columns allow.
+
+        Parameters
+        ----------
+        panel : Panel
+            The data.
+        names : iterable of str, optional
+            The ones wanted, in this order; all by default.
+
+        Returns
+        -------
+        usable : list of str
+            Those whose inputs the panel has.
+        messages : list of str
+            One sentence for each lack of the others, ``"These data have no volume: the characteristics x and
+            y are left out."``
+
+        Raises
+        ------
+        ValueError
+            If a name is not registered.
+        """
+        wanted = list(self) if names is None else list(names)
+        if former := [name for name in wanted if name in self.renamed]:
+            now = ", ".join(f"{name} is called {self.renamed[name]} now" for name in former)
+            msg = f"Renamed {self.kind}: {now}; use the new name."
+            raise ValueError(msg)
+        unknown = [name for name in wanted if name not in self]
+        if unknown:
+            msg = f"Unknown {self.kind} {', '.join(unknown)}: choose among {', '.join(sorted(self))}."
+            raise ValueError(msg)
+        lacking: dict[tuple[str, ...], list[str]] = {}
+        for name in wanted:
+            lacking.setdefault(tuple(sorted(self[name].needs - panel.fields)), []).append(name)
+        usable = lacking.pop((), [])
+        return usable, [self._lack(missing, left_out) for missing, left_out in lacking.items()]
+
+    def _lack(self, missing: tuple[str, ...], names: list[str]) -> str:
+        fields = " and no ".join(field.removeprefix("statements:") for field in missing)
+        if len(names) == 1:
+            return f"These data have no {fields}: the {self.kind} {names[0]} is left out."
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"These data have no {fields}: the {self.kind}s {listed} are left out."
+
+    def compute(self, panel: Panel, names: Iterable[str] | None = None) -> Float32Array:
+        """Compute features, raw (not ranked, not scaled), and stack them along the last axis.
+
+        Parameters
+        ----------
+        panel : Panel
+            The data.
+        names : iterable of str, optional
+            Which, in this order; all that the panel allows by default.
+
+        Returns
+        -------
+        ndarray of float32, shape (T, N, K)
+            NaN where unknown, or beyond what float32 holds. In memory each feature lies together.
+
+        Raises
+        ------
+        ValueError
+            If a name is not registered or its inputs are missing; `available` says which.
+        """
+        wanted = None if names is None else list(names)
+        usable, messages = self.available(panel, wanted)
+        if wanted is not None and messages:
+            raise ValueError(messages[0])
+        out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
+        parts = runs_of_firms(panel.n_sessions, panel.n_firms)
+        needs = frozenset[str]().union(*(self[name].needs for name in usable))
+
+        from features.arithmetic.kernels import store_float32
+
+        def fill(firms: slice) -> None:
+            tile = panel if len(parts) == 1 else cut(panel, firms, needs)
+            for k, name in enumerate(usable):
+                store_float32(frozen(self[name].compute(tile)), firms.start, out_KTN[k])
+
+        for_each(fill, parts)
+        return np.moveaxis(out_KTN, 0, 2)

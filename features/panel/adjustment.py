@@ -1,0 +1,67 @@
+"""Forward adjustment for splits and dividends, and what a share is worth through halts and delistings.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arithmetic.rolling import carry
+from features.arrays import FloatArray
+
+
+def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: FloatArray) -> FloatArray:
+    r"""Compute the forward adjustment ``F_t = prod_{s<=t} split_s (1 + dividend_s / close_s)``.
+
+    Backward adjustment rewrites the past with every new event, so yesterday's adjusted price would
+    depend on tomorrow's dividend. Forward adjustment multiplies from the first session on: row t depends on
+    rows <= t alone, to the bit, and returns are the same.
+
+    A dividend is per share after that day's split, reinvested at the close of its ex-date. One that falls
+    on a session without a trade waits for the next close (and is divided by the splits on the way).
+
+    Parameters
+    ----------
+    close_TN : ndarray of shape (T, N)
+        Raw closes; NaN = no trade.
+    split_TN : ndarray of shape (T, N)
+        New shares per old share on the ex-date, 1 otherwise.
+    dividend_TN : ndarray of shape (T, N)
+        Cash per share on the ex-date, 0 otherwise.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The factor; 1 before the first event.
+    """
+    step_TN = split_TN.copy()
+    waiting_N = np.zeros(close_TN.shape[1])
+    for t in range(len(close_TN)):
+        waiting_N = waiting_N / split_TN[t] + dividend_TN[t]
+        if waiting_N.any():
+            traded_N = ~np.isnan(close_TN[t])
+            paid_N = traded_N & (waiting_N > 0)
+            step_TN[t, paid_N] *= 1.0 + waiting_N[paid_N] / close_TN[t, paid_N]
+            waiting_N[traded_N] = 0.0
+    factor_TN: FloatArray = np.multiply.accumulate(step_TN, axis=0)
+    return factor_TN
+
+
+def wealth_index(close_TN: FloatArray, worth_TN: FloatArray) -> FloatArray:
+    """Follow what one share is worth, through halts and delistings.
+
+    Parameters
+    ----------
+    close_TN : ndarray of shape (T, N)
+        Forward-adjusted closes; NaN = no trade.
+    worth_TN : ndarray of shape (T, N)
+        Value of a share without a price as a fraction of its last one, `features.panel.endings.find_endings`.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The close; in halts the last close; after a delisting ``last * (1 + delisting return)``, constant; NaN
+        before the first price and where nobody knows. Row t depends on rows <= t alone.
+    """
+    return np.where(np.isnan(close_TN), carry(close_TN) * worth_TN, close_TN)

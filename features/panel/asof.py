@@ -1,0 +1,218 @@
+"""As-of tables on the panel's grid: groups by validity interval, statements by the day they became known.
+
+Shape suffixes: T sessions, N firms, S groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from features.arrays import DateArray, FloatArray, IntArray
+
+SHARE_COUNT = "shares_outstanding"
+_SPLIT_POWER = {SHARE_COUNT: 1, "eps": -1}
+"""Items that a split changes: a count is multiplied by the ratio, an amount per share divided by it."""
+STALE_DAYS = 548  # a year and a half: an annual statement is replaced after 15 months at the latest
+
+
+def _days(column: pl.Series, missing: str) -> DateArray:
+    """Turn a date column into numpy days; null becomes the date ``missing``."""
+    filled = column.cast(pl.Date).fill_null(pl.lit(missing).str.to_date())
+    days: DateArray = filled.to_numpy().astype("datetime64[D]")
+    return days
+
+
+def groups_as_of(
+    securities: pl.DataFrame, group_by: str, dates_T: DateArray, tickers_N: tuple[str, ...]
+) -> tuple[IntArray, tuple[str, ...]]:
+    """Lay out each firm's group (sector or industry) as of every session.
+
+    A row counts on sessions with ``valid_from <= t < valid_to`` (null: open on that side); of rows that
+    overlap, the one that became valid last counts. Codes are given in the order in which groups become
+    valid (names decide ties), so that a group that first appears after t changes no code at or before t.
+
+    Parameters
+    ----------
+    securities : polars.DataFrame
+        Columns ticker, valid_from, valid_to and the one named by ``group_by``.
+    group_by : str
+        The column that holds the group's name.
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions, sorted.
+    tickers_N : tuple of str
+        The panel's firms.
+
+    Returns
+    -------
+    group_TN : ndarray of int16, shape (T, N)
+        Code into ``groups_S``; -1 unknown.
+    groups_S : tuple of str
+        Group names.
+    """
+    slots = {ticker: i for i, ticker in enumerate(tickers_N)}
+    rows = securities.filter(pl.col("ticker").is_in(tickers_N) & pl.col(group_by).is_not_null())
+    rows = rows.sort("valid_from", group_by, "ticker", nulls_last=False)
+    groups_S = tuple(rows[group_by].unique(maintain_order=True).to_list())
+    codes = {name: code for code, name in enumerate(groups_S)}
+    first_R = np.searchsorted(dates_T, _days(rows["valid_from"], "0001-01-01"), side="left")
+    until_R = np.searchsorted(dates_T, _days(rows["valid_to"], "9999-12-31"), side="left")
+    group_TN = np.full((len(dates_T), len(tickers_N)), -1, dtype=np.int16)
+    for ticker, name, first, until in zip(rows["ticker"], rows[group_by], first_R, until_R, strict=True):
+        group_TN[first:until, slots[ticker]] = codes[name]
+    return group_TN, groups_S
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What became known of one item, a row a change, sorted by firm and session."""
+
+    firm_R: IntArray
+    session_R: IntArray
+    until_R: IntArray  # the session from which the row is stale
+    value_R: FloatArray  # before all splits of the panel, for an item that a split changes
+    split_power: int  # of the splits so far, by which the value is multiplied
+
+    def lay_out(self, firms: range, total_TN: FloatArray) -> FloatArray:
+        """Carry every row until the next one or until it is stale: [T, n], NaN elsewhere."""
+        T = len(total_TN)
+        rows = slice(*np.searchsorted(self.firm_R, [firms.start, firms.stop]).tolist())
+        firm_R = self.firm_R[rows] - firms.start
+        start_R = firm_R * T + self.session_R[rows]
+        next_R = (firm_R + 1) * T
+        next_R[:-1] = np.minimum(next_R[:-1], start_R[1:])
+        stale_R = np.clip(firm_R * T + self.until_R[rows], start_R, next_R)
+        before_R = np.diff(start_R, prepend=0)
+        before_R[1:] = start_R[1:] - next_R[:-1]
+        # for every row: nothing up to it, its value, nothing while it is stale
+        length = np.stack([before_R, stale_R - start_R, next_R - stale_R], axis=1).ravel()
+        value = np.full((len(firm_R), 3), np.nan)
+        value[:, 1] = self.value_R[rows]
+        flat = np.repeat(value.ravel(), length)
+        value_TN = np.full((len(firms), T), np.nan)
+        value_TN.reshape(-1)[: len(flat)] = flat
+        out_TN = np.ascontiguousarray(value_TN.T)
+        if self.split_power > 0:
+            out_TN *= total_TN[:, firms.start : firms.stop]
+        elif self.split_power < 0:
+            out_TN /= total_TN[:, firms.start : firms.stop]
+        out_TN.setflags(write=False)
+        return out_TN
+
+
+class Statements(Mapping[str, FloatArray]):
+    """Statement values as known at every session, by item; laid out on the panel's grid when asked for.
+
+    Keys are the items and, for each, ``<item>@1y``: the value a year earlier (`statements_as_of`). Values are
+    read-only arrays of shape (T, N), made anew every time, so that a panel holds the filings alone.
+    """
+
+    def __init__(self, known: Mapping[str, _Known], firms: range, total_TN: FloatArray) -> None:
+        self._known, self._firms, self._total_TN = known, firms, total_TN
+
+    def __getitem__(self, key: str) -> FloatArray:
+        """Lay out one item."""
+        return self._known[key].lay_out(self._firms, self._total_TN)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the keys."""
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        """Count the keys."""
+        return len(self._known)
+
+    def cut(self, firms: slice) -> Statements:
+        """Take some of the firms, neighbours of each other."""
+        return Statements(self._known, self._firms[firms], self._total_TN)
+
+
+def statements_as_of(
+    fundamentals: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...], split_TN: FloatArray
+) -> Statements:
+    """Lay out the latest statement known at every session, item by item, and the one of a year before.
+
+    The value at t is that of the most recent ``period_end`` among the rows with ``known_at <= t``, in its
+    version known last. A restatement of an older period does not displace a newer period. The value under
+    ``<item>@1y`` is that of the period that ended a year before the most recent one (25 days more or less:
+    fiscal years have 52 or 53 weeks), again in its version known last at t.
+
+    A flow is that of a year. Where ``months`` is 3, the last four quarters known at t are summed; all four
+    are needed. A fourth quarter that was reported within a year alone (``months`` 12) is the year without the
+    three quarters before it. Where ``months`` is 12 or null, the value stands as it is; rows of any other
+    span (half years, nine months to date) are passed over.
+
+    A period that ended more than `STALE_DAYS` before t says nothing any more.
+
+    Share counts (``shares_outstanding``) and amounts per share (``eps``) are brought to t by the splits with
+    ``stated_on < date <= t``. So a count can be multiplied with a raw close, and a year's growth is by issues
+    and buybacks. The splits up to ``stated_on`` are contained in the number: a count of a cover page or of a
+    restated comparative is not split again. Each version of a period is brought to t from its own date.
+
+    Parameters
+    ----------
+    fundamentals : polars.DataFrame
+        Columns ticker, period_end, known_at, item, value; ``months``, where present, spans of flows;
+        ``stated_on``, where present, the last day whose splits a count or an amount per share contains, null
+        for the period's end; ``filing_id``, where present, decides ties.
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions, sorted.
+    tickers_N : tuple of str
+        The panel's firms.
+    split_TN : ndarray of shape (T, N)
+        Split ratio on its ex-date, 1 otherwise.
+
+    Returns
+    -------
+    Statements
+        Values in the statements' unit; NaN before the first one. Null values are passed over.
+    """
+    from features.panel.filings import follow_filings  # compiled: not for those who have no statements
+
+    ties = ["filing_id"] if "filing_id" in fundamentals.columns else []
+    months = pl.col("months") if "months" in fundamentals.columns else pl.lit(None)
+    stated = pl.col("stated_on") if "stated_on" in fundamentals.columns else pl.lit(None)
+    rows = (
+        fundamentals.with_columns(
+            months.cast(pl.Int64).fill_null(0).alias("months"),
+            stated.cast(pl.Date).fill_null(pl.col("period_end")).alias("stated_on"),
+        )
+        .filter(
+            pl.col("ticker").is_in(tickers_N)
+            & pl.col("value").is_finite()
+            & pl.col("months").is_in([0, 3, 12])
+        )
+        .sort("item", "ticker", "known_at", "period_end", *ties)
+    )
+    firms = {ticker: i for i, ticker in enumerate(tickers_N)}
+    firm_R = rows["ticker"].replace_strict(firms, return_dtype=pl.Int64).to_numpy()
+    session_R = np.searchsorted(dates_T, _days(rows["known_at"], "9999-12-31"), side="left")
+    end_R = _days(rows["period_end"], "9999-12-31").astype(np.int64)
+    item_R = rows["item"].rle_id().to_numpy()
+    series_R = rows.select(pl.struct("item", "ticker").rle_id()).to_series().to_numpy().astype(np.int64)
+    value_R = rows["value"].cast(pl.Float64).to_numpy()
+    day_T = dates_T.astype("datetime64[D]").astype(np.int64)
+    total_TN: FloatArray = np.multiply.accumulate(split_TN, axis=0)
+    power_R = rows["item"].replace_strict(_SPLIT_POWER, default=0, return_dtype=pl.Int64).to_numpy()
+    at_R = np.searchsorted(day_T, _days(rows["stated_on"], "9999-12-31").astype(np.int64), side="right") - 1
+    # without the splits that it contains; those up to t come back when it is laid out
+    contained_R = np.where(at_R >= 0, total_TN[np.maximum(at_R, 0), firm_R], 1.0)
+    value_R = np.where(power_R > 0, value_R / contained_R, value_R)
+    value_R = np.where(power_R < 0, value_R * contained_R, value_R)
+    now_R, now_end_R, before_R = follow_filings(series_R, end_R, value_R, rows["months"].to_numpy())
+    until_R = np.searchsorted(day_T, now_end_R + STALE_DAYS, side="right")
+    # of several rows that a firm and session see first, the last one counts
+    last_R = np.ones(len(rows), dtype=np.bool_)
+    last_R[:-1] = (series_R[1:] != series_R[:-1]) | (session_R[1:] != session_R[:-1])
+    last_R &= session_R < len(dates_T)
+    known: dict[str, _Known] = {}
+    for code, item in enumerate(rows["item"].unique(maintain_order=True).to_list()):
+        first, after = np.searchsorted(item_R, [code, code + 1])
+        own = first + np.flatnonzero(last_R[first:after])
+        power = _SPLIT_POWER.get(item, 0)
+        for key, of_R in ((item, now_R), (f"{item}@1y", before_R)):
+            known[key] = _Known(firm_R[own], session_R[own], until_R[own], of_R[own], power)
+    return Statements(known, range(len(tickers_N)), total_TN)

@@ -1,0 +1,253 @@
+"""Series that several features share, computed once a panel and remembered while the panel lives.
+
+All are causal to the bit. Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import wraps
+from threading import Lock
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from features.arithmetic.parallel import for_each, in_order, runs_of_firms
+from features.arithmetic.rolling import carry_and_age, lag, rolling_median
+from features.arrays import Float32Array, FloatArray, IntArray, frozen
+from features.panel.panel import Panel
+from features.panel.tiles import cut, whole
+
+HALT = 20
+"""Sessions without a price over which a close is carried; a longer silence is taken as an ending
+(`features.panel.endings`), and a firm that trades again starts anew. It bounds how far back a feature can
+reach."""
+
+Settings = ParamSpec("Settings")
+Value = TypeVar("Value")
+
+
+class _Cell:
+    """A remembered value, or the place where it will be."""
+
+    __slots__ = ("lock", "value")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.value: Any = None
+
+
+_remembered: WeakKeyDictionary[Panel, dict[Hashable, _Cell]] = WeakKeyDictionary()
+_registering = Lock()
+
+
+def remember(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
+    """Compute something once a panel; panels are immutable, so it cannot go stale.
+
+    Parameters
+    ----------
+    panel : Panel
+        What it belongs to, and lives as long as.
+    key : hashable
+        Its name among the panel's.
+    compute : callable
+        Gives it. Of several threads that ask, one computes and the others wait.
+
+    Returns
+    -------
+    object
+        What ``compute`` gave the first time.
+    """
+    with _registering:
+        cell = _remembered.setdefault(panel, {}).setdefault(key, _Cell())
+    with cell.lock:
+        if cell.value is None:
+            cell.value = compute()
+        value: Value = cell.value
+    return value
+
+
+def once_a_panel(
+    compute: Callable[Concatenate[Panel, Settings], FloatArray],
+) -> Callable[Concatenate[Panel, Settings], FloatArray]:
+    """Remember a series with its panel and settings."""
+
+    @wraps(compute)
+    def remembered(panel: Panel, /, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
+        def frozen() -> FloatArray:
+            array = compute(panel, *args, **kwargs)
+            array.setflags(write=False)
+            return array
+
+        return remember(panel, (compute, args, *sorted(kwargs.items())), frozen)
+
+    return remembered
+
+
+def column(panel: Panel, name: str) -> FloatArray:
+    """Give a panel column that a feature's ``needs`` has declared.
+
+    Raises
+    ------
+    ValueError
+        If the source of this panel has no such column.
+    """
+    array: FloatArray | None = getattr(panel, f"{name}_TN")
+    if array is None:
+        msg = f"This panel has no {name}: leave out the features that need it (see `available_...`)."
+        raise ValueError(msg)
+    return array
+
+
+def carried_close(panel: Panel) -> FloatArray:
+    """Give the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade.
+
+    NaN where ``t - s`` exceeds `HALT`, so that row t depends on rows t-HALT..t alone.
+    """
+    return _last_price(panel)[0]
+
+
+def sessions_quiet(panel: Panel) -> FloatArray:
+    """Count the sessions since a firm's last price: 0 on a trade, infinite before the first."""
+    return _last_price(panel)[1]
+
+
+def _last_price(panel: Panel) -> tuple[FloatArray, FloatArray]:
+    def carried() -> tuple[FloatArray, FloatArray]:
+        close_TN, quiet_TN = carry_and_age(panel.close_TN, HALT)
+        return frozen(close_TN), frozen(quiet_TN)
+
+    return remember(panel, _last_price, carried)
+
+
+@once_a_panel
+def daily_return(panel: Panel) -> FloatArray:
+    """Compute ``close[t] / carried_close[t-1] - 1``; NaN without a trade (a halt's return is its end's).
+
+    NaN after a silence longer than `HALT` as well: that is not the return of a day.
+    """
+    return panel.close_TN / lag(carried_close(panel), 1) - 1.0
+
+
+def market_return(panel: Panel) -> FloatArray:
+    """Compute the equal-weight mean of the day's returns over all firms that traded, shape (T, 1)."""
+    return market_mean(panel, daily_return)
+
+
+@once_a_panel
+def dollar_volume(panel: Panel) -> FloatArray:
+    """Compute raw close times shares traded."""
+    return panel.raw_close_TN * column(panel, "volume")
+
+
+def median_dollar_volume(panel: Panel, window: int) -> Float32Array:
+    """Take the median dollar volume of ``window`` sessions, NaN where fewer than half of them are known.
+
+    In float32, which sorts twice as fast as float64: seven digits of a volume are enough.
+    """
+    out_TN = np.empty(panel.close_TN.shape, dtype=np.float32)
+
+    def fill(firms: slice) -> None:
+        tile = cut(panel, firms, frozenset())  # each array is read once: not worth a copy
+        out_TN[:, firms] = rolling_median(dollar_volume(tile).astype(np.float32), window, (window + 1) // 2)
+
+    for_each(fill, runs_of_firms(panel.n_sessions, panel.n_firms))
+    return out_TN
+
+
+def row_mean(x_TN: FloatArray) -> FloatArray:
+    """Average each session's known values, shape (T, 1); NaN on a session without one."""
+    known_TN = ~np.isnan(x_TN)
+    count_T1 = known_TN.sum(axis=1, keepdims=True)
+    total_T1 = np.where(known_TN, x_TN, 0.0).sum(axis=1, keepdims=True)
+    mean_T1: FloatArray = np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
+    return mean_T1
+
+
+def market_mean(
+    panel: Panel,
+    series: Callable[Concatenate[Panel, Settings], FloatArray],
+    *args: Settings.args,
+    **kwargs: Settings.kwargs,
+) -> FloatArray:
+    """Average a series over all firms of a session with a known value, whatever tile of them is given.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data, or a tile of them (`features.panel.tiles`).
+    series : callable
+        Panel and settings -> (T, N), each firm by itself; a module's own function, since what it gives is
+        remembered under its identity.
+    *args, **kwargs
+        The settings.
+
+    Returns
+    -------
+    ndarray of shape (T, 1)
+        The mean; NaN on a session without a value.
+    """
+    return _means(panel, False, series, *args, **kwargs)
+
+
+def group_mean(
+    panel: Panel,
+    series: Callable[Concatenate[Panel, Settings], FloatArray],
+    *args: Settings.args,
+    **kwargs: Settings.kwargs,
+) -> FloatArray:
+    """Average a series over the firms of each firm's group as of t.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data, or a tile of them (`features.panel.tiles`); gives the groups.
+    series, *args, **kwargs
+        As in `market_mean`.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        The mean over the group's firms with a known value, the firm itself included; NaN where the group is
+        unknown or has fewer than two such firms (a firm is no peer of itself).
+    """
+    from features.arithmetic.kernels_by_date import spread_groups
+
+    mean_TS = _means(panel, True, series, *args, **kwargs)
+    mean_TN = np.empty(panel.group_TN.shape)
+    spread_groups(frozen(mean_TS), frozen(np.ascontiguousarray(panel.group_TN)), mean_TN)
+    return mean_TN
+
+
+def _means(
+    panel: Panel,
+    by_group: bool,
+    series: Callable[Concatenate[Panel, Settings], FloatArray],
+    *args: Settings.args,
+    **kwargs: Settings.kwargs,
+) -> FloatArray:
+    """Average a series by session, and by group with at least two values, over all firms behind a tile.
+
+    Firms are added one after the other in their order, so that those without a value leave no trace.
+    """
+    everyone = whole(panel)
+
+    def compute() -> FloatArray:
+        from features.arithmetic.kernels_by_date import add_by_group
+
+        n_groups, least = (max(len(everyone.groups_S), 1), 2) if by_group else (1, 1)
+        total_TS = np.zeros((everyone.n_sessions, n_groups))
+        count_TS = np.zeros((everyone.n_sessions, n_groups), dtype=np.int64)
+
+        def values(firms: slice) -> tuple[FloatArray, IntArray]:
+            tile = cut(everyone, firms, frozenset({"close", "group"}))
+            group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
+            return series(tile, *args, **kwargs), group_Tn
+
+        for x_Tn, group_Tn in in_order(values, runs_of_firms(everyone.n_sessions, everyone.n_firms)):
+            add_by_group(frozen(x_Tn), frozen(group_Tn), total_TS, count_TS)
+        mean_TS: FloatArray = np.where(count_TS >= least, total_TS / np.maximum(count_TS, 1), np.nan)
+        return mean_TS
+
+    return remember(everyone, (series, args, *sorted(kwargs.items()), by_group), compute)

@@ -1,0 +1,222 @@
+"""What a firm without a price is worth, decided session by session: halted, paid out, or not known.
+
+Nothing here waits to see whether a firm comes back: row t depends on prices and records dated <= t.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from features.arithmetic.rolling import last_known_index
+from features.arrays import BoolArray, DateArray, FloatArray
+
+GAP_SHARE, GAP_FIRMS = 0.25, 10  # a session that so many of the listed firms miss is a gap in the data
+
+
+@dataclass(frozen=True, slots=True)
+class EndingRule:
+    """What is assumed where no delisting, or no delisting return, is recorded.
+
+    A merger without a recorded return pays the last price.
+
+    Attributes
+    ----------
+    stale_sessions : int
+        A firm without a price for more sessions than this is taken as ended from then on, reason unknown.
+    performance_return : float
+        Return of a delisting for performance on NYSE or AMEX (Shumway 1997).
+    nasdaq_performance_return : float
+        Return of a delisting for performance on Nasdaq (Shumway and Warther 1999).
+    unknown_return : float
+        Return of an ending whose reason is not known; 0 pays the last price.
+    """
+
+    stale_sessions: int = 20
+    performance_return: float = -0.30
+    nasdaq_performance_return: float = -0.55
+    unknown_return: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Endings:
+    """What a firm without a price is worth to a holder, at every close.
+
+    Attributes
+    ----------
+    ended_TN : ndarray of bool, shape (T, N)
+        Whether a holder has been paid out in cash by the close of t.
+    unknown_TN : ndarray of bool, shape (T, N)
+        Whether that payout is `EndingRule.unknown_return`: no return is recorded, and no reason.
+    worth_TN : ndarray of shape (T, N)
+        Value as a fraction of the last price: 1, after an ending 1 + its return, NaN where nobody knows.
+    hazards : tuple of str
+        What was assumed, one sentence each, with the number of endings of each kind.
+    """
+
+    ended_TN: BoolArray
+    unknown_TN: BoolArray
+    worth_TN: FloatArray
+    hazards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Delisting:
+    """A recorded delisting, known from its day on."""
+
+    day: np.datetime64
+    paid: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What the listings say, by firm: its delistings by day, and (known from, on Nasdaq)."""
+
+    delistings: dict[str, list[_Delisting]]
+    exchanges: dict[str, list[tuple[np.datetime64, bool]]]
+
+    def on_nasdaq(self, ticker: str, day: np.datetime64) -> bool:
+        known = [nasdaq for since, nasdaq in self.exchanges.get(ticker, []) if since <= day]
+        return bool(known) and known[-1]
+
+
+def find_endings(
+    traded_TN: BoolArray,
+    dates_T: DateArray,
+    tickers_N: tuple[str, ...],
+    securities: pl.DataFrame | None,
+    rule: EndingRule,
+) -> Endings:
+    """Decide what each firm without a price is worth, at every close with what is known then.
+
+    - A recorded delisting pays on the first session from ``delisted_on`` on that has no price: its recorded
+      return, else by its reason (`EndingRule`; no reason is ``unknown``). A price after ``delisted_on``
+      overrules the record.
+    - Without a record, a firm is halted for ``rule.stale_sessions`` sessions. On the next one it is taken as
+      ended for an unknown reason. If it trades again it is worth its price again, but whoever was paid out
+      no longer owns it.
+    - Where a quarter, and at least ten, of the listed firms have no price on one session, the data have a
+      gap: what the missing ones were worth is not known.
+
+    Parameters
+    ----------
+    traded_TN : ndarray of bool, shape (T, N)
+        Whether there is a price.
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions.
+    tickers_N : tuple of str
+        Firms.
+    securities : polars.DataFrame or None
+        Columns ticker, valid_from, delisted_on, delisting_return, delisting_reason (merger, performance,
+        unknown or null), exchange. A delisting, its return and its reason are known from ``delisted_on`` on,
+        an exchange from ``valid_from`` on.
+    rule : EndingRule
+        Assumptions where nothing is recorded.
+
+    Returns
+    -------
+    Endings
+        Who has been paid out, what a share is worth, and the sentences on what was assumed.
+    """
+    T, N = traded_TN.shape
+    records = _read(securities)
+    ended_TN, unknown_TN, worth_TN = np.zeros((T, N), np.bool_), np.zeros((T, N), np.bool_), np.ones((T, N))
+    assumed: Counter[str] = Counter()
+    for n, ticker in enumerate(tickers_N):
+        delistings = records.delistings.get(ticker, [])
+        traded = [*np.flatnonzero(traded_TN[:, n]).tolist(), T]
+        for last, resumes in itertools.pairwise(traded):
+            if resumes == last + 1:
+                continue
+            paid_at, record = last + rule.stale_sessions + 1, None
+            later = [known for known in delistings if known.day >= dates_T[last]]
+            if later:
+                at = max(int(np.searchsorted(dates_T, later[0].day)), last + 1)
+                if at <= paid_at:
+                    paid_at, record = at, later[0]
+            if paid_at >= resumes:
+                continue
+            paid = None if record is None else record.paid
+            if paid is None:
+                kind = "silence" if record is None else record.reason or "unknown"
+                paid = _assumed_return(kind, rule, on_nasdaq=records.on_nasdaq(ticker, dates_T[paid_at]))
+                unknown_TN[paid_at:resumes, n] = kind in {"silence", "unknown"}
+                assumed[kind] += 1
+            ended_TN[paid_at:resumes, n] = True
+            worth_TN[paid_at:resumes, n] = 1.0 + paid
+    gap_TN = _gaps(traded_TN, rule.stale_sessions) & ~ended_TN
+    worth_TN[gap_TN] = np.nan
+    gaps = int(gap_TN.any(axis=1).sum())
+    return Endings(ended_TN, unknown_TN, worth_TN, tuple(_hazards(assumed, gaps, rule)))
+
+
+def _assumed_return(kind: str, rule: EndingRule, *, on_nasdaq: bool) -> float:
+    """Give the return of an ending for which none is recorded."""
+    if kind == "merger":
+        return 0.0
+    if kind == "performance":
+        return rule.nasdaq_performance_return if on_nasdaq else rule.performance_return
+    return rule.unknown_return
+
+
+def _hazards(assumed: Counter[str], gaps: int, rule: EndingRule) -> Iterator[str]:
+    """Say how many endings of each kind pay an assumed return, and how many sessions are gaps."""
+    unknown = f"{rule.unknown_return:.0%} is paid" if rule.unknown_return else "the last price is paid"
+    sentences = {
+        "performance": "delisting(s) for performance have no recorded return: "
+        f"{rule.performance_return:.0%} is paid, on Nasdaq {rule.nasdaq_performance_return:.0%}.",
+        "merger": "merger(s) have no recorded return: the last price is paid.",
+        "unknown": f"delisting(s) have neither a recorded return nor a reason: {unknown}.",
+        "silence": f"time(s) a firm had no price for more than {rule.stale_sessions} sessions and no "
+        f"recorded delisting: taken as ended for an unknown reason from then on, {unknown}.",
+    }
+    for kind, sentence in sentences.items():
+        if assumed[kind]:
+            yield f"{assumed[kind]:,} {sentence}"
+    if gaps:
+        yield (
+            f"{gaps:,} session(s) have no price for a quarter of the market: labels that end there are "
+            "unknown for the missing firms."
+        )
+
+
+def _gaps(traded_TN: BoolArray, stale_sessions: int) -> BoolArray:
+    """Find the cells without a price on sessions that a large part of the market misses."""
+    seen_TN = last_known_index(traded_TN)
+    age_TN = np.arange(len(traded_TN))[:, None] - seen_TN
+    missing_TN = (seen_TN >= 0) & (age_TN > 0) & (age_TN <= stale_sessions)
+    missing_T = missing_TN.sum(axis=1)
+    listed_T = missing_T + traded_TN.sum(axis=1)
+    gap_T = (missing_T >= GAP_FIRMS) & (missing_T >= GAP_SHARE * listed_T)
+    gaps_TN: BoolArray = missing_TN & gap_T[:, None]
+    return gaps_TN
+
+
+def _read(securities: pl.DataFrame | None) -> _Records:
+    delistings: dict[str, dict[np.datetime64, _Delisting]] = defaultdict(dict)
+    exchanges: dict[str, list[tuple[np.datetime64, bool]]] = defaultdict(list)
+    if securities is not None:
+        columns = ("ticker", "valid_from", "delisted_on", "delisting_return", "delisting_reason", "exchange")
+        rows = securities.sort("valid_from", nulls_last=False).select(columns).iter_rows()
+        for ticker, since, day, paid, reason, exchange in rows:
+            if day is not None:  # of several rows on one delisting, the latest that says something counts
+                at = np.datetime64(day, "D")
+                before = delistings[ticker].get(at, _Delisting(at, None, None))
+                delistings[ticker][at] = _Delisting(
+                    at, before.paid if paid is None else paid, before.reason if reason is None else reason
+                )
+            if exchange is not None:
+                known = np.datetime64(since, "D") if since is not None else np.datetime64("0001-01-01", "D")
+                exchanges[ticker].append((known, "nasdaq" in exchange.lower()))
+    in_order = {
+        ticker: [known for _, known in sorted(by_day.items())] for ticker, by_day in delistings.items()
+    }
+    return _Records(in_order, dict(exchanges))

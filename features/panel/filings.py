@@ -1,0 +1,122 @@
+"""What a firm's filings say together, one after the other: the newest period, its year, the year before.
+
+The loop goes through the filings in the order in which they became known and remembers, for every period that
+was reported so far, its version known last. So nothing that becomes known later can play a role.
+
+Shape suffixes: R rows, sorted by series (a firm's item), within it by known_at and period_end; P periods.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arithmetic.kernels import compiled
+from features.arrays import FloatArray, IntArray
+
+QUARTER, YEAR = 91.3125, 365.25  # mean lengths in days
+TOLERANCE = 25.0  # days: quarters have 12 to 16 weeks, fiscal years 52 or 53
+
+
+@compiled
+def _find(end_P: IntArray, n: int, day: float) -> int:
+    """Find the period that ended nearest to a day and within the tolerance; -1 if there is none."""
+    found, best = -1, TOLERANCE
+    for p in range(n - 1, -1, -1):
+        distance = abs(end_P[p] - day)
+        if distance <= best:
+            found, best = p, distance
+        elif end_P[p] < day:
+            break
+    return found
+
+
+@compiled
+def _quarter(p: int, n: int, end_P: IntArray, said_P3: FloatArray) -> float:
+    """Give a period's last quarter: as reported, or the year without the three quarters before it."""
+    if not np.isnan(said_P3[p, 2]):
+        return float(said_P3[p, 2])
+    rest = said_P3[p, 1]
+    for k in range(1, 4):
+        earlier = _find(end_P, n, end_P[p] - QUARTER * k)
+        if earlier < 0:
+            return np.nan
+        rest -= said_P3[earlier, 2]
+    return float(rest)
+
+
+@compiled
+def _value(p: int, n: int, end_P: IntArray, said_P3: FloatArray) -> float:
+    """Give a period's value: as reported for a year or an instant, or the sum of its last four quarters."""
+    for span in range(2):
+        if not np.isnan(said_P3[p, span]):
+            return float(said_P3[p, span])
+    total = 0.0
+    for k in range(4):
+        at = _find(end_P, n, end_P[p] - QUARTER * k)
+        if at < 0:
+            return np.nan
+        total += _quarter(at, n, end_P, said_P3)
+    return total
+
+
+@compiled
+def follow_filings(
+    series_R: IntArray, end_R: IntArray, value_R: FloatArray, months_R: IntArray
+) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Say after every filing what is known of the newest period and of the one a year before it.
+
+    Parameters
+    ----------
+    series_R : ndarray of int
+        Which series a row belongs to; equal ones are neighbours.
+    end_R : ndarray of int
+        The period's end, in days.
+    value_R : ndarray
+        Finite values.
+    months_R : ndarray of int
+        The span of a flow: 3, 12, or 0 for an instant or where nothing is said.
+
+    Returns
+    -------
+    now_R, before_R : ndarray
+        The newest period's value and that of the period a year before, in their versions known last; NaN
+        where a quarter of either is missing, or no period ended about a year before.
+    now_end_R : ndarray of int
+        End of the newest period, in days.
+    """
+    rows = len(series_R)
+    now_R, before_R = np.empty(rows), np.empty(rows)
+    now_end_R = np.empty(rows, dtype=np.int64)
+    longest = run = 0
+    for r in range(rows):
+        run = run + 1 if r > 0 and series_R[r] == series_R[r - 1] else 1
+        longest = max(longest, run)
+    end_P = np.empty(longest, dtype=np.int64)
+    said_P3 = np.empty((longest, 3))  # known last: without a span, of twelve months, of three
+    n = 0
+    for r in range(rows):
+        if r > 0 and series_R[r] != series_R[r - 1]:
+            n = 0
+        p = n
+        while p > 0 and end_P[p - 1] > end_R[r]:
+            p -= 1
+        if p > 0 and end_P[p - 1] == end_R[r]:
+            p -= 1
+        else:
+            for q in range(n, p, -1):
+                end_P[q], said_P3[q] = end_P[q - 1], said_P3[q - 1]
+            n += 1
+            end_P[p], said_P3[p] = end_R[r], np.nan
+        if months_R[r] == 3:
+            said_P3[p, 2] = value_R[r]
+        else:
+            said_P3[p, :2] = np.nan
+            said_P3[p, 1 if months_R[r] == 12 else 0] = value_R[r]
+        newest = n - 1
+        now_R[r] = _value(newest, n, end_P, said_P3)
+        now_end_R[r] = end_P[newest]
+        before_R[r] = np.nan
+        before = _find(end_P, n, end_P[newest] - YEAR)
+        if before >= 0:
+            before_R[r] = _value(before, n, end_P, said_P3)
+    return now_R, now_end_R, before_R

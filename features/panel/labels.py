@@ -1,0 +1,92 @@
+"""Labels: what is forecast at t, from returns that only later sessions reveal.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from features.arithmetic.transforms import rank_normal
+from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
+from features.panel.derived import row_mean
+from features.panel.holder_returns import bought_return, holder_market
+from features.panel.panel import Panel
+
+TargetKind = Literal["raw", "demean", "rank"]
+
+
+def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
+    """Compute what a book that decides at t earns by ``t+delay+horizon`` on each firm, before costs.
+
+    The book orders the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions:
+    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.wealth_TN` if the firm can be bought and
+    stays listed. An order that cannot be filled earns 0, an ending pays its delisting return and cash from
+    then on, and halts are held through: `features.panel.holder_returns` has the convention, which
+    `backtest.accounting` uses as well. A label depends on nothing dated after ``t+delay+horizon``.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    delay : int
+        Sessions between the decision and the trade, at least 0.
+    horizon : int
+        Sessions held, at least 1.
+
+    Returns
+    -------
+    ndarray of shape (T, N)
+        A fraction, known at the close of ``t+delay+horizon``; NaN before the first price, where the span
+        passes the panel's end, or where the firm is held at a close at which the data have a gap
+        (`features.panel.endings`).
+
+    Raises
+    ------
+    ValueError
+        If the delay is negative or the horizon below 1.
+    """
+    if delay < 0 or horizon < 1:
+        msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
+        raise ValueError(msg)
+    market = holder_market(panel.wealth_TN, panel.traded_TN, panel.ended_TN)
+    out_TN = np.full(panel.wealth_TN.shape, np.nan)
+    earned_TN = bought_return(market, horizon)[delay:]
+    out_TN[: len(earned_TN)] = earned_TN
+    return out_TN
+
+
+def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Float32Array:
+    """Transform labels within the date, over the universe's firms whose label is known.
+
+    Parameters
+    ----------
+    label_TN : ndarray of shape (T, N)
+        Labels.
+    universe_TN : ndarray of bool, shape (T, N)
+        Firms that count at t.
+    kind : {"raw", "demean", "rank"}
+        As it is, minus the date's mean, or ranked to a normal (`features.arithmetic.transforms.rank_normal`).
+
+    Returns
+    -------
+    ndarray of float32, shape (T, N)
+        NaN outside the universe and where the label is unknown. A date's values depend on no other date.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ or the kind is unknown.
+    """
+    require_shape("the universe", universe_TN, label_TN.shape)
+    inside_TN = np.where(universe_TN, label_TN, np.nan)
+    if kind == "raw":
+        return inside_TN.astype(np.float32)
+    if kind == "demean":
+        return (inside_TN - row_mean(inside_TN)).astype(np.float32)
+    if kind == "rank":
+        return rank_normal(inside_TN, universe_TN)
+    msg = f"Unknown target {kind!r}: choose raw, demean or rank."  # type: ignore[unreachable]  # config text
+    raise ValueError(msg)

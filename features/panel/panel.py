@@ -1,0 +1,258 @@
+"""The panel: dense arrays over (session, firm), built from the lake's tables.
+
+Shape suffixes: T sessions, N firms, S groups. Index t is the close of session t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from features.arithmetic.rolling import carry
+from features.arrays import BoolArray, DateArray, FloatArray, IntArray
+from features.panel.adjustment import forward_factor, wealth_index
+from features.panel.asof import Statements, groups_as_of, statements_as_of
+from features.panel.endings import EndingRule, find_endings
+
+PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "split_ratio", "dividend")
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Panel:
+    """What is known about every firm at every close; arrays are read-only.
+
+    Everything is causal to the bit: row t depends on what is dated <= t.
+
+    Attributes
+    ----------
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions: the distinct dates of the prices, sorted.
+    tickers_N : tuple of str
+        Firms, sorted.
+    close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N) or None
+        Forward-adjusted prices, `features.panel.adjustment.forward_factor`; NaN = no trade or unknown. None
+        where the source has no such column.
+    raw_close_TN : ndarray of shape (T, N)
+        Close as quoted.
+    volume_TN : ndarray of shape (T, N) or None
+        Shares traded, as quoted.
+    wealth_TN : ndarray of shape (T, N)
+        Total-return index through halts and delistings, for labels and accounting;
+        `features.panel.adjustment.wealth_index`.
+    ended_TN : ndarray of bool, shape (T, N)
+        Whether an ending has paid holders out in cash, `features.panel.endings.find_endings`.
+    unknown_TN : ndarray of bool, shape (T, N)
+        Whether that ending has neither a recorded return nor a known reason; see `wealth_if_unknown_pays`.
+    group_TN : ndarray of int16, shape (T, N)
+        Industry or sector as of t; -1 unknown.
+    groups_S : tuple of str
+        Names of the codes in ``group_TN``.
+    statements : Statements
+        Latest statement value known at t, by item, and that of a year earlier, by ``<item>@1y``; arrays of
+        shape (T, N), `features.panel.asof.statements_as_of`.
+    hazards : tuple of str
+        What a reader must know to trust the panel, one sentence each.
+    """
+
+    dates_T: DateArray
+    tickers_N: tuple[str, ...]
+    close_TN: FloatArray
+    open_TN: FloatArray | None
+    high_TN: FloatArray | None
+    low_TN: FloatArray | None
+    raw_close_TN: FloatArray
+    volume_TN: FloatArray | None
+    wealth_TN: FloatArray
+    ended_TN: BoolArray
+    unknown_TN: BoolArray
+    group_TN: IntArray
+    groups_S: tuple[str, ...]
+    statements: Statements
+    hazards: tuple[str, ...]
+
+    @property
+    def n_sessions(self) -> int:
+        """Number of sessions T."""
+        return len(self.dates_T)
+
+    @property
+    def n_firms(self) -> int:
+        """Number of firms N."""
+        return len(self.tickers_N)
+
+    @property
+    def traded_TN(self) -> BoolArray:  # noqa: N802  # a shape suffix
+        """Whether a firm has a price on a session: bool, shape (T, N)."""
+        return ~np.isnan(self.close_TN)
+
+    def wealth_if_unknown_pays(self, unknown_return: float) -> FloatArray:
+        """Give the wealth, shape (T, N), if endings for unknown reasons had this return on the last price."""
+        paid_TN = carry(self.close_TN) * (1.0 + unknown_return)
+        return np.where(self.unknown_TN, paid_TN, self.wealth_TN)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Names of what the panel holds: close, open, high, low, volume, group, ``statements:<item>``."""
+        optional = {"open": self.open_TN, "high": self.high_TN, "low": self.low_TN, "volume": self.volume_TN}
+        present = {name for name, array in optional.items() if array is not None}
+        groups = {"group"} if self.groups_S else set()
+        return frozenset({"close"} | present | groups | {f"statements:{item}" for item in self.statements})
+
+
+def build_panel(
+    prices: pl.DataFrame,
+    securities: pl.DataFrame | None = None,
+    fundamentals: pl.DataFrame | None = None,
+    *,
+    group_by: Literal["sector", "industry"] = "industry",
+    endings: EndingRule = EndingRule(),  # noqa: B008  # frozen
+) -> Panel:
+    """Build the panel from validated tables.
+
+    Parameters
+    ----------
+    prices : polars.DataFrame
+        Columns date, ticker, open, high, low, close, volume, split_ratio, dividend, one row a (date, ticker).
+        A null or non-positive close is no trade, such an open, high or low unknown, as are a high and low
+        that cross; null split ratio 1, null dividend 0. Columns that are null throughout become None.
+    securities : polars.DataFrame, optional
+        Columns ticker, valid_from, valid_to, sector, industry, delisted_on, delisting_return,
+        delisting_reason, exchange.
+    fundamentals : polars.DataFrame, optional
+        Columns ticker, period_end, known_at, item, value.
+    group_by : {"sector", "industry"}
+        Which of them the groups are.
+    endings : EndingRule
+        What is assumed where no delisting, or no delisting return, is recorded.
+
+    Returns
+    -------
+    Panel
+        Arrays over the distinct dates and tickers of ``prices``.
+
+    Raises
+    ------
+    ValueError
+        If columns are missing, a (date, ticker) appears twice, there is no row, or a split ratio or dividend
+        is out of range.
+    """
+    _check_prices(prices)
+    tickers = prices["ticker"].unique().sort()
+    dates_T: DateArray = prices["date"].unique().sort().to_numpy().astype("datetime64[D]")
+    tickers_N = tuple(tickers.to_list())
+    at_R = np.searchsorted(dates_T, prices["date"].to_numpy().astype("datetime64[D]"))
+    firm_R = prices["ticker"].replace_strict(tickers, pl.int_range(len(tickers), eager=True)).to_numpy()
+
+    def grid(column: str, fill: float) -> FloatArray:
+        out_TN = np.full((len(dates_T), len(tickers_N)), fill)
+        out_TN[at_R, firm_R] = prices[column].cast(pl.Float64).fill_null(fill).fill_nan(fill).to_numpy()
+        return out_TN
+
+    def price(column: str) -> FloatArray | None:
+        if prices[column].null_count() == len(prices):
+            return None
+        out_TN = grid(column, np.nan)
+        out_TN[~(out_TN > 0)] = np.nan
+        return out_TN
+
+    raw_TN = price("close")
+    if raw_TN is None:
+        msg = "The prices hold no close at all: map the source's closing price to the column `close`."
+        raise ValueError(msg)
+    split_TN = grid("split_ratio", 1.0)
+    factor_TN = forward_factor(raw_TN, split_TN, grid("dividend", 0.0))
+    close_TN = raw_TN * factor_TN
+
+    def adjusted(column: str) -> FloatArray | None:
+        price_TN = price(column)
+        if price_TN is None:
+            return None
+        price_TN[np.isnan(raw_TN)] = np.nan  # without a close there was no trade that a book could rely on
+        return price_TN * factor_TN
+
+    open_TN, high_TN, low_TN = adjusted("open"), adjusted("high"), adjusted("low")
+    hazards: list[str] = []
+    if high_TN is not None and low_TN is not None:
+        crossed_TN = high_TN < low_TN
+        high_TN[crossed_TN] = low_TN[crossed_TN] = np.nan
+        hazards += _counted(
+            int(crossed_TN.sum()), "cell(s) have a high below the low: both taken as unknown."
+        )
+    if open_TN is not None:
+        holes = int((np.isnan(open_TN) & ~np.isnan(raw_TN)).sum())
+        hazards += _counted(holes, "cell(s) with a close have no usable open: the open is unknown there.")
+    volume_TN = None if prices["volume"].null_count() == len(prices) else grid("volume", np.nan)
+    if volume_TN is not None:
+        volume_TN[np.isnan(raw_TN)] = np.nan
+
+    ends = find_endings(~np.isnan(raw_TN), dates_T, tickers_N, securities, endings)
+    group_TN: IntArray = np.full(raw_TN.shape, -1, dtype=np.int16)
+    groups_S: tuple[str, ...] = ()
+    if securities is not None:
+        group_TN, groups_S = groups_as_of(securities, group_by, dates_T, tickers_N)
+    statements = Statements({}, range(len(tickers_N)), split_TN)
+    if fundamentals is not None:
+        statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
+    wealth_TN = wealth_index(close_TN, ends.worth_TN)
+    arrays = (
+        dates_T,
+        close_TN,
+        open_TN,
+        high_TN,
+        low_TN,
+        raw_TN,
+        volume_TN,
+        wealth_TN,
+        ends.ended_TN,
+        ends.unknown_TN,
+        group_TN,
+    )
+    for array in arrays:
+        if array is not None:
+            array.setflags(write=False)
+    return Panel(
+        dates_T=dates_T,
+        tickers_N=tickers_N,
+        close_TN=close_TN,
+        open_TN=open_TN,
+        high_TN=high_TN,
+        low_TN=low_TN,
+        raw_close_TN=raw_TN,
+        volume_TN=volume_TN,
+        wealth_TN=wealth_TN,
+        ended_TN=ends.ended_TN,
+        unknown_TN=ends.unknown_TN,
+        group_TN=group_TN,
+        groups_S=groups_S,
+        statements=statements,
+        hazards=(*hazards, *ends.hazards),
+    )
+
+
+def _counted(count: int, sentence: str) -> list[str]:
+    return [f"{count:,} {sentence}"] if count else []
+
+
+def _check_prices(prices: pl.DataFrame) -> None:
+    missing = [name for name in PRICE_COLUMNS if name not in prices.columns]
+    if missing:
+        msg = (
+            f"The prices lack the column(s) {', '.join(missing)}: add them, null where the source is silent."
+        )
+        raise ValueError(msg)
+    if prices.is_empty():
+        msg = "The prices hold no row: ingest a source first, or widen the dates."
+        raise ValueError(msg)
+    twice = prices.select("date", "ticker").is_duplicated()
+    if twice.any():
+        day, ticker = prices.filter(twice).select("date", "ticker").row(0)
+        msg = f"The prices hold {ticker} on {day} more than once: keep one row a (date, ticker)."
+        raise ValueError(msg)
+    odd = prices.filter((pl.col("split_ratio") <= 0) | (pl.col("dividend") < 0))
+    if not odd.is_empty():
+        day, ticker, ratio, dividend = odd.select("date", "ticker", "split_ratio", "dividend").row(0)
+        msg = f"{ticker} on {day} has split ratio {ratio} and dividend {dividend}: need > 0 and >= 0."
+        raise ValueError(msg)

@@ -1,0 +1,65 @@
+"""Some of a panel's firms as a panel of their own.
+
+Most features treat every firm by itself, so their functions need not know whether they are given all firms or
+a few that fit the processor's cache (`features.arithmetic.parallel`). What looks across firms
+(`features.panel.derived.market_mean`, `group_mean`) asks for the whole panel behind the tile.
+
+Shape suffixes: T sessions, N firms, n firms of a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from features.panel.asof import Statements
+from features.panel.panel import Panel
+
+_origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
+
+
+def cut(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Panel:
+    """Take some of a panel's firms.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data.
+    firms : slice
+        Which firms.
+    needs : frozenset of str, optional
+        The panel's fields (`Panel.fields`) that will be read and are worth copying together; all by default.
+        The others are there as views, which are slower to read.
+
+    Returns
+    -------
+    Panel
+        A panel of these firms. `whole` leads back to the one that it was cut from.
+    """
+
+    def take(name: str, array_TN: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        part_Tn = array_TN[:, firms]
+        if needs is None or name in needs or (name == "raw_close" and "volume" in needs):
+            part_Tn = np.ascontiguousarray(part_Tn)
+            part_Tn.setflags(write=False)
+        return part_Tn
+
+    changed: dict[str, Any] = {"tickers_N": panel.tickers_N[firms]}
+    for field in fields(panel):
+        value = getattr(panel, field.name)
+        if field.name.endswith("_TN") and value is not None:
+            changed[field.name] = take(field.name.removesuffix("_TN"), value)
+        elif isinstance(value, Statements):
+            changed[field.name] = value.cut(firms)
+    tile = replace(panel, **changed)
+    _origins[tile] = whole(panel)
+    return tile
+
+
+def whole(panel: Panel) -> Panel:
+    """Give the panel that a tile was cut from, or the panel itself."""
+    return _origins.get(panel, panel)
