@@ -30,7 +30,7 @@ def measure(kernel: str, sequences: int, length: int) -> dict[str, float]:
 
     import torch
 
-    from models.block import Block, BlockConfig
+    from models.attention.block import Block, BlockConfig
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -32,13 +32,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU box may have the repository alone
 
+from models.attention.block import BlockConfig, MultiHeadAttention, Sight
 from models.batch import PanelTensors
-from models.block import BlockConfig, MultiHeadAttention, Sight
-from models.dense import DateLoss, take
+from models.fitting.dense import DateLoss, take
+from models.fitting.loop import FitConfig, Trainer, make_optimizer
+from models.fitting.stacked import Stack
 from models.forecaster import Forecaster
 from models.registry import MODELS
-from models.stacked import Stack
-from models.training import FitConfig, Trainer, make_optimizer
 
 WAYS = ("eager", "compiled", "stacked")
 GROUPS = 12

@@ -28,7 +28,7 @@ import polars as pl
 import torch
 
 from backtest.metrics import forecast_metrics
-from models.fit import FitConfig, fit, refit
+from models.fitting.fit import FitConfig, fit, refit
 from pipelines.config import Config
 from pipelines.config_load import build_settings, digest, load_config, settings_of
 from pipelines.contracts import check

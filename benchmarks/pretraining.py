@@ -29,8 +29,8 @@ import torch
 from ladder import World, build_world
 
 from backtest.metrics import forecast_metrics
-from models.fit import FitConfig, fit
-from models.pretrain_objectives import PretrainConfig
+from models.fitting.fit import FitConfig, fit
+from models.fitting.objectives import PretrainConfig
 from pipelines.config import Config
 from pipelines.config_load import build_settings, digest, load_config, settings_of
 from pipelines.dataset import fit_inputs, plan_folds

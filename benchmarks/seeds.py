@@ -43,7 +43,7 @@ def solo(model: str, seed: int, epochs: int, threads: int) -> float:
     """Fit one seed and give its best validation IC."""
     import torch
 
-    from models.fit import FitConfig, fit
+    from models.fitting.fit import FitConfig, fit
 
     torch.set_num_threads(threads)
     data = panel()

@@ -317,3 +317,32 @@ class PanelTensors:
 def firm_key(name: str) -> int:
     """63 bits of a name's BLAKE2b hash: the same on every machine, whatever the other firms are."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def present_windows(batch: Batch) -> Tensor:
+    """Windows [M, W, C] of the firms in the universe, or of every place of a dense batch."""
+    return batch.x_BNWC.flatten(0, 1) if batch.dense else batch.x_BNWC[batch.m_BN]
+
+
+def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
+    """Put the rows of the present firms (or of all) back to their places in [B, N, D], zeros elsewhere."""
+    if len(h_MD) == m_BN.numel():
+        return h_MD.reshape(*m_BN.shape, -1).masked_fill(~m_BN[:, :, None], 0.0)
+    h_BND = h_MD.new_zeros(*m_BN.shape, h_MD.shape[-1])
+    return h_BND.masked_scatter(m_BN[:, :, None], h_MD)
+
+
+def recent_days(batch: Batch, days: int, cut: Cut | None) -> Tensor:
+    """The last ``days`` sessions of every window, flattened to [B, N, days * C]; cut days are 0."""
+    x_BNKC = batch.x_BNWC[:, :, -days:]
+    if cut is not None and cut.days_keep_BW is not None:
+        x_BNKC = x_BNKC * cut.days_keep_BW[:, None, -days:, None]
+    return x_BNKC.flatten(2)
+
+
+def days_kept(batch: Batch, cut: Cut | None) -> Tensor | None:
+    """Days [M, W] that are kept for the present firms; None where none is cut."""
+    if cut is None or cut.days_keep_BW is None:
+        return None
+    assert not batch.dense, "an explainer's batches hold one date's firms"
+    return cut.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]

@@ -122,7 +122,7 @@ class Fitted(ABC):
         return out_DN
 
     def state(self) -> FittedState:
-        """Everything :func:`models.fit.restore` needs to forecast the same to the bit."""
+        """Everything :func:`models.fitting.fit.restore` needs to forecast the same to the bit."""
         config = {
             "name": self.name,
             "config": self.config,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import AttentionMaps, Batch, Cut, PanelTensors
-from models.quantiles import QuantileHead
+from models.fitting.quantiles import QuantileHead
 
 
 class Forecaster(nn.Module, ABC):
@@ -26,7 +26,7 @@ class Forecaster(nn.Module, ABC):
         Whether a firm's forecast depends on the other firms of the date.
     stackable
         Whether, of a dense batch, no shape depends on values, so that several seeds can be trained as one
-        (`models.stacked`).
+        (`models.fitting.stacked`).
     uses_days
         Whether days of the window can be cut from a forecast, where no day attention says so already.
     quantile_head

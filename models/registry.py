@@ -6,20 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from models import baselines, lightgbm_baseline
-from models.baselines import Baseline
-from models.cross_peer import CrossPeer, CrossPeerConfig
+from models.baselines.baseline import Baseline
+from models.baselines.lightgbm import LightGBM, LightGBMConfig
+from models.baselines.lstm import LSTM, LSTMConfig
+from models.baselines.mlp import MLP, MLPConfig
+from models.baselines.ridge import Ridge, RidgeConfig
+from models.baselines.rules import Momentum, MomentumConfig, Reversal, ReversalConfig, Zero, ZeroConfig
+from models.baselines.tcn import TCN, TCNConfig
 from models.forecaster import Forecaster
-from models.kernel_regression import KernelRegression, KernelRegressionConfig
-from models.lstm import LSTM, LSTMConfig
-from models.mlp import MLP, MLPConfig
-from models.sector_mean import SectorMean, SectorMeanConfig
-from models.self_peer import SelfPeer, SelfPeerConfig
-from models.seq2seq import Seq2Seq, Seq2SeqConfig
+from models.forecasters.cross_peer import CrossPeer, CrossPeerConfig
+from models.forecasters.kernel_regression import KernelRegression, KernelRegressionConfig
+from models.forecasters.sector_mean import SectorMean, SectorMeanConfig
+from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
+from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
+from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 from models.spec import Shape
-from models.tcn import TCN, TCNConfig
-from models.temporal_peer import TemporalPeer, TemporalPeerConfig
-from models.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,11 @@ class ModelEntry:
 
 
 MODELS: dict[str, ModelEntry] = {
-    "zero": ModelEntry("baseline", baselines.ZeroConfig, baselines.Zero),
-    "reversal": ModelEntry("baseline", baselines.ReversalConfig, baselines.Reversal),
-    "momentum": ModelEntry("baseline", baselines.MomentumConfig, baselines.Momentum),
-    "ridge": ModelEntry("baseline", baselines.RidgeConfig, baselines.Ridge),
-    "lightgbm": ModelEntry("baseline", lightgbm_baseline.LightGBMConfig, lightgbm_baseline.LightGBM),
+    "zero": ModelEntry("baseline", ZeroConfig, Zero),
+    "reversal": ModelEntry("baseline", ReversalConfig, Reversal),
+    "momentum": ModelEntry("baseline", MomentumConfig, Momentum),
+    "ridge": ModelEntry("baseline", RidgeConfig, Ridge),
+    "lightgbm": ModelEntry("baseline", LightGBMConfig, LightGBM),
     "mlp": ModelEntry("neural", MLPConfig, MLP),
     "lstm": ModelEntry("neural", LSTMConfig, LSTM),
     "tcn": ModelEntry("neural", TCNConfig, TCN),

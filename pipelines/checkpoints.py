@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from features.library.scaling import ChannelScaler
-from models.fit import Fitted, FittedState, restore
+from models.fitting.fit import Fitted, FittedState, restore
 from pipelines.dataset import FoldInputs
 from pipelines.errors import DataError
 

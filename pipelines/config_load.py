@@ -133,7 +133,7 @@ def _check_settings(config: Config, origin: str) -> None:
     """Check what belongs to other modules' dataclasses: models, fitting, the simulated market."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
-    from models.fit import FitConfig
+    from models.fitting.fit import FitConfig
     from models.registry import MODELS
 
     about_lake = lake_objection(config.lake, config.lake_options)
@@ -348,7 +348,7 @@ def _describe(error: ValidationError, origin: str) -> str:
 
 def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
     """Split a model's settings into its own and those of its fitting, every default filled in."""
-    from models.fit import FitConfig
+    from models.fitting.fit import FitConfig
     from models.registry import MODELS
 
     settings = config.models[model]

@@ -22,10 +22,8 @@ from backtest.splits import Fold
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING
 from models.batch import PanelTensors
-from models.explain import GroupAttribution, GroupGameConfig, explain_groups
-from models.explain_peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
-from models.fit import Fitted, NeuralFitted, untrained
-from models.peer_network import (
+from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
+from models.explain.network import (
     PeerNetwork,
     attention_network,
     compare_edges,
@@ -35,6 +33,8 @@ from models.peer_network import (
     mean_network,
     peer_network,
 )
+from models.explain.peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
+from models.fitting.fit import Fitted, NeuralFitted, untrained
 from models.registry import MODELS
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config

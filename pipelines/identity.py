@@ -170,8 +170,8 @@ def _stacked(config: Config) -> bool:
 
 def _model(config: Config, model: str, starts: Mapping[str, str]) -> Settings:
     """One model's settings; of its fit, those that it reads."""
+    from models.fitting.loop import BASELINES_READ
     from models.registry import MODELS
-    from models.training import BASELINES_READ
 
     registered = registry_name(config, model)
     own, fit = settings_of(config, model)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from backtest.splits import Fold
-from models.fit import FittedState
+from models.fitting.fit import FittedState
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
 from pipelines.config_load import init_from_of, settings_of

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 
 from models.fitted import IntArray
-from models.quantiles import pinball
+from models.fitting.quantiles import pinball
 from pipelines.runs import Run
 
 Scores = list[dict[str, float]]

@@ -9,7 +9,7 @@ from typing import Self
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from models.snapshot import Snapshot
+from models.fitting.snapshot import Snapshot
 from pipelines.errors import DataError
 
 _NUMBERS = "numbers"

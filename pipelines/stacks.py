@@ -1,4 +1,4 @@
-"""Seeds of one model and fold that are trained as one (`models.stacked`), on a GPU or where a config says so.
+"""Seeds that are trained as one (`models.fitting.stacked`), on a GPU or where a config says so.
 
 A stack is always all the seeds of the config. Dropout's masks depend on which seeds are together, so one that
 was interrupted is trained again as a whole, and what is missing of it is committed: the same config gives the
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import torch
 
-from models.stacked import can_stack, fit_stacked
+from models.fitting.stacked import can_stack, fit_stacked
 from pipelines.walkforward import (
     Arrays,
     Key,

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from backtest.splits import Fold
-from models.fit import Diverged, FitConfig, fit
 from models.fitted import Unlearnable
-from models.search import Choice, Range, Space, Value, nested, space_of
+from models.fitting.fit import Diverged, FitConfig, fit
 from pipelines.config import Config
 from pipelines.config_load import build_settings, check_config, digest, settings_of
 from pipelines.dataset import FoldInputs, fit_inputs, plan_folds
@@ -32,6 +31,7 @@ from pipelines.progress import Progress
 from pipelines.run import prepare
 from pipelines.runs import Run
 from pipelines.tracking import TrialLog
+from pipelines.train.search import Choice, Range, Space, Value, nested, space_of
 from pipelines.trials import record_trials
 from pipelines.variants import KEY, registry_name
 from pipelines.walkforward import Arrays, gather, to_tensors

@@ -26,11 +26,11 @@ import torch
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
 from models.batch import PanelTensors
-from models.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
 from models.fitted import Fitted, IntArray, Unlearnable
-from models.snapshot import UnusableSnapshot
+from models.fitting.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
+from models.fitting.loop import OnEpoch
+from models.fitting.snapshot import UnusableSnapshot
 from models.spec import Misfit
-from models.training import OnEpoch
 from pipelines.checkpoints import checkpoint_exists, save_checkpoint, sweep_partial
 from pipelines.completeness import describe_missing
 from pipelines.config_load import build_settings, settings_of

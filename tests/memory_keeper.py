@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.snapshot import Snapshot
+from models.fitting.snapshot import Snapshot
 
 
 class KilledError(Exception):

@@ -199,7 +199,7 @@ def test_runs_of_firms_cover_them_once_and_share_no_line() -> None:
 
 def test_features_load_without_the_compiler_and_work_where_nothing_can_be_written() -> None:
     light = """
-import sys, features.rolling, features.characteristics, features.transforms
+import sys, features.arithmetic.rolling, features.library.characteristics, features.arithmetic.transforms
 sys.exit("numba" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
@@ -210,7 +210,7 @@ CacheImpl._locator_classes = []
 import numpy as np
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    from features.rolling import rolling_sum
+    from features.arithmetic.rolling import rolling_sum
     assert rolling_sum(np.ones((3, 1)), 2).ravel().tolist() == [1, 2, 2]
 assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
 """

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
-from models.attention import attention, attention_weights
-from models.block import Block, BlockConfig, MultiHeadAttention, Sight
-from models.positions import alibi, bias_of_distance, rotary, rotate, sinusoidal
+from models.attention.block import Block, BlockConfig, MultiHeadAttention, Sight
+from models.attention.core import attention, attention_weights
+from models.attention.positions import alibi, bias_of_distance, rotary, rotate, sinusoidal
 
 B, W, D, H = 3, 7, 16, 4
 PRECISIONS = [(torch.float32, 1e-6), (torch.float64, 1e-12)]

@@ -9,8 +9,8 @@ from rank_correlations import mean_ic, mean_rank_ic
 from sklearn.linear_model import Ridge as SklearnRidge
 
 from models.batch import PanelTensors
-from models.fit import FitConfig, fit
 from models.fitted import Fitted
+from models.fitting.fit import FitConfig, fit
 
 T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)

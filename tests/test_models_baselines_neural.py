@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from models.baselines.lstm import LSTMLayer
+from models.baselines.tcn import TCN, TCNBlock, TCNConfig
 from models.batch import PanelTensors
-from models.fit import FitConfig, NeuralFitted, fit
-from models.lstm import LSTMLayer
+from models.fitting.fit import FitConfig, NeuralFitted, fit
 from models.registry import MODELS
 from models.spec import Shape, parse_config
-from models.tcn import TCN, TCNBlock, TCNConfig
 
 SHAPE = Shape(3, 2, 12, 1)
 

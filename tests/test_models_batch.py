@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from models.batch import PanelTensors
+from models.forecasters.temporal_peer import TemporalPeerConfig
 from models.spec import Shape, parse_config
-from models.temporal_peer import TemporalPeerConfig
 
 T, N, C, F, W = 12, 6, 3, 2, 4
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from models.batch import PanelTensors
-from models.fit import Diverged, FitConfig, Fitted, fit
 from models.fitted import Unlearnable
-from models.losses import LOSSES, QUANTILE
+from models.fitting.fit import Diverged, FitConfig, Fitted, fit
+from models.fitting.losses import LOSSES, QUANTILE
 from models.registry import MODELS
 
 T, N, C, F, W, S = 70, 16, 2, 3, 5, 3

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from models.encoder import DayEncoder, EncoderConfig
-from models.kernels import KERNELS
-from models.positions import POSITIONS
+from models.attention.encoder import DayEncoder, EncoderConfig
+from models.attention.kernels import KERNELS
+from models.attention.positions import POSITIONS
 
 M, W, C, D = 6, 12, 3, 8
 POOLINGS = ("last", "cls", "mean", "attention")

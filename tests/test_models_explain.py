@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.attention.encoder import Pooling
 from models.batch import AttentionMaps, Batch, Cut, PanelTensors
-from models.encoder import Pooling
-from models.explain import GroupGameConfig, explain_groups, rank_agreement
-from models.explain_game import quality, shapley_values
-from models.explain_peers import PeerChoice, PeerGameConfig, _group_players, explain_peers
-from models.explain_players import day_blocks, draw_donors, find_players, group_game
-from models.fit import FitConfig, fit
+from models.explain.game import quality, shapley_values
+from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
+from models.explain.network import attention_network, compare_edges, peer_network
+from models.explain.peers import PeerChoice, PeerGameConfig, _group_players, explain_peers
+from models.explain.players import day_blocks, draw_donors, find_players, group_game
 from models.fitted import Fitted
+from models.fitting.fit import FitConfig, fit
 from models.forecaster import Forecaster
-from models.peer_network import attention_network, compare_edges, peer_network
-from models.self_peer import SelfPeer, SelfPeerConfig
-from models.temporal_peer import TemporalPeer, TemporalPeerConfig
-from models.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
+from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
+from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
 FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}
 SESSION = np.array([15])

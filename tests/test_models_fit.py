@@ -13,7 +13,7 @@ import torch
 from rank_correlations import mean_ic, mean_rank_ic
 
 from models.batch import PanelTensors
-from models.fit import (
+from models.fitting.fit import (
     Diverged,
     EpochRecord,
     FitConfig,
@@ -24,10 +24,10 @@ from models.fit import (
     restore,
     untrained,
 )
+from models.fitting.loop import Trainer, thin
+from models.fitting.snapshot import RunningMean
 from models.forecaster import Forecaster
 from models.registry import MODELS
-from models.snapshot import RunningMean
-from models.training import Trainer, thin
 
 T, N, C, F, W, S = 90, 24, 2, 3, 5, 3
 NAMES = ("return_1", "size", "noise")

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.batch import Batch, Cut, PanelTensors
-from models.encoder import DayEncoder, EncoderConfig, encode_present
+from models.fitting.loop import FitConfig, make_optimizer
 from models.forecaster import Forecaster
-from models.peers import LOGIT_GAIN, Firms, PeerLayer, PeerSizes
+from models.forecasters.self_peer import SelfPeer
+from models.forecasters.temporal_peer import TemporalPeer
+from models.peers.layer import LOGIT_GAIN, Firms, PeerLayer, PeerSizes
 from models.registry import MODELS
-from models.self_peer import SelfPeer
 from models.spec import parse_config
-from models.temporal_peer import TemporalPeer
-from models.training import FitConfig, make_optimizer
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
 NEURAL: list[tuple[str, dict[str, Any]]] = [

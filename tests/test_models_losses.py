@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.losses import LOSSES
+from models.fitting.losses import LOSSES
 
 
 def table(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

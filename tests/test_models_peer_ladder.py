@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from models.batch import Batch, Cut, PanelTensors, firm_key
-from models.cross_peer import CrossPeer
-from models.explain import explain_groups
-from models.explain_peers import PeerGameConfig, explain_peers
-from models.fit import FitConfig, NeuralFitted, fit
+from models.explain.groups import explain_groups
+from models.explain.peers import PeerGameConfig, explain_peers
+from models.fitting.fit import FitConfig, NeuralFitted, fit
 from models.forecaster import Forecaster
-from models.kernel_regression import KernelRegression
-from models.peers import LOGIT_GAIN, Firms, PeerLayer, PeerSizes, peer_keep
-from models.reference import ReferenceConfig, larger_firms, standing
+from models.forecasters.cross_peer import CrossPeer
+from models.forecasters.kernel_regression import KernelRegression
+from models.forecasters.sector_mean import SectorMean
+from models.peers.layer import LOGIT_GAIN, Firms, PeerLayer, PeerSizes, peer_keep
+from models.peers.reference import ReferenceConfig, larger_firms, standing
 from models.registry import MODELS
-from models.sector_mean import SectorMean
 from models.spec import Shape, parse_config
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3

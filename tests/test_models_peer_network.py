@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from models.peer_network import (
+from models.explain.network import (
     PeerNetwork,
     compare_edges,
     edge_auc,

@@ -13,22 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_keeper import KilledError, Memory
 
+from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
-from models.encoder import DayEncoder, EncoderConfig
-from models.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
 from models.fitted import Unlearnable
-from models.pretrain_objectives import (
-    DayPredictor,
-    PretrainConfig,
-    known_days,
-    mask_days,
-    squared_errors,
-)
-from models.pretraining import pretrain, windows_of
+from models.fitting.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
+from models.fitting.loop import make_optimizer
+from models.fitting.objectives import DayPredictor, PretrainConfig, known_days, mask_days, squared_errors
+from models.fitting.pretraining import pretrain, windows_of
+from models.fitting.snapshot import Snapshot, UnusableSnapshot
 from models.registry import MODELS
-from models.snapshot import Snapshot, UnusableSnapshot
 from models.spec import Misfit
-from models.training import make_optimizer
 
 T, N, C, W = 70, 8, 2, 6
 TRAIN, VALID = np.arange(8, 40), np.arange(44, 56)

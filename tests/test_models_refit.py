@@ -9,11 +9,11 @@ import pytest
 from test_models_fit import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, panel
 
 from models.batch import PanelTensors
-from models.fit import EpochRecord, FitConfig, Fitted, fit, refit
 from models.fitted import best_record
+from models.fitting.fit import EpochRecord, FitConfig, Fitted, fit, refit
+from models.fitting.snapshot import Snapshot
+from models.fitting.stacked import can_stack
 from models.registry import MODELS
-from models.snapshot import Snapshot
-from models.stacked import can_stack
 
 BOTH = np.union1d(TRAIN, VALID)
 ONE = dataclasses.replace(QUICK, epochs=1, dates_per_epoch=None, refit=True)
@@ -143,7 +143,7 @@ class Once:
 
 @pytest.mark.parametrize("pretrained", [False, True])
 def test_a_killed_refit_goes_on_to_the_same_bits(pretrained: bool) -> None:
-    from models.pretrain_objectives import PretrainConfig
+    from models.fitting.objectives import PretrainConfig
 
     data = panel()
     how = PretrainConfig(epochs=1, windows_per_epoch=64) if pretrained else None

@@ -13,11 +13,11 @@ from rank_correlations import mean_rank_ic
 from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
+from models.attention.block import BlockConfig, Sight
+from models.attention.decoder import DecoderBlock
 from models.batch import Cut, PanelTensors
-from models.block import BlockConfig, Sight
-from models.decoder import DecoderBlock
-from models.fit import FitConfig, NeuralFitted, fit, restore
-from models.seq2seq import Seq2Seq, Seq2SeqConfig
+from models.fitting.fit import FitConfig, NeuralFitted, fit, restore
+from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
 
 B, K, W, D, H = 3, 4, 7, 16, 4
 T, N, C, F = 120, 40, 2, 3

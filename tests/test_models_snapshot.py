@@ -10,9 +10,9 @@ import torch
 from memory_keeper import KilledError, Memory
 
 from models.batch import PanelTensors
-from models.fit import EpochRecord, FitConfig, Fitted, fit
+from models.fitting.fit import EpochRecord, FitConfig, Fitted, fit
+from models.fitting.snapshot import Snapshot, UnusableSnapshot
 from models.registry import MODELS
-from models.snapshot import Snapshot, UnusableSnapshot
 
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from models.batch import PanelTensors
-from models.fit import Diverged, FitConfig, fit
 from models.fitted import EpochRecord
+from models.fitting.fit import Diverged, FitConfig, fit
+from models.fitting.losses import LOSSES, QUANTILE
+from models.fitting.stacked import Stack, can_stack, fit_stacked
 from models.forecaster import Forecaster
-from models.losses import LOSSES, QUANTILE
 from models.registry import MODELS
-from models.stacked import Stack, can_stack, fit_stacked
 
 T, N, C, F, W, S = 90, 20, 2, 4, 5, 3
 NAMES = ("return_21", "log_market_equity", "a", "b")

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from features.arrays import FloatArray
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
-from models.baselines import Ridge
+from models.baselines.ridge import Ridge
 from models.registry import MODELS
 from pipelines import identity
 from pipelines.config import Config

@@ -12,10 +12,10 @@ import pytest
 import torch
 from audit_markets import market, subject_of
 
-from models import pretraining
 from models.batch import PanelTensors
-from models.fit import NeuralFitted
-from models.snapshot import Snapshot
+from models.fitting import pretraining
+from models.fitting.fit import NeuralFitted
+from models.fitting.snapshot import Snapshot
 from pipelines.audit.registry import CHECKS
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 
-from models.fit import NeuralFitted, restore
+from models.fitting.fit import NeuralFitted, restore
 from pipelines import walkforward
 from pipelines.config import Config
 from pipelines.config_load import check_config, load_config

@@ -24,7 +24,7 @@ from features.library.characteristics import CHARACTERISTICS, compute_characteri
 from features.panel.panel import Panel
 from features.panel.universe import universe
 from models.batch import PanelTensors
-from models.fit import restore
+from models.fitting.fit import restore
 from models.registry import MODELS
 from pipelines import dataset as dataset_module
 from pipelines import walkforward

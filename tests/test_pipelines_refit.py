@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.snapshot import Snapshot
+from models.fitting.snapshot import Snapshot
 from pipelines.config import Config
 from pipelines.config_load import check_config
 from pipelines.dataset import Dataset, plan_folds

@@ -25,7 +25,7 @@ import pytest
 import torch
 import yaml
 
-from models.snapshot import Snapshot
+from models.fitting.snapshot import Snapshot
 from pipelines.checkpoints import load_checkpoint
 from pipelines.config import Config
 from pipelines.config_load import load_config

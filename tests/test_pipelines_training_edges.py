@@ -17,7 +17,7 @@ import torch
 import yaml
 from command import Answer, Call, command
 
-from models.training import Trainer
+from models.fitting.loop import Trainer
 from pipelines.checkpoints import load_checkpoint
 from pipelines.lake import Lake
 
@@ -151,7 +151,7 @@ def test_a_device_without_memory_names_the_model_the_batch_and_the_cure(
     def exhausted(*_: object, **__: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
 
-    monkeypatch.setattr("models.peers.attention", exhausted)
+    monkeypatch.setattr("models.peers.layer.attention", exhausted)
     answer = peerglass("train", "mine.yaml", "--set", f"fit.batch_dates={batch_dates}")
     failed(
         answer,

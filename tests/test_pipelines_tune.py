@@ -12,14 +12,14 @@ import pytest
 import torch
 import yaml
 
-from models.fit import fit
 from models.fitted import Unlearnable
+from models.fitting.fit import fit
 from models.registry import MODELS
-from models.search import SPACES, Choice, Range, nested
 from models.spec import parse_config
 from pipelines import cli, tune, walkforward
 from pipelines.config_load import load_config
 from pipelines.lake import Lake
+from pipelines.train.search import SPACES, Choice, Range, nested
 from pipelines.trials import read_trials, trial_count
 
 Call = Callable[..., tuple[int, str, str]]
@@ -54,7 +54,7 @@ def peerglass(
 
 @pytest.mark.parametrize("model", SPACES)
 def test_every_corner_of_a_space_is_a_setting_of_its_model(model: str) -> None:
-    from models.fit import FitConfig
+    from models.fitting.fit import FitConfig
 
     for pick in (0, -1):
         values: dict[str, Any] = {}

@@ -16,7 +16,6 @@ from command import Call, command
 from mlflow import MlflowClient
 from stored import measured
 
-from models.search import SPACES, Range
 from pipelines.audit.refit import models_to_fit
 from pipelines.audit.subject import small_config
 from pipelines.checkpoints import load_checkpoint
@@ -36,6 +35,7 @@ from pipelines.report_data import _ladder
 from pipelines.run import ingest_config, prepare, train_config
 from pipelines.runs import Run, open_run
 from pipelines.stacks import stacks_of
+from pipelines.train.search import SPACES, Range
 from pipelines.trials import read_trials, trial_count
 from pipelines.variants import registry_name
 from pipelines.walkforward import plan_tasks, read_curves, read_scores

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from models.block import MultiHeadAttention
+from models.attention.block import MultiHeadAttention
 
 
 def gradient(leaf: Tensor) -> Tensor:

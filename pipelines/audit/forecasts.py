@@ -16,8 +16,8 @@ import polars as pl
 
 from backtest.splits import Fold
 from models.batch import PanelTensors
-from models.fit import NeuralFitted
 from models.fitted import Fitted, IntArray
+from models.fitting.fit import NeuralFitted
 from pipelines import dataset as datasets
 from pipelines import walkforward
 from pipelines.audit.compare import Difference, difference

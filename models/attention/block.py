@@ -1,0 +1,227 @@
+"""The transformer block: several heads of attention with a kernel, and a feed-forward.
+
+Legend: B sequences, Q queries, K keys, W sequence length, D model width, H heads, d = D / H, R = 2W - 1
+distances.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from models.attention.core import attention, attention_weights, causal_keep, join_heads, split_heads
+from models.attention.kernels import KERNELS, band_keep, linear_attention, linear_weights, local_attention
+from models.attention.positions import bias_of_distance, rotate
+from models.spec import require_choice, require_dropout, require_heads
+
+
+@dataclass(frozen=True, slots=True)
+class BlockConfig:
+    """Options of an attention block.
+
+    Attributes
+    ----------
+    width, heads
+        D, a multiple of H.
+    dropout
+        Probability that a weight or an activation is dropped while training.
+    kernel
+        ``softmax``; ``local``, a softmax over the positions at most ``radius`` away; ``linear``, O(W).
+    radius
+        Of the local kernel, in positions.
+    temperature
+        Divides the logits: below 1 sharpens, above 1 flattens.
+    norm
+        ``pre``: before each sublayer; ``post``: after each sum (Vaswani et al. 2017).
+    activation
+        ``gelu`` or ``relu``, of the feed-forward.
+    """
+
+    width: int
+    heads: int
+    dropout: float = 0.0
+    kernel: Literal["softmax", "local", "linear"] = "softmax"
+    radius: int = 8
+    temperature: float = 1.0
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["gelu", "relu"] = "gelu"
+
+    def __post_init__(self) -> None:
+        require_heads(self.width, self.heads)
+        require_dropout(self.dropout)
+        require_choice("kernel", self.kernel, KERNELS)
+        require_choice("norm", self.norm, ("pre", "post"))
+        require_choice("activation", self.activation, ("gelu", "relu"))
+        if self.radius < 1:
+            raise ValueError(f"radius is {self.radius}: a local kernel sees at least 1 neighbour.")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ValueError(f"temperature is {self.temperature}: it divides logits, so it must be positive.")
+        if self.kernel == "linear" and self.temperature != 1.0:
+            raise ValueError(
+                f"temperature is {self.temperature}: the linear kernel has no logits, leave it 1."
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """Which keys the queries see, and what positions add; the queries are the last Q of the K positions.
+
+    Attributes
+    ----------
+    keys_BK
+        bool; False removes the key (padding, or a day that an explainer took away). A query with no key
+        left answers 0.
+    causal
+        A query sees the keys up to its own position alone.
+    rotary_W2d
+        Turns queries and keys by their positions' angles, `models.attention.positions.rotary`.
+    bias_HR
+        Added to the logits by distance, `models.attention.positions.bias_of_distance`.
+    """
+
+    keys_BK: Tensor | None = None
+    causal: bool = False
+    rotary_W2d: Tensor | None = None
+    bias_HR: Tensor | None = None
+
+
+EVERYTHING = Sight()
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention by H heads: ``concat_h(attention(x W_Q, y W_K, y W_V)) W_O``, with the config's kernel."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+
+    def forward(self, x_BQD: Tensor, y_BKD: Tensor, sight: Sight = EVERYTHING) -> Tensor:
+        """Queries from ``x``, keys and values from ``y``, by the fast path."""
+        config = self.config
+        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, sight.rotary_W2d)
+        dropout = config.dropout if self.training else 0.0
+        if config.kernel == "linear":
+            out_BHQd = linear_attention(q_BHQd, k_BHKd, v_BHKd, keys_BK=sight.keys_BK, causal=sight.causal)
+        elif config.kernel == "local" and q_BHQd.shape[2] == k_BHKd.shape[2]:
+            out_BHQd = local_attention(
+                q_BHQd,
+                k_BHKd,
+                v_BHKd,
+                radius=config.radius,
+                keys_BK=sight.keys_BK,
+                causal=sight.causal,
+                bias_HR=sight.bias_HR,
+                scale=self._scale(q_BHQd),
+                dropout=dropout,
+            )
+        else:
+            keep, bias = self._masks(q_BHQd, k_BHKd, sight)
+            out_BHQd = attention(
+                q_BHQd, k_BHKd, v_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd), dropout=dropout
+            )
+        return self.output(join_heads(out_BHQd))  # type: ignore[no-any-return]
+
+    def explicit(self, x_BQD: Tensor, y_BKD: Tensor, sight: Sight = EVERYTHING) -> tuple[Tensor, Tensor]:
+        """The same in quadratic form, without dropout, with the weights [B, H, Q, K]."""
+        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, sight.rotary_W2d)
+        if self.config.kernel == "linear":
+            weights_BHQK = linear_weights(q_BHQd, k_BHKd, keys_BK=sight.keys_BK, causal=sight.causal)
+        else:
+            keep, bias = self._masks(q_BHQd, k_BHKd, sight)
+            weights_BHQK = attention_weights(q_BHQd, k_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd))
+        return self.output(join_heads(weights_BHQK @ v_BHKd)), weights_BHQK
+
+    def _project(
+        self, x_BQD: Tensor, y_BKD: Tensor, rotary_W2d: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        heads = self.config.heads
+        q_BHQd = split_heads(self.query(x_BQD), heads)
+        k_BHKd = split_heads(self.key(y_BKD), heads)
+        v_BHKd = split_heads(self.value(y_BKD), heads)
+        if rotary_W2d is not None:
+            # queries are the last Q of the K positions
+            q_BHQd = rotate(q_BHQd, rotary_W2d[-q_BHQd.shape[2] :])
+            k_BHKd = rotate(k_BHKd, rotary_W2d)
+        return q_BHQd, k_BHKd, v_BHKd
+
+    def _scale(self, q_BHQd: Tensor) -> float:
+        return 1.0 / (self.config.temperature * math.sqrt(q_BHQd.shape[-1]))
+
+    def _masks(self, q_BHQd: Tensor, k_BHKd: Tensor, sight: Sight) -> tuple[Tensor | None, Tensor | None]:
+        """Lay what a query sees out as [.., Q, K]: bool, and the biases."""
+        queries, keys, device = q_BHQd.shape[2], k_BHKd.shape[2], q_BHQd.device
+        keep: Tensor | None = None
+        if self.config.kernel == "local":
+            keep = band_keep(queries, keys, self.config.radius, causal=sight.causal, device=device)
+        elif sight.causal:
+            keep = causal_keep(queries, keys, device)
+        if sight.keys_BK is not None:
+            there = sight.keys_BK[:, None, None, :]
+            keep = there.expand(-1, -1, queries, -1) if keep is None else keep & there
+        bias = None if sight.bias_HR is None else bias_of_distance(sight.bias_HR, queries, keys)
+        return keep, bias
+
+
+class Block(nn.Module):
+    """Transformer block: attention, then a feed-forward of width 4D, each with a residual.
+
+    ``norm="pre"``: ``x + MHA(LN(x))``, then ``x + W_2 act(W_1 LN(x))`` (Xiong et al. 2020, "On layer
+    normalization in the transformer architecture"). ``norm="post"``: ``LN(x + MHA(x))``, then
+    ``LN(x + W_2 act(W_1 x))`` (Vaswani et al. 2017). Equal to ``nn.TransformerEncoderLayer``.
+    """
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        width = config.width
+        self.pre = config.norm == "pre"
+        self.activation = F.gelu if config.activation == "gelu" else F.relu
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = MultiHeadAttention(config)
+        self.forward_norm = nn.LayerNorm(width)
+        self.forward_in = nn.Linear(width, 4 * width)
+        self.forward_out = nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_BWD: Tensor, sight: Sight = EVERYTHING, *, queries: int | None = None) -> Tensor:
+        """Transform the last ``queries`` positions (all of them by default) as [B, Q, D].
+
+        Where only the last position is pooled, asking for that query alone gives the same answer
+        for about half of the work.
+        """
+        y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
+        first = 0 if queries is None else x_BWD.shape[1] - queries
+        out_BQD = self.attention(y_BWD[:, first:], y_BWD, sight)
+        return self._after(x_BWD[:, first:], out_BQD)
+
+    def explicit(self, x_BWD: Tensor, sight: Sight = EVERYTHING) -> tuple[Tensor, Tensor]:
+        """The same for every position, with the weights [B, H, W, W]."""
+        y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
+        out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, sight)
+        return self._after(x_BWD, out_BWD), weights_BHWW
+
+    def _after(self, x_BQD: Tensor, out_BQD: Tensor) -> Tensor:
+        return self._transform(self._add(x_BQD, out_BQD, self.attention_norm))
+
+    def _add(self, x_BQD: Tensor, out_BQD: Tensor, norm: nn.Module) -> Tensor:
+        """Add what a sublayer answers; ``norm`` follows where norms do."""
+        x_BQD = x_BQD + self.dropout(out_BQD)
+        return x_BQD if self.pre else norm(x_BQD)
+
+    def _transform(self, x_BQD: Tensor) -> Tensor:
+        """The feed-forward with its residual and norm."""
+        if self.pre:
+            return x_BQD + self._feed_forward(self.forward_norm(x_BQD))
+        return self.forward_norm(x_BQD + self._feed_forward(x_BQD))  # type: ignore[no-any-return]
+
+    def _feed_forward(self, x_BQD: Tensor) -> Tensor:
+        hidden = self.dropout(self.activation(self.forward_in(x_BQD)))
+        return self.dropout(self.forward_out(hidden))  # type: ignore[no-any-return]

@@ -1,0 +1,222 @@
+"""Day encoder: a transformer over the days of one firm's window.
+
+Legend: M windows (present firms of every date of a batch), W window length, C channels, D model
+width, H heads, R = 2W - 1 distances.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from models.attention import positions as pos
+from models.attention.block import Block, BlockConfig, Sight
+from models.batch import Batch, Cut, days_kept, present_windows, scatter_present
+from models.spec import require_choice, require_heads
+
+Pooling = Literal["last", "cls", "mean", "attention"]
+Positions = Literal["none", "sinusoidal", "learned", "rotary", "relative", "alibi"]
+Kernel = Literal["softmax", "local", "linear"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """Day encoder.
+
+    Attributes
+    ----------
+    width, heads, layers
+        D, H and the number of blocks.
+    positions
+        ``none``, ``sinusoidal``, ``learned``, ``rotary``, ``relative`` (a learned bias a distance) or
+        ``alibi`` (a fixed one). The last three need logits, which the linear kernel has not.
+    causal
+        Whether a day sees only the days up to itself.
+    pooling
+        ``last``: the decision day's state; ``cls``: that of a learned token after the window; ``mean``:
+        the mean over days; ``attention``: a mean weighted by a learned query's softmax.
+    dropout
+        Probability, while training.
+    kernel, radius, temperature, norm, activation
+        As in `models.attention.block.BlockConfig`.
+    """
+
+    width: int = 32
+    heads: int = 4
+    layers: int = 2
+    positions: Positions = "learned"
+    causal: bool = False
+    pooling: Pooling = "last"
+    dropout: float = 0.1
+    kernel: Kernel = "softmax"
+    radius: int = 8
+    temperature: float = 1.0
+    norm: Literal["pre", "post"] = "pre"
+    activation: Literal["gelu", "relu"] = "gelu"
+
+    def __post_init__(self) -> None:
+        require_choice("positions", self.positions, pos.POSITIONS)
+        require_choice("pooling", self.pooling, ("last", "cls", "mean", "attention"))
+        require_heads(self.width, self.heads, rotary=self.positions == "rotary")
+        self.block()
+        if self.layers < 1:
+            raise ValueError(f"layers is {self.layers}: the day encoder needs at least 1.")
+        if self.kernel == "linear" and self.positions in ("rotary", "relative", "alibi"):
+            raise ValueError(
+                f"positions is {self.positions!r}, which acts on logits, and the linear kernel has none: "
+                "use none, sinusoidal or learned."
+            )
+        if self.kernel == "local" and self.pooling == "cls":
+            raise ValueError(
+                "pooling is 'cls' and the kernel local: the token would see the last days alone; "
+                "use last, mean or attention."
+            )
+
+    def block(self) -> BlockConfig:
+        """Return the blocks' part, checked."""
+        return BlockConfig(
+            width=self.width,
+            heads=self.heads,
+            dropout=self.dropout,
+            kernel=self.kernel,
+            radius=self.radius,
+            temperature=self.temperature,
+            norm=self.norm,
+            activation=self.activation,
+        )
+
+
+class DayEncoder(nn.Module):
+    """Windows [M, W, C] -> embeddings [M, D].
+
+    ``h = x W_in + position``; L blocks; layer norm; pooled.  With ``pooling="last"`` or ``"cls"`` the
+    last block computes the last query alone.
+    """
+
+    undecayed: ClassVar[tuple[str, ...]] = ("bias_HR",)
+
+    position_WD: Tensor
+    rotary_W2d: Tensor | None
+    bias_HR: Tensor | None
+
+    def __init__(self, config: EncoderConfig, n_channels: int, window: int) -> None:
+        super().__init__()
+        self.config = config
+        length = window + (config.pooling == "cls")
+        self.input = nn.Linear(n_channels, config.width)
+        if config.positions == "learned":
+            self.position_WD = nn.Parameter(0.02 * torch.randn(length, config.width))
+        elif config.positions == "sinusoidal":
+            self.register_buffer("position_WD", pos.sinusoidal(length, config.width), persistent=False)
+        table = pos.rotary(length, config.width // config.heads) if config.positions == "rotary" else None
+        self.register_buffer("rotary_W2d", table, persistent=False)
+        if config.positions == "relative":
+            self.bias_HR = nn.Parameter(torch.zeros(config.heads, 2 * length - 1))
+        else:
+            bias_HR = pos.alibi(length, config.heads) if config.positions == "alibi" else None
+            self.register_buffer("bias_HR", bias_HR, persistent=False)
+        self.blocks = nn.ModuleList(Block(config.block()) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        if config.pooling == "cls":
+            self.cls_D = nn.Parameter(0.02 * torch.randn(config.width))
+        elif config.pooling == "attention":
+            self.pool_D = nn.Parameter(torch.zeros(config.width))  # even weights at first
+
+    def forward(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
+        """Embed windows; a day that is not kept (False) leaves no trace in the embedding."""
+        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        *first, last = (cast("Block", block) for block in self.blocks)
+        for block in first:
+            h_MWD = block(h_MWD, sight)
+        if self.config.pooling in ("last", "cls"):
+            return self.norm(last(h_MWD, sight, queries=1)[:, 0])  # type: ignore[no-any-return]
+        h_MWD = self.norm(last(h_MWD, sight))
+        return _weighted_days(h_MWD, self._pool(h_MWD, days_keep_MW))
+
+    def states(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
+        """States [M, W, D] of all days after the blocks and the norm, for a decoder to look at."""
+        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        for block in self.blocks:
+            h_MWD = block(h_MWD, sight)
+        return self.norm(h_MWD)  # type: ignore[no-any-return]
+
+    def days(self, h_MWD: Tensor, causal: bool) -> Tensor:
+        """States [M, W, D] of all days from their inputs ``x W_in`` [M, W, D], for pretraining."""
+        days = h_MWD.shape[1]
+        h_MWD, sight = self._place(h_MWD, None)
+        for block in self.blocks:
+            h_MWD = block(h_MWD, replace(sight, causal=causal))
+        return self.norm(h_MWD)[:, :days]  # type: ignore[no-any-return]
+
+    def depths(self) -> dict[str, int]:
+        """Name -> depth of each parameter: 0 after the blocks, 1 the last block, L the first, L + 1 below."""
+        layers, depths = self.config.layers, {}
+        for name, _ in self.named_parameters():
+            part, _, rest = name.partition(".")
+            if part == "blocks":
+                depths[name] = layers - int(rest.partition(".")[0])
+            else:  # input, positions and [CLS] lie below all blocks
+                depths[name] = 0 if part in ("norm", "pool_D") else layers + 1
+        return depths
+
+    def weights(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
+        """Weights [M, W] of the days in the last block, averaged over heads (and pooled queries)."""
+        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        for block in self.blocks:
+            h_MWD, weights_MHWW = cast("Block", block).explicit(h_MWD, sight)
+        weights_MWW = weights_MHWW.mean(dim=1)
+        if self.config.pooling in ("last", "cls"):
+            return weights_MWW[:, -1, : x_MWC.shape[1]]
+        return _weighted_days(weights_MWW, self._pool(self.norm(h_MWD), days_keep_MW))
+
+    def _start(self, x_MWC: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, Sight]:
+        h_MWD = self.input(x_MWC)
+        if days_keep_MW is not None:
+            h_MWD = h_MWD * days_keep_MW[:, :, None]  # a removed day asks with its position alone
+        return self._place(h_MWD, days_keep_MW)
+
+    def _place(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, Sight]:
+        """Add the [CLS] token and the positions to the days' inputs."""
+        if self.config.pooling == "cls":
+            h_MWD = torch.cat((h_MWD, self.cls_D.expand(len(h_MWD), 1, -1)), dim=1)
+            days_keep_MW = None if days_keep_MW is None else F.pad(days_keep_MW, (0, 1), value=True)
+        if self.config.positions in ("learned", "sinusoidal"):
+            h_MWD = h_MWD + self.position_WD
+        return h_MWD, Sight(days_keep_MW, self.config.causal, self.rotary_W2d, self.bias_HR)
+
+    def _pool(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
+        """Weights [M, W] of the days' states in the mean; 0 for days that are not kept."""
+        if self.config.pooling == "mean":
+            logits_MW = torch.zeros_like(h_MWD[..., 0])
+        else:
+            logits_MW = h_MWD @ self.pool_D / math.sqrt(h_MWD.shape[-1])
+        if days_keep_MW is None:
+            return logits_MW.softmax(dim=1)
+        none_left_M1 = ~days_keep_MW.any(dim=1, keepdim=True)
+        weights_MW = logits_MW.masked_fill(~(days_keep_MW | none_left_M1), -math.inf).softmax(dim=1)
+        return weights_MW.masked_fill(none_left_M1, 0.0)
+
+
+def day_encoder(module: nn.Module) -> DayEncoder | None:
+    """A model's day encoder; None for a model without one."""
+    return next((part for part in module.modules() if isinstance(part, DayEncoder)), None)
+
+
+def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
+    return (weights_MW[:, None, :] @ h_MWD)[:, 0]
+
+
+def encode_present(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
+    """Embeddings [B, N, D] of the firms in the universe; the others are 0 and cost nothing."""
+    h_MD = encoder(present_windows(batch), days_kept(batch, cut))
+    return scatter_present(h_MD, batch.m_BN)
+
+
+def day_weights(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
+    """Day weights [B, N, W] of the firms in the universe; the others are 0."""
+    return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, cut)), batch.m_BN)

@@ -1,0 +1,1 @@
+"""Models to beat: fixed rules, ridge, LightGBM, and plain networks without attention."""

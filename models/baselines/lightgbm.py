@@ -1,0 +1,235 @@
+"""lightgbm: gradient-boosted trees on the characteristics, the baseline to beat.
+
+Legend: N firms, F characteristics, M known cells.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
+from models.baselines.baseline import Array64, Baseline, OnEpoch, by_date, known_cells, no_score
+from models.batch import Batch, PanelTensors
+from models.fitted import (
+    EpochRecord,
+    FloatArray32,
+    IntArray,
+    Tensors,
+    Unlearnable,
+    best_record,
+    require_no_others,
+    require_tensor,
+)
+from models.spec import Shape, require_choice
+
+
+@dataclass(frozen=True, slots=True)
+class LightGBMConfig:
+    """Options of lightgbm.
+
+    Attributes
+    ----------
+    rounds
+        Most trees.
+    evaluate_every
+        Trees between two measurements on the validation dates.
+    patience
+        Measurements without a better one before stopping.
+    stop_on
+        What is measured: ``rank_ic``, or ``ic`` where the tails of the target are what is wanted.
+    learning_rate, num_leaves, min_data_in_leaf, feature_fraction, bagging_fraction, lambda_l2, max_bin
+        LightGBM's own.
+    num_threads
+        Threads; the trees are the same for any number of them.
+    """
+
+    rounds: int = 400
+    evaluate_every: int = 10
+    patience: int = 5
+    stop_on: Literal["rank_ic", "ic"] = "rank_ic"
+    learning_rate: float = 0.03
+    num_leaves: int = 31
+    min_data_in_leaf: int = 500
+    feature_fraction: float = 0.7
+    bagging_fraction: float = 0.7
+    lambda_l2: float = 1.0
+    max_bin: int = 255
+    num_threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "evaluate_every", "patience", "min_data_in_leaf", "num_threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        require_choice("stop_on", self.stop_on, ("rank_ic", "ic"))
+        if self.max_bin < 2:
+            raise ValueError(f"max_bin is {self.max_bin}: a feature needs at least 2.")
+        if self.num_leaves < 2:
+            raise ValueError(f"num_leaves is {self.num_leaves}: a tree needs at least 2.")
+        for name in ("feature_fraction", "bagging_fraction"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in (0, 1].")
+        if not self.learning_rate > 0 or not self.lambda_l2 >= 0:
+            raise ValueError(
+                f"learning_rate is {self.learning_rate} and lambda_l2 {self.lambda_l2}: "
+                "the first must be positive, the second not negative."
+            )
+
+
+class LightGBM(Baseline):
+    """Trees on (date, firm) cells with squared error, stopped early on validation.
+
+    Ke et al. (2017), "LightGBM".  Run with ``deterministic=True`` and ``force_row_wise``; stored as
+    LightGBM's own text, cut at the best round.
+    """
+
+    def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
+        self.config = config
+        self.text = ""
+        self._scale = 1.0
+        self._booster: Any = None
+
+    def fit(
+        self,
+        data: PanelTensors,
+        train: IntArray,
+        valid: IntArray,
+        *,
+        seed: int,
+        on_epoch: OnEpoch | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Grow trees until the validation measure no longer rises."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        started = time.perf_counter()
+        booster, train_set, scale = self._first_booster(data, train, seed)
+        z_valid, y_valid, ends = _stack(data, valid)
+        valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set, params=self._binning())
+        booster.add_valid(valid_set, "valid")
+
+        y_valid_DM = by_date(np.split(y_valid, ends))
+        measured: dict[str, float] = {}
+
+        def measure(raw_M: Any, _: Any) -> tuple[str, float, bool]:  # noqa: ANN401  (lightgbm's signature)
+            forecast_DM = by_date(np.split(np.asarray(raw_M), ends))
+            measured["rank_ic"] = mean_known(rank_ic_by_date(forecast_DM, y_valid_DM))
+            measured["ic"] = mean_known(ic_by_date(forecast_DM, y_valid_DM))
+            return self.config.stop_on, measured[self.config.stop_on], True
+
+        history: list[EpochRecord] = []
+        best, best_index = -math.inf, 0
+        for index in range(math.ceil(self.config.rounds / self.config.evaluate_every)):
+            for _ in range(min(self.config.evaluate_every, self.config.rounds - booster.current_iteration())):
+                booster.update()
+            score = float(booster.eval_valid(measure)[0][2])
+            rank_ic = measured["rank_ic"]
+            record = EpochRecord(
+                index,
+                math.nan,
+                rank_ic,
+                self.config.learning_rate,
+                time.perf_counter() - started,
+                valid_ic=measured["ic"],
+            )
+            started = time.perf_counter()
+            history.append(record)
+            if on_epoch is not None:
+                on_epoch(record)
+            if score > best:
+                best, best_index = score, index
+                self.text = booster.model_to_string(num_iteration=booster.current_iteration())
+            if index - best_index >= self.config.patience:
+                break
+        if best == -math.inf:
+            raise Unlearnable(no_score("lightgbm"))
+        self._scale = scale
+        self._booster = lgb.Booster(model_str=self.text)
+        return tuple(history)
+
+    def refit(
+        self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
+    ) -> None:
+        """Grow as many trees as were best."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        booster, _, self._scale = self._first_booster(data, dates, seed)
+        measured = 1 + best_record(history, self.config.stop_on)
+        for _ in range(min(self.config.rounds, measured * self.config.evaluate_every)):
+            booster.update()
+        self.text = booster.model_to_string()
+        self._booster = lgb.Booster(model_str=self.text)
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """Sum of the trees, in the target's unit."""
+        y_N: Array64 = self._booster.predict(
+            batch.z_BNF[0].cpu().numpy().astype(np.float64), num_threads=self.config.num_threads
+        )
+        return (y_N * self._scale).astype(np.float32)
+
+    def tensors(self) -> Tensors:
+        """LightGBM's text as bytes, and the unit."""
+        return {
+            "text": np.frombuffer(self.text.encode(), dtype=np.uint8).copy(),
+            "scale": np.array([self._scale]),
+        }
+
+    def load(self, tensors: Tensors) -> None:
+        """Parse the text again."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        require_no_others(tensors, ("text", "scale"), "lightgbm")
+        text = require_tensor(tensors, "text", np.uint8, (-1,)).tobytes()
+        self._scale = float(require_tensor(tensors, "scale", np.float64, (1,))[0])
+        try:
+            self.text = text.decode()
+            self._booster = lgb.Booster(model_str=self.text)
+        except (UnicodeDecodeError, lgb.basic.LightGBMError) as error:
+            raise ValueError(
+                "The stored tensor 'text' is no LightGBM model: "
+                "fit the model again, or restore its files from a backup."
+            ) from error
+
+    def _first_booster(self, data: PanelTensors, dates: IntArray, seed: int) -> tuple[Any, Any, float]:
+        """Return a booster without trees, its training set, and the targets' standard deviation."""
+        import lightgbm as lgb  # heavy, and not needed to import models
+
+        z_MF, y_M, _ = _stack(data, dates)
+        scale = float(y_M.std())
+        if not scale > 0:
+            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
+        train_set = lgb.Dataset(z_MF, label=y_M / scale, params=self._binning(), free_raw_data=True)
+        return lgb.Booster(self._parameters(seed), train_set), train_set, scale
+
+    def _binning(self) -> dict[str, Any]:
+        return {"max_bin": self.config.max_bin, "verbosity": -1}  # a Booster does not hand these on
+
+    def _parameters(self, seed: int) -> dict[str, Any]:
+        config = self.config
+        return {
+            "objective": "regression",
+            "metric": "None",
+            "learning_rate": config.learning_rate,
+            "num_leaves": config.num_leaves,
+            "min_data_in_leaf": config.min_data_in_leaf,
+            "feature_fraction": config.feature_fraction,
+            "bagging_fraction": config.bagging_fraction,
+            "bagging_freq": 1,
+            "lambda_l2": config.lambda_l2,
+            "num_threads": config.num_threads,
+            "seed": seed,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbosity": -1,
+        }
+
+
+def _stack(data: PanelTensors, dates: IntArray) -> tuple[Array64, Array64, Any]:
+    """Known cells of all dates, and where each date but the last ends."""
+    parts = [known_cells(data, int(date)) for date in dates]
+    ends = np.cumsum([len(y_M) for _, y_M in parts])[:-1]
+    return np.concatenate([z for z, _ in parts]), np.concatenate([y for _, y in parts]), ends

@@ -1,0 +1,107 @@
+"""lstm: a recurrent network over the days of a firm's own window.
+
+Legend: B dates, N firms, M windows of present firms, W window length, C channels, F characteristics,
+D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from models.batch import Batch, Cut, days_kept, present_windows, scatter_present
+from models.forecaster import Forecaster, zero_linear
+from models.spec import Shape, require_at_least, require_dropout
+
+
+@dataclass(frozen=True, slots=True)
+class LSTMConfig:
+    """Options of lstm.
+
+    Attributes
+    ----------
+    width, layers
+        D, and the number of stacked layers.
+    dropout
+        Probability, while training, between layers and in the head.
+    """
+
+    width: int = 32
+    layers: int = 1
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_at_least(1, width=self.width, layers=self.layers)
+        require_dropout(self.dropout)
+
+
+class LSTMLayer(nn.Module):
+    """Days [M, W, C] -> states [M, W, D].
+
+    ``i, f, g, o = W_x x_t + W_h h_(t-1) + b``,
+    ``c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)`` and ``h_t = sigmoid(o) tanh(c_t)``, from 0.  A day that
+    is cut is passed over: the state stays what it was.  The bias of f starts at 1, so that days are
+    remembered at first.  Equal to ``nn.LSTM`` with the same weights.  Hochreiter and Schmidhuber (1997),
+    "Long short-term memory"; Gers, Schmidhuber and Cummins (2000) for the forget gate.
+    """
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.day = nn.Linear(inputs, 4 * width)
+        self.state = nn.Linear(width, 4 * width, bias=False)
+        with torch.no_grad():
+            self.day.bias[width : 2 * width] = 1.0
+
+    def forward(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
+        """States after each day."""
+        day_WMG = self.day(x_MWC).transpose(0, 1)  # G = 4 D, all days at once
+        h_MD = c_MD = x_MWC.new_zeros(len(x_MWC), self.state.in_features)
+        states = []
+        for t, day_MG in enumerate(day_WMG):
+            i_MD, f_MD, g_MD, o_MD = (day_MG + self.state(h_MD)).chunk(4, dim=-1)
+            new_MD = torch.sigmoid(f_MD) * c_MD + torch.sigmoid(i_MD) * torch.tanh(g_MD)
+            out_MD = torch.sigmoid(o_MD) * torch.tanh(new_MD)
+            if days_keep_MW is not None:
+                keep_M1 = days_keep_MW[:, t, None]
+                new_MD, out_MD = torch.where(keep_M1, new_MD, c_MD), torch.where(keep_M1, out_MD, h_MD)
+            c_MD, h_MD = new_MD, out_MD
+            states.append(h_MD)
+        return torch.stack(states, dim=1)
+
+
+class LSTM(Forecaster):
+    """``y = w . z + v . GELU(W [h_W, z])`` with h_W the state after the last day; v and w start at 0.
+
+    Days are read by L stacked layers, each reading the states of the one before.
+    """
+
+    uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
+
+    def __init__(self, config: LSTMConfig, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.uses_days = True
+        inputs = [shape.n_channels] + [config.width] * (config.layers - 1)
+        self.layers = nn.ModuleList(LSTMLayer(size, config.width) for size in inputs)
+        self.dropout = nn.Dropout(config.dropout)
+        self.joint = nn.Linear(config.width + shape.n_characteristics, config.width)
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(shape.n_characteristics, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """States after the last day."""
+        h_MWD, keep_MW = present_windows(batch), days_kept(batch, cut)
+        for depth, module in enumerate(self.layers):
+            layer = cast("LSTMLayer", module)
+            h_MWD = layer(self.dropout(h_MWD) if depth else h_MWD, keep_MW)
+        return scatter_present(h_MWD[:, -1], batch.m_BN)
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Join the characteristics; firms do not see each other."""
+        hidden_BND = self.dropout(F.gelu(self.joint(torch.cat((h_BND, batch.z_BNF), dim=-1))))
+        return self.scaled((self.skip(batch.z_BNF) + self.head(hidden_BND))[..., 0], batch)

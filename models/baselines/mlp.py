@@ -1,0 +1,77 @@
+"""mlp: a feed-forward network on a firm's own characteristics and recent days.
+
+Legend: B dates, N firms, F characteristics, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from models.batch import Batch, Cut, recent_days
+from models.forecaster import Forecaster, zero_linear
+from models.spec import Shape, require_at_least, require_dropout, require_recent
+
+
+@dataclass(frozen=True, slots=True)
+class MLPConfig:
+    """Options of mlp.
+
+    Attributes
+    ----------
+    width, layers
+        D, and the number of hidden layers.
+    recent_days
+        Last sessions of the window that it sees; 0 for characteristics alone.
+    dropout
+        Probability, while training.
+    """
+
+    width: int = 64
+    layers: int = 2
+    recent_days: int = 5
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_at_least(1, width=self.width, layers=self.layers)
+        require_at_least(0, recent_days=self.recent_days)
+        require_dropout(self.dropout)
+
+
+class MLP(Forecaster):
+    """``y = w . x + v . h^L``, ``h^(l+1) = GELU(W_l h^l + b_l)``, ``h^0 = x = [z, r]``; v and w start at 0.
+
+    ``z`` are characteristics and ``r`` the recent days, flattened.  Gu, Kelly and Xiu (2020), "Empirical
+    asset pricing via machine learning", with a linear skip, so that what is linear need not pass through
+    the layers.
+    """
+
+    uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
+
+    def __init__(self, config: MLPConfig, shape: Shape) -> None:
+        super().__init__()
+        require_recent(config.recent_days, shape.window)
+        self.config = config
+        self.uses_days = config.recent_days > 0
+        width = shape.n_characteristics + config.recent_days * shape.n_channels
+        widths = [width] + [config.width] * config.layers
+        self.body = nn.Sequential()
+        for before, after in pairwise(widths):
+            self.body.extend((nn.Linear(before, after), nn.GELU(), nn.Dropout(config.dropout)))
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(width, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Characteristics and recent days, as they are."""
+        if not self.config.recent_days:
+            return batch.z_BNF
+        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, cut)), dim=-1)
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Pass each firm's own through the network; firms do not see each other."""
+        return self.scaled((self.skip(h_BND) + self.head(self.body(h_BND)))[..., 0], batch)

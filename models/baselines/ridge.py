@@ -1,0 +1,135 @@
+"""ridge: a linear model of the characteristics, its penalty chosen on validation.
+
+Legend: N firms, F characteristics, M known cells of the training dates.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.information_coefficient import mean_known, rank_ic_by_date
+from models.baselines.baseline import Array64, Baseline, OnEpoch, by_date, known_cells, no_score
+from models.batch import Batch, PanelTensors
+from models.fitted import (
+    EpochRecord,
+    FloatArray32,
+    IntArray,
+    Tensors,
+    Unlearnable,
+    best_record,
+    require_no_others,
+    require_tensor,
+)
+from models.spec import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class RidgeConfig:
+    """Options of ridge.
+
+    Attributes
+    ----------
+    alphas
+        Penalties to choose from by validation rank IC, per training cell: ``alpha = 1`` shrinks a
+        characteristic of unit variance by half, whatever the number of cells.
+    """
+
+    alphas: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+
+    def __post_init__(self) -> None:
+        if not self.alphas or not all(alpha > 0 and math.isfinite(alpha) for alpha in self.alphas):
+            raise ValueError(f"alphas is {self.alphas}: give at least one positive penalty.")
+
+
+class Ridge(Baseline):
+    """Linear in the characteristics: ``min |y - a - Z w|^2 + alpha M |w|^2`` over the M training cells.
+
+    Solved in float64 from the normal equations, centred, one eigendecomposition for every penalty;
+    scikit-learn's ``Ridge(alpha * M)`` to rounding.  Hoerl and Kennard (1970).
+    """
+
+    def __init__(self, config: RidgeConfig, shape: Shape) -> None:
+        self.config = config
+        self.coefficient_F: Array64 = np.zeros(shape.n_characteristics)
+        self.intercept: float = 0.0
+
+    def fit(
+        self,
+        data: PanelTensors,
+        train: IntArray,
+        valid: IntArray,
+        *,
+        seed: int,
+        on_epoch: OnEpoch | None,
+    ) -> tuple[EpochRecord, ...]:
+        """Solve for every penalty; keep the one with the best validation rank IC."""
+        started = time.perf_counter()
+        cells, mean_F, mean_y, gram_FF, moment_F, variance_y = _moments(data, train)
+        value_F, vector_FF = np.linalg.eigh(gram_FF)
+        rotated_F = vector_FF.T @ moment_F
+        known = [known_cells(data, int(date)) for date in valid]
+        y_DM = by_date([y_M for _, y_M in known])
+        history: list[EpochRecord] = []
+        best = -math.inf
+        for index, alpha in enumerate(self.config.alphas):
+            w_F = vector_FF @ (rotated_F / (value_F + alpha * cells))
+            ic = mean_known(rank_ic_by_date(by_date([z_MF @ w_F for z_MF, _ in known]), y_DM))
+            loss = (variance_y - 2.0 * w_F @ moment_F + w_F @ gram_FF @ w_F) / variance_y
+            record = EpochRecord(index, float(loss), ic, 0.0, time.perf_counter() - started)
+            history.append(record)
+            if on_epoch is not None:
+                on_epoch(record)
+            if ic > best:
+                best = ic
+                self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
+            started = time.perf_counter()
+        if best == -math.inf:
+            raise Unlearnable(no_score("ridge"))
+        return tuple(history)
+
+    def refit(
+        self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
+    ) -> None:
+        """Solve for the penalty that was best."""
+        alpha = self.config.alphas[best_record(history)]
+        cells, mean_F, mean_y, gram_FF, moment_F, _ = _moments(data, dates)
+        penalty_FF = alpha * cells * np.eye(len(gram_FF))
+        w_F: Array64 = np.linalg.solve(gram_FF + penalty_FF, moment_F).astype(np.float64, copy=False)
+        self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
+
+    def forecast_date(self, batch: Batch) -> FloatArray32:
+        """``a + Z w``."""
+        z_NF = batch.z_BNF[0].cpu().numpy().astype(np.float64)
+        return (z_NF @ self.coefficient_F + self.intercept).astype(np.float32)
+
+    def tensors(self) -> Tensors:
+        """Coefficients and intercept."""
+        return {"coefficient_F": self.coefficient_F.copy(), "intercept": np.array([self.intercept])}
+
+    def load(self, tensors: Tensors) -> None:
+        """Coefficients and intercept."""
+        require_no_others(tensors, ("coefficient_F", "intercept"), "ridge")
+        self.coefficient_F = require_tensor(tensors, "coefficient_F", np.float64, self.coefficient_F.shape)
+        self.intercept = float(require_tensor(tensors, "intercept", np.float64, (1,))[0])
+
+
+def _moments(data: PanelTensors, train: IntArray) -> tuple[int, Array64, float, Array64, Array64, float]:
+    """Count, means, and centred second moments (sums over cells) of the training cells."""
+    parts = [known_cells(data, int(date)) for date in train]
+    cells = sum(len(y_M) for _, y_M in parts)
+    mean_F = np.sum([z_MF.sum(axis=0) for z_MF, _ in parts], axis=0) / cells
+    mean_y = sum(float(y_M.sum()) for _, y_M in parts) / cells
+    gram_FF, moment_F, variance = np.zeros((len(mean_F), len(mean_F))), np.zeros(len(mean_F)), 0.0
+    for z_MF, y_M in parts:
+        centred_MF, centred_M = z_MF - mean_F, y_M - mean_y
+        gram_FF += centred_MF.T @ centred_MF
+        moment_F += centred_MF.T @ centred_M
+        variance += float(centred_M @ centred_M)
+    if not variance > 0:
+        raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
+    return cells, mean_F, mean_y, gram_FF, moment_F, variance

@@ -1,0 +1,103 @@
+"""tcn: causal dilated convolutions over the days of a firm's own window.
+
+Legend: B dates, N firms, M windows of present firms, W window length, C channels, F characteristics,
+D model width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+from models.batch import Batch, Cut, days_kept, present_windows, scatter_present
+from models.forecaster import Forecaster, zero_linear
+from models.spec import Shape, require_at_least, require_dropout
+
+
+@dataclass(frozen=True, slots=True)
+class TCNConfig:
+    """Options of tcn.
+
+    Attributes
+    ----------
+    width
+        D, channels of every block.
+    kernel
+        Days that a convolution spans, before dilation.
+    dropout
+        Probability, while training.
+    """
+
+    width: int = 32
+    kernel: int = 3
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        require_at_least(1, width=self.width)
+        require_at_least(2, kernel=self.kernel)
+        require_dropout(self.dropout)
+
+
+class TCNBlock(nn.Module):
+    """Days [M, C, W] -> [M, D, W]: ``ReLU(R x + conv(conv(x)))``, each conv causal, then ReLU and dropout.
+
+    A causal convolution of dilation d adds up ``W_k x_(t - k d)`` over k, with zeros, the channels' centre,
+    before the window.  R is the identity, or a matrix where widths differ.
+    """
+
+    def __init__(self, inputs: int, config: TCNConfig, dilation: int) -> None:
+        super().__init__()
+        self.padding = (config.kernel - 1) * dilation
+        self.first = nn.Conv1d(inputs, config.width, config.kernel, dilation=dilation)
+        self.second = nn.Conv1d(config.width, config.width, config.kernel, dilation=dilation)
+        self.residual = nn.Identity() if inputs == config.width else nn.Conv1d(inputs, config.width, 1)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_MCW: Tensor) -> Tensor:
+        """Transform every day from itself and the days before it."""
+        h_MDW = self.dropout(F.relu(self.first(F.pad(x_MCW, (self.padding, 0)))))
+        h_MDW = self.dropout(F.relu(self.second(F.pad(h_MDW, (self.padding, 0)))))
+        return F.relu(self.residual(x_MCW) + h_MDW)
+
+
+class TCN(Forecaster):
+    """``y = w . z + v . GELU(W [h_W, z])`` with h_W the blocks' output on the last day; v and w start at 0.
+
+    Block l has dilation 2^l, and there are as many blocks as it takes for the last day to see the whole
+    window: ``1 + 2 (kernel - 1) (2^L - 1) >= W``.  A day that is cut holds zeros, the channels' centre.
+    Bai, Kolter and Koltun (2018), "An empirical evaluation of generic convolutional and recurrent networks
+    for sequence modeling", without their weight normalisation.
+    """
+
+    uses_peers: ClassVar[bool] = False
+    stackable: ClassVar[bool] = True
+
+    def __init__(self, config: TCNConfig, shape: Shape) -> None:
+        super().__init__()
+        self.config = config
+        self.uses_days = True
+        reach = 2 * (config.kernel - 1)
+        blocks = max(1, math.ceil(math.log2((shape.window - 1) / reach + 1)))
+        inputs = [shape.n_channels] + [config.width] * (blocks - 1)
+        self.blocks = nn.Sequential(*(TCNBlock(size, config, 2**depth) for depth, size in enumerate(inputs)))
+        self.dropout = nn.Dropout(config.dropout)
+        self.joint = nn.Linear(config.width + shape.n_characteristics, config.width)
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(shape.n_characteristics, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Output of the blocks on the last day."""
+        x_MWC, keep_MW = present_windows(batch), days_kept(batch, cut)
+        if keep_MW is not None:
+            x_MWC = x_MWC * keep_MW[..., None]
+        return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch.m_BN)
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Join the characteristics; firms do not see each other."""
+        hidden_BND = self.dropout(F.gelu(self.joint(torch.cat((h_BND, batch.z_BNF), dim=-1))))
+        return self.scaled((self.skip(batch.z_BNF) + self.head(hidden_BND))[..., 0], batch)

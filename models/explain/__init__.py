@@ -1,0 +1,1 @@
+"""Shapley values of forecasts, and the peer network made of them."""

@@ -1,0 +1,292 @@
+"""Which kind of information moved a forecast: days, characteristics, or peers.
+
+Legend: B dates, N firms of a date, W window length, C channels, F characteristics, P players,
+E explained forecasts, M coalitions, K donors.
+
+Players are disjoint and play for all the firms of a date at once:
+
+* a block of days is removed by masking it as a key of the day encoder, for every firm.  With all
+  days removed the encoder still answers, with what its position embeddings alone make of it;
+* a family of characteristics is replaced, for every firm, by that of another firm of the same date,
+  drawn so that every firm gives its values exactly once: the cross-section stays the one of that
+  date, and nothing is ever set to zero;
+* all the peers together, removed by masking them as keys.
+
+A firm's group code and its place in the window belong to nobody: they stay.  Players that carry the
+same information (a momentum characteristic and the days it is made of) share the credit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from features.information_coefficient import rank_ic_by_date
+from models.batch import Batch, PanelTensors
+from models.explain.game import FloatArray, Quality, quality, shapley_values
+from models.explain.players import (
+    Explainable,
+    IntArray,
+    Kind,
+    Player,
+    Unwrapped,
+    check_families,
+    day_attention,
+    draw_donors,
+    find_players,
+    forecast,
+    group_game,
+    held,
+    unwrap,
+)
+from models.forecaster import Forecaster
+
+if TYPE_CHECKING:
+    import shap
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGameConfig:
+    """Options of :func:`explain_groups`.
+
+    Attributes
+    ----------
+    permutations
+        Antithetic permutations for each date; each draws its own donors.  Few donors make ``|value|``
+        of a family too large, because the donor's own values are in it.
+    donors
+        Donors of each firm for each permutation; a forecast's background is permutations * donors
+        firms of its date.
+    firms_per_date
+        Forecasts drawn from each date; None explains every firm.
+    day_starts
+        First day of each block, counted back from the decision session, which is day 1.
+    seed
+        Decides permutations, donors and the firms drawn, for each date on its own.
+    """
+
+    permutations: int = 8
+    donors: int = 1
+    firms_per_date: int | None = None
+    day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("permutations", "donors"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        if self.firms_per_date is not None and self.firms_per_date < 1:
+            raise ValueError(f"firms_per_date is {self.firms_per_date}: set at least 1, or None for all.")
+
+
+@dataclass(frozen=True, slots=True)
+class KindImportance:
+    """What the players of one kind did, over the explained forecasts.
+
+    Attributes
+    ----------
+    mean_abs
+        Sum over the kind's players of mean ``|value|``: the bars of a bar plot, stacked.
+    mean_abs_of_sum
+        Mean ``|sum of the kind's values|``: does not grow when a kind is cut into more players.
+    share
+        ``mean_abs`` over its total for all kinds; 0 when no player did anything.
+    """
+
+    mean_abs: float
+    mean_abs_of_sum: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankAgreement:
+    """Mean Spearman correlation of attention with ``|value|``, per forecast; NaN when ``number`` is 0.
+
+    Forecasts with fewer than three players to rank, or with values that are all equal, do not count.
+    """
+
+    mean: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupAttribution:
+    """Shapley values of the group players for E forecasts.
+
+    Attributes
+    ----------
+    players
+        P players; day blocks from the most recent, then families, then the peers.
+    sessions_E, firms_E
+        Session index and column of the panel of each forecast.
+    values_EP, base_E, error_EP
+        As in :class:`models.explain.game.ShapleyValues`, in the forecast's unit.
+    forecast_E
+        Forecasts of the untouched model.
+    held_EP
+        What each player held: mean of a family's characteristics, mean of the first channel over a
+        block of days, number of peers.  For the colours of shap's plots.
+    quality
+        How far to believe it.
+    attention_days
+        Agreement of day attention with ``|value|`` over day blocks; None without day players.
+    """
+
+    players: tuple[Player, ...]
+    sessions_E: IntArray
+    firms_E: IntArray
+    values_EP: FloatArray
+    base_E: FloatArray
+    error_EP: FloatArray
+    forecast_E: FloatArray
+    held_EP: FloatArray
+    quality: Quality
+    attention_days: RankAgreement | None
+
+    def by_kind(self) -> dict[Kind, KindImportance]:
+        """Importance of days, families and peers; kinds without players are left out."""
+        mean_abs_P = np.abs(self.values_EP).mean(axis=0)
+        total = float(mean_abs_P.sum())
+        result: dict[Kind, KindImportance] = {}
+        for kind in dict.fromkeys(player.kind for player in self.players):
+            own_P = np.array([player.kind == kind for player in self.players])
+            mean_abs = float(mean_abs_P[own_P].sum())
+            of_sum = float(np.abs(self.values_EP[:, own_P].sum(axis=1)).mean())
+            result[kind] = KindImportance(mean_abs, of_sum, mean_abs / total if total > 0.0 else 0.0)
+        return result
+
+    def explanation(self) -> shap.Explanation:
+        """Give it as ``shap.Explanation`` [E, P], for shap's plots."""
+        import shap
+
+        return shap.Explanation(
+            values=self.values_EP,
+            base_values=self.base_E,
+            data=self.held_EP,
+            feature_names=[player.name for player in self.players],
+            error_std=self.error_EP,
+        )
+
+
+def explain_groups(
+    model: Explainable,
+    data: PanelTensors,
+    sessions: IntArray,
+    families: Mapping[str, Sequence[int]],
+    config: GroupGameConfig | None = None,
+) -> GroupAttribution:
+    """Shapley values of day blocks, feature families and peers for the forecasts of some sessions.
+
+    Models have the players they have: no day players without a day encoder, no peer player without
+    peers, and a plain function or a baseline has its families alone.  A date's values depend on that
+    date, the model and the seed, not on the other dates.
+
+    Parameters
+    ----------
+    model
+        A fitted model, a neural module in eval mode, or a function of a one-date batch.
+    data
+        The panel.
+    sessions
+        Session indices; each must have a universe.
+    families
+        Name of each family -> columns of its characteristics; together every column once.  Empty:
+        no family players, which suits only a model with days or peers.
+    config
+        Options.
+
+    Raises
+    ------
+    ValueError
+        When families overlap or leave columns out, a module is in training mode, ``sessions`` is
+        empty, or the model has no player.
+
+    Notes
+    -----
+    Lundberg and Lee (2017), "A unified approach to interpreting model predictions"; Jullum, Redelmeier
+    and Aas (2021), "groupShapley", for values of disjoint groups.
+    """
+    config = GroupGameConfig() if config is None else config
+    if len(sessions) == 0:
+        raise ValueError("There are no sessions to explain: give at least one with a universe.")
+    model = unwrap(model)
+    check_families(families, data.shape.n_characteristics)
+    first = data.batch(torch.tensor([int(sessions[0])]))
+    players = find_players(model, first, families, config.day_starts)
+    parts = [_explain_date(model, data, int(session), players, config) for session in sessions]
+    values_EP, base_E, error_EP, forecast_E, held_EP, firms_E, agreement_E = (
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
+    return GroupAttribution(
+        players=players,
+        sessions_E=np.repeat(np.asarray(sessions, dtype=np.int64), [len(part[1]) for part in parts]),
+        firms_E=firms_E,
+        values_EP=values_EP,
+        base_E=base_E,
+        error_EP=error_EP,
+        forecast_E=forecast_E,
+        held_EP=held_EP,
+        quality=quality(values_EP, base_E, forecast_E, error_EP),
+        attention_days=rank_agreement(agreement_E) if players[0].kind == "days" else None,
+    )
+
+
+def rank_agreement(correlation_E: FloatArray) -> RankAgreement:
+    """Mean and number of the correlations that are known."""
+    known_E = correlation_E[np.isfinite(correlation_E)]
+    return RankAgreement(float(known_E.mean()) if known_E.size else float("nan"), int(known_E.size))
+
+
+def _explain_date(
+    model: Unwrapped,
+    data: PanelTensors,
+    session: int,
+    players: tuple[Player, ...],
+    config: GroupGameConfig,
+) -> tuple[npt.NDArray[Any], ...]:
+    batch = data.batch(torch.tensor([session]))
+    n_firms = batch.firms_N.numel()
+    rng = np.random.default_rng((config.seed, session))
+    sample_E = np.arange(n_firms)
+    if config.firms_per_date is not None and config.firms_per_date < n_firms:
+        sample_E = np.sort(rng.choice(n_firms, config.firms_per_date, replace=False))
+    games = [
+        group_game(model, batch, players, draw_donors(n_firms, config.donors, rng), sample_E)
+        for _ in range(config.permutations)
+    ]
+    shapley = shapley_values(games, len(players), seed=int(rng.integers(2**32)))
+    values_EP = shapley.values_PO.T
+    return (
+        values_EP,
+        shapley.base_O,
+        shapley.error_PO.T,
+        forecast(model, batch, None)[0, sample_E],
+        np.stack([held(player, batch)[sample_E] for player in players], axis=1),
+        batch.firms_N.cpu().numpy()[sample_E],
+        _day_agreement(model, batch, players, values_EP, sample_E),
+    )
+
+
+def _day_agreement(
+    model: Unwrapped,
+    batch: Batch,
+    players: tuple[Player, ...],
+    values_EP: FloatArray,
+    sample_E: IntArray,
+) -> FloatArray:
+    blocks = [(p, player.members) for p, player in enumerate(players) if player.kind == "days"]
+    days_BNW = day_attention(model, batch) if blocks and isinstance(model, Forecaster) else None
+    if days_BNW is None:
+        return np.full(len(sample_E), np.nan)
+    days_EW = days_BNW[0].double().cpu().numpy()[sample_E]
+    window = days_EW.shape[1]
+    attention_EP = np.stack(
+        [days_EW[:, [window - day for day in members]].sum(axis=1) for _, members in blocks], axis=1
+    )
+    size_EP = np.abs(values_EP[:, [p for p, _ in blocks]])
+    return rank_ic_by_date(attention_EP, size_EP)

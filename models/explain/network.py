@@ -1,0 +1,349 @@
+"""The directed network of peers, and how well it finds edges that are known.
+
+Legend: N firms of the panel, E edges, D dates.  Matrices are [target i, source j]: weight [i, j] is
+how much firm j's information moved firm i's forecast, drawn as an edge j -> i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from features.information_coefficient import average_ranks
+from models.explain.peers import PeerAttribution
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PeerNetwork:
+    """Weights between the firms of a panel, over D dates.
+
+    Attributes
+    ----------
+    weight_NN
+        Mean over dates of ``|phi_ij|``, in the forecast's unit; 0 on the diagonal and for pairs that
+        were never seen together.
+    signed_NN
+        Mean over dates of ``phi_ij``: positive when j's information raised i's forecast.
+    dates_NN
+        Dates on which i was forecast and j played alone; 0 on the diagonal.
+    """
+
+    weight_NN: FloatArray
+    signed_NN: FloatArray
+    dates_NN: IntArray
+
+    @property
+    def seen(self) -> BoolArray:
+        """Bool [N, N]: pairs that were seen together on a date."""
+        return self.dates_NN > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeTable:
+    """Edges ``source -> target`` of positive weight, by target and then by rank.
+
+    Attributes
+    ----------
+    source_E, target_E
+        Columns of the panel.
+    weight_E, signed_E
+        As in :class:`PeerNetwork`.
+    share_E
+        Weight over the total weight of the target's row.
+    rank_E
+        1 for the source that moved the target most.
+    dates_E
+        Dates that the weight is a mean over.
+    """
+
+    source_E: IntArray
+    target_E: IntArray
+    weight_E: FloatArray
+    signed_E: FloatArray
+    share_E: FloatArray
+    rank_E: IntArray
+    dates_E: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Homophily:
+    """How much of the weight stays within groups.
+
+    Attributes
+    ----------
+    within
+        Share of weight whose source is of the target's group.
+    expected
+        The same if each target spread its weight evenly over the sources it was seen with.
+    ratio
+        ``within / expected``; above 1, like moves like.
+    """
+
+    within: float
+    expected: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeRoc:
+    """How well weights tell planted edges from other pairs.
+
+    Attributes
+    ----------
+    auc
+        Probability that a planted edge weighs more than another pair, ties counting half.
+    false_positive_rate_K, true_positive_rate_K
+        The curve, from (0, 0) to (1, 1), a point for each distinct weight.
+    n_edges, n_pairs
+        Planted edges among the pairs that were compared.
+    """
+
+    auc: float
+    false_positive_rate_K: FloatArray
+    true_positive_rate_K: FloatArray
+    n_edges: int
+    n_pairs: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EdgeComparison:
+    """Planted edges found by Shapley values, by attention and by chance, over the same pairs.
+
+    Attributes
+    ----------
+    shap, attention
+        Of the two rankings.
+    random_mean, random_low, random_high
+        Mean, 5% and 95% quantiles of the AUC of random rankings: what AUC means nothing.
+    """
+
+    shap: EdgeRoc
+    attention: EdgeRoc
+    random_mean: float
+    random_low: float
+    random_high: float
+
+
+def peer_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
+    """Network of the Shapley values of some dates, best out of sample; see :func:`mean_network`."""
+    return mean_network(((part.firms_N, part.phi_NN) for part in attributions), n_firms)
+
+
+def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
+    """Network of the attention of the same dates; it has no sign."""
+    return mean_network(((part.firms_N, part.attention_NN) for part in attributions), n_firms)
+
+
+def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerNetwork:
+    """Average matrices of dates onto the firms of the panel.
+
+    Parameters
+    ----------
+    matrices
+        For each date the columns of the panel [n] and the values [n, n] as [target, source]; NaN is
+        a pair that was not measured on that date.  The diagonal is left out.
+    n_firms
+        N.
+
+    Raises
+    ------
+    ValueError
+        When there is no date, or a matrix does not fit its firms.
+    """
+    total_NN, signed_NN = np.zeros((n_firms, n_firms)), np.zeros((n_firms, n_firms))
+    dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
+    for firms_n, phi_nn in matrices:
+        if phi_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= n_firms:
+            raise ValueError(
+                f"A matrix of shape {phi_nn.shape} came with {len(firms_n)} firms of a panel of {n_firms}: "
+                "pass one row and one column for each firm of the date."
+            )
+        at = np.ix_(firms_n, firms_n)
+        known_nn = np.isfinite(phi_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
+        value_nn = np.where(known_nn, phi_nn, 0.0)
+        total_NN[at] += np.abs(value_nn)
+        signed_NN[at] += value_nn
+        dates_NN[at] += known_nn
+    if not dates_NN.any():
+        raise ValueError(
+            "No pair of firms was measured on any date: explain at least one date with two firms."
+        )
+    count_NN = np.maximum(dates_NN, 1)
+    return PeerNetwork(total_NN / count_NN, signed_NN / count_NN, dates_NN)
+
+
+def edge_table(network: PeerNetwork, top: int | None = None) -> EdgeTable:
+    """List the edges of a network, or the ``top`` of each target.
+
+    Equal weights are ranked by the source's column, so that the table is always the same.
+    """
+    weight_NN = network.weight_NN
+    row_N1 = weight_NN.sum(axis=1, keepdims=True)
+    share_NN = np.divide(weight_NN, row_N1, out=np.zeros_like(weight_NN), where=row_N1 > 0.0)
+    order_NN = np.argsort(-weight_NN, axis=1, kind="stable")
+    rank_NN = np.empty_like(order_NN)
+    np.put_along_axis(rank_NN, order_NN, np.arange(1, len(weight_NN) + 1)[None, :], axis=1)
+    listed_NN = (weight_NN > 0.0) & (rank_NN <= (len(weight_NN) if top is None else top))
+    target_E, source_E = np.nonzero(listed_NN)
+    by_rank_E = np.lexsort((rank_NN[listed_NN], target_E))
+    target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
+    at = (target_E, source_E)
+    return EdgeTable(
+        source_E=source_E,
+        target_E=target_E,
+        weight_E=weight_NN[at],
+        signed_E=network.signed_NN[at],
+        share_E=share_NN[at],
+        rank_E=rank_NN[at],
+        dates_E=network.dates_NN[at],
+    )
+
+
+def homophily(network: PeerNetwork, group_N: IntArray) -> Homophily:
+    """Share of weight within groups, against what chance would give.
+
+    ``within = sum_ij w_ij 1[g_i = g_j] / sum_ij w_ij``; ``expected`` puts in place of ``w_ij`` the
+    mean of row i over the pairs that were seen.  Firms of unknown group (-1) are left out.  NaN when
+    no weight is left, and an infinite or NaN ratio where no pair shares a group.
+
+    Parameters
+    ----------
+    network
+        The network.
+    group_N
+        Group code of each firm of the panel.
+
+    Raises
+    ------
+    ValueError
+        When the codes are not those of the network's firms.
+    """
+    if group_N.shape != (len(network.weight_NN),):
+        raise ValueError(
+            f"group_N has shape {group_N.shape} but the network {len(network.weight_NN)} firms: "
+            "pass one code a firm."
+        )
+    known_N = group_N >= 0
+    seen_NN = network.seen & known_N[:, None] & known_N[None, :]
+    same_NN = seen_NN & (group_N[:, None] == group_N[None, :])
+    weight_NN = np.where(seen_NN, network.weight_NN, 0.0)
+    total = float(weight_NN.sum())
+    if total == 0.0:
+        return Homophily(float("nan"), float("nan"), float("nan"))
+    chance_N = same_NN.sum(axis=1) / np.maximum(seen_NN.sum(axis=1), 1)
+    within = float(weight_NN[same_NN].sum()) / total
+    expected = float(weight_NN.sum(axis=1) @ chance_N) / total
+    return Homophily(within, expected, within / expected if expected > 0.0 else float("nan"))
+
+
+def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolArray) -> EdgeRoc:
+    """Area under the ROC curve of weights as a ranking of planted edges.
+
+    ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2``, by ranks (Mann and Whitney 1947).
+
+    Parameters
+    ----------
+    weight_NN
+        [target, source]; finite where valid.
+    planted_NN
+        True where source j truly leads target i.
+    valid_pairs_NN
+        Pairs to compare; the diagonal never counts.
+
+    Raises
+    ------
+    ValueError
+        When shapes differ, a valid weight is not finite, or the valid pairs do not hold both planted
+        edges and others.
+    """
+    if not weight_NN.shape == planted_NN.shape == valid_pairs_NN.shape:
+        raise ValueError(
+            f"weight_NN is {weight_NN.shape}, planted_NN {planted_NN.shape} and valid_pairs_NN "
+            f"{valid_pairs_NN.shape}: pass matrices over the same firms."
+        )
+    valid_NN = valid_pairs_NN & ~np.eye(len(weight_NN), dtype=np.bool_)
+    weight_V, planted_V = weight_NN[valid_NN], planted_NN[valid_NN]
+    n_edges, n_pairs = int(planted_V.sum()), len(planted_V)
+    if n_edges in (0, n_pairs):
+        raise ValueError(
+            f"{n_edges} of {n_pairs} valid pairs are planted edges: "
+            "an AUC needs some that are and some that are not."
+        )
+    if not np.isfinite(weight_V).all():
+        raise ValueError(
+            "weight_NN has values that are not finite: take pairs without a weight out of valid_pairs_NN."
+        )
+    n_others = n_pairs - n_edges
+    auc = (average_ranks(weight_V[None, :])[0, planted_V].sum() - n_edges * (n_edges + 1) / 2.0) / (
+        n_edges * n_others
+    )
+    order_V = np.argsort(-weight_V, kind="stable")
+    last_K = np.append(np.flatnonzero(np.diff(weight_V[order_V])), n_pairs - 1)
+    found_V = np.cumsum(planted_V[order_V])
+    true_K = found_V[last_K] / n_edges
+    false_K = (last_K + 1 - found_V[last_K]) / n_others
+    return EdgeRoc(float(auc), np.insert(false_K, 0, 0.0), np.insert(true_K, 0, 0.0), n_edges, n_pairs)
+
+
+def compare_edges(
+    network: PeerNetwork,
+    attention: PeerNetwork,
+    planted_NN: BoolArray,
+    valid_pairs_NN: BoolArray,
+    *,
+    seed: int,
+    draws: int = 200,
+) -> EdgeComparison:
+    """Compare Shapley values with attention and with chance at finding planted edges.
+
+    All three are measured on the valid pairs that both networks have seen.  The random AUC comes
+    from ``draws`` random rankings of those pairs.
+
+    Raises
+    ------
+    ValueError
+        As :func:`edge_auc`.
+    """
+    valid_NN = valid_pairs_NN & network.seen & attention.seen
+    found = edge_auc(network.weight_NN, planted_NN, valid_NN)
+    by_attention = edge_auc(attention.weight_NN, planted_NN, valid_NN)
+    rng = np.random.default_rng(seed)
+    e, n = found.n_edges, found.n_pairs
+    # in a random ranking the edges hold e ranks drawn without replacement
+    rank_sums = np.array([rng.choice(n, e, replace=False).sum() + e for _ in range(draws)])
+    random = (rank_sums - e * (e + 1) / 2.0) / (e * (n - e))
+    low, high = np.quantile(random, (0.05, 0.95))
+    return EdgeComparison(found, by_attention, float(random.mean()), float(low), float(high))
+
+
+def to_digraph(table: EdgeTable, tickers: Sequence[str]) -> nx.DiGraph[str]:
+    """Draw a table as a ``networkx.DiGraph``, an edge ``source -> target`` with the table's columns.
+
+    Only plain numbers are attached, so that the graph can be written as GraphML.
+    """
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(tickers)
+    for e in range(len(table.source_E)):
+        graph.add_edge(
+            tickers[table.source_E[e]],
+            tickers[table.target_E[e]],
+            weight=float(table.weight_E[e]),
+            signed=float(table.signed_E[e]),
+            share=float(table.share_E[e]),
+            rank=int(table.rank_E[e]),
+            dates=int(table.dates_E[e]),
+        )
+    return graph

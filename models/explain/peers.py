@@ -1,0 +1,275 @@
+"""Which peers moved which forecasts: every firm of a date is a player of every other's forecast.
+
+Legend: B dates, N firms of a date, D model width, L peer layers, H heads, P players, M coalitions.
+Matrices are [target i, source j]: row i says who moved firm i's forecast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from features.information_coefficient import rank_ic_by_date
+from models.batch import Batch, Cut, PanelTensors
+from models.explain.game import BoolArray, FloatArray, Game, Quality, quality, shapley_values
+from models.explain.groups import RankAgreement, rank_agreement
+from models.explain.players import Explainable, IntArray, forecast, repeat_batch, unwrap
+from models.forecaster import Forecaster
+
+if TYPE_CHECKING:
+    import shap
+
+PeerChoice = Literal["attention", "random", "group"]
+
+_PAIR_CELLS = 500_000  # pairs of firms of one forward pass: on a CPU, what stays in its cache
+_CUDA_FACTOR = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PeerGameConfig:
+    """Options of :func:`explain_peers`.
+
+    Attributes
+    ----------
+    permutations
+        Antithetic permutations for each date.
+    max_peer_players
+        Most players of a date.  With more firms than that, ``choice`` decides.
+    choice
+        Who plays alone.  ``attention``: the firms that receive most attention, the others play as
+        one; ``random``: firms drawn anew for each date, so that over many dates every pair is seen
+        and no measure of attention decides which; ``group``: the firms of unknown group,
+        each industry is one player; those firms, and before them the smallest industries, join when there
+        are too many.
+    seed
+        Decides permutations and the firms drawn, for each date on its own.
+    """
+
+    permutations: int = 2
+    max_peer_players: int = 150
+    choice: PeerChoice = "attention"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.permutations < 1 or self.max_peer_players < 2:
+            raise ValueError(
+                f"permutations is {self.permutations} and max_peer_players {self.max_peer_players}: "
+                "set at least 1 and 2."
+            )
+        if self.choice not in ("attention", "random", "group"):
+            raise ValueError(f"choice is {self.choice!r}: choose one of attention, random, group.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PeerAttribution:
+    """Shapley values of the peers for every forecast of one date.
+
+    Attributes
+    ----------
+    session
+        Session index.
+    firms_N
+        Column of the panel of each firm of the date.
+    players
+        Positions in ``firms_N`` that each of the P players holds; disjoint, together all of them.
+    player_names
+        Empty for a firm that plays alone; otherwise what the player stands for.
+    values_NP, base_N, error_NP
+        Rows are targets.  ``base_N`` is the forecast with no peer at all.  A firm's own key never
+        serves its own forecast, so with one peer layer its value for itself is 0; with more, it is
+        what comes back to it through others.
+    forecast_N
+        Forecasts of the untouched model.
+    phi_NN
+        The same values by source; NaN in the columns of firms that did not play alone.
+    attention_NN
+        Attention of i on j, mean over layers and heads; rows sum to 1 less the null key's part.
+    quality
+        How far to believe it.
+    attention_peers
+        Agreement of attention with ``|value|`` over the peers that played alone.
+    """
+
+    session: int
+    firms_N: IntArray
+    players: tuple[IntArray, ...]
+    player_names: tuple[str, ...]
+    values_NP: FloatArray
+    base_N: FloatArray
+    error_NP: FloatArray
+    forecast_N: FloatArray
+    phi_NN: FloatArray
+    attention_NN: FloatArray
+    quality: Quality
+    attention_peers: RankAgreement
+
+    def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
+        """Give it as ``shap.Explanation`` [N, P], a row for each target; tickers are the panel's."""
+        import shap
+
+        names = [
+            name or (str(self.firms_N[firms[0]]) if tickers is None else tickers[self.firms_N[firms[0]]])
+            for firms, name in zip(self.players, self.player_names, strict=True)
+        ]
+        return shap.Explanation(
+            values=self.values_NP,
+            base_values=self.base_N,
+            data=np.stack([self.attention_NN[:, firms].sum(axis=1) for firms in self.players], axis=1),
+            feature_names=names,
+            error_std=self.error_NP,
+        )
+
+
+def explain_peers(
+    model: Explainable, data: PanelTensors, sessions: IntArray, config: PeerGameConfig | None = None
+) -> tuple[PeerAttribution, ...]:
+    """Shapley values of each peer for each forecast of some sessions.
+
+    A coalition is a set of firms whose keys are seen; one pass gives the forecasts of all N targets
+    under it, so N games of N players are played at once, on embeddings computed once.  A date's
+    values depend on that date, the model and the seed, not on the other dates.
+
+    Parameters
+    ----------
+    model
+        A fitted neural model with peers, or its module in eval mode.
+    data
+        The panel.
+    sessions
+        Session indices; each must have a universe.
+    config
+        Options.
+
+    Raises
+    ------
+    ValueError
+        When the model has no peers, or its module is in training mode.
+
+    Notes
+    -----
+    A peer is removed by masking its key: what is left is a date on which nobody could look at it.
+    """
+    config = PeerGameConfig() if config is None else config
+    module = unwrap(model)
+    if not isinstance(module, Forecaster) or not module.uses_peers:
+        raise ValueError("The model has no peers to explain: choose one that has, such as temporal_peer.")
+    return tuple(_explain_date(module, data, int(session), config) for session in sessions)
+
+
+def _explain_date(
+    module: Forecaster, data: PanelTensors, session: int, config: PeerGameConfig
+) -> PeerAttribution:
+    batch = data.batch(torch.tensor([session]))
+    n_firms = batch.firms_N.numel()
+    rng = np.random.default_rng((config.seed, session))
+    attention_NN = _attention(module, batch)
+    players, names = _players(attention_NN, batch.s_BN[0].cpu().numpy(), config, rng)
+    game = _game(module, batch, players)
+    shapley = shapley_values([game] * config.permutations, len(players), seed=int(rng.integers(2**32)))
+    values_NP, error_NP = shapley.values_PO.T, shapley.error_PO.T
+    forecast_N = forecast(module, batch, None)[0]
+    phi_NN = np.full((n_firms, n_firms), np.nan)
+    alone = [(p, firms[0]) for p, firms in enumerate(players) if not names[p]]
+    for p, firm in alone:
+        phi_NN[:, firm] = values_NP[:, p]
+    return PeerAttribution(
+        session=session,
+        firms_N=batch.firms_N.cpu().numpy(),
+        players=players,
+        player_names=names,
+        values_NP=values_NP,
+        base_N=shapley.base_O,
+        error_NP=error_NP,
+        forecast_N=forecast_N,
+        phi_NN=phi_NN,
+        attention_NN=attention_NN,
+        quality=quality(values_NP, shapley.base_O, forecast_N, error_NP),
+        attention_peers=rank_agreement(_agreement(phi_NN, attention_NN)),
+    )
+
+
+def _players(
+    attention_NN: FloatArray, group_N: IntArray, config: PeerGameConfig, rng: np.random.Generator
+) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
+    n_firms, most = len(group_N), config.max_peer_players
+    if config.choice == "group":
+        return _group_players(group_N, most)
+    if n_firms <= most:
+        return tuple(np.array([firm]) for firm in range(n_firms)), ("",) * n_firms
+    if config.choice == "attention":
+        order_N = np.argsort(-attention_NN.sum(axis=0), kind="stable")
+    else:
+        order_N = rng.permutation(n_firms)
+    alone, rest = np.sort(order_N[: most - 1]), np.sort(order_N[most - 1 :])
+    return (*(np.array([firm]) for firm in alone), rest), ("",) * len(alone) + (f"{len(rest)} other firms",)
+
+
+def _group_players(group_N: IntArray, most: int) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
+    # the batch's code 0 is an unknown group, whose firms play alone; the panel's code is one less
+    codes, counts = np.unique(group_N[group_N > 0], return_counts=True)
+    order = codes[np.argsort(-counts, kind="stable")]
+    players = [np.flatnonzero(group_N == code) for code in order]
+    names = [f"group {code - 1}" for code in order]
+    alone = np.flatnonzero(group_N == 0)
+    players += [np.array([firm]) for firm in alone]
+    names += [""] * len(alone)
+    if len(players) > most:
+        players, rest = players[: most - 1], players[most - 1 :]
+        names = [*names[: most - 1], _others(max(len(order) - most + 1, 0), min(len(alone), len(rest)))]
+        players.append(np.sort(np.concatenate(rest)))
+    return tuple(players), tuple(names)
+
+
+def _others(groups: int, firms: int) -> str:
+    parts = [f"{groups} other groups"] if groups else []
+    return " and ".join([*parts, f"{firms} firms of unknown group"] if firms else parts)
+
+
+def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Game:
+    device, n_firms = batch.m_BN.device, batch.firms_N.numel()
+    player_N = np.empty(n_firms, dtype=np.int64)
+    for p, firms in enumerate(players):
+        player_N[firms] = p
+    step = max(1, _PAIR_CELLS * (_CUDA_FACTOR if device.type == "cuda" else 1) // n_firms**2)
+    with torch.inference_mode():
+        h_1ND = module.embed(batch)
+
+    def play(keep_MP: BoolArray) -> FloatArray:
+        keep_MN = torch.as_tensor(keep_MP[:, player_N], device=device)
+        outputs: list[npt.NDArray[np.float64]] = []
+        with torch.inference_mode():
+            for keep_BN in torch.split(keep_MN, step):
+                many = repeat_batch(batch, len(keep_BN))
+                h_BND = h_1ND.expand(len(keep_BN), -1, -1)
+                y_BN = module.mix(h_BND, many, Cut(peers_keep_BN=keep_BN))
+                outputs.append(y_BN.double().cpu().numpy())
+        return np.concatenate(outputs)
+
+    return play
+
+
+def attention_matrices(
+    module: Forecaster, data: PanelTensors, sessions: IntArray
+) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield the firms of each session, as columns of the panel, and who attends to whom [target, source]."""
+    for session in sessions:
+        batch = data.batch(torch.tensor([int(session)]))
+        yield batch.firms_N.cpu().numpy(), _attention(module, batch)
+
+
+def _attention(module: Forecaster, batch: Batch) -> FloatArray:
+    with torch.inference_mode():
+        peers_BLHNN = module.attention(batch).peers_BLHNN
+    assert peers_BLHNN is not None, "a model that uses peers has peer attention"
+    return peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()
+
+
+def _agreement(phi_NN: FloatArray, attention_NN: FloatArray) -> FloatArray:
+    size_NN = np.abs(phi_NN)  # NaN where a firm did not play alone, which a correlation leaves out
+    np.fill_diagonal(size_NN, np.nan)
+    return rank_ic_by_date(attention_NN, size_NN)

@@ -1,0 +1,1 @@
+"""Fitting: losses, the training loop, snapshots, pretraining and warm starts."""

@@ -1,0 +1,76 @@
+"""A model and its loss as one function of tensors whose shapes are the same from step to step.
+
+What `vmap` (`models.fitting.stacked`) and `torch.compile` ask for: every date has as many places for firms as
+the largest one needs, and the empty ones are outside the universe.
+
+Legend: B dates in a batch, P places for firms, N firms, W window length, C channels, F characteristics.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from models.batch import Batch, PanelTensors
+from models.fitting.loop import FitConfig, label_loss
+from models.forecaster import Forecaster
+
+
+class Cells(NamedTuple):
+    """A dense batch as tensors, the panel's column of each place, and which targets count."""
+
+    x_BPWC: Tensor
+    z_BPF: Tensor
+    m_BP: Tensor
+    s_BP: Tensor
+    y_BP: Tensor
+    firms_BP: Tensor
+    key_BP: Tensor
+    known_BP: Tensor
+
+
+class DateLoss(nn.Module):
+    """A forecaster with its loss as one function of tensors, as `vmap` and `torch.compile` ask for."""
+
+    def __init__(self, module: Forecaster, config: FitConfig) -> None:
+        super().__init__()
+        self.module = module
+        self.config = config
+
+    def forward(self, cells: Cells) -> tuple[Tensor, Tensor]:
+        """Forecasts [B, P] in the target's unit, and their loss in standard deviations of it."""
+        x, z, m, s, y, firms, key, known = cells
+        batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True)
+        module, device = self.module, x.device.type
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.config.autocast and device == "cuda"):
+            y_BP = module(batch)
+        return y_BP, label_loss(module, self.config.loss, y_BP, batch, known)
+
+
+def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cells:
+    """Gather the chosen firms of some dates, date by date, into as many places on each.
+
+    Parameters
+    ----------
+    dates
+        int64 [..., B] sessions, on the data's device.
+    chosen
+        bool [..., B, N]; at most ``places`` a date.
+    places
+        P; those that a date does not fill are outside the universe.
+    """
+    firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
+    there, at = chosen.gather(-1, firms), (dates[..., None], firms)
+    y = data.target_TN[at]
+    return Cells(
+        x_BPWC=data.windows(dates[..., None].expand_as(firms), firms),
+        z_BPF=data.characteristics_TNF[at],
+        m_BP=there,
+        s_BP=data.group_TN[at],
+        y_BP=y,
+        firms_BP=firms,
+        key_BP=data.key_N[firms],
+        known_BP=there & y.isfinite(),
+    )

@@ -1,0 +1,83 @@
+"""Losses over a batch of dates: the mean over dates of a loss within the date.
+
+Legend: B dates, N firms.  Cells outside the universe, and unknown (NaN) targets, do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor
+
+from models.fitting.quantiles import pinball
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _mean_over_cells_then_dates(cell_BN: Tensor, known_BN: Tensor) -> Tensor:
+    count_B = known_BN.sum(dim=1)
+    date_B = torch.where(known_BN, cell_BN, 0.0).sum(dim=1) / count_B.clamp(min=1)
+    return date_B.sum() / (count_B > 0).sum().clamp(min=1)
+
+
+def mse(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """Squared error, ``(y - target)^2``; ``known_BN`` (bool) says which cells count."""
+    error_BN = forecast_BN - torch.where(known_BN, target_BN, 0.0)
+    return _mean_over_cells_then_dates(error_BN.square(), known_BN)
+
+
+def huber(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """Huber's loss: ``e^2 / 2`` where ``|e| <= 1``, ``|e| - 1/2`` beyond (in target standard deviations).
+
+    Huber (1964), "Robust estimation of a location parameter".
+    """
+    size_BN = (forecast_BN - torch.where(known_BN, target_BN, 0.0)).abs()
+    cell_BN = torch.where(size_BN <= 1.0, 0.5 * size_BN.square(), size_BN - 0.5)
+    return _mean_over_cells_then_dates(cell_BN, known_BN)
+
+
+def ic(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """One minus the information coefficient, Pearson's correlation within the date.
+
+    A date with constant forecasts or targets, or fewer than two known cells, has IC 0.
+    """
+    count_B1 = known_BN.sum(dim=1, keepdim=True).clamp(min=1)
+
+    def centred(value_BN: Tensor) -> Tensor:
+        value_BN = torch.where(known_BN, value_BN, 0.0)
+        return torch.where(known_BN, value_BN - value_BN.sum(dim=1, keepdim=True) / count_B1, 0.0)
+
+    y_BN, target_BN = centred(forecast_BN), centred(target_BN)
+    covariance_B = (y_BN * target_BN).sum(dim=1)
+    # the small constant keeps the gradient finite where a model still forecasts a constant
+    norm_B = (y_BN.square().sum(dim=1) + 1e-8).sqrt() * (target_BN.square().sum(dim=1) + 1e-8).sqrt()
+    counted_B = known_BN.any(dim=1)
+    return torch.where(counted_B, 1.0 - covariance_B / norm_B, 0.0).sum() / counted_B.sum().clamp(min=1)
+
+
+def pairwise(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """Logistic rank loss: mean of ``log(1 + exp(-(y_i - y_j)))`` over a date's pairs, target_i > target_j.
+
+    ``y_i - y_j`` is the log odds that i will beat j, so forecasts order firms and are not in the
+    target's unit.  Ties do not count, nor do dates without a pair.  Takes [B, N, N] numbers: a date of
+    1,000 firms is a million pairs, 4 MB in float32.  Burges et al. (2005), "Learning to rank using
+    gradient descent" (RankNet).
+    """
+    target_BN = torch.where(known_BN, target_BN, 0.0)
+    pair_BNN = known_BN[:, :, None] & known_BN[:, None, :] & (target_BN[:, :, None] > target_BN[:, None, :])
+    cell_BNN = F.softplus(forecast_BN[:, None, :] - forecast_BN[:, :, None])
+    return _mean_over_cells_then_dates(cell_BNN.flatten(1), pair_BNN.flatten(1))
+
+
+LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "ic": ic, "pairwise": pairwise}
+"""Losses of a forecast alone; ``quantile`` needs `models.fitting.quantiles.QuantileHead` as well."""
+
+QUANTILE = "quantile"
+
+
+def quantile(quantile_BNQ: Tensor, target_BN: Tensor, known_BN: Tensor, levels: Sequence[float]) -> Tensor:
+    """Pinball score over the levels; see :func:`models.fitting.quantiles.pinball`."""
+    cell_BN = pinball(quantile_BNQ, torch.where(known_BN, target_BN, 0.0), levels)
+    return _mean_over_cells_then_dates(cell_BN, known_BN)

@@ -1,0 +1,132 @@
+"""Pretraining a day encoder on the windows of a fold's training span, before the model is fitted.
+
+Legend: N firms, T sessions, P windows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import torch
+from torch import Tensor
+
+from models.attention.encoder import DayEncoder
+from models.batch import PanelTensors
+from models.fitted import Diverged, EpochRecord, IntArray, Unlearnable
+from models.fitting.loop import FitConfig, make_optimizer
+from models.fitting.objectives import DayPredictor
+from models.fitting.snapshot import Keeper, RunningMean, TrainingState
+
+
+def windows_of(data: PanelTensors, train: IntArray) -> tuple[Tensor, Tensor]:
+    """Sessions [P] and firms [P] of the windows that pretraining reads, session by session.
+
+    They end on any session from the first training session to the last, decided on or not, so before the
+    first validation session and the gap in front of it; of any firm that has a known channel on that
+    session, in the universe or not.
+
+    Raises
+    ------
+    Unlearnable
+        When there is none.
+    """
+    first, last = int(train.min()), int(train.max())
+    known_TN = (data.channels_TNC[first : last + 1] != 0).any(dim=-1)
+    sessions_P, firms_P = known_TN.nonzero(as_tuple=True)
+    if not len(sessions_P):
+        raise Unlearnable("No channel is known on any training session: there is nothing to pretrain on.")
+    return sessions_P + first, firms_P
+
+
+def pretrain(  # noqa: PLR0917  (what, on what, how)
+    encoder: DayEncoder,
+    data: PanelTensors,
+    train: IntArray,
+    config: FitConfig,
+    seed: int,
+    keeper: Keeper | None = None,
+) -> tuple[EpochRecord, ...]:
+    """Pretrain an encoder in place; torch's own generator is left in another state.
+
+    Parameters
+    ----------
+    encoder
+        On the data's device.
+    data
+        The panel, channels scaled with training sessions alone. Nothing after the last session of
+        ``train`` is read, and no target at all.
+    train
+        Training sessions of the fold.
+    config
+        The fit's options; ``config.pretrain`` says how.
+    seed
+        The fit's, used where ``config.pretrain.seed`` is None.
+    keeper
+        Keeps the newest snapshot, from which pretraining goes on to the bit; with one of the fit that
+        came after, there is nothing left to do.
+
+    Returns
+    -------
+    tuple of EpochRecord
+        ``train_loss`` is the mean squared error in the scaled channels' unit (1 is what their mean gets);
+        ``valid_rank_ic`` is NaN.
+
+    Raises
+    ------
+    Diverged
+        When the loss is not finite.
+    Unlearnable
+        When no window of the training span has a known day.
+    """
+    how = config.pretrain
+    assert how is not None, "asked of a fit with pretraining alone"
+    kept = None if keeper is None else keeper.load()
+    if kept is not None and kept.stage == "fit":
+        return kept.pretraining
+    seed = seed if how.seed is None else how.seed
+    torch.manual_seed(seed)
+    module = DayPredictor(encoder, how, data.shape.n_channels, data.window).to(data.device)
+    sessions_P, firms_P = windows_of(data, train)
+    per_epoch = min(how.windows_per_epoch or len(sessions_P), len(sessions_P))
+    optimizer, schedule = make_optimizer(
+        module,
+        dataclasses.replace(config, lr=how.lr, layer_decay=1.0),
+        how.epochs * math.ceil(per_epoch / how.batch),
+    )
+    generator = torch.Generator().manual_seed(seed)
+    state = TrainingState(
+        module,
+        optimizer,
+        schedule,
+        RunningMean(module, 0.0),
+        generator,
+        best=module.state_dict(),
+        stage="pretrain",
+    )
+    if kept is not None:
+        state.restore(kept)
+    for epoch in range(len(state.history), how.epochs):
+        started = time.perf_counter()
+        module.train()
+        total, values = 0.0, 0
+        order_P = torch.randperm(len(sessions_P), generator=generator)[:per_epoch].to(data.device)
+        for part_M in torch.split(order_P, how.batch):
+            x_MWC = data.windows(sessions_P[part_M], firms_P[part_M])
+            use_bf16 = config.autocast and data.device.type == "cuda"
+            with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
+                error, count = module.errors(x_MWC, generator)
+            total, values = total + float(error.detach()), values + count
+            if not math.isfinite(total):
+                raise Diverged(f"The pretraining loss became {total}: lower pretrain.lr (it is {how.lr:g}).")
+            optimizer.zero_grad(set_to_none=True)
+            (error / max(1, count)).backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
+            optimizer.step()
+            schedule.step()
+        lr, seconds = float(schedule.get_last_lr()[0]), time.perf_counter() - started
+        state.history.append(EpochRecord(epoch, total / max(1, values), math.nan, lr, seconds))
+        if keeper is not None:
+            keeper.save(state.snapshot())
+    return tuple(state.history)

@@ -1,0 +1,117 @@
+"""self_peer: self-attention over the firms of a date, on their characteristics.
+
+Legend: B dates, N firms, F characteristics, G group embedding, D model width, L peer layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.batch import AttentionMaps, Batch, Cut, recent_days
+from models.forecaster import Forecaster, zero_linear
+from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
+from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
+
+
+@dataclass(frozen=True, slots=True)
+class SelfPeerConfig:
+    """Options of self_peer.
+
+    Attributes
+    ----------
+    width, heads, layers
+        D, H and the number of stacked peer layers: the second carries peers of peers (i <- j <- k).
+    group_width
+        Width of the group's embedding in a firm's token.
+    group_bias
+        Learn a bias per head and ordered pair of groups.
+    dropout
+        Probability, while training.
+    recent_days
+        Last sessions of the window that the peers' values and the skip see linearly; 0 for none.
+    market_tokens
+        Learned tokens that listen to all firms and that every firm can attend to; 0 for none.
+    """
+
+    width: int = 64
+    heads: int = 4
+    layers: int = 2
+    group_width: int = 8
+    group_bias: bool = True
+    dropout: float = 0.1
+    recent_days: int = 0
+    market_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        require_heads(self.width, self.heads)
+        require_dropout(self.dropout)
+        require_at_least(1, layers=self.layers, group_width=self.group_width)
+        require_at_least(0, recent_days=self.recent_days, market_tokens=self.market_tokens)
+
+
+class SelfPeer(Forecaster):
+    """``h^0 = W [z, e_group]``; L layers of peers; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
+
+    With no peers the layers are a residual MLP over the firm's own characteristics, so the peers
+    only ever add to what an MLP can say.  Queries and keys come from the layer's own tokens.  ``r`` is
+    the window's last ``recent_days``, flattened: none by default, and then it sees characteristics alone.
+    """
+
+    uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
+
+    def __init__(self, config: SelfPeerConfig, shape: Shape) -> None:
+        super().__init__()
+        require_recent(config.recent_days, shape.window)
+        self.config = config
+        self.uses_days = config.recent_days > 0
+        recent = config.recent_days * shape.n_channels
+        sizes = PeerSizes(
+            width=config.width,
+            heads=config.heads,
+            identity=config.width,
+            recent=recent,
+            n_groups=shape.n_groups if config.group_bias else 0,
+            dropout=config.dropout,
+            tokens=config.width,
+            market_tokens=config.market_tokens,
+        )
+        self.group = GroupEmbedding(shape.n_groups, config.group_width)
+        self.token = nn.Linear(shape.n_characteristics + config.group_width, config.width)
+        self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(shape.n_characteristics + recent, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Tokens of the characteristics and the group."""
+        return self.token(torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1))  # type: ignore[no-any-return]
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Let every firm search its peers, L times."""
+        r_BNR, keep_B1NK = self._recent(batch, cut), peer_keep(batch, cut)
+        y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
+            h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
+            y_BN1 = y_BN1 + heard_BN1
+        return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
+
+    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+        """Weights of the peers."""
+        h_BND, r_BNR, keep_B1NK = self.embed(batch, cut), self._recent(batch, cut), peer_keep(batch, cut)
+        maps: list[Tensor] = []
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
+            h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
+            maps.append(weights[..., :-1])
+        return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
+
+    def _recent(self, batch: Batch, cut: Cut | None) -> Tensor | None:
+        return recent_days(batch, self.config.recent_days, cut) if self.config.recent_days else None

@@ -1,0 +1,182 @@
+"""temporal_peer: attention over days, then over firms, trained end to end.
+
+Legend: B dates, N firms, W window length, C channels, F characteristics, G group embedding, D model
+width, L peer layers, R = recent_days * C.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from models.attention.encoder import (
+    DayEncoder,
+    EncoderConfig,
+    Pooling,
+    Positions,
+    day_weights,
+    encode_present,
+)
+from models.batch import AttentionMaps, Batch, Cut, recent_days
+from models.forecaster import Forecaster, zero_linear
+from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
+from models.peers.reference import has_standing, size_column, standing
+from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalPeerConfig:
+    """Options of temporal_peer.
+
+    Attributes
+    ----------
+    width, heads
+        D and H, of the day encoder's tokens; peer layers have as many heads.
+    peer_width
+        Width of queries, keys and messages, all heads together.
+    leader_slope
+        Slope on a firm's standing in its group with which attention starts: at 4, the group's largest firm
+        gets ``e^2`` times the weight of the second and nearly ``e^4`` times that of the small ones.  Without
+        groups, half of it is the slope on rank-normal size.  Size is the first of
+        :data:`models.peers.reference.SIZES` among the characteristics; with none of them, or keys from
+        tokens, attention starts without.
+    day_layers, positions, causal, pooling
+        The day encoder's.
+    peer_layers
+        Stacked peer layers.
+    recent_days
+        Last sessions of the window that the peers' values see linearly.
+    keys_from
+        What peers are searched by: ``identity`` is characteristics and group, who a firm is;
+        ``token`` is the layer's whole token, which also holds what happened to it lately.
+    group_width
+        Width of the group's embedding.
+    group_bias
+        Learn a bias per head and ordered pair of groups.
+    dropout
+        Probability, while training.
+    market_tokens
+        Learned tokens that listen to all firms and that every firm can attend to; 0 for none.
+    """
+
+    width: int = 16
+    heads: int = 4
+    peer_width: int = 32
+    leader_slope: float = 4.0
+    day_layers: int = 1
+    positions: Positions = "learned"
+    causal: bool = False
+    pooling: Pooling = "last"
+    peer_layers: int = 1
+    recent_days: int = 3
+    keys_from: Literal["identity", "token"] = "identity"
+    group_width: int = 4
+    group_bias: bool = True
+    dropout: float = 0.3
+    market_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.encoder()
+        require_heads(self.peer_width, self.heads)
+        require_choice("keys_from", self.keys_from, ("identity", "token"))
+        require_at_least(
+            1, peer_layers=self.peer_layers, recent_days=self.recent_days, group_width=self.group_width
+        )
+        require_at_least(0, market_tokens=self.market_tokens)
+
+    def encoder(self) -> EncoderConfig:
+        """Return the day encoder's part, checked."""
+        return EncoderConfig(
+            width=self.width,
+            heads=self.heads,
+            layers=self.day_layers,
+            positions=self.positions,
+            causal=self.causal,
+            pooling=self.pooling,
+            dropout=self.dropout,
+        )
+
+
+class TemporalPeer(Forecaster):
+    """``y = w . z + u . messages + v . LN(h^L)``, from ``h^0 = encode(window) + W_I [z, e_group]``.
+
+    A firm's own days reach its forecast by the day encoder alone.  The values that peers send are
+    ``W_V LN(h) + W_R r``, ``r`` the window's last days, flattened: a leader's shock of the last days
+    reaches its followers along one linear map, which a handful of noisy years can fit, while the day
+    encoder adds what is not linear.
+    """
+
+    uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
+
+    def __init__(self, config: TemporalPeerConfig, shape: Shape) -> None:
+        super().__init__()
+        require_recent(config.recent_days, shape.window)
+        self.config = config
+        self.uses_days = True
+        identity = shape.n_characteristics + config.group_width
+        self.size = size_column(shape) if config.keys_from == "identity" else None
+        recent = config.recent_days * shape.n_channels
+        sizes = PeerSizes(
+            width=config.peer_width,
+            heads=config.heads,
+            identity=identity if config.keys_from == "identity" else config.width,
+            recent=recent,
+            n_groups=shape.n_groups if config.group_bias else 0,
+            dropout=config.dropout,
+            tokens=config.width,
+            leader=self.size,
+            leader_slope=config.leader_slope,
+            standing=has_standing(self.size, shape),
+            market_tokens=config.market_tokens,
+        )
+        self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
+        self.group = GroupEmbedding(shape.n_groups, config.group_width)
+        self.token = nn.Linear(identity, config.width)
+        self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.peer_layers))
+        self.norm = nn.LayerNorm(config.width)
+        self.head = zero_linear(config.width, 1)
+        self.skip = zero_linear(shape.n_characteristics, 1)
+
+    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Tokens of window, characteristics and group."""
+        return encode_present(self.encoder, batch, cut) + self.token(self._identity(batch))  # type: ignore[no-any-return]
+
+    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        """Let every firm search its peers, L times."""
+        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
+        y_BN1, standing_BN = self.skip(batch.z_BNF), standing(batch, self.size)
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            searched_BNE = self._searched(layer, h_BND, batch)
+            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, standing_BN)
+            h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
+            y_BN1 = y_BN1 + heard_BN1
+        return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
+
+    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+        """Weights of the days and of the peers."""
+        h_BND = self.embed(batch, cut)
+        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
+        maps: list[Tensor] = []
+        standing_BN = standing(batch, self.size)
+        for module in self.layers:
+            layer = cast("PeerLayer", module)
+            searched_BNE = self._searched(layer, h_BND, batch)
+            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, standing_BN)
+            h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
+            maps.append(weights[..., :-1])
+        return AttentionMaps(
+            days_BNW=day_weights(self.encoder, batch, cut), peers_BLHNN=torch.stack(maps, dim=1)
+        )
+
+    def _identity(self, batch: Batch) -> Tensor:
+        return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)
+
+    def _searched(self, layer: PeerLayer, h_BND: Tensor, batch: Batch) -> Tensor:
+        if self.config.keys_from == "identity":
+            return self._identity(batch)
+        return layer.norm(h_BND)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Walk-forward training: planning, executing and committing tasks, and searching settings."""
