@@ -29,10 +29,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.contracts import keys
-from pipelines.lake import Lake
+from pipelines.lake.contracts import keys
+from pipelines.lake.lake import Lake
 
-COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "ingest"]
+COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "ingest"]
 ROOT = Path(__file__).resolve().parents[1]
 HAZARD = "The prices are made up."
 COLUMNS = {
@@ -202,7 +202,7 @@ class Trial:
 
     def left_files(self) -> int:
         """Count the data files on disk that no version names."""
-        from pipelines.lake_files import table_files
+        from pipelines.lake.log import table_files
 
         lake, count = self.lake(), 0
         for table in lake.versions():

@@ -29,14 +29,15 @@ import torch
 
 from backtest.metrics import forecast_metrics
 from models.fitting.fit import FitConfig, fit, refit
-from pipelines.config import Config
-from pipelines.config_load import build_settings, digest, load_config, settings_of
-from pipelines.contracts import check
-from pipelines.dataset import Dataset, build_dataset, fit_inputs, plan_folds, spread
-from pipelines.run import make_source
-from pipelines.sources.simulated import MarketConfig, SimulatedSource
-from pipelines.variants import registry_name
-from pipelines.walkforward import gather, to_tensors
+from pipelines.config.load import build_settings, digest, load_config, settings_of
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds, spread
+from pipelines.lake.contracts import check
+from pipelines.run.fetch import make_source
+from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+from pipelines.train.plan import gather
+from pipelines.train.task import to_tensors
 
 PARTS = ("characteristic", "temporal", "peer")
 MARKETS: dict[str, tuple[str, ...]] = {**{part: (part,) for part in PARTS}, "all": PARTS}

@@ -1,9 +1,10 @@
 """Ingest of one new session into 7.5 million rows beside the first load of those rows, in one run.
 
-Both through `pipelines.ingest.ingest`: contracts, quality rules, quarantine, one commit a table. A live
-source delivers the session alone, or a few corrected rows; files deliver everything each night: unchanged,
-with a session more, or without some rows, which are then withdrawn. Beside them two limits of the machine:
-writing the table's bytes to the same disk with fsync, and polars writing the same rows as plain Parquet.
+Both through `pipelines.ingest.ingest.ingest`: contracts, quality rules, quarantine, one commit a table. A
+live source delivers the session alone, or a few corrected rows; files deliver everything each night:
+unchanged, with a session more, or without some rows, which are then withdrawn. Beside them two limits of the
+machine: writing the table's bytes to the same disk with fsync, and polars writing the same rows as plain
+Parquet.
 
 The bar: one new session at least 10 times faster than the first load.
 """
@@ -24,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.ingest import ingest
-from pipelines.lake import Lake
+from pipelines.ingest.ingest import ingest
+from pipelines.lake.lake import Lake
 from pipelines.sources.base import Known, SourceTables
 
 

@@ -31,11 +31,12 @@ from ladder import World, build_world
 from backtest.metrics import forecast_metrics
 from models.fitting.fit import FitConfig, fit
 from models.fitting.objectives import PretrainConfig
-from pipelines.config import Config
-from pipelines.config_load import build_settings, digest, load_config, settings_of
-from pipelines.dataset import fit_inputs, plan_folds
-from pipelines.variants import registry_name
-from pipelines.walkforward import gather, to_tensors
+from pipelines.config.load import build_settings, digest, load_config, settings_of
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.dataset.build import fit_inputs, plan_folds
+from pipelines.train.plan import gather
+from pipelines.train.task import to_tensors
 
 Beginning = Literal["scratch", "masked_days", "next_day"]
 MODELS = ("temporal_transformer", "temporal_peer")

@@ -20,13 +20,14 @@ import numpy as np
 import polars as pl
 
 from backtest.metrics import forecast_metrics
-from pipelines import walkforward
 from pipelines.audit.subject import scratch_run
-from pipelines.config import Config
-from pipelines.config_load import load_config
-from pipelines.contracts import check
-from pipelines.dataset import Dataset, build_dataset, plan_folds, spread
-from pipelines.run import make_source
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, build_dataset, plan_folds, spread
+from pipelines.lake.contracts import check
+from pipelines.run.fetch import make_source
+from pipelines.train import plan
+from pipelines.train import task as tasks
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 HISTORY = dt.date(2011, 6, 1)  # before the first training session, for the characteristics' warm-up
@@ -63,8 +64,8 @@ def measured(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None
     dataset = build_dataset(tables, config)
     (fold,) = plan_folds(dataset, config)
     with scratch_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
-        (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
-        outcome = walkforward.run_task(task, walkforward.gather(dataset, config.features.window))
+        (task,) = list(plan.plan_tasks(run, dataset, [fold]))
+        outcome = tasks.run_task(task, plan.gather(dataset, config.features.window))
     said(
         name, outcome.test_BN, dataset, fold.test, f"{outcome.valid_ic:>10.4f}{outcome.valid_rank_ic:>10.4f}"
     )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import AttentionMaps, Batch, Cut, PanelTensors
-from models.fitting.quantiles import QuantileHead
+from models.quantiles import QuantileHead
 
 
 class Forecaster(nn.Module, ABC):

@@ -23,15 +23,16 @@ from features.panel.asof import statements_as_of
 from features.panel.derived import daily_return
 from features.panel.panel import Panel
 from features.panel.universe import universe
-from pipelines import dataset as datasets
-from pipelines import walkforward
 from pipelines.audit.subject import Subject, budget
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.contracts import check
-from pipelines.dataset import build_dataset, fit_inputs
-from pipelines.run import make_source
-from pipelines.sources.simulated import SimulatedSource
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset import build as datasets
+from pipelines.dataset.build import build_dataset, fit_inputs
+from pipelines.lake.contracts import check
+from pipelines.run.fetch import make_source
+from pipelines.sources.simulated.source import SimulatedSource
+from pipelines.train import plan
+from pipelines.train import task as tasks
 
 Tables = dict[str, pl.DataFrame]
 Array = npt.NDArray[Any]
@@ -231,7 +232,7 @@ def scaler_on_everything(patch: Patch, config: Config, tables: Tables) -> tuple[
             scaler=fit_inputs(dataset, dataclasses.replace(fold, train=everything)).scaler,
         )
 
-    patch.setattr(walkforward, "fit_inputs", fitted)
+    patch.setattr(plan, "fit_inputs", fitted)
     return config, tables
 
 
@@ -241,7 +242,7 @@ def groups_of_everything(patch: Patch, config: Config, tables: Tables) -> tuple[
         every = np.unique(dataset.panel.group_TN)
         return dataclasses.replace(fit_inputs(dataset, fold), groups_G=every[every >= 0].astype(np.int64))
 
-    patch.setattr(walkforward, "fit_inputs", fitted)
+    patch.setattr(plan, "fit_inputs", fitted)
     return config, tables
 
 
@@ -406,13 +407,13 @@ def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tupl
 
 def path_that_knows(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """The forecast of the label's horizon is honest; those of the shorter ones are what comes."""
-    honest = walkforward.run_task
+    honest = tasks.run_task
 
     def knowing(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
         path_BNK = np.asarray(arrays.path_TNK)[task.fold.test]
         return dataclasses.replace(honest(task, arrays), path_BNK=path_BNK)
 
-    patch.setattr(walkforward, "run_task", knowing)
+    patch.setattr(tasks, "run_task", knowing)
     return with_shorter_horizons(config), tables
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import cli
+from pipelines.cli import main as cli
 
 
 @dataclass

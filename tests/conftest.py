@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.contracts import check
-from pipelines.run import make_source
-from pipelines.sources.simulated import SimulatedSource
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.lake.contracts import check
+from pipelines.run.fetch import make_source
+from pipelines.sources.simulated.source import SimulatedSource
 
 TINY: Mapping[str, Any] = {
     "name": "tiny",

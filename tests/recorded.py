@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import cast
 
-from pipelines.config import Config
-from pipelines.dataset import Dataset
-from pipelines.identity import identity_of
-from pipelines.lake_options import place
-from pipelines.lake_versions import TableVersion
-from pipelines.runs import Run, name_run, record_run
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset
+from pipelines.lake.options import place
+from pipelines.lake.versions import TableVersion
+from pipelines.run.identity import identity_of
+from pipelines.run.record import Run, name_run, record_run
 from pipelines.secrets import masked
 
 

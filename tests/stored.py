@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from pipelines.evaluations import newest_evaluation
-from pipelines.runs import Run
+from pipelines.run.evaluations import newest_evaluation
+from pipelines.run.record import Run
 
 
 def measured(run: Run, name: str) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from backtest.metrics import forecast_metrics, newey_west_t
 from features.information_coefficient import average_ranks, ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, fit
-from pipelines.audit.shuffled import _held_to_null
+from pipelines.audit.checks.shuffled import _held_to_null
 
 NAN = np.nan
 

@@ -22,9 +22,9 @@ from features.panel import derived
 from features.panel.derived import daily_return, group_mean, market_mean, market_return, remember
 from features.panel.panel import Panel, build_panel
 from features.panel.tiles import cut, whole
-from pipelines.config_load import check_config
-from pipelines.run import make_source
-from pipelines.sources.simulated import SimulatedSource
+from pipelines.config.load import check_config
+from pipelines.run.fetch import make_source
+from pipelines.sources.simulated.source import SimulatedSource
 
 ROOT = Path(__file__).parents[1]
 

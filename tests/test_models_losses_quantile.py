@@ -15,7 +15,7 @@ from sklearn.metrics import mean_pinball_loss
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, FittedState, NeuralFitted, fit, restore
 from models.fitting.losses import LOSSES, quantile
-from models.fitting.quantiles import QuantileHead, pinball, require_levels
+from models.quantiles import QuantileHead, pinball, require_levels
 from models.registry import MODELS
 
 T, N, F, W = 90, 40, 3, 5

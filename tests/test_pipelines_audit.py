@@ -25,16 +25,16 @@ from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
 from models.registry import MODELS
-from pipelines import dataset as datasets
-from pipelines import walkforward
-from pipelines.audit import shuffled
+from pipelines.audit.checks import shuffled
 from pipelines.audit.conduct import conduct
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import Audit, Result, counts, describe, summary_line
-from pipelines.config import Config
+from pipelines.config.schema import Config
+from pipelines.dataset import build as datasets
 from pipelines.errors import ConfigError
 from pipelines.progress import Progress
 from pipelines.report.audit import audit_block
+from pipelines.train import task as tasks
 
 SEEDS = range(int(os.environ.get("PEERGLASS_AUDIT_SEEDS", "2")))
 QUICK_MODELS = ("ridge", "temporal_peer")
@@ -202,13 +202,13 @@ def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
 
 
 def test_weights_that_see_the_test_are_caught(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = walkforward.run_task
+    honest = tasks.run_task
 
     def greedy(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
         wide = np.concatenate([task.fold.train, task.fold.valid, task.fold.test])
         return honest(dataclasses.replace(task, fold=dataclasses.replace(task.fold, train=wide)), arrays)
 
-    monkeypatch.setattr(walkforward, "run_task", greedy)
+    monkeypatch.setattr(tasks, "run_task", greedy)
     result = CHECKS["fit_scope"](subject_of(*market(base)))
     assert result.verdict == "fail"
     assert "outside its training and validation sessions" in result.sentence
@@ -261,7 +261,7 @@ def test_an_audit_says_its_counts_and_its_worst() -> None:
 
 
 def test_every_family_has_a_record_or_the_general_one() -> None:
-    from pipelines.audit.too_good import OTHER, RECORDS
+    from pipelines.audit.checks.too_good import OTHER, RECORDS
 
     for entry in CHARACTERISTICS.values():
         record = RECORDS.get(entry.family, OTHER)

@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import counts
-from pipelines.lake import Lake
-from pipelines.runs import open_run
+from pipelines.lake.lake import Lake
+from pipelines.run.record import open_run
 
 FEATURES = ["momentum_63", "return_1", "return_5", "volatility_21"]
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
-from pipelines import catalogue
-from pipelines.cli import app
+from pipelines.cli import features as catalogue
+from pipelines.cli.main import app
 from pipelines.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from command import Answer, Call, command
 
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
 
 GOOD_ROWS = [
     f"2020-01-{day:02d},{ticker},10,11,9,{close},100"
@@ -402,7 +402,7 @@ def test_usage_errors_of_the_command_line_exit_2(here: Path, peerglass: Call) ->
 def test_a_bug_exits_1_without_a_traceback_unless_asked(
     peerglass: Call, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines import config_load
+    from pipelines.config import load as config_load
 
     def broken(*_: object) -> None:
         raise RuntimeError("boom")
@@ -417,7 +417,7 @@ def test_a_bug_exits_1_without_a_traceback_unless_asked(
 
 def test_the_real_command_exits_with_the_same_codes(here: Path, tiny: dict[str, Any]) -> None:
     config = files_config(here, tiny, GOOD_ROWS)
-    command = [sys.executable, "-c", "from pipelines.cli import main; main()"]
+    command = [sys.executable, "-c", "from pipelines.cli.main import main; main()"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,12 +13,13 @@ import yaml
 from command import Answer, Call, command
 from stored import measured
 
-from pipelines import walkforward
-from pipelines.checkpoints import save_checkpoint
-from pipelines.completeness import common_dates, comparable_folds, describe_missing, missing_tasks
 from pipelines.errors import DataError
-from pipelines.lake import Lake
-from pipelines.runs import open_run
+from pipelines.lake.lake import Lake
+from pipelines.run.checkpoints import save_checkpoint
+from pipelines.run.completeness import common_dates, comparable_folds, describe_missing, missing_tasks
+from pipelines.run.record import open_run
+from pipelines.run.scores import read_scores
+from pipelines.train import commit
 
 SENTENCE = "mlp: seed 1 of fold 1"
 
@@ -44,7 +45,7 @@ def interrupted(
         save_checkpoint(folder, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(walkforward, "save_checkpoint", stop)
+        patched.setattr(commit, "save_checkpoint", stop)
         answer = peerglass("train", "tiny.yaml")
     assert answer.code == 130
     return answer
@@ -75,7 +76,7 @@ def test_an_incomplete_run_says_so_until_it_is_completed(interrupted: Answer, pe
     everywhere, on_both = np.mean(list(ridge.values())), np.mean([ridge[date] for date in first_fold])
     assert ladder["ridge"]["ic"] == pytest.approx(on_both, abs=1e-9)
     assert abs(on_both - everywhere) > 1e-4, "the other dates would have given another number"
-    scores = walkforward.read_scores(run).filter((pl.col("model") == "ridge") & (pl.col("fold") == 0))
+    scores = read_scores(run).filter((pl.col("model") == "ridge") & (pl.col("fold") == 0))
     assert ladder["ridge"]["valid_rank_ic"] == pytest.approx(scores["valid_rank_ic"].mean())
     assert ladder["mlp"]["missing"] == "seed 1 of fold 1"
     assert ladder["ridge"]["missing"] is None

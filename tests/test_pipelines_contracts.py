@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.contracts import SCHEMAS, check, keys, require
 from pipelines.errors import DataError
+from pipelines.lake.contracts import SCHEMAS, check, keys, require
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 GOOD = {

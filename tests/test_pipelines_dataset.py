@@ -15,9 +15,9 @@ from backtest.splits import Fold
 from features.library.factors import statistical_factors
 from features.panel.asof import Statements
 from features.panel.panel import Panel
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.dataset import Dataset, build_dataset, plan_folds
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, build_dataset, plan_folds
 from pipelines.errors import DataError
 
 START = np.datetime64("2001-01-01")

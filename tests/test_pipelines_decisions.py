@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from features.panel.universe import Schedule, decision_sessions
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.dataset import build_dataset, plan_folds
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import build_dataset, plan_folds
 from pipelines.errors import DataError
-from pipelines.evaluate import evaluate
-from pipelines.explanation import families_of
+from pipelines.explain.games import families_of
+from pipelines.results.evaluate import evaluate
 
 Tables = Mapping[str, pl.DataFrame]
 SCHEDULES: tuple[Schedule, ...] = ("daily", "weekly", "monthly", "quarterly")

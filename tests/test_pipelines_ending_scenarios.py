@@ -13,15 +13,17 @@ from ending_markets import securities_table
 
 from features.panel.endings import EndingRule
 from features.panel.panel import Panel, build_panel
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.dataset import Dataset
-from pipelines.ending_scenarios import ending_table
-from pipelines.measuring import evaluate_run
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset
 from pipelines.progress import Progress
 from pipelines.report.data import ENDING_COLUMNS
-from pipelines.run import ingest_config, reopen, train_config, write_report
-from pipelines.sources.simulated_firms import securities_frame
+from pipelines.results.backtest import evaluate_run
+from pipelines.results.ending_scenarios import ending_table
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import reopen
+from pipelines.sources.simulated.firms import securities_frame
+from pipelines.stages import train_config, write_report
 
 SESSIONS = 8
 FREE = {"half_spread_bps": 0.0, "commission_bps": 0.0, "borrow_bps_per_year": 0.0}
@@ -122,7 +124,7 @@ def test_a_run_with_unknown_endings_reports_them_and_one_without_does_not(
         return securities_frame(*args).with_columns(delisting_return=nothing[0], delisting_reason=nothing[1])
 
     for name, frame in (("silent", silent), ("told", securities_frame)):
-        monkeypatch.setattr("pipelines.sources.simulated.securities_frame", frame)
+        monkeypatch.setattr("pipelines.sources.simulated.source.securities_frame", frame)
         config = check_config({**settings, "lake": f"lake_{name}"}, origin="tiny")
         ingest_config(config, lambda _: None)
         run, dataset, lake = reopen(train_config(config), Path("runs"), Progress())

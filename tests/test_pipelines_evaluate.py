@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 
 from features.panel.panel import Panel
-from pipelines.dataset import Dataset, spread
-from pipelines.ensembles import ensemble_table
-from pipelines.evaluate import ensemble, forecasts_to_arrays, seed_spread
-from pipelines.explanation import families_of, planted_edges
-from pipelines.report_data import _ladder
+from pipelines.dataset.build import Dataset, spread
+from pipelines.explain.games import families_of, planted_edges
+from pipelines.report.collect import _ladder
+from pipelines.results.ensembles import ensemble_table
+from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_spread
 
 DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(4)]
 NAN = float("nan")

@@ -13,9 +13,9 @@ import pytest
 import yaml
 from command import Call, command
 
-from pipelines.config_load import check_config
+from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.evaluations import (
+from pipelines.run.evaluations import (
     EvaluationRecord,
     StoredEvaluation,
     evaluation_id,
@@ -24,7 +24,7 @@ from pipelines.evaluations import (
     newest_evaluation,
     store_evaluation,
 )
-from pipelines.runs import Run, open_run
+from pipelines.run.record import Run, open_run
 
 
 @pytest.fixture(scope="module")

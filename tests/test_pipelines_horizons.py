@@ -10,12 +10,14 @@ import polars as pl
 import pytest
 
 from features.panel.labels import forward_returns
-from pipelines.config_load import check_config
-from pipelines.dataset import plan_folds
+from pipelines.config.load import check_config
+from pipelines.dataset.build import plan_folds
 from pipelines.errors import ConfigError
-from pipelines.measuring import evaluate_run
 from pipelines.progress import Progress
-from pipelines.run import ingest_config, reopen, train_config, write_report
+from pipelines.results.backtest import evaluate_run
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import reopen
+from pipelines.stages import train_config, write_report
 
 SEQ2SEQ = {"width": 8, "heads": 2, "layers": 1}
 

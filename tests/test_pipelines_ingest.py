@@ -12,15 +12,15 @@ import polars as pl
 import pytest
 import yaml
 
-from pipelines.cli import main
+from pipelines.cli.main import main
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestStoppedError, TableSummary, describe_ingest
-from pipelines.lake import Lake
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestStoppedError, TableSummary, describe_ingest
+from pipelines.lake.lake import Lake
 from pipelines.sources.base import Known, SourceTables, TickerStatus
-from pipelines.sources.files import FilesSource
+from pipelines.sources.files.source import FilesSource
 from pipelines.sources.sample import SampleSource
-from pipelines.sources.simulated import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 BAD = """date,ticker,open,high,low,close,volume
@@ -311,7 +311,7 @@ def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
     source = Live(
         lake, SourceTables({"prices": bars("A", 1.0, 2.0)}, (), ("h",), status), DataError("B: later")
     )
-    monkeypatch.setattr("pipelines.run.make_source", lambda config: source)
+    monkeypatch.setattr("pipelines.run.fetch.make_source", lambda config: source)
     monkeypatch.setattr("sys.argv", ["peerglass", "ingest", "c.yaml"])
     with pytest.raises(SystemExit) as end:
         main()

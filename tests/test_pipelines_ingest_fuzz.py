@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.config import QualityConfig
-from pipelines.contracts import check, keys
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import ingest
-from pipelines.lake import Lake
-from pipelines.quality import PRICE_RULES
-from pipelines.quarantine import open_rejections
+from pipelines.ingest.ingest import ingest
+from pipelines.lake.contracts import check, keys
+from pipelines.lake.lake import Lake
+from pipelines.quality.quarantine import open_rejections
+from pipelines.quality.rules import PRICE_RULES
+from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import SourceTables
 
 AWKWARD = (0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324, 1e-300, 100.0, 1e18)

@@ -17,16 +17,20 @@ from models.fitting import pretraining
 from models.fitting.fit import NeuralFitted
 from models.fitting.snapshot import Snapshot
 from pipelines.audit.registry import CHECKS
-from pipelines.checkpoints import load_checkpoint
-from pipelines.config import Config
-from pipelines.config_load import check_config, settings_of
-from pipelines.dataset import plan_folds
+from pipelines.config.load import check_config, settings_of
+from pipelines.config.schema import Config
+from pipelines.dataset.build import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.progress import Progress
-from pipelines.run import ingest_config, prepare, train_config
-from pipelines.runs import Run, open_run
-from pipelines.snapshots import FileKeeper
-from pipelines.walkforward import gather, plan_tasks, read_scores, run_task
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import prepare
+from pipelines.run.record import Run, open_run
+from pipelines.run.scores import read_scores
+from pipelines.run.snapshots import FileKeeper
+from pipelines.stages import train_config
+from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.task import run_task
 
 MODEL = "temporal_transformer"
 OPTIONS = {"width": 8, "heads": 2, "layers": 1}

@@ -13,13 +13,15 @@ import pytest
 import torch
 
 from models.fitting.fit import NeuralFitted, restore
-from pipelines import walkforward
-from pipelines.config import Config
-from pipelines.config_load import check_config, load_config
-from pipelines.dataset import Dataset, build_dataset, plan_folds
+from pipelines.config.load import check_config, load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, build_dataset, plan_folds
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.runs import Run
-from pipelines.walkforward import gather, plan_tasks, run_task, to_tensors
+from pipelines.run.record import Run
+from pipelines.train import execute
+from pipelines.train import task as tasks
+from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.task import run_task, to_tensors
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def dataset(tiny_tables: Mapping[str, pl.DataFrame], tiny_config: Config) -> Dat
 
 def task_of(
     name: str, options: dict[str, Any], dataset: Dataset, config: Config, folder: Path
-) -> tuple[walkforward.Task, walkforward.Arrays]:
+) -> tuple[tasks.Task, tasks.Arrays]:
     only = config.model_copy(update={"models": {name: options}, "fit": {"epochs": 1}})
     run = Run("tiny", only, None, folder)
     task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
@@ -65,7 +67,7 @@ def test_options_that_the_data_cannot_serve_are_the_configs_mistake(  # noqa: PL
 ) -> None:
     task, arrays = task_of(name, options, dataset, tiny_config, tmp_path)
     with pytest.raises(ConfigError, match=words):
-        walkforward._attempt(0, [task], arrays)
+        execute._attempt(0, [task], arrays)
 
 
 @pytest.mark.parametrize("name", ["ridge", "lightgbm", "sector_mean"])
@@ -75,7 +77,7 @@ def test_a_constant_label_ends_as_a_training_that_failed(
     task, arrays = task_of(name, {}, dataset, tiny_config, tmp_path)
     flat = dataclasses.replace(arrays, target_TN=np.zeros_like(arrays.target_TN))
     with pytest.raises(DivergedError, match=f"{name}, fold 0, seed 0: The training targets are all the same"):
-        walkforward._attempt(0, [task], flat)
+        execute._attempt(0, [task], flat)
 
 
 def test_nested_options_are_checked_before_anything_runs(tiny: dict[str, Any]) -> None:

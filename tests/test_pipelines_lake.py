@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from polars.testing import assert_frame_equal
 
 from pipelines.errors import DataError
-from pipelines.lake import Lake, UpsertCounts
+from pipelines.lake.lake import Lake, UpsertCounts
 
 ROOT = Path(__file__).resolve().parents[1]
 

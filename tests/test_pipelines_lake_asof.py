@@ -12,13 +12,15 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.config_load import load_config
+from pipelines.cli.main import app
+from pipelines.config.load import load_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run import backtest_target, ingest_config, input_versions, prepare, train_config
-from pipelines.runs import open_run
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import input_versions, prepare
+from pipelines.run.record import open_run
+from pipelines.stages import backtest_target, train_config
 
 
 @pytest.fixture

@@ -16,18 +16,20 @@ from deltalake import DeltaTable, write_deltalake
 from polars.testing import assert_frame_equal
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.config_load import load_config
-from pipelines.contracts import SCHEMAS, STAMPS, check, quarantined, schema
+from pipelines.cli.main import app
+from pipelines.config.load import load_config
 from pipelines.errors import DataError
-from pipelines.ingest import ingest
-from pipelines.lake import Lake, UpsertCounts
-from pipelines.lake_readers import record_reader, recorded_in_lake
-from pipelines.lake_upkeep import compact
+from pipelines.ingest.ingest import ingest
+from pipelines.lake.contracts import SCHEMAS, STAMPS, check, quarantined, schema
+from pipelines.lake.lake import Lake, UpsertCounts
+from pipelines.lake.readers import record_reader, recorded_in_lake
+from pipelines.lake.upkeep import compact
 from pipelines.progress import Progress
-from pipelines.quarantine import Selection, release
-from pipelines.run import ingest_config, make_source, read_tables, reopen, train_config
-from pipelines.sources.files import FilesSource
+from pipelines.quality.quarantine import Selection, release
+from pipelines.run.fetch import ingest_config, make_source
+from pipelines.run.open import read_tables, reopen
+from pipelines.sources.files.source import FilesSource
+from pipelines.stages import train_config
 
 SINCE = ("listed_on", "delisting_return")  # one from the middle of the contract, one from near its end
 

@@ -23,12 +23,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from pipelines.config_load import check_config
+from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake import Lake, UpsertCounts
-from pipelines.lake_upkeep import compact, describe_status, recorded_by_runs, vacuum
-from pipelines.run import ingest_config, train_config
-from pipelines.runs import open_run
+from pipelines.lake.lake import Lake, UpsertCounts
+from pipelines.lake.upkeep import compact, describe_status, recorded_by_runs, vacuum
+from pipelines.run.fetch import ingest_config
+from pipelines.run.record import open_run
+from pipelines.stages import train_config
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVER = """

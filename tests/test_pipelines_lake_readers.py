@@ -14,13 +14,13 @@ from command import Call, command
 from mlflow import MlflowClient
 from test_pipelines_lake_upkeep import aged, sources
 
-from pipelines.config_load import check_config
+from pipelines.config.load import check_config
 from pipelines.errors import DataError, TrackingError
-from pipelines.lake import Lake
-from pipelines.lake_readers import record_reader, recorded_in_lake
+from pipelines.lake.lake import Lake
+from pipelines.lake.readers import record_reader, recorded_in_lake
 from pipelines.progress import Progress
-from pipelines.run import reopen
-from pipelines.tracking_versions import recorded_in_store
+from pipelines.run.open import reopen
+from pipelines.tracking.versions import recorded_in_store
 
 
 @pytest.fixture

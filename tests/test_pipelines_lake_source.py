@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 import yaml
 
-import pipelines.ingest
-from pipelines.cli import main
-from pipelines.config_load import check_config
+import pipelines.ingest.ingest
+from pipelines.cli.main import main
+from pipelines.config.load import check_config
 from pipelines.errors import DataError
-from pipelines.lake import Lake
-from pipelines.run import ingest_config
+from pipelines.lake.lake import Lake
+from pipelines.run.fetch import ingest_config
 
 Peerglass = Callable[..., int]
 MARKET = {"firms": 16, "sessions": 60, "bad_ticks": 2}
@@ -202,7 +202,7 @@ def test_a_record_of_an_ingest_that_stored_nothing_binds_nobody(
         raise DataError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.ingest, "after_delivery", fails)
+        patch.setattr(pipelines.ingest.ingest, "after_delivery", fails)
         assert peerglass({"kind": "simulated", "seed": 3, "market": MARKET}) == 3
     assert Lake("lake").exists("sources")
     assert not Lake("lake").exists("prices")

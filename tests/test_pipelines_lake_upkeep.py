@@ -16,12 +16,12 @@ import yaml
 from recorded import recorded
 from typer.testing import CliRunner
 
-from pipelines.cli import app
-from pipelines.config_load import check_config
+from pipelines.cli.main import app
+from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake import Lake
-from pipelines.lake_options import storage_options
-from pipelines.lake_upkeep import recorded_by_runs, vacuum
+from pipelines.lake.lake import Lake
+from pipelines.lake.options import storage_options
+from pipelines.lake.upkeep import recorded_by_runs, vacuum
 
 DAY_MS = 86_400_000
 

@@ -17,12 +17,12 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import pipelines.lake
-import pipelines.lake_commit
-import pipelines.lake_compare
+import pipelines.lake.commit
+import pipelines.lake.compare
+import pipelines.lake.lake
 from pipelines.errors import DataError
-from pipelines.lake import Lake, UpsertCounts
-from pipelines.lake_compare import match_predicate
+from pipelines.lake.compare import match_predicate
+from pipelines.lake.lake import Lake, UpsertCounts
 
 ROOT = Path(__file__).resolve().parents[1]
 START = date(2020, 1, 1)
@@ -56,7 +56,7 @@ def test_any_batches_give_what_a_dictionary_gives(
 ) -> None:
     lake, model = Lake(tmp_path_factory.mktemp("lake")), dict[tuple[int, str], float]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.lake_compare, "_PIECE_ROWS", 5)
+        patch.setattr(pipelines.lake.compare, "_PIECE_ROWS", 5)
         for batch in batches:
             added = sum(key not in model for key in batch)
             updated = sum(key in model and model[key] != value for key, value in batch.items())
@@ -113,11 +113,11 @@ class Intruder:
     """Lets another writer commit while a batch is being compared, a number of times."""
 
     def __init__(self, lake: Lake, times: int) -> None:
-        self._lake, self._left, self._compare = lake, times, pipelines.lake_compare.compare
+        self._lake, self._left, self._compare = lake, times, pipelines.lake.compare.compare
 
     def __call__(
         self, table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None
-    ) -> pipelines.lake_compare.Changes:
+    ) -> pipelines.lake.compare.Changes:
         answer = self._compare(table, rows, stored, scope)
         if self._left:
             self._left -= 1
@@ -140,7 +140,7 @@ def test_a_writer_who_was_second_says_so_and_commits_on_top(
     said: list[str] = []
     lake = Lake(tmp_path, say=said.append)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
-    monkeypatch.setattr(pipelines.lake_commit, "compare", Intruder(Lake(tmp_path), times=3))
+    monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=3))
     counts = lake.upsert("prices", bars({(0, "A"): 7.0, (1, "B"): 7.0}))
     assert (counts.added, counts.updated, counts.version) == (1, 1, 5)
     assert [text.split("; ")[0] for text in said] == ["table prices: another process committed first"] * 3
@@ -158,7 +158,7 @@ def test_a_writer_who_is_never_first_gives_up_with_a_sentence(
 ) -> None:
     lake = Lake(tmp_path)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
-    monkeypatch.setattr(pipelines.lake_commit, "compare", Intruder(Lake(tmp_path), times=99))
+    monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=99))
     with pytest.raises(DataError, match="is being written by others without pause; retry when they end"):
         lake.upsert("prices", bars({(0, "A"): 7.0}))
     assert len(pauses) == 11
@@ -186,7 +186,7 @@ def test_of_two_ingests_at_once_the_lake_holds_one_delivery_whole(tmp_path: Path
                     [
                         sys.executable,
                         "-c",
-                        "from pipelines.cli import main; main()",
+                        "from pipelines.cli.main import main; main()",
                         "ingest",
                         f"{name}.yaml",
                         "--wait",

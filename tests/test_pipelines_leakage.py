@@ -26,15 +26,16 @@ from features.panel.universe import universe
 from models.batch import PanelTensors
 from models.fitting.fit import restore
 from models.registry import MODELS
-from pipelines import dataset as dataset_module
-from pipelines import walkforward
 from pipelines.audit.compare import difference, differences_until
 from pipelines.audit.noise import newcomer, noise_after
-from pipelines.config import Config
-from pipelines.contracts import check
-from pipelines.dataset import Dataset, build_dataset, fit_inputs, plan_folds
-from pipelines.runs import Run
-from pipelines.walkforward import Outcome, gather, run_task, to_tensors
+from pipelines.config.schema import Config
+from pipelines.dataset import build as dataset_module
+from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds
+from pipelines.lake.contracts import check
+from pipelines.run.record import Run
+from pipelines.train import plan
+from pipelines.train.plan import gather
+from pipelines.train.task import Outcome, run_task, to_tensors
 
 Tables = Mapping[str, pl.DataFrame]
 Array = npt.NDArray[Any]
@@ -65,7 +66,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
     """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
     only = config.model_copy(update={"models": {model: config.models[model]}})
     run = Run("tiny", only, None, folder)
-    (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
+    (task,) = list(plan.plan_tasks(run, dataset, [fold]))
     arrays = gather(dataset, config.features.window)
     outcome = run_task(task, arrays)
     data: PanelTensors = to_tensors(arrays, task.inputs, "cpu")
@@ -275,7 +276,7 @@ def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa:
         unpurged = dataclasses.replace(last, train=np.arange(last.train[0], t + 1))
         monkeypatch.setattr(f"{__name__}.fold_until", lambda *_: unpurged)
     else:
-        monkeypatch.setattr(walkforward, "fit_inputs", fitted_on_all)
+        monkeypatch.setattr(plan, "fit_inputs", fitted_on_all)
     noisy = build_dataset(noise_after(market, day_of(true, t), seed=1), tiny_config)
     if model == "ridge" and leak != "purge":  # ridge reads neither channels nor groups
         compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)

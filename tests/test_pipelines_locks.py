@@ -15,15 +15,15 @@ import pytest
 import yaml
 from command import command
 
-from pipelines.config_load import load_config
+from pipelines.config.load import load_config
 from pipelines.errors import DataError
-from pipelines.lake import Lake
-from pipelines.lake_readers import record_reader
-from pipelines.locks import Locks
-from pipelines.quarantine import Selection, listing
-from pipelines.run import ingest_config
-from pipelines.runs import open_run
-from pipelines.walkforward import read_scores
+from pipelines.lake.lake import Lake
+from pipelines.lake.readers import record_reader
+from pipelines.quality.quarantine import Selection, listing
+from pipelines.run.fetch import ingest_config
+from pipelines.run.locks import Locks
+from pipelines.run.record import open_run
+from pipelines.run.scores import read_scores
 
 HOLD = """
 import sys, time
@@ -36,7 +36,7 @@ with Locks(wait=False, say=print) as locks:
 """
 
 
-PEERGLASS = [sys.executable, "-c", "from pipelines.cli import main; main()"]
+PEERGLASS = [sys.executable, "-c", "from pipelines.cli.main import main; main()"]
 
 
 def holder(method: str, place: Path | str) -> subprocess.Popen[str]:

@@ -15,10 +15,10 @@ import pytest
 import yaml
 from command import Call, command
 
-from pipelines import runs
 from pipelines.errors import DataError
-from pipelines.lake import Lake
-from pipelines.runs import Run, open_run
+from pipelines.lake.lake import Lake
+from pipelines.run import record as runs
+from pipelines.run.record import Run, open_run
 
 
 @pytest.fixture
@@ -144,8 +144,8 @@ def test_every_event_of_a_run_is_appended_and_none_is_changed(trained: str, peer
 def test_a_line_that_a_kill_tore_is_left_out_and_the_next_event_starts_a_line(
     tmp_path: Path, tiny: dict[str, Any]
 ) -> None:
-    from pipelines.config_load import check_config
-    from pipelines.provenance import FILE, TaskDone, read_provenance, record
+    from pipelines.config.load import check_config
+    from pipelines.run.provenance import FILE, TaskDone, read_provenance, record
 
     run = Run("tiny-0123456789", check_config(tiny, origin="tiny"), None, tmp_path)
     assert read_provenance(run) == ()

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.config import QualityConfig
-from pipelines.config_load import check_config
-from pipelines.contracts import check
+from pipelines.config.load import check_config
 from pipelines.errors import ConfigError
-from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestSummary, describe_ingest
-from pipelines.lake import Lake
-from pipelines.quality import PRICE_RULES, doubts, market_doubts, neighbours
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestSummary, describe_ingest
+from pipelines.lake.contracts import check
+from pipelines.lake.lake import Lake
+from pipelines.quality.rules import PRICE_RULES, doubts, market_doubts, neighbours
+from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import Known, SourceTables
-from pipelines.sources.simulated import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 MONDAY = date(2023, 5, 1)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import mean_pinball_loss
 
-from pipelines.config_load import check_config
-from pipelines.measuring import evaluate_run
+from pipelines.config.load import check_config
 from pipelines.progress import Progress
-from pipelines.quantile_scores import score_quantiles
-from pipelines.run import ingest_config, prepare, write_report
-from pipelines.walkforward import train
+from pipelines.results.backtest import evaluate_run
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import prepare
+from pipelines.stages import write_report
+from pipelines.train.quantiles import score_quantiles
+from pipelines.train.walkforward import train
 
 NAN = np.float32(np.nan)
 

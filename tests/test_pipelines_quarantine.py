@@ -12,17 +12,17 @@ import pytest
 import yaml
 
 from pipelines.audit.registry import CHECKS
-from pipelines.cli import main
-from pipelines.config_load import check_config
-from pipelines.contracts import check
+from pipelines.cli.main import main
+from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import ingest
-from pipelines.lake import Lake
-from pipelines.quarantine import Selection, describe_listing, listing, open_rejections, release
-from pipelines.run import make_source
+from pipelines.ingest.ingest import ingest
+from pipelines.lake.contracts import check
+from pipelines.lake.lake import Lake
+from pipelines.quality.quarantine import Selection, describe_listing, listing, open_rejections, release
+from pipelines.run.fetch import make_source
 from pipelines.sources.base import Known, SourceTables
-from pipelines.sources.files import FilesSource
-from pipelines.sources.simulated import SimulatedSource
+from pipelines.sources.files.source import FilesSource
+from pipelines.sources.simulated.source import SimulatedSource
 
 BAD = """date,ticker,open,high,low,close,volume
 2020-01-02,AAA,10,11,9,10.5,100

@@ -13,17 +13,21 @@ import pytest
 import torch
 
 from models.fitting.snapshot import Snapshot
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.dataset import Dataset, plan_folds
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, plan_folds
 from pipelines.errors import DataError
-from pipelines.hazards import hazards_of
-from pipelines.init_from import write_folds
 from pipelines.progress import Progress
-from pipelines.run import ingest_config, prepare, train_config
-from pipelines.runs import open_run
-from pipelines.snapshots import FileKeeper
-from pipelines.walkforward import Arrays, Task, gather, plan_tasks, read_scores, run_task
+from pipelines.run.fetch import ingest_config
+from pipelines.run.hazards import hazards_of
+from pipelines.run.open import prepare
+from pipelines.run.record import open_run
+from pipelines.run.scores import read_scores
+from pipelines.run.snapshots import FileKeeper
+from pipelines.run.warm_start import write_folds
+from pipelines.stages import train_config
+from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.task import Arrays, Task, run_task
 
 MODEL = "temporal_peer"
 FIT = {"epochs": 3, "patience": 3, "batch_dates": 16}

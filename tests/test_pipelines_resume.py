@@ -26,19 +26,21 @@ import torch
 import yaml
 
 from models.fitting.snapshot import Snapshot
-from pipelines.checkpoints import load_checkpoint
-from pipelines.config import Config
-from pipelines.config_load import load_config
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
 from pipelines.errors import DataError
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run import ingest_config, prepare, train_config
-from pipelines.runs import open_run
-from pipelines.snapshots import FileKeeper
-from pipelines.trials import trial_count
-from pipelines.walkforward import read_curves, read_scores
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import prepare
+from pipelines.run.record import open_run
+from pipelines.run.scores import read_curves, read_scores
+from pipelines.run.snapshots import FileKeeper
+from pipelines.stages import train_config
+from pipelines.train.trials import trial_count
 
-COMMAND = [sys.executable, "-c", "from pipelines.cli import main; main()", "train", "tiny.yaml"]
+COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "train", "tiny.yaml"]
 KILLS = 10
 MODELS = {
     "zero": {},

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from backtest.books import BOOKS
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.dataset import build_dataset
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import build_dataset
+from pipelines.dataset.risk_free import describe_rate, require_rates, risk_free_rates
 from pipelines.errors import ConfigError, DataError
-from pipelines.evaluate import Evaluation, evaluate
-from pipelines.risk_free import describe_rate, require_rates, risk_free_rates
+from pipelines.results.evaluate import Evaluation, evaluate
 
 SESSIONS = np.array(["2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07", "2020-01-08"], "datetime64[D]")
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})

@@ -19,12 +19,12 @@ from nbclient import NotebookClient
 from stored import measured
 
 from models.registry import MODELS
-from pipelines.config_load import load_config
-from pipelines.dataset import build_dataset
-from pipelines.lake import Lake
-from pipelines.run import input_versions, read_tables
-from pipelines.runs import open_run
-from pipelines.trials import trial_count
+from pipelines.config.load import load_config
+from pipelines.dataset.build import build_dataset
+from pipelines.lake.lake import Lake
+from pipelines.run.open import input_versions, read_tables
+from pipelines.run.record import open_run
+from pipelines.train.trials import trial_count
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from pipelines.config_load import check_config
-from pipelines.lake import Lake
-from pipelines.run import run_config
+from pipelines.config.load import check_config
+from pipelines.lake.lake import Lake
+from pipelines.stages import run_config
 
 
 def test_a_run_on_files_alone_reports_what_was_assumed(

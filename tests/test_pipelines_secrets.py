@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from recorded import recorded
 
-from pipelines import run_tracking
-from pipelines.config import Config
-from pipelines.config_load import load_config, to_yaml
+from pipelines.config.load import load_config, to_yaml
+from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError, TrackingError
 from pipelines.progress import Progress
-from pipelines.runs import open_run
+from pipelines.run.record import open_run
 from pipelines.secrets import masked, redact
+from pipelines.tracking import runs as run_tracking
 
 SECRET = "hunter2-zebra"  # noqa: S105 (it opens nothing)
 
@@ -295,7 +295,7 @@ def test_messages_of_libraries_are_redacted(
     def broken(*_: object) -> None:
         raise RuntimeError("could not connect with p@ss word'2")
 
-    from pipelines import config_load
+    from pipelines.config import load as config_load
 
     monkeypatch.setattr(config_load, "to_yaml", broken)
     for arguments in (("validate", "a.yaml"), ("--debug", "validate", "a.yaml")):

@@ -9,9 +9,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.contracts import check
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.files import FilesSource
+from pipelines.lake.contracts import check
+from pipelines.sources.files.source import FilesSource
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 CSV = """date,ticker,open,high,low,close,volume

@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.contracts import check
 from pipelines.errors import DataError
+from pipelines.lake.contracts import check
 from pipelines.sources.base import SourceTables
-from pipelines.sources.files import FilesSource
+from pipelines.sources.files.source import FilesSource
 
 PRICES = "date,ticker,close\n2020-01-02,AAA,1\n2020-01-03,AAA,1\n2020-01-02,BBB,1\n2020-01-03,BBB,1\n"
 

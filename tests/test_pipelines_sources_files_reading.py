@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.contracts import check
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.files import FilesSource
-from pipelines.sources.files_reading import resolve
+from pipelines.lake.contracts import check
+from pipelines.sources.files.reading import resolve
+from pipelines.sources.files.source import FilesSource
 
 
 def write(path: Path, text: str) -> Path:

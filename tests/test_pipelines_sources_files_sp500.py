@@ -7,12 +7,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.config import Config
-from pipelines.config_load import load_config
-from pipelines.contracts import check
-from pipelines.items import ITEMS
-from pipelines.run import make_source
-from pipelines.sources.files import FilesSource
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.lake.contracts import check
+from pipelines.run.fetch import make_source
+from pipelines.sources.files.source import FilesSource
+from pipelines.sources.items import ITEMS
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"

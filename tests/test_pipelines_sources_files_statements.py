@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from features.panel.asof import statements_as_of
-from pipelines.contracts import check
 from pipelines.errors import ConfigError, DataError
+from pipelines.lake.contracts import check
 from pipelines.sources.base import SourceTables
-from pipelines.sources.files import FilesSource
-from pipelines.sources.files_splits import SharesStated
-from pipelines.sources.files_statements import StatementFiles
+from pipelines.sources.files.source import FilesSource
+from pipelines.sources.files.splits import SharesStated
+from pipelines.sources.files.statements import StatementFiles
 
 WIDE = (
     "Symbol,period_end,Total Revenue,Capital Expenditures,Total Assets,Current\n"

@@ -7,7 +7,7 @@ from datetime import date
 import polars as pl
 from skfolio.datasets import load_sp500_dataset
 
-from pipelines.contracts import check
+from pipelines.lake.contracts import check
 from pipelines.sources.sample import SampleSource
 
 

@@ -13,14 +13,14 @@ import pytest
 from sec_server import Edgar, Filing, Firm, serve
 
 from features.panel.asof import statements_as_of
-from pipelines.config import Config
+from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestStoppedError, IngestSummary
-from pipelines.lake import Lake
-from pipelines.run import make_source
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestStoppedError, IngestSummary
+from pipelines.lake.lake import Lake
+from pipelines.run.fetch import make_source
 from pipelines.sources.base import LiveSource
-from pipelines.sources.sec import SecSource
+from pipelines.sources.sec.source import SecSource
 
 IDENTITY = "Jane Doe jane@example.com"
 APPLE, COKE, MICROSOFT = 320193, 21344, 789019

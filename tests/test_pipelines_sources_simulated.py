@@ -15,9 +15,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from pipelines.sources.base import SourceTables
-from pipelines.sources.simulated import MarketConfig, SimulatedSource
-from pipelines.sources.simulated_config import INDUSTRIES, SUPPLIERS
-from pipelines.sources.simulated_market import driven, simulate
+from pipelines.sources.simulated.config import INDUSTRIES, SUPPLIERS
+from pipelines.sources.simulated.market import driven, simulate
+from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
 SMALL = MarketConfig(sessions=420, firms=48, delistings_per_year=0.3, bad_ticks=5)
 PARTS = ["temporal", "peer", "characteristic"]

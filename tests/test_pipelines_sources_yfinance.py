@@ -18,14 +18,14 @@ from yahoo_server import Day, Firm, YahooServer, adjusted_closes, business_days,
 
 from features.panel.adjustment import forward_factor
 from features.panel.asof import statements_as_of
-from pipelines.config import YFinanceSourceConfig
 from pipelines.errors import ConfigError, DataError
-from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestSummary
-from pipelines.lake import Lake
-from pipelines.sources import yfinance_session
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestSummary
+from pipelines.lake.lake import Lake
+from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.tickers import read_tickers
-from pipelines.sources.yfinance_source import YFinanceSource
+from pipelines.sources.yfinance import session as yfinance_session
+from pipelines.sources.yfinance.source import YFinanceSource
 
 DAYS = business_days(date(2024, 1, 2), 120)  # to 2024-06-17; the clocks change on 2024-03-10
 AFTER = datetime(2024, 6, 18, 3, tzinfo=UTC)  # the evening after the last session in New York

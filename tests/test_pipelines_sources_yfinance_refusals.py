@@ -16,14 +16,14 @@ import yaml
 from polars.testing import assert_frame_equal
 from yahoo_server import FaultKind, YahooServer, business_days, make_firm
 
-from pipelines import cli
-from pipelines.config import YFinanceSourceConfig
+from pipelines.cli import main as cli
 from pipelines.errors import DataError
-from pipelines.ingest import ingest
-from pipelines.ingest_summary import IngestStoppedError, IngestSummary
-from pipelines.lake import Lake
-from pipelines.sources import yfinance_session
-from pipelines.sources.yfinance_source import WORKERS, YFinanceSource
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestStoppedError, IngestSummary
+from pipelines.lake.lake import Lake
+from pipelines.sources.settings import YFinanceSourceConfig
+from pipelines.sources.yfinance import session as yfinance_session
+from pipelines.sources.yfinance.source import WORKERS, YFinanceSource
 
 DAYS = business_days(date(2024, 1, 2), 30)
 AFTER = datetime(2024, 2, 13, 3, tzinfo=UTC)

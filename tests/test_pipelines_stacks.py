@@ -10,14 +10,15 @@ import polars as pl
 import pytest
 import torch
 
-from pipelines.config import Config
-from pipelines.config_load import check_config
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
 from pipelines.errors import DivergedError
-from pipelines.lake import Lake
-from pipelines.run import ingest_config, train_config
-from pipelines.runs import open_run
-from pipelines.stacks import stacks_of
-from pipelines.walkforward import read_curves, read_scores
+from pipelines.lake.lake import Lake
+from pipelines.run.fetch import ingest_config
+from pipelines.run.record import open_run
+from pipelines.run.scores import read_curves, read_scores
+from pipelines.stages import train_config
+from pipelines.train.stacks import stacks_of
 
 MODELS: Mapping[str, Any] = {
     "ridge": {},
@@ -111,10 +112,10 @@ def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: P
     wanted: bool | None,
     stacked: bool,
 ) -> None:
-    from pipelines.dataset import plan_folds
+    from pipelines.dataset.build import plan_folds
     from pipelines.progress import Progress
-    from pipelines.run import prepare
-    from pipelines.walkforward import plan_tasks
+    from pipelines.run.open import prepare
+    from pipelines.train.plan import plan_tasks
 
     run, dataset, _ = prepare(prepared(tmp_path / "here", tiny, monkeypatch, device=device), Progress())
     tasks = list(plan_tasks(run, dataset, plan_folds(dataset, run.config)))

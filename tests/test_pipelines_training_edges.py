@@ -18,8 +18,8 @@ import yaml
 from command import Answer, Call, command
 
 from models.fitting.loop import Trainer
-from pipelines.checkpoints import load_checkpoint
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
+from pipelines.run.checkpoints import load_checkpoint
 
 MODELS: Mapping[str, Any] = {
     "ridge": {},

@@ -12,11 +12,11 @@ import yaml
 from command import Answer, Call, command
 
 from models.registry import MODELS
-from pipelines.config import Config
-from pipelines.config_load import check_config
-from pipelines.dataset import Dataset, build_dataset
-from pipelines.identity import forecasting_settings
-from pipelines.trials import read_trials, record_trials, trial_count
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.run.identity import forecasting_settings
+from pipelines.train.trials import read_trials, record_trials, trial_count
 
 RUNS = Path("runs")
 

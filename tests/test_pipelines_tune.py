@@ -16,11 +16,13 @@ from models.fitted import Unlearnable
 from models.fitting.fit import fit
 from models.registry import MODELS
 from models.spec import parse_config
-from pipelines import cli, tune, walkforward
-from pipelines.config_load import load_config
-from pipelines.lake import Lake
+from pipelines.cli import main as cli
+from pipelines.config.load import load_config
+from pipelines.lake.lake import Lake
+from pipelines.run.scores import read_scores
+from pipelines.train import tune
 from pipelines.train.search import SPACES, Choice, Range, nested
-from pipelines.trials import read_trials, trial_count
+from pipelines.train.trials import read_trials, trial_count
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -113,9 +115,9 @@ def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peer
     Path("best.yaml").write_text(yaml.safe_dump(raw))
     code, run_id, err = peerglass("train", "best.yaml")
     assert code == 0, err
-    from pipelines.runs import open_run
+    from pipelines.run.record import open_run
 
-    found = walkforward.read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
+    found = read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
     assert found.to_list() == pytest.approx([claimed], abs=6e-5)  # four digits are printed
 
 
@@ -183,7 +185,7 @@ def test_models_that_cannot_be_searched(peerglass: Call, model: str, words: str)
 
 def test_a_search_is_named_by_what_its_scores_depend_on(peerglass: Call) -> None:
     from pipelines.progress import Progress
-    from pipelines.run import prepare
+    from pipelines.run.open import prepare
 
     names = set()
     for change in ([], ["label.horizon=2"], ["models.lightgbm.rounds=11"], ["seeds=[1]"]):

@@ -18,27 +18,30 @@ from stored import measured
 
 from pipelines.audit.refit import models_to_fit
 from pipelines.audit.subject import small_config
-from pipelines.checkpoints import load_checkpoint
-from pipelines.config import Config
-from pipelines.config_load import check_config, init_from_of, load_config, settings_of
-from pipelines.dataset import Dataset, plan_folds
+from pipelines.config.load import check_config, init_from_of, load_config, settings_of
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, plan_folds
 from pipelines.errors import ConfigError
-from pipelines.evaluations import evaluation_id
-from pipelines.explanation import explained_models
-from pipelines.init_from import starting_checkpoint
-from pipelines.label_shares import label_share_table
-from pipelines.lake import Lake
-from pipelines.measuring import describe_ladder
+from pipelines.explain.games import explained_models
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.report.collect import _ladder
 from pipelines.report.label_shares import label_share_blocks
-from pipelines.report_data import _ladder
-from pipelines.run import ingest_config, prepare, train_config
-from pipelines.runs import Run, open_run
-from pipelines.stacks import stacks_of
+from pipelines.results.backtest import describe_ladder
+from pipelines.results.label_shares import label_share_table
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.evaluations import evaluation_id
+from pipelines.run.fetch import ingest_config
+from pipelines.run.open import prepare
+from pipelines.run.record import Run, open_run
+from pipelines.run.scores import read_curves, read_scores
+from pipelines.run.warm_start import starting_checkpoint
+from pipelines.stages import train_config
+from pipelines.train.plan import plan_tasks
 from pipelines.train.search import SPACES, Range
-from pipelines.trials import read_trials, trial_count
-from pipelines.variants import registry_name
-from pipelines.walkforward import plan_tasks, read_curves, read_scores
+from pipelines.train.stacks import stacks_of
+from pipelines.train.trials import read_trials, trial_count
 
 MODEL = "temporal_transformer"
 OPTIONS = {"width": 8, "heads": 2, "layers": 1}

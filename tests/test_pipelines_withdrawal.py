@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pipelines.lake_compare
-from pipelines.cli import main
-from pipelines.ingest import ingest
-from pipelines.lake import Lake
+import pipelines.lake.compare
+from pipelines.cli.main import main
+from pipelines.ingest.ingest import ingest
+from pipelines.lake.lake import Lake
 from pipelines.sources.base import Known, SourceTables
 
 FIRST = date(2024, 1, 1)
@@ -225,7 +225,7 @@ def test_after_every_delivery_the_lake_is_what_a_new_one_would_be(
     lake = Lake(tmp_path_factory.mktemp("lake"))
     seen: list[tuple[int | None, dict[tuple[int, str], float]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.lake_compare, "_PIECE_ROWS", piece)
+        patch.setattr(pipelines.lake.compare, "_PIECE_ROWS", piece)
         held: dict[tuple[int, str], float] = {}
         for wanted in deliveries:
             frame = pl.DataFrame(

@@ -115,7 +115,7 @@ class YahooServer:
 
     @property
     def address(self) -> str:
-        """What `pipelines.sources.yfinance_session.ADDRESS` must be for Yahoo's hosts to be this server."""
+        """What `pipelines.sources.yfinance.session.ADDRESS` must be for Yahoo's hosts to be this server."""
         return f"http://127.0.0.1:{self.port}/{{host}}"
 
     def plant(

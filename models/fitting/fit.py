@@ -34,10 +34,10 @@ from models.fitted import (
 from models.fitting.loop import FitConfig, OnEpoch, Trainer
 from models.fitting.losses import QUANTILE
 from models.fitting.pretraining import pretrain
-from models.fitting.quantiles import QuantileHead
 from models.fitting.snapshot import Keeper
 from models.fitting.warm_start import start_from
 from models.forecaster import Forecaster
+from models.quantiles import QuantileHead
 from models.registry import ModelEntry, model_entry
 from models.spec import Shape, parse_config
 

@@ -21,9 +21,9 @@ from models.batch import Batch, PanelTensors
 from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray, Unlearnable
 from models.fitting.losses import LOSSES, QUANTILE, quantile
 from models.fitting.objectives import PretrainConfig
-from models.fitting.quantiles import require_levels
 from models.fitting.snapshot import Keeper, RunningMean, TrainingState
 from models.forecaster import Forecaster
+from models.quantiles import require_levels
 from models.spec import require_choice
 
 BASELINES_READ = ("valid_dates", "label_share", "refit")

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor
 
-from models.fitting.quantiles import pinball
+from models.quantiles import pinball
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -72,12 +72,12 @@ def pairwise(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor
 
 
 LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "ic": ic, "pairwise": pairwise}
-"""Losses of a forecast alone; ``quantile`` needs `models.fitting.quantiles.QuantileHead` as well."""
+"""Losses of a forecast alone; ``quantile`` needs `models.quantiles.QuantileHead` as well."""
 
 QUANTILE = "quantile"
 
 
 def quantile(quantile_BNQ: Tensor, target_BN: Tensor, known_BN: Tensor, levels: Sequence[float]) -> Tensor:
-    """Pinball score over the levels; see :func:`models.fitting.quantiles.pinball`."""
+    """Pinball score over the levels; see :func:`models.quantiles.pinball`."""
     cell_BN = pinball(quantile_BNQ, torch.where(known_BN, target_BN, 0.0), levels)
     return _mean_over_cells_then_dates(cell_BN, known_BN)

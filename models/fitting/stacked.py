@@ -36,9 +36,9 @@ from models.fitting.dense import Cells, DateLoss, take
 from models.fitting.fit import NeuralFitted, evenly, with_targets
 from models.fitting.loop import CPU_CELLS, FitConfig, OnEpoch, make_optimizer, target_scale_of, thin
 from models.fitting.losses import QUANTILE
-from models.fitting.quantiles import QuantileHead
 from models.fitting.snapshot import RunningMean
 from models.forecaster import Forecaster
+from models.quantiles import QuantileHead
 from models.registry import MODELS, model_entry
 from models.spec import parse_config
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 from pipelines.audit.conduct import conduct, demand, has_passed, keep, subject_of
 from pipelines.audit.result import describe, summary_line
-from pipelines.config import Config
-from pipelines.config_load import load_config
-from pipelines.dataset import Dataset
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, TrackingError
-from pipelines.lake import Lake, open_lake
-from pipelines.locks import Locks
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run import ingest_config, prepare, read_tables, reopen
-from pipelines.runs import Run
+from pipelines.run.fetch import ingest_config
+from pipelines.run.locks import Locks
+from pipelines.run.open import open_lake, prepare, read_tables, reopen
+from pipelines.run.record import Run
 
 
 def audit_target(
@@ -89,7 +90,7 @@ def _fill(config: Config, progress: Progress, *, wait: bool) -> None:
 
 def _track(run: Run, *, failed: bool) -> None:
     """Log the audit; a failed one is not outdone by a tracking store that cannot be reached."""
-    from pipelines.run_tracking import log_audit
+    from pipelines.tracking.runs import log_audit
 
     try:
         log_audit(run)

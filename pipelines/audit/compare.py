@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pipelines.dataset import Dataset
+from pipelines.dataset.build import Dataset
 
 Array = npt.NDArray[Any]
 _PRICE_FIELDS = ("raw_close_TN", "close_TN", "open_TN", "high_TN", "low_TN", "volume_TN")

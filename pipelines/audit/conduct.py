@@ -13,14 +13,14 @@ import polars as pl
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import Audit, Result, counts, summary_line
 from pipelines.audit.subject import Subject, budget
-from pipelines.dataset import Dataset
+from pipelines.dataset.build import Dataset
 from pipelines.errors import AuditError, ConfigError
-from pipelines.horizons import stored_forecasts
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.provenance import AuditMade, environment, record
-from pipelines.quarantine import open_rejections
-from pipelines.runs import Run
+from pipelines.quality.quarantine import open_rejections
+from pipelines.results.horizons import stored_forecasts
+from pipelines.run.provenance import AuditMade, environment, record
+from pipelines.run.record import Run
 
 Depth = Literal["quick", "full"]
 _FILE = "audit.json"

@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from backtest.splits import Fold
 from models.registry import MODELS
-from pipelines import walkforward
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.subject import Subject, scratch_run, small_config
-from pipelines.config import Config
-from pipelines.dataset import Dataset, FoldInputs
-from pipelines.variants import registry_name
-from pipelines.walkforward import Arrays, Outcome, Task
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, FoldInputs
+from pipelines.train import plan
+from pipelines.train import task as tasks
+from pipelines.train.task import Arrays, Outcome, Task
 
 IntArray = npt.NDArray[np.int64]
 
@@ -49,12 +50,12 @@ def fits(
     columns_N
         Firms to fit on; None for all.
     """
-    arrays = walkforward.gather(dataset, config.features.window)
+    arrays = plan.gather(dataset, config.features.window)
     if columns_N is not None:
         arrays = of_firms(arrays, columns_N)
     with scratch_run(small_config(config, models)) as run:
-        tasks = walkforward.plan_tasks(run, dataset, [fold])
-        return [(task, walkforward.run_task(task, arrays)) for task in tasks]
+        planned = plan.plan_tasks(run, dataset, [fold])
+        return [(task, tasks.run_task(task, arrays)) for task in planned]
 
 
 def of_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
@@ -75,7 +76,7 @@ def of_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
 def inputs_of(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
     """What the pipeline fits for a fold's inputs, asked of the pipeline itself."""
     with scratch_run(small_config(config, tuple(config.models)[:1])) as run:
-        return next(iter(walkforward.plan_tasks(run, dataset, [fold]))).inputs
+        return next(iter(plan.plan_tasks(run, dataset, [fold]))).inputs
 
 
 def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from pipelines.audit import (
+from pipelines.audit.checks import (
     backfill,
     cross_section,
     fingerprints,

@@ -20,11 +20,11 @@ import polars as pl
 from backtest.splits import Fold
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
-from pipelines import dataset as datasets
-from pipelines.config import Config
-from pipelines.dataset import INPUT_PREFIX, Dataset
-from pipelines.runs import Run
-from pipelines.variants import registry_name
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.dataset import build as datasets
+from pipelines.dataset.build import INPUT_PREFIX, Dataset
+from pipelines.run.record import Run
 
 AFTER = 40
 """Sessions of noise after t: enough for a firm to be taken as delisted, or for a label to go wrong."""
@@ -99,7 +99,7 @@ class Subject:
     run
         A run whose checkpoints are to be audited; None for a config.
     forecasts
-        Its stored forecasts of every horizon (`pipelines.horizons.stored_forecasts`).
+        Its stored forecasts of every horizon (`pipelines.results.horizons.stored_forecasts`).
     """
 
     config: Config

@@ -5,14 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import polars as pl
 
 Setting = str | int | float
-
-SUPPLEMENTS: Final = frozenset({"sec"})
-"""Names of live sources that give no prices: they add statements to the lake of another source."""
 
 
 @dataclass(frozen=True, slots=True)

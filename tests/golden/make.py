@@ -82,7 +82,7 @@ def measure(settings: Mapping[str, Any], folder: Path) -> Figures:
 
 def peerglass(folder: Path, *arguments: str) -> None:
     """Call the command line of this checkout in a folder."""
-    call = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipelines.cli import main; sys.exit(main())"
+    call = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipelines.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", call, *arguments], cwd=folder, capture_output=True, text=True, check=False
     )

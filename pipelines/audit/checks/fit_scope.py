@@ -1,0 +1,184 @@
+"""Fit scope: what is fitted saw its training sessions alone, and validation sessions only to choose.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.splits import Fold
+from pipelines.audit.compare import Difference, difference
+from pipelines.audit.refit import fits, inputs_differ, inputs_of, models_to_fit, some_columns, weights_differ
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject, shorter
+from pipelines.dataset.build import Dataset, FoldInputs
+from pipelines.train.task import Outcome
+
+NAME = "fit_scope"
+BoolArray = npt.NDArray[np.bool_]
+FloatT = TypeVar("FloatT", np.float32, np.float64)
+_GUESSES = {
+    "train": "its training sessions",
+    "choose": "its training and validation sessions",
+}
+
+
+def check(subject: Subject) -> Result:
+    """Replace everything outside a fold's training sessions and demand the same fitted objects to the bit.
+
+    Scaler and group codes: everything but the training sessions is replaced. Weights and early stopping:
+    everything but training and validation sessions, and then validation as well, where the path of training
+    (its losses) has to stay. Of a run, the stored scaler and group codes are compared with the same.
+    """
+    rows: list[dict[str, object]] = []
+    folds = subject.folds[-subject.budget.folds :]
+    for fold in folds:
+        rows += [{"fold": fold.index, **row} for row in _inputs_of_fold(subject, fold)]
+    models = models_to_fit(subject)
+    try:
+        rows += [{"fold": folds[-1].index, **row} for row in _weights_of_fold(subject, folds[-1], models)]
+    except ValueError as error:
+        return Result(NAME, "skipped", f"No small fold could be fitted: {error}")
+    if rows:
+        first = rows[0]
+        return Result(
+            NAME,
+            "fail",
+            f"{str(first['what'])[0].upper()}{str(first['what'])[1:]} of fold {first['fold']} depend on "
+            f"sessions outside {first['scope']}.",
+            pl.DataFrame(rows, infer_schema_length=None),
+        )
+    listed = ", ".join(models) or "none"
+    stored = " and the stored ones" if subject.run is not None else ""
+    return Result(
+        NAME,
+        "pass",
+        f"Channel scaler and group codes{stored} of {len(folds)} fold(s) are the same to the bit when every "
+        f"other session is replaced; so are weights and early stopping ({listed}).",
+    )
+
+
+def _inputs_of_fold(subject: Subject, fold: Fold) -> list[dict[str, object]]:
+    true = inputs_of(subject.config, subject.dataset, fold)
+    train_T = _rows(fold.train, subject.dataset)
+    replaced = outside_replaced(subject.dataset, train_T, train_T, subject.seed)
+    found = inputs_differ(true, inputs_of(subject.config, replaced, fold))
+    rows = [_row(one, "train") for one in found]
+    for where, stored in _stored_inputs(subject, fold):
+        for one in inputs_differ(true, stored):
+            rows.append(_row(Difference(f"{one.what} stored in {where}"), "train"))
+    return rows
+
+
+def _stored_inputs(subject: Subject, fold: Fold) -> list[tuple[str, FoldInputs]]:
+    if subject.run is None:
+        return []
+    from pipelines.run.checkpoints import load_checkpoint
+
+    run = subject.run
+    keys = [(model, seed) for model in run.config.models for seed in run.config.seeds]
+    return [
+        (f"{model}, seed {seed}", load_checkpoint(run.checkpoint(model, fold.index, seed))[1])
+        for model, seed in keys
+    ]
+
+
+def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> list[dict[str, object]]:
+    if not models:
+        return []
+    budget, config, dataset = subject.budget, subject.config, subject.dataset
+    small = shorter(fold, budget.train, budget.valid, 2)
+    seen = np.concatenate([small.train, small.valid])
+    columns = some_columns(dataset, seen, budget.firms, subject.seed)
+    window = config.features.window
+    span = np.arange(small.train[0], small.train[-1] + 1)  # a pretraining reads windows between decisions
+    without_test = outside_replaced(
+        dataset,
+        _rows(seen, dataset),
+        _reached(np.concatenate([span, small.valid]), window, dataset),
+        subject.seed + 1,
+    )
+    train_alone = outside_replaced(
+        dataset, _rows(small.train, dataset), _reached(span, window, dataset), subject.seed + 2
+    )
+    rows = []
+    for (task, left), (_, right), (_, other) in zip(
+        *(fits(config, models, data, small, columns) for data in (dataset, without_test, train_alone)),
+        strict=True,
+    ):
+        rows += [_row(one, "choose") for one in weights_differ(left, right, task.model)]
+        path = _paths_differ(left, other, task.model)
+        rows += [_row(path, "train")] if path is not None else []
+    return rows
+
+
+def _paths_differ(left: Outcome, right: Outcome, model: str) -> Difference | None:
+    """Compare training losses as far as both fits went: validation may end training, but not steer it."""
+    losses = [np.array([record.train_loss for record in fit.history]) for fit in (left, right)]
+    common = min(len(loss) for loss in losses)
+    return difference(losses[0][:common], losses[1][:common], f"{model}'s training losses")
+
+
+def _row(found: Difference, scope: str) -> dict[str, object]:
+    return {"what": found.what, "scope": _GUESSES[scope]}
+
+
+def _rows(sessions: npt.NDArray[np.integer], dataset: Dataset) -> BoolArray:
+    kept_T = np.zeros(dataset.panel.n_sessions, dtype=np.bool_)
+    kept_T[sessions] = True
+    return kept_T
+
+
+def _reached(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -> BoolArray:
+    """Sessions of the windows that end on the given ones."""
+    kept_T = np.zeros(dataset.panel.n_sessions, dtype=np.bool_)
+    for back in range(window):
+        kept_T[np.maximum(sessions - back, 0)] = True
+    return kept_T
+
+
+def outside_replaced(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:
+    """Replace a dataset's arrays on all sessions but the kept ones.
+
+    Parameters
+    ----------
+    dataset
+        The true one.
+    kept_T
+        Sessions whose universe, characteristics, groups and labels stay.
+    windows_T
+        Sessions whose channels stay.
+    seed
+        Of the noise.
+    """
+    rng = np.random.default_rng(seed)
+    gone_T = ~kept_T
+    count = int(gone_T.sum())
+    n_firms = dataset.panel.n_firms
+
+    def noisy(array: npt.NDArray[FloatT], gone: BoolArray, scale: float) -> npt.NDArray[FloatT]:
+        out = array.copy()
+        shape = (int(gone.sum()), *array.shape[1:])
+        out[gone] = scale * rng.standard_normal(shape, dtype=np.float32)
+        return out
+
+    universe_TN = dataset.universe_TN.copy()
+    universe_TN[gone_T] = rng.random((count, n_firms)) < 0.7
+    group_TN = dataset.panel.group_TN.copy()
+    group_TN[gone_T] = rng.integers(-1, len(dataset.panel.groups_S) + 1, (count, n_firms))
+    return replace(
+        dataset,
+        panel=replace(dataset.panel, group_TN=group_TN),
+        universe_TN=universe_TN,
+        channels_TNC=noisy(dataset.channels_TNC, ~windows_T, 5.0),
+        characteristics_TNF=noisy(dataset.characteristics_TNF, gone_T, 2.0),
+        target_TN=noisy(dataset.target_TN, gone_T, 2.0),
+        path_TNK=None if dataset.path_TNK is None else noisy(dataset.path_TNK, gone_T, 2.0),
+        labels={delay: noisy(label_TN, gone_T, 0.1) for delay, label_TN in dataset.labels.items()},
+    )

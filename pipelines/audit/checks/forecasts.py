@@ -1,0 +1,269 @@
+"""Future perturbation of forecasts: what a model says up to t may not change with what comes after t.
+
+A config's models are fitted anew on either side, on a small fold that ends before t. A run's stored
+checkpoints are asked again, and have to repeat the forecasts that the run has stored as well.
+
+Shape suffixes: T sessions, N firms, D dates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.splits import Fold
+from models.batch import PanelTensors
+from models.fitted import Fitted, IntArray
+from models.fitting.fit import NeuralFitted
+from pipelines.audit.compare import Difference, difference
+from pipelines.audit.noise import noise_after
+from pipelines.audit.refit import fits, inputs_differ, models_to_fit, weights_differ
+from pipelines.audit.result import Result
+from pipelines.audit.subject import AFTER, Subject
+from pipelines.config.schema import Config, WalkForwardConfig
+from pipelines.dataset import build as datasets
+from pipelines.dataset.build import Dataset
+from pipelines.errors import DataError
+from pipelines.train import plan
+from pipelines.train import task as tasks
+from pipelines.train.task import Outcome
+
+NAME = "forecasts"
+_DATES = 4  # test sessions of a run that are asked again, at each t
+_STORED_TOLERANCE = 1e-3  # of a date's deviation of forecasts; accelerators do not repeat to the bit
+
+
+def check(subject: Subject) -> Result:
+    """Demand the same fitted models and the same forecasts up to t on a replaced future."""
+    return _ask_again(subject) if subject.run is not None else _fit_again(subject)
+
+
+def _fit_again(subject: Subject) -> Result:
+    models = models_to_fit(subject)
+    if not models:
+        return Result(NAME, "skipped", "The config has no model that is fitted.")
+    config = subject.config.model_copy(update={"folds": _plan(subject)})
+    need = _sessions(subject)
+    usable = subject.decisions[
+        (subject.decisions >= subject.decisions[0] + need)
+        & (subject.decisions < subject.dataset.panel.n_sessions - need // 2)
+    ]
+    if not len(usable):
+        return Result(
+            NAME, "skipped", f"There are too few sessions for a small fold of {need} before a session t."
+        )
+    rng = np.random.default_rng((subject.seed, 2))
+    found: list[tuple[int, Difference]] = []
+    times = sorted(
+        rng.choice(usable, min(subject.budget.refits, len(usable)), replace=False).astype(int).tolist()
+    )
+    try:
+        for t in times:
+            found += [(t, one) for one in _refitted(subject, config, models, t)]
+    except (ValueError, DataError) as error:
+        return Result(NAME, "skipped", f"No small fold could be fitted: {error}")
+    days = ", ".join(str(subject.day(t)) for t in times)
+    if not found:
+        return Result(
+            NAME,
+            "pass",
+            f"{', '.join(models)}: fitted anew with noise after {days}, weights and forecasts are the same "
+            "to the bit.",
+        )
+    t, first = found[0]
+    return Result(
+        NAME,
+        "fail",
+        f"{first.what[0].upper()}{first.what[1:]} changed when all that comes after {subject.day(t)} was "
+        "replaced: the fit knew the future.",
+        pl.DataFrame([{"after": subject.day(at), "what": one.what} for at, one in found]),
+    )
+
+
+def _plan(subject: Subject) -> WalkForwardConfig:
+    spacing, budget = subject.spacing, subject.budget
+    return WalkForwardConfig(
+        scheme="rolling",
+        train=max(budget.train, 8 * spacing),  # sessions: a few decisions do where they are far apart
+        valid=max(budget.valid, 3 * spacing),
+        test=max(4, 2 * spacing),
+        embargo=subject.config.folds.embargo,
+    )
+
+
+def _sessions(subject: Subject) -> int:
+    """Sessions of a small fold, gaps included."""
+    plan, label = _plan(subject), subject.config.label
+    gap = label.reach + label.horizon + plan.embargo
+    return plan.train + plan.valid + 2 * plan.test + 3 * gap
+
+
+def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int) -> list[Difference]:
+    need = _sessions(subject)
+    cut = subject.window(t - need - subject.reach_back, t + max(AFTER, need // 2))
+    tables = subject.some_firms(cut, subject.budget.firms)
+    true = datasets.build_dataset(tables, config)
+    noisy = datasets.build_dataset(noise_after(tables, subject.day(t), seed=subject.seed + t), config)
+    at = int(np.searchsorted(true.panel.dates_T, subject.dataset.panel.dates_T[t]))
+    left_fold, right_fold = _fold_with(at, true, config), _fold_with(at, noisy, config)
+    if left_fold is None or right_fold is None:
+        return []
+    found = [
+        one
+        for segment in ("train", "valid", "test")
+        if (
+            one := difference(
+                getattr(left_fold, segment), getattr(right_fold, segment), f"the {segment} dates"
+            )
+        )
+    ]
+    if found:
+        return found
+    pairs = zip(fits(config, models, true, left_fold), fits(config, models, noisy, right_fold), strict=True)
+    for (task, left), (twin, right) in pairs:
+        found += inputs_differ(task.inputs, twin.inputs)
+        found += weights_differ(left, right, task.model)
+        found += _forecasts_differ(left, right, left_fold, at, true, noisy, task.model)
+    return found
+
+
+def _fold_with(at: int, dataset: Dataset, config: Config) -> Fold | None:
+    folds = datasets.plan_folds(dataset, config)
+    return next((fold for fold in folds if fold.test[0] <= at <= fold.test[-1]), None)
+
+
+def _forecasts_differ(  # noqa: PLR0917 (two fits of one fold)
+    left: Outcome, right: Outcome, fold: Fold, at: int, true: Dataset, noisy: Dataset, model: str
+) -> list[Difference]:
+    seen = fold.test <= at
+    theirs = [
+        noisy.panel.tickers_N.index(ticker)
+        for ticker in true.panel.tickers_N
+        if ticker in noisy.panel.tickers_N
+    ]
+    own = [n for n, ticker in enumerate(true.panel.tickers_N) if ticker in noisy.panel.tickers_N]
+    found = [
+        difference(
+            np.ascontiguousarray(left.test_BN[seen][:, own]),
+            np.ascontiguousarray(right.test_BN[seen][:, theirs]),
+            f"{model}'s forecasts",
+        )
+    ]
+    if left.path_BNK is not None and right.path_BNK is not None:
+        found.append(
+            difference(
+                np.ascontiguousarray(left.path_BNK[seen][:, own]),
+                np.ascontiguousarray(right.path_BNK[seen][:, theirs]),
+                f"{model}'s forecasts of shorter horizons",
+            )
+        )
+    return [one for one in found if one is not None]
+
+
+def _ask_again(subject: Subject) -> Result:
+    from pipelines.run.checkpoints import load_checkpoint
+
+    run, stored = subject.run, subject.forecasts
+    assert run is not None
+    assert stored is not None
+    rng = np.random.default_rng((subject.seed, 3))
+    folds = subject.folds[-subject.budget.refits :]
+    arrays = plan.gather(subject.dataset, run.config.features.window)
+    rows: list[dict[str, Any]] = []
+    asked = 0
+    for fold in folds:
+        t = int(rng.choice(fold.test[: max(len(fold.test) - 2, 1)]))
+        noisy = datasets.build_dataset(
+            noise_after(subject.tables, subject.day(t), seed=subject.seed + t), run.config
+        )
+        noisy_arrays = plan.gather(noisy, run.config.features.window)
+        columns = [
+            noisy.panel.tickers_N.index(name)
+            for name in subject.dataset.panel.tickers_N
+            if name in noisy.panel.tickers_N
+        ]
+        own = [n for n, name in enumerate(subject.dataset.panel.tickers_N) if name in noisy.panel.tickers_N]
+        dates = fold.test[fold.test <= t][-_DATES:]
+        rows += _dates_outside(stored, fold, subject)
+        for model in run.config.models:
+            for seed in run.config.seeds:
+                fitted, inputs = load_checkpoint(run.checkpoint(model, fold.index, seed))
+                said_DNK = _every_horizon(fitted, tasks.to_tensors(arrays, inputs, "cpu"), dates)
+                again_DNK = _every_horizon(fitted, tasks.to_tensors(noisy_arrays, inputs, "cpu"), dates)
+                asked += 1
+                key = {"model": model, "fold": fold.index, "seed": seed, "after": subject.day(t)}
+                one = difference(
+                    np.ascontiguousarray(said_DNK[:, own]), np.ascontiguousarray(again_DNK[:, columns]), ""
+                )
+                if one is not None:
+                    rows.append({**key, "what": "the forecasts change with what comes after"})
+                horizons = run.config.label.horizons[-said_DNK.shape[2] :]
+                for k, horizon in enumerate(horizons):
+                    if not _repeats(said_DNK[..., k], _stored(stored, key, horizon, dates, subject)):
+                        rows.append({**key, "what": _not_repeated(horizon, horizons)})
+    if not rows:
+        return Result(
+            NAME,
+            "pass",
+            f"{asked} checkpoints repeat the forecasts that are stored, and say the same to the bit with "
+            "noise after t.",
+        )
+    first = rows[0]
+    return Result(
+        NAME,
+        "fail",
+        f"{first['model']}, fold {first['fold']}, seed {first['seed']}: {first['what']}.",
+        pl.DataFrame(rows, infer_schema_length=None),
+    )
+
+
+def _dates_outside(stored: pl.DataFrame, fold: Fold, subject: Subject) -> list[dict[str, Any]]:
+    """Stored forecasts of a fold on dates that are not its test's."""
+    days = subject.dataset.panel.dates_T[fold.test].astype("datetime64[D]")
+    outside = stored.filter((pl.col("fold") == fold.index) & ~pl.col("date").is_in(pl.Series(days).implode()))
+    return [
+        {
+            "model": model,
+            "fold": fold.index,
+            "seed": seed,
+            "after": None,
+            "what": "forecasts are stored of dates outside the fold's test",
+        }
+        for model, seed in outside.select("model", "seed").unique().sort("model", "seed").iter_rows()
+    ]
+
+
+def _every_horizon(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32]:
+    """Forecasts [D, N, K] of all horizons of a model, the label's last."""
+    if isinstance(fitted, NeuralFitted) and fitted.module.n_horizons > 1:
+        return fitted.horizons(data, dates)
+    return fitted.forecast(data, dates)[..., None]
+
+
+def _not_repeated(horizon: int, horizons: tuple[int, ...]) -> str:
+    which = f" of horizon {horizon}" if len(horizons) > 1 else ""
+    return f"the stored forecasts{which} are not those of the checkpoint"
+
+
+def _stored(
+    stored: pl.DataFrame,
+    key: dict[str, Any],
+    horizon: int,
+    dates: npt.NDArray[np.integer],
+    subject: Subject,
+) -> npt.NDArray[np.float64]:
+    task = pl.all_horizontal(pl.col(name) == key[name] for name in ("model", "fold", "seed"))
+    own = stored.filter(task & (pl.col("horizon") == horizon))
+    forecast_DN: npt.NDArray[np.float64] = datasets.spread(own, "forecast", subject.dataset.panel)[dates]
+    return forecast_DN
+
+
+def _repeats(said_DN: npt.NDArray[np.float32], stored_DN: npt.NDArray[np.float64]) -> bool:
+    same_cells = bool((np.isfinite(said_DN) == np.isfinite(stored_DN)).all())
+    off = np.nan_to_num(np.abs(said_DN - stored_DN))
+    return same_cells and bool(
+        (off <= _STORED_TOLERANCE * max(float(np.nanstd(stored_DN)), 1e-30) + 1e-7).all()
+    )

@@ -1,0 +1,101 @@
+"""Future perturbation of features: nothing at or before t may change when everything after t is replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.audit.compare import Difference, differences_until
+from pipelines.audit.noise import noise_after
+from pipelines.audit.result import Result
+from pipelines.audit.subject import AFTER, Subject
+from pipelines.dataset import build as datasets
+
+NAME = "future"
+_NAMED = 3
+
+
+def check(subject: Subject) -> Result:
+    """Compare, to the bit, all that a dataset says up to t with what it says on a replaced future.
+
+    Sessions, the panel, groups, statements, the universe, channels, characteristics (inputs among them) and
+    the labels closed by t, those of shorter horizons included. All firms' data are replaced at once, so that
+    a leak through the cross-section shows.
+    """
+    times = subject.times(subject.budget.times)
+    if not times:
+        return Result(NAME, "skipped", "There are too few sessions with a universe to put noise behind one.")
+    rows: list[dict[str, Any]] = []
+    for t in times:
+        rows += [
+            {
+                "after": subject.day(t),
+                "what": found.what,
+                "first_on": subject.day(found.session) if found.session >= 0 else None,
+                "ticker": ticker,
+            }
+            for found, ticker in _replaced(subject, t)
+        ]
+    days = ", ".join(str(subject.day(t)) for t in times)
+    if not rows:
+        compared = len(subject.dataset.channel_names) + len(subject.dataset.characteristic_names)
+        return Result(
+            NAME,
+            "pass",
+            f"{compared} features, the universe and closed labels are the same to the bit when all that "
+            f"comes after {days} is replaced by noise.",
+        )
+    named = culprits([row["what"] for row in rows])
+    first = next(row for row in rows if row["what"] == named[0])
+    where = f", first at {first['first_on']} for {first['ticker']}" if first["first_on"] else ""
+    return Result(
+        NAME,
+        "fail",
+        f"{_listed(named)} knew the future: replacing all that comes after {first['after']} changed what "
+        f"was said before{where}.",
+        pl.DataFrame(rows, infer_schema_length=None),
+    )
+
+
+def culprits(found: Iterable[str]) -> list[str]:
+    """Name what stands furthest upstream: what follows from it differs because of it."""
+    by_stage: dict[int, list[str]] = {}
+    for what in found:
+        stage = by_stage.setdefault(_stage(what), [])
+        if what not in stage:
+            stage.append(what)
+    return by_stage[min(by_stage)]
+
+
+def _replaced(subject: Subject, t: int) -> list[tuple[Difference, str]]:
+    config = subject.config
+    tables = subject.window(t - subject.reach_back, t + AFTER)
+    whole = tables["prices"].height == subject.tables["prices"].height
+    true = subject.dataset if whole else datasets.build_dataset(tables, config)
+    noisy = datasets.build_dataset(noise_after(tables, subject.day(t), seed=subject.seed + t), config)
+    at = int(np.searchsorted(true.panel.dates_T, subject.dataset.panel.dates_T[t]))
+    shift = t - at
+    return [
+        (
+            Difference(found.what, found.session + shift if found.session >= 0 else -1),
+            true.panel.tickers_N[found.column] if found.column >= 0 else "-",
+        )
+        for found in differences_until(at, true, noisy, config.label.horizon, config.label.delay)
+    ]
+
+
+def _stage(what: str) -> int:
+    if what.startswith(("the list", "the panel", "the names")):
+        return 0
+    if what.startswith("statement"):
+        return 1
+    return 2 if what.startswith("the universe") else 3
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    shown = shown[0].upper() + shown[1:]
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

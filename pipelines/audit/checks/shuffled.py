@@ -1,0 +1,117 @@
+"""Shuffled labels: a model that is fitted on permuted labels must know nothing of permuted labels.
+
+Labels are permuted among the firms of each date, on every date, the test's included. Whatever IC is left on
+the test was carried there by something other than the features: test dates among the training dates, say.
+
+Shape suffixes: T sessions, N firms, D dates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.splits import Fold
+from features.information_coefficient import ic_by_date, is_constant
+from pipelines.audit.refit import of_firms, some_columns
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject, scratch_run
+from pipelines.train import plan
+from pipelines.train import task as tasks
+
+NAME = "shuffled_labels"
+QUICK_MODELS: Final = {
+    "ridge": {},
+    "lightgbm": {"rounds": 40, "evaluate_every": 10, "patience": 2, "num_leaves": 15, "min_data_in_leaf": 50},
+}
+FIRMS: Final = 200
+DEVIATIONS: Final = 4.0
+"""Half-width of the null interval, in the IC's exact standard deviation under permutation; 1 in 16,000 is
+beyond."""
+
+
+def check(subject: Subject) -> Result:
+    """Fit ridge and a small LightGBM on permuted labels and hold the test IC against its null interval.
+
+    Under permutation a date's Pearson IC has mean 0 and variance ``1 / (n - 1)`` exactly, whatever the
+    forecast and the labels are (Pitman 1937), and dates are independent.
+    """
+    fold = subject.folds[-1]
+    thin = _thinned(fold, subject.budget.permuted_train)
+    columns = some_columns(subject.dataset, fold.test, FIRMS, subject.seed)
+    rows = []
+    for permutation in range(subject.budget.permutations):
+        rng = np.random.default_rng((subject.seed, 4, permutation))
+        permuted_TN = permute_within_dates(subject.dataset.target_TN, rng)
+        for model, forecast_DN, label_DN in _fits(subject, thin, permuted_TN, columns):
+            rows.append({"model": model, "permutation": permutation, **_held_to_null(forecast_DN, label_DN)})
+    evidence = pl.DataFrame(rows)
+    outside = evidence.filter(pl.col("deviations").abs() > DEVIATIONS)
+    if not outside.is_empty():
+        one = outside.row(0, named=True)
+        return Result(
+            NAME,
+            "fail",
+            f"{one['model']} fitted on labels permuted within their dates has a test IC of "
+            f"{one['ic']:+.3f}, {abs(one['deviations']):.1f} deviations of {one['null_deviation']:.4f} from "
+            "zero: the test reaches the fit.",
+            evidence,
+        )
+    largest = float(evidence["deviations"].abs().max() or 0.0)  # type: ignore[arg-type]
+    return Result(
+        NAME,
+        "pass",
+        f"{' and '.join(QUICK_MODELS)} fitted on permuted labels know nothing of the test: {largest:.1f} "
+        f"deviations from an IC of zero at most, {DEVIATIONS:.0f} are allowed.",
+        evidence,
+    )
+
+
+def permute_within_dates(
+    target_TN: npt.NDArray[np.float32], rng: np.random.Generator
+) -> npt.NDArray[np.float32]:
+    """Permute each date's known targets among the firms that have one."""
+    out_TN = target_TN.copy()
+    for row in out_TN:
+        known = np.flatnonzero(np.isfinite(row))
+        row[known] = row[rng.permutation(known)]
+    return out_TN
+
+
+def _thinned(fold: Fold, most: int) -> Fold:
+    count = min(most, len(fold.train))
+    at = np.linspace(0, len(fold.train) - 1, count).round().astype(np.int64)
+    return replace(fold, train=fold.train[at])
+
+
+def _fits(
+    subject: Subject, fold: Fold, target_TN: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
+) -> list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
+    """Fit the quick models on a target; give their test forecasts with the target itself as the label."""
+    whole = plan.gather(subject.dataset, subject.config.features.window)
+    label_TN = np.where(whole.universe_TN, target_TN, np.nan).astype(np.float64)
+    arrays = of_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
+    settings = {"models": dict(QUICK_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
+    with scratch_run(subject.config.model_copy(update=settings)) as run:
+        return [
+            (task.model, tasks.run_task(task, arrays).test_BN, arrays.label_TN[fold.test])
+            for task in plan.plan_tasks(run, subject.dataset, [fold])
+        ]
+
+
+def _held_to_null(
+    forecast_DN: npt.NDArray[np.float32], label_DN: npt.NDArray[np.float64]
+) -> dict[str, float | int]:
+    ic_D = ic_by_date(forecast_DN, label_DN)
+    used_D = np.isfinite(ic_D) & ~is_constant(forecast_DN)  # a constant has no deviation by chance
+    count_D = (np.isfinite(forecast_DN) & np.isfinite(label_DN)).sum(axis=1)[used_D]
+    dates = int(used_D.sum())
+    if not dates:  # a constant forecast has no IC
+        return {"dates": 0, "ic": 0.0, "null_deviation": 0.0, "deviations": 0.0}
+    ic = float(ic_D[used_D].mean())
+    deviation = float(np.sqrt((1.0 / (count_D - 1)).sum()) / dates)
+    return {"dates": dates, "ic": ic, "null_deviation": deviation, "deviations": ic / deviation}

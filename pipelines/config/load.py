@@ -1,0 +1,368 @@
+"""Reading a configuration: ``extends``, ``--set``, environment variables, and answers to what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pipelines.config.models import KEY, objection, registry_name
+from pipelines.config.schema import Config
+from pipelines.config.schema import Path as SettingPath
+from pipelines.errors import ConfigError
+from pipelines.lake.options import objection as lake_objection
+from pipelines.secrets import REFERENCE, learn, learn_all
+from pipelines.settings import Settings
+
+DataclassT = TypeVar("DataclassT")
+_BESIDE_OWN = (KEY, "fit", "init_from")  # what a model's settings hold beside its own options
+
+
+def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+    """Read, merge and check a configuration file.
+
+    Parameters
+    ----------
+    path
+        YAML file. ``extends: other.yaml`` (relative to this file) is read first and overridden; a key set
+        to null under ``models`` takes an inherited model away. ``${NAME}`` in a text is replaced by the
+        environment variable, in memory alone; ``${NAME:-default}`` may be unset.
+    overrides
+        ``a.b=c`` pairs, applied last; ``c`` is read as YAML.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key's path, what was given and what is allowed; or an environment variable that is not
+        set and has no default.
+    """
+    raw = _read(path, seen=())
+    for override in overrides:
+        raw = _merge(raw, _parse_override(override))
+    written: dict[SettingPath, str] = {}
+    raw = _resolve(raw, (), written, str(path))
+    if isinstance(raw.get("models"), dict):
+        raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
+    config = check_config(raw, origin=str(path))
+    config.remember(written)
+    return config
+
+
+def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
+    """Turn merged settings into a :class:`Config`, or say in one sentence why not."""
+    learn_all(raw)
+    _refuse_unknown_keys(raw, Config, (), origin)
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(_describe(error, origin)) from None
+    _check_settings(config, origin)
+    return config
+
+
+def override_backtest(config: Config, overrides: Iterable[str]) -> Config:
+    """Change the backtest settings of a finished run's config.
+
+    Parameters
+    ----------
+    config
+        The run's.
+    overrides
+        ``backtest.b=c`` pairs, as `load_config` reads them.
+
+    Raises
+    ------
+    ConfigError
+        If one of them is about anything else: the forecasts are fixed.
+    """
+    raw = config.model_dump(mode="json")
+    for override in overrides:
+        wanted = _parse_override(override)
+        if set(wanted) != {"backtest"}:
+            raise ConfigError(
+                f"--set {override!r} on a finished run: only backtest.* can be set, its forecasts are fixed; "
+                "to change anything else, use 'peerglass train CONFIG --set ...'."
+            )
+        raw = _merge(raw, wanted)
+    checked = check_config(raw, origin="--set")
+    return config.model_copy(update={"backtest": checked.backtest})  # keeps how its settings were written
+
+
+def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) -> DataclassT:
+    """Build a settings dataclass from a mapping, refusing unknown keys and wrong types."""
+    assert dataclasses.is_dataclass(cls)
+    known = [field.name for field in dataclasses.fields(cls)]
+    hints = get_type_hints(cls)
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(_unknown(f"{where}.{key}", str(key), known))
+        for nested in (hints[key], *get_args(hints[key])):
+            if isinstance(value, Mapping) and isinstance(nested, type) and dataclasses.is_dataclass(nested):
+                build_settings(nested, value, f"{where}.{key}")
+    try:
+        return TypeAdapter(cls).validate_python(dict(given))
+    except ValidationError as error:
+        raise ConfigError(_describe(error, where)) from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def digest(value: object) -> str:
+    """First ten hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def to_yaml(config: Config) -> str:
+    """Resolve a configuration into YAML text that :func:`load_config` reads back.
+
+    References to the environment are written as such; a secret that was written out is ``***``.
+    """
+    return yaml.safe_dump(config.as_written(), sort_keys=False, allow_unicode=True)
+
+
+def _check_settings(config: Config, origin: str) -> None:
+    """Check what belongs to other modules' dataclasses: models, fitting, the simulated market."""
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
+    from models.fitting.fit import FitConfig
+    from models.registry import MODELS
+
+    about_lake = lake_objection(config.lake, config.lake_options)
+    if about_lake is not None:
+        raise ConfigError(f"{origin}: {about_lake}.")
+    build_settings(FitConfig, config.fit, f"{origin}: fit")
+    for name, settings in config.models.items():
+        registered = registry_name(config, name)
+        if registered not in MODELS:
+            raise ConfigError(_unknown_model(f"{origin}: models.{name}", registered, settings, MODELS))
+        about_name = objection(name, registered, MODELS)
+        if about_name is not None:
+            raise ConfigError(f"{origin}: models.{name} {about_name}.")
+        own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
+        build_settings(MODELS[registered].config, own, f"{origin}: models.{name}")
+        fit = settings.get("fit", {})
+        if not isinstance(fit, dict):
+            raise ConfigError(
+                f"{origin}: models.{name}.fit is {fit!r}; give a mapping such as {{epochs: 10}}."
+            )
+        build_settings(FitConfig, {**config.fit, **fit}, f"{origin}: models.{name}.fit")
+        about_days = [key for key in ("pretrain", "layer_decay") if key in fit]
+        about_days += ["init_from"] if "init_from" in settings else []
+        if about_days and not MODELS[registered].has_day_encoder:
+            with_days = ", ".join(key for key, entry in MODELS.items() if entry.has_day_encoder)
+            raise ConfigError(
+                f"{origin}: models.{name} sets {about_days[0]}, which is about a day encoder, and has none; "
+                f"those with one are {with_days}."
+            )
+    wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
+        "channels": (config.features.channels or (), CHANNELS),
+        "characteristics": (config.features.characteristics or (), CHARACTERISTICS),
+    }
+    for kind, (names, known) in wanted.items():
+        for name in names:
+            if name not in known:
+                raise ConfigError(_unknown(f"{origin}: features.{kind}.{name}", name, known))
+    if min(config.label.delays) < 0:
+        raise ConfigError(
+            f"{origin}: label.also_delays is {list(config.label.also_delays)}; give sessions of at least 0."
+        )
+    if config.quality.calendar is not None:
+        from pipelines.quality.calendars import require_calendar
+
+        require_calendar(config.quality.calendar)
+    if config.source.kind == "simulated":
+        from pipelines.sources.simulated.source import MarketConfig
+
+        build_settings(MarketConfig, config.source.market, f"{origin}: source.market")
+
+
+def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise ConfigError(
+            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; break the circle."
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no config file at {path}; check the path, or start from configs/demo.yaml."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
+    parent = raw.pop("extends", None)
+    if parent is None:
+        return raw
+    return _merge(_read(path.parent / str(parent), (*seen, path.resolve())), raw)
+
+
+def _what_is_wrong(error: yaml.YAMLError) -> str:
+    """The problem and its line, without the line's text: it may hold a secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
+
+    A block whose ``kind``, ``scheme`` or ``model`` changes is another thing altogether, and is replaced as a
+    whole.
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value):
+            merged[key] = _merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme", KEY))
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."
+        ) from None
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    result: dict[str, Any] = nested
+    return result
+
+
+def _resolve(
+    value: Any,  # noqa: ANN401 (YAML holds anything)
+    path: SettingPath,
+    written: dict[SettingPath, str],
+    origin: str,
+) -> Any:  # noqa: ANN401
+    """Replace references to the environment; enter the texts that have some, and learn their secrets."""
+    if isinstance(value, dict):
+        return {key: _resolve(item, (*path, key), written, origin) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolve(item, (*path, i), written, origin) for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    found: dict[str, str] = {}
+    for reference in REFERENCE.finditer(value):
+        name, default = reference.groups()
+        if name in os.environ:
+            found[name] = os.environ[name]
+        elif default is None:
+            raise ConfigError(
+                f"{origin}: {'.'.join(map(str, path))} refers to the environment variable {name}, which is "
+                f"not set: set it, or write ${{{name}:-}} with a default behind the dash."
+            )
+    resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
+    learn(value, resolved, found)
+    if resolved != value:
+        written[path] = value
+    return resolved
+
+
+def _refuse_unknown_keys(raw: Any, annotation: Any, path: tuple[str, ...], origin: str) -> None:  # noqa: ANN401
+    """Walk settings beside their schema and stop at the first key that the schema does not have."""
+    model = _section_for(annotation, raw)
+    if model is None:
+        if get_origin(annotation) is dict and isinstance(raw, dict):
+            for key, item in raw.items():
+                _refuse_unknown_keys(item, get_args(annotation)[1], (*path, str(key)), origin)
+        return
+    for key, item in raw.items():
+        if key not in model.model_fields:
+            raise ConfigError(
+                _unknown(f"{origin}: {'.'.join((*path, str(key)))}", str(key), model.model_fields)
+            )
+        field = model.model_fields[key]
+        _refuse_unknown_keys(item, field.annotation, (*path, str(key)), origin)
+
+
+def _section_for(annotation: Any, raw: Any) -> type[BaseModel] | None:  # noqa: ANN401
+    """The section that a mapping is meant to be, with unions resolved by their tag."""
+    if not isinstance(raw, dict):
+        return None
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    arguments = get_args(annotation)
+    if get_origin(annotation) is dict or not arguments:
+        return None
+    if get_origin(annotation) is not Union and not isinstance(annotation, type(int | str)):
+        return _section_for(arguments[0], raw)  # Annotated[...]
+    for candidate in arguments:
+        if not (isinstance(candidate, type) and issubclass(candidate, BaseModel)):
+            continue
+        for tag in ("kind", "scheme"):
+            field = candidate.model_fields.get(tag)
+            if field is not None and raw.get(tag) in get_args(field.annotation):
+                return candidate
+    return None
+
+
+def _unknown(where: str, key: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}."
+    return f"{where} is not a known name; {hint}"
+
+
+def _unknown_model(where: str, registered: str, settings: Settings, known: Iterable[str]) -> str:
+    if KEY in settings:
+        return _unknown(f"{where}.{KEY} {registered!r}", registered, known)
+    return f"{_unknown(where, registered, known)} (A variant says which model it is by '{KEY}:'.)"
+
+
+def _describe(error: ValidationError, origin: str) -> str:
+    """The first problem of a validation, in one sentence."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    given = "" if problem["type"] == "missing" else f" (given: {problem['input']!r})"
+    message = problem["msg"].removeprefix("Value error, ")
+    more = f" {error.error_count() - 1} more problem(s) follow." if error.error_count() > 1 else ""
+    return f"{origin}: {where or 'settings'}: {message}{given}.{more}"
+
+
+def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
+    """Split a model's settings into its own and those of its fitting, every default filled in."""
+    from models.fitting.fit import FitConfig
+    from models.registry import MODELS
+
+    settings = config.models[model]
+    own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
+    options = build_settings(MODELS[registry_name(config, model)].config, own, f"models.{model}")
+    fit = build_settings(FitConfig, {**config.fit, **settings.get("fit", {})}, f"models.{model}.fit")
+    return dataclasses.asdict(options), dataclasses.asdict(fit)
+
+
+def init_from_of(config: Config, model: str) -> str | None:
+    """The run whose day encoder a model begins with; None for none, and for models without a day encoder."""
+    from models.registry import MODELS
+
+    name = config.models[model].get("init_from", config.init_from)
+    has_day_encoder = MODELS[registry_name(config, model)].has_day_encoder
+    return str(name) if name is not None and has_day_encoder else None

@@ -1,0 +1,288 @@
+"""Source to lake: every row that a source delivers ends stored, or quarantined under the rule it broke.
+
+After a whole delivery the tables hold what a new lake would hold that was given this delivery alone, and what
+a user released. Rows that are not delivered any more, or that break their contract now, are withdrawn.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from datetime import UTC, date, datetime
+from typing import Final
+
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.delivery import refuse_a_fragment, refuse_other_returns, refuse_strangers
+from pipelines.ingest.lake_source import own_rows, record_source, refuse_other_market, refuse_other_source
+from pipelines.ingest.summary import IngestStoppedError, IngestSummary, TableSummary
+from pipelines.lake.commit import Plan
+from pipelines.lake.contracts import SOURCE_TABLES, Checked, check, schema
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import SUPPLEMENTS
+from pipelines.progress import Progress
+from pipelines.quality.inspector import Inspector
+from pipelines.quality.quarantine import after_delivery, released_hashes
+from pipelines.quality.settings import QualityConfig
+from pipelines.sources.base import Known, LiveSource, Source, SourceTables, TickerStatus
+from pipelines.sources.items import SPLIT_ITEMS
+
+_DEFAULT_QUALITY: Final = QualityConfig()
+
+
+def ingest(
+    source: Source | LiveSource,
+    lake: Lake,
+    progress: Progress | None = None,
+    quality: QualityConfig = _DEFAULT_QUALITY,
+    *,
+    replace: bool = False,
+) -> IngestSummary:
+    """Take a source's tables, hold them to their contracts, and upsert them into the lake.
+
+    A delivery is checked whole before the lake is touched for it. What its source says of the data, the flags
+    and the quarantine are written first; then each of its tables is one atomic commit. A kill in between is
+    mended by running it again, which repeats nothing. A `Source` makes one delivery, which withdraws the rows
+    that it lacks. A `LiveSource` is told what the lake holds and makes many, each of them committed before
+    the next is asked for; rows that a delivery does not mention are never touched, so that an empty answer
+    erases nothing.
+
+    Parameters
+    ----------
+    source
+        Where the tables come from.
+    lake
+        Where they go.
+    progress
+        Told of every batch of a live source, within a stage of the caller's; None for silence.
+    quality
+        What the quality rules do: reject, flag, or nothing.
+    replace
+        Accept a whole delivery that withdraws or changes most of what the lake holds.
+
+    Raises
+    ------
+    IngestStoppedError
+        If a live source refuses after at least one batch: what arrived before stays in the lake, and the
+        error's ``summary`` says what that was.
+    DataError
+        If a table lacks a required column, no price row of a `Source` satisfies the contract, it lacks most
+        of what is stored, the lake holds something that is not a Delta table, or a live source refuses from
+        the start. The lake is unchanged.
+    ConfigError
+        If the source was set up in a way that cannot work, or the lake belongs to another source or market.
+    """
+    for table in ("sources", *SOURCE_TABLES, "quarantine", "flags"):
+        lake.version(table)  # raises before anything is written if there is no Delta table there
+    refuse_other_source(lake, source.name)
+    if not isinstance(source, LiveSource):
+        ledger = _Ledger(source.name, lake, quality, whole=True, replace=replace)
+        ledger.commit(source.fetch())
+        return ledger.close()
+    held = known(lake)
+    ledger = _Ledger(source.name, lake, quality, held.last_price)
+    try:
+        for batch in source.batches(held):
+            ledger.commit(batch)
+            if progress is not None:
+                progress.step(_told(batch))
+    except DataError as error:
+        if ledger.batches == 0:
+            raise
+        raise IngestStoppedError(str(error), ledger.summary()) from error
+    return ledger.close()
+
+
+def known(lake: Lake) -> Known:
+    """Say what the lake holds already, ticker by ticker."""
+    spans = _spans(lake)
+    return Known(
+        first_price={ticker: first for ticker, first, _, _ in spans},
+        last_price={ticker: last for ticker, _, last, _ in spans},
+        last_close={ticker: close for ticker, _, _, close in spans},
+        securities=_rows(lake, "securities", pl.col("valid_to").is_null()),
+        assumed=_rows(lake, "fundamentals", pl.col("assumed")),
+        filings=_filings(lake),
+    )
+
+
+class _Ledger:
+    """Commits deliveries one after another and keeps the count of what became of their rows."""
+
+    def __init__(
+        self,
+        source: str,
+        lake: Lake,
+        quality: QualityConfig,
+        stored: Collection[str] | None = None,
+        *,
+        whole: bool = False,
+        replace: bool = False,
+    ) -> None:
+        self.batches = 0
+        self._source, self._lake, self._whole, self._replace = source, lake, whole, replace
+        self._released = released_hashes(lake)
+        self._inspector = Inspector(lake, quality, self._released.get("prices", ()), stored, whole=whole)
+        self._tables: dict[str, TableSummary] = {}
+        self._notes: dict[str, None] = {}
+        self._hazards: dict[str, None] = {}
+        self._statuses: dict[str, TickerStatus] = {}
+
+    def commit(self, delivered: SourceTables) -> None:
+        """Check a delivery, then commit what its source says of it, the flags, the quarantine, its tables."""
+        tables = self._expected(delivered)
+        now = datetime.now(UTC)
+        checked = {
+            table: check(table, _stamp(table, frame, self._source, now), self._released.get(table, ()))
+            for table, frame in tables.items()
+        }
+        if self._whole:
+            _refuse_no_prices(self._source, checked["prices"])
+            refuse_other_market(self._lake, self._source, delivered.market)
+        inspected = None
+        if "prices" in checked:
+            listings = checked["securities"].valid if "securities" in checked else None
+            inspected = self._inspector.inspect(checked["prices"].valid, listings, now)
+            rejected = pl.concat([checked["prices"].rejected, inspected.rejected])
+            checked["prices"] = Checked(inspected.kept, rejected, checked["prices"].collapsed)
+        plans = self._plans(checked)
+        if self._whole:
+            self._refuse_a_replacement(plans, delivered)
+
+        self._notes.update(dict.fromkeys(delivered.notes))
+        self._hazards.update(dict.fromkeys(delivered.hazards))
+        record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
+        if inspected is not None:
+            self._lake.upsert("flags", inspected.flags)
+        self._lake.upsert("quarantine", after_delivery(self._lake, checked, now, whole=self._whole))
+        for table, plan in plans.items():
+            counts = self._lake.apply(plan)
+            if table not in checked and not counts.withdrawn:
+                continue
+            result = checked.get(table)
+            summary = TableSummary(
+                received=tables[table].height if table in tables else 0,
+                added=counts.added,
+                updated=counts.updated,
+                unchanged=counts.unchanged,
+                collapsed=result.collapsed if result is not None else 0,
+                quarantined=result.by_rule() if result is not None else {},
+                version=counts.version,
+                flagged=inspected.flagged if inspected is not None and table == "prices" else {},
+                withdrawn=counts.withdrawn,
+            )
+            self._tables[table] = self._tables[table] + summary if table in self._tables else summary
+        self.batches += 1
+        self._statuses.update({status.ticker: status for status in delivered.statuses})
+
+    def close(self) -> IngestSummary:
+        """Judge the dates that were delivered as a whole, now that every batch is stored."""
+        flags, flagged = self._inspector.coverage(datetime.now(UTC))
+        self._lake.upsert("flags", flags)
+        if flagged:
+            prices = self._tables["prices"]
+            self._tables["prices"] = dataclasses.replace(prices, flagged={**prices.flagged, **flagged})
+        return self.summary()
+
+    def summary(self) -> IngestSummary:
+        """Return the count so far."""
+        return IngestSummary(
+            self._source,
+            dict(self._tables),
+            tuple(self._notes),
+            tuple(self._hazards),
+            tuple(self._statuses.values()),
+            self.batches,
+        )
+
+    def _expected(self, delivered: SourceTables) -> Mapping[str, pl.DataFrame]:
+        """Refuse what no source may give; leave out a live source's empty frames, which may lack columns."""
+        unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
+        if unknown or (self._whole and "prices" not in delivered.tables):
+            raise ValueError(
+                f"source {self._source!r} delivered {sorted(delivered.tables)}: a source gives prices and "
+                f"may give {', '.join(SOURCE_TABLES[1:])}"
+            )
+        if self._whole:
+            return delivered.tables
+        return {table: frame for table, frame in delivered.tables.items() if frame.height}
+
+    def _plans(self, checked: Mapping[str, Checked]) -> dict[str, Plan]:
+        """Compare with what is stored; a whole delivery also with the tables that it has no more."""
+        plans: dict[str, Plan] = {}
+        absent = [t for t in SOURCE_TABLES if t not in checked and self._whole and self._lake.exists(t)]
+        for table in (*checked, *absent):
+            rows = checked[table].valid if table in checked else schema(table).create_empty()
+            scope = own_rows(self._lake, table) if self._whole else None
+            plans[table] = self._lake.plan(table, rows, self._released.get(table, ()), scope)
+        return plans
+
+    def _refuse_a_replacement(self, plans: Mapping[str, Plan], delivered: SourceTables) -> None:
+        if not delivered.market:
+            refuse_strangers(self._lake, plans["prices"])
+        if not self._replace:
+            if not delivered.market:
+                refuse_other_returns(self._lake, plans["prices"])
+            refuse_a_fragment(self._lake, self._source, plans.values())
+
+
+def _told(batch: SourceTables) -> str:
+    rows = ", ".join(f"{frame.height:,} {table}" for table, frame in batch.tables.items() if frame.height)
+    tickers = f" of {len(batch.statuses):,} tickers" if batch.statuses else ""
+    return (rows or "nothing new") + tickers
+
+
+def _spans(lake: Lake) -> list[tuple[str, date, date, float]]:
+    """Ticker, first and last date with a price, and the close on the last one."""
+    if not lake.exists("prices"):
+        return []
+    rows = lake.read("prices", columns=["ticker", "date", "close"])
+    by_ticker = rows.group_by("ticker").agg(
+        pl.col("date").min().alias("first"),
+        pl.col("date").max().alias("last"),
+        pl.col("close").sort_by("date").last(),
+    )
+    return by_ticker.sort("ticker").rows()
+
+
+def _rows(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
+    return lake.read(table, filters=filters) if lake.exists(table) else None
+
+
+def _filings(lake: Lake) -> dict[str, frozenset[str]]:
+    """Ticker -> the filings that its statements are from, of those that say so.
+
+    A filing of which a share count or an amount per share does not say as of when it is stated was stored by
+    an earlier version: it is left out, so that it is read again.
+    """
+    if not lake.exists("fundamentals"):
+        return {}
+    rows = lake.read("fundamentals", columns=["ticker", "filing_id", "item", "stated_on"])
+    unstated = pl.col("item").is_in(SPLIT_ITEMS) & pl.col("stated_on").is_null()
+    rows = rows.drop_nulls("filing_id").group_by("ticker", "filing_id").agg(unstated.any().alias("unstated"))
+    rows = rows.filter(~pl.col("unstated"))
+    by_ticker = rows.sort("ticker", "filing_id").group_by("ticker", maintain_order=True).agg("filing_id")
+    return {ticker: frozenset(filings) for ticker, filings in by_ticker.iter_rows()}
+
+
+def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
+    """Name the origin of prices, and of statements that are added to another source's lake."""
+    if table == "prices":
+        stamp = pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("ingested_at")
+        return frame.with_columns(pl.lit(source).alias("source"), stamp)
+    if table == "fundamentals" and source in SUPPLEMENTS:
+        return frame.with_columns(pl.lit(source).alias("source"))
+    return frame
+
+
+def _refuse_no_prices(source: str, prices: Checked) -> None:
+    if prices.valid.height:
+        return
+    if not prices.rejected.height:
+        raise DataError(f"source {source!r} delivered no price rows: check its dates and its file")
+    rules = ", ".join(f"{rule} ({count})" for rule, count in prices.by_rule().items())
+    raise DataError(
+        f"every price row of source {source!r} breaks the contract: {rules}; check the column mapping and "
+        "the units. The lake is unchanged"
+    )

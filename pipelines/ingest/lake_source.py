@@ -1,0 +1,121 @@
+"""Which source a lake belongs to, and what its sources said of their data: the table ``sources``.
+
+A lake belongs to the source whose prices it holds. A supplement (`sources.base.SUPPLEMENTS`) adds statements
+to any lake and owns none. The record is written before the rows that it is about, so that an ingest that is
+killed has already said what is wrong with its data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from pipelines.errors import ConfigError
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import SUPPLEMENTS
+from pipelines.sources.base import Setting
+
+_NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")
+"""A number or an ISO date; not a digit within a name."""
+
+
+def refuse_other_source(lake: Lake, source: str) -> None:
+    """Refuse a source whose prices would be mixed with those of another.
+
+    Raises
+    ------
+    ConfigError
+        If the lake holds prices of another source.
+    """
+    owners = _owners(lake)
+    if source in SUPPLEMENTS or not owners or owners == [source]:
+        return
+    raise ConfigError(
+        f"The lake {lake.root} belongs to source {' and '.join(owners)}, and this config's is {source}: "
+        "name another folder in 'lake', or delete that one."
+    )
+
+
+def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) -> None:
+    """Refuse another market of the same source, by the settings that it is made of.
+
+    A setting that only one of the two sides names is no difference: a later version may have added it.
+
+    Raises
+    ------
+    ConfigError
+        If the lake holds prices of a market with other settings.
+    """
+    stored = _stored(lake, source)
+    if stored is None or stored["market"] is None or not lake.exists("prices"):
+        return
+    held = json.loads(stored["market"])
+    differing = [name for name, value in market.items() if name in held and held[name] != value]
+    if differing:
+        was = ", ".join(f"{name} {held[name]}" for name in differing)
+        now = ", ".join(f"{name} {market[name]}" for name in differing)
+        raise ConfigError(
+            f"The lake {lake.root} holds the {source} market with {was}, and this config's has {now}: name "
+            "another folder in 'lake', or delete that one."
+        )
+
+
+def record_source(
+    lake: Lake, source: str, market: Mapping[str, Setting], notes: Iterable[str], hazards: Iterable[str]
+) -> None:
+    """Keep what a source says of its data. Hazards add up; notes replace those of the ingest before.
+
+    A hazard that differs from a stored one by its numbers alone takes its place: it is the same hazard,
+    counted anew. An ingest without notes leaves the stored ones.
+    """
+    stored = _stored(lake, source) or {}
+    names = json.dumps(dict(market), sort_keys=True)
+    known = {_without_numbers(hazard): hazard for hazard in json.loads(stored.get("hazards", "[]"))}
+    known.update({_without_numbers(hazard): hazard for hazard in hazards})
+    row = {
+        "source": [source],
+        "notes": [json.dumps(list(dict.fromkeys(notes)) or json.loads(stored.get("notes", "[]")))],
+        "hazards": [json.dumps(list(known.values()))],
+        "market": [stored.get("market", names) if source in SUPPLEMENTS else names],
+    }
+    lake.upsert("sources", pl.DataFrame(row, schema_overrides={"market": pl.String}))
+
+
+def own_rows(lake: Lake, table: str) -> pl.Expr:
+    """Select the rows of a table that the lake's own source gave, as opposed to a supplement.
+
+    A supplement that is recorded without a market added rows before ``fundamentals.source`` existed. Rows
+    with a filing id and no source are then taken for its own.
+    """
+    if table != "fundamentals":
+        return pl.lit(value=True)
+    own = pl.col("source").is_null()
+    if any((row := _stored(lake, name)) is not None and row["market"] is None for name in SUPPLEMENTS):
+        own &= pl.col("filing_id").is_null()
+    return own
+
+
+def _owners(lake: Lake) -> list[str]:
+    if not lake.exists("prices"):
+        return []
+    if lake.exists("sources"):
+        recorded = lake.read("sources", columns=["source"])["source"]
+        owners = [name for name in recorded if name not in SUPPLEMENTS]
+        if len(owners) == 1:
+            return owners
+    return lake.read("prices", columns=["source"])["source"].unique().sort().to_list()
+
+
+def _stored(lake: Lake, source: str) -> dict[str, Any] | None:
+    if not lake.exists("sources"):
+        return None
+    rows = lake.read("sources", filters=pl.col("source") == source)
+    return rows.row(0, named=True) if rows.height else None
+
+
+def _without_numbers(sentence: str) -> str:
+    return _NUMBER.sub("#", sentence)

@@ -1,0 +1,1 @@
+"""The lake: Delta tables with contracts, atomic upserts, versions and upkeep."""

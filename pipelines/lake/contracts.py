@@ -1,0 +1,275 @@
+"""Data contracts: what a row of each lake table must satisfy, and how a batch is split by them.
+
+A row that breaks a contract is rejected under the first rule it breaks, in this order: a value that cannot be
+read, a value that is missing, the rules of `pipelines.lake.schemas` as written there, a key that is not
+unique. So ``received = valid + rejected + collapsed`` holds for every batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import dataframely as dy
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.lake.schemas import (
+    INPUT_PATTERN,
+    SCHEMAS,
+    SOURCE_TABLES,
+    STAMPS,
+    added_later,
+    keys,
+    schema,
+    within_range,
+)
+
+__all__ = [
+    "INPUT_PATTERN",
+    "SCHEMAS",
+    "SOURCE_TABLES",
+    "STAMPS",
+    "Checked",
+    "check",
+    "keys",
+    "quarantined",
+    "require",
+    "schema",
+    "within_range",
+]
+
+_DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
+    "prices": {"split_ratio": 1.0, "dividend": 0.0},
+    "fundamentals": {"assumed": False},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A batch split by its contract.
+
+    Attributes
+    ----------
+    valid
+        Rows that satisfy the contract, with its columns and types.
+    rejected
+        One row per rejected row: ``table``, ``row_hash``, ``row``, ``rule`` (the first rule broken).
+    collapsed
+        Number of rows left out because an identical row is kept or rejected in their place.
+    """
+
+    valid: pl.DataFrame
+    rejected: pl.DataFrame
+    collapsed: int
+
+    def by_rule(self) -> dict[str, int]:
+        """Count the rejected rows by rule, most frequent first."""
+        counts = self.rejected.group_by("rule").len().sort("len", "rule", descending=[True, False])
+        return dict(counts.iter_rows())
+
+
+def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Checked:
+    """Split a batch into rows that satisfy the table's contract and rows that do not.
+
+    Absent nullable columns are filled with null, an absent or null split ratio is 1 and dividend 0, NaN in a
+    nullable column is null, and columns that the contract does not know are left out. Rows that are identical
+    (stamps aside) collapse to one; rows that share a key and differ are all rejected.
+
+    Parameters
+    ----------
+    table
+        Name of the lake table.
+    frame
+        The batch. Types are cast; a value that cannot be cast rejects its row.
+    released
+        Hashes of rows that a user accepted: valid whatever rule they break, unless a value is unreadable,
+        missing or not finite, a name is not plain, or two of them share a key.
+
+    Raises
+    ------
+    DataError
+        If a required column is missing.
+    """
+    contract = schema(table)
+    unique, collapsed = _collapse(_conform(table, contract, frame), keys(table))
+    dated, undated = _read_text_dates(table, contract, unique)
+    result = contract.filter(dated, cast=True)
+    valid, failure = pl.DataFrame(result.result), result.failure
+    if not len(failure):
+        return Checked(valid, undated, collapsed)
+    details = failure.details()
+    broken = _rejected(table, contract, details)
+    accepted = _accepted(table, contract, details, broken["row_hash"].is_in(list(released)))
+    if accepted.any():
+        valid = pl.concat([valid, _cast(contract, details.filter(accepted))])
+        broken = broken.filter(~accepted)
+    return Checked(valid, pl.concat([undated, broken]), collapsed)
+
+
+def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> pl.DataFrame:
+    """Return the batch as the contract has it; for frames made by the pipeline, where a breach is a bug.
+
+    Rows whose hash is in ``released`` may break what `check` lets them break.
+
+    Raises
+    ------
+    ValueError
+        If any row breaks the contract or is there twice.
+    """
+    checked = check(table, frame, released)
+    if checked.rejected.height or checked.collapsed:
+        broken = {**checked.by_rule(), **({"identical_rows": checked.collapsed} if checked.collapsed else {})}
+        what = ", ".join(f"{rule} ({count})" for rule, count in broken.items())
+        raise ValueError(
+            f"rows for {table} break its contract: {what}; split them with contracts.check first"
+        )
+    return checked.valid
+
+
+def _conform(table: str, contract: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
+    defaults = _DEFAULTS.get(table, {})
+    columns: list[pl.Expr] = []
+    missing: list[str] = []
+    for name, column in contract.columns().items():
+        if name not in frame.columns:
+            if name in defaults:
+                columns.append(pl.lit(defaults[name]).alias(name))
+            elif column.nullable:
+                columns.append(pl.lit(None, dtype=column.dtype).alias(name))
+            else:
+                missing.append(name)
+            continue
+        value = pl.col(name)
+        if column.nullable and frame.schema[name].is_float():
+            value = value.fill_nan(None)
+        columns.append(value.fill_null(defaults[name]) if name in defaults else value)
+    if missing:
+        raise DataError(
+            f"table {table} lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}: "
+            "add them, or map them from the names they have"
+        )
+    return frame.select(columns)
+
+
+def _collapse(frame: pl.DataFrame, key: list[str]) -> tuple[pl.DataFrame, int]:
+    repeated = frame.select(pl.struct(key).is_duplicated()).to_series()
+    if not repeated.any():
+        return frame, 0
+    subset = [name for name in frame.columns if name not in STAMPS]
+    twins = frame.filter(repeated)
+    kept = twins.unique(subset=subset, keep="first", maintain_order=True)
+    return pl.concat([frame.filter(~repeated), kept]), twins.height - kept.height
+
+
+def _read_text_dates(
+    table: str, contract: type[dy.Schema], frame: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Parse ISO dates that came as text, which polars does not cast; return the rest as rejected rows."""
+    names = [c for c, column in contract.columns().items() if isinstance(column, dy.Date)]
+    texts = [c for c in names if frame.schema[c] == pl.String]
+    parsed = {c: pl.col(c).str.to_date("%Y-%m-%d", strict=False) for c in texts}
+    rule = pl.coalesce(
+        pl.lit(None, dtype=pl.String),
+        *(
+            pl.when(pl.col(c).is_not_null() & day.is_null()).then(pl.lit(f"{c}_unreadable"))
+            for c, day in parsed.items()
+        ),
+    )
+    bad = frame.filter(rule.is_not_null()) if texts else frame.clear()
+    good = frame.filter(rule.is_null()).with_columns(**parsed) if texts else frame
+    return good, quarantined(table, bad, rule)
+
+
+def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> pl.DataFrame:
+    columns = contract.column_names()
+    rules = sorted((c for c in details.columns if c not in columns), key=_precedence)
+    rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
+    return quarantined(table, details, rule)
+
+
+def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, released: pl.Series) -> pl.Series:
+    """Say which of the released among the broken rows can be stored at all."""
+    hard = [c for c in details.columns if c.endswith(("|dtype", "|nullability", "_is_plain"))]
+    rows = _cast(contract, details)
+    sound = pl.all_horizontal(
+        pl.lit(value=True),
+        *(pl.col(c).is_finite().fill_null(value=True) for c in rows.columns if rows.schema[c].is_float()),
+    )
+    storable = released & rows.select(sound).to_series()
+    for rule in hard:
+        storable &= (details[rule] != "invalid").fill_null(value=True)
+    alone = rows.filter(storable).select(pl.struct(keys(table)).is_unique()).to_series()
+    accepted = storable.to_numpy().copy()
+    accepted[accepted] = alone.to_numpy()
+    return pl.Series(accepted, dtype=pl.Boolean)
+
+
+def _cast(contract: type[dy.Schema], rows: pl.DataFrame) -> pl.DataFrame:
+    """Give rows the contract's columns and types, null where a value is not of its type."""
+    return rows.select(
+        pl.col(name).cast(column.dtype, strict=False) for name, column in contract.columns().items()
+    )
+
+
+def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
+    """Write rows as the quarantine has them: ``table``, ``row_hash``, ``row`` and ``rule``.
+
+    A row is JSON with its values as text, so that an infinity or a misspelt number survives. Its hash is of
+    that text without the stamps, and without a null in a column that the table gained later: the same values
+    have the same hash, however and whenever they were delivered.
+    """
+    contract = schema(table)
+    texts = {
+        c: _as_text(c, rows.schema[c], column.dtype)
+        for c, column in contract.columns().items()
+        if c not in STAMPS
+    }
+    later = added_later(table)
+    hashed = pl.concat_str(
+        pl.struct(text for c, text in texts.items() if c not in later).struct.json_encode(),
+        *(
+            pl.when(texts[c].is_null()).then(pl.lit("")).otherwise(pl.struct(texts[c]).struct.json_encode())
+            for c in later
+        ),
+    )
+    return rows.select(
+        pl.lit(table).alias("table"),
+        hashed.map_elements(_hash, return_dtype=pl.String).alias("row_hash"),
+        pl.struct(texts.values()).struct.json_encode().alias("row"),
+        rule.alias("rule"),
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    value = pl.col(column)
+    if wanted.is_numeric() and given != wanted:  # 10, 10.0 and "10.00" are the same price
+        return pl.coalesce(value.cast(wanted, strict=False).cast(pl.String), value.cast(pl.String))
+    return value.cast(pl.String)
+
+
+def _precedence(rule: str) -> int:
+    """Order rules from the most to the least fundamental; the sort is stable, so a schema's order is kept."""
+    return (
+        0
+        if rule.endswith("|dtype")
+        else 1
+        if rule.endswith("|nullability")
+        else 3
+        if "primary_key" in rule
+        else 2
+    )
+
+
+def _plain_rule(rule: str) -> str:
+    if rule == "primary_key":
+        return "duplicate_key"
+    column, _, kind = rule.partition("|")
+    words = {"dtype": "unreadable", "nullability": "missing", "min": "below_minimum"}
+    return f"{column}_{words.get(kind, kind)}" if kind else rule

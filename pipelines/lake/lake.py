@@ -1,0 +1,300 @@
+"""The lake: Delta tables under one root, upserted by key in one commit each, readable at any version.
+
+A table's data moves from one version to the next in a single atomic commit, so a process that is killed at
+any moment leaves the version before or the version after, never something between. Versions are kept for
+good unless a vacuum is asked for (`pipelines.lake.upkeep`), because a run is repeatable only as long as the
+versions that it recorded can be read.
+
+A contract may gain a nullable column. Tables written before are read with null in it, at every version, and
+the first upsert that writes rows adds it in its own commit.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+from pipelines.errors import DataError
+from pipelines.lake.commit import Plan, UpsertCounts, commit, compared
+from pipelines.lake.compare import in_order
+from pipelines.lake.contracts import SCHEMAS, keys, require, schema
+from pipelines.lake.storage import Storage
+from pipelines.lake.versions import (
+    TableVersion,
+    commits,
+    data_version,
+    layout_version,
+    parse_as_of,
+    version_at,
+)
+
+__all__ = [
+    "Lake",
+    "UpsertCounts",
+]
+
+_ATTEMPTS: Final = 12
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0  # seconds
+
+
+class Lake:
+    """Delta tables under a local folder or an object-store URL.
+
+    Parameters
+    ----------
+    root
+        Folder or URL (``s3://bucket/lake``). It is created by the first write; a URL is never made a folder.
+    options
+        Passed to the object store (endpoint, region, ...); credentials come from the environment.
+    say
+        Told, in a sentence, when another writer was first and an upsert is tried again.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        options: Mapping[str, str] | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.storage = Storage(root, options or {})
+        self._say = say
+
+    @property
+    def root(self) -> str:
+        """Absolute path of the folder, or the URL."""
+        return self.storage.root
+
+    def exists(self, table: str) -> bool:
+        """Tell whether the table holds data; DataError if what is there is not a Delta table."""
+        return self.version(table) is not None
+
+    def version(self, table: str) -> int | None:
+        """Return the newest version that changed the table's rows, None if it was never filled.
+
+        Raises
+        ------
+        DataError
+            If what is there is not a Delta table.
+        """
+        opened = self.storage.open(table)
+        return None if opened is None else data_version(opened) or None
+
+    def versions(self) -> dict[str, int]:
+        """Return the newest version of every table that holds data."""
+        found = {table: self.version(table) for table in SCHEMAS}
+        return {table: version for table, version in found.items() if version is not None}
+
+    def identified(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
+        """Add each table's own id (`table_id`) to its version.
+
+        Raises
+        ------
+        DataError
+            If a table is missing or not a Delta table.
+        """
+        return {table: TableVersion(self.table_id(table), version) for table, version in versions.items()}
+
+    def table_id(self, table: str) -> str:
+        """Return what tells a table from one that was made later at the same place: its first version's id.
+
+        The newest version may have another one, because Delta gives a new id when a merge adds a column.
+
+        Raises
+        ------
+        DataError
+            If the table is missing or not a Delta table.
+        """
+        self._open_version(table, None)  # raises where there is no table
+        first = self.storage.open(table, 0)
+        assert first is not None, "the table was there a moment ago"
+        return str(first.metadata().id)
+
+    def versions_as_of(self, text: str) -> dict[str, int]:
+        """Return every table's version at an earlier moment; tables that held nothing then are left out.
+
+        Parameters
+        ----------
+        text
+            An ISO date or time: every table's newest version committed at or before it (`parse_as_of` says
+            what a missing zone or time means). Or a version of the prices table: the lake as it stood while
+            that version was the newest, so that what was ingested with it is there too.
+
+        Raises
+        ------
+        ConfigError
+            If the text is neither.
+        DataError
+            If the lake held no prices by then, or the prices have no such version.
+        """
+        asked = parse_as_of(text)
+        opened = {table: self.storage.open(table) for table in SCHEMAS}
+        histories = {table: commits(one) for table, one in opened.items() if one is not None}
+        prices = [c for c in histories.get("prices", []) if c.changed_rows and c.version > 0]
+        if not prices:
+            raise DataError(
+                f"table prices of the lake {self.root} holds no data: run `peerglass ingest` first"
+            )
+        if isinstance(asked, datetime):
+            if asked < prices[0].at:
+                raise DataError(
+                    f"the lake {self.root} held no prices at {asked:%Y-%m-%d %H:%M:%S} UTC; its first were "
+                    f"committed at {prices[0].at:%Y-%m-%d %H:%M:%S} UTC"
+                )
+            moment, before = asked, False
+        else:
+            if not 0 < asked <= histories["prices"][-1].version:
+                raise DataError(
+                    f"the prices of the lake {self.root} have no version {asked}; they have "
+                    f"{prices[0].version} to {prices[-1].version}, and days are written like 2024-01-31"
+                )
+            later = [commit.at for commit in prices if commit.version > asked]
+            moment, before = (later[0], True) if later else (max(h[-1].at for h in histories.values()), False)
+        found = {table: version_at(h, moment, before=before) for table, h in histories.items()}
+        if not isinstance(asked, datetime):  # two commits may share a millisecond
+            found["prices"] = max(commit.version for commit in prices if commit.version <= asked)
+        return {table: version for table, version in found.items() if version is not None}
+
+    def read(
+        self,
+        table: str,
+        version: int | None = None,
+        columns: list[str] | None = None,
+        filters: pl.Expr | None = None,
+    ) -> pl.DataFrame:
+        """Read a table, sorted by its key, so that equal data gives an equal frame however it was written.
+
+        Parameters
+        ----------
+        table
+            Name of the lake table.
+        version
+            Version to read; None for the newest.
+        columns
+            Columns to return, in that order; None for all.
+        filters
+            Boolean expression over the table's columns; rows where it is not true are left out.
+
+        Raises
+        ------
+        DataError
+            If the table is missing, empty, not a Delta table, has no such version, lost it to a vacuum, or
+            lacks columns that its contract requires or has others (`lake_storage.Storage.scan`).
+        """
+        opened = self._open_version(table, version)
+        names = columns or schema(table).column_names()
+        rows = self.storage.scan(table, opened)
+        if filters is not None:
+            rows = rows.filter(filters)
+        try:
+            return rows.sort(keys(table)).select(names).collect()
+        except OSError as error:
+            if not self._is_incomplete(table, opened):
+                raise
+            raise DataError(
+                f"version {version or opened.version()} of {self.storage.uri(table)} cannot be read any "
+                "more: a vacuum removed its files; read a newer version"
+            ) from error
+
+    def upsert(
+        self,
+        table: str,
+        frame: pl.DataFrame,
+        released: Collection[str] = (),
+        scope: pl.Expr | None = None,
+    ) -> UpsertCounts:
+        """Add the rows whose key is new, replace those that differ and withdraw others, in one commit.
+
+        Rows that differ by a stamp alone (`contracts.STAMPS`) are unchanged. Nothing is written, and the
+        version stays, when nothing changed. Rows of the table that the frame does not mention are kept unless
+        they are in ``scope``; earlier versions still show what is withdrawn. Safe to kill at any moment, to
+        repeat, and to run from several processes at once: a writer that finds that another was first says so,
+        waits a little, compares again and commits on top.
+
+        Parameters
+        ----------
+        table
+            Name of the lake table.
+        frame
+            Rows that satisfy the table's contract, each key once.
+        released
+            Hashes of rows that a user accepted although they break a rule.
+        scope
+            Boolean expression over the table's columns: stored rows for which it is true are withdrawn unless
+            the frame has their key. None: nothing is withdrawn.
+
+        Raises
+        ------
+        ValueError
+            If a row breaks the contract: check a source's rows with `contracts.check` first.
+        DataError
+            If what is there is not a Delta table or has other columns (`lake_storage.Storage.scan`), or
+            other writers never left room for this commit.
+        """
+        return self.apply(self.plan(table, frame, released, scope))
+
+    def plan(
+        self,
+        table: str,
+        frame: pl.DataFrame,
+        released: Collection[str] = (),
+        scope: pl.Expr | None = None,
+    ) -> Plan:
+        """Compare a batch with the table and write nothing; parameters and errors are those of `upsert`."""
+        return compared(self.storage, table, in_order(table, require(table, frame, released)), scope)
+
+    def apply(self, plan: Plan) -> UpsertCounts:
+        """Commit a plan; if another writer was first, compare again and commit on top (`upsert`)."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return commit(self.storage, plan)
+            except CommitFailedError:
+                if attempt < _ATTEMPTS:
+                    self._wait(plan.table, attempt)
+                    plan = compared(self.storage, plan.table, plan.rows, plan.scope)
+        raise DataError(
+            f"table {self.storage.uri(plan.table)} is being written by others without pause; "
+            "retry when they end"
+        )
+
+    def _wait(self, table: str, attempt: int) -> None:
+        """Pause for a random time up to a limit that doubles, so that writers do not meet again."""
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt)
+        pause = random.uniform(longest / 4, longest)  # noqa: S311 (no secret depends on it)
+        if self._say is not None:
+            self._say(
+                f"table {table}: another process committed first; will retry in {pause:.2f} s "
+                f"(attempt {attempt + 1} of {_ATTEMPTS})"
+            )
+        time.sleep(pause)
+
+    def _open_version(self, table: str, version: int | None) -> DeltaTable:
+        opened = self.storage.open(table)
+        if opened is None or opened.version() == 0:
+            raise DataError(
+                f"table {table} of the lake {self.root} holds no data: run `peerglass ingest` first"
+            )
+        if version is None:
+            return opened
+        if not 0 < version <= opened.version():
+            newest = data_version(opened)
+            raise DataError(f"table {self.storage.uri(table)} has no version {version}; it has 1 to {newest}")
+        layout = layout_version(opened, version)
+        if layout == opened.version():
+            return opened
+        earlier = self.storage.open(table, layout)
+        assert earlier is not None, "the table was there a moment ago"
+        return earlier
+
+    def _is_incomplete(self, table: str, opened: DeltaTable) -> bool:
+        """Tell whether a file that this version names is gone."""
+        paths = pl.DataFrame(opened.get_add_actions(flatten=True))["path"].to_list()
+        found = self.storage.files(table).get_file_info(paths)
+        return any(info.type.name == "NotFound" for info in found)

@@ -1,0 +1,166 @@
+"""Where a lake's Delta tables are: a local folder or an object store's URL; opening and creating them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSystem, PyFileSystem
+
+from pipelines.errors import DataError
+from pipelines.lake.contracts import schema
+from pipelines.lake.options import is_url, storage_options
+
+FILE_BYTES: Final = 16 * 2**20
+"""Size that data files aim at, about a million bars. A correction of a few rows rewrites the files that hold
+their dates, so small files make corrections cheap; much smaller ones make full reads slow."""
+
+_PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id", "forecast_paths": "run_id"}
+_PROPERTIES: Final = {
+    "delta.enableExpiredLogCleanup": "false",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    "delta.targetFileSize": str(FILE_BYTES),
+}
+"""Every version is kept for good unless `peerglass lake vacuum` is told otherwise."""
+
+
+class Storage:
+    """Opens and creates the tables under one root.
+
+    Parameters
+    ----------
+    root
+        Folder or URL (``s3://bucket/lake``). It is created by the first write; a URL is never made a folder.
+    options
+        The object store's options (endpoint, region, ...); credentials come from the environment.
+    """
+
+    def __init__(self, root: str | Path, options: Mapping[str, str]) -> None:
+        self.is_url = is_url(str(root))
+        self.root = str(root).rstrip("/") if self.is_url else str(Path(root).expanduser().absolute())
+        self._options = storage_options(self.root, options)
+
+    def uri(self, table: str) -> str:
+        """Path or URL of a table."""
+        return f"{self.root}/{table}"
+
+    def open(self, table: str, version: int | None = None) -> DeltaTable | None:
+        """Open a table at a version of its log (the newest by default), None if it is not there.
+
+        Raises
+        ------
+        DataError
+            If what is there is not a Delta table, or the store cannot be reached.
+        """
+        schema(table)
+        self._refuse_what_is_not_delta(table)
+        try:
+            return DeltaTable(self.uri(table), version=version, storage_options=self._options or None)
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, ValueError) as error:
+            raise DataError(
+                f"{self.uri(table)} cannot be opened as a Delta table ({one_line(error)}): {self._cure()}"
+            ) from error
+
+    def create(self, table: str) -> DeltaTable:
+        """Create the empty table as version 0, so that a kill during the first load leaves a Delta table."""
+        empty = schema(table).create_empty()
+        try:
+            return DeltaTable.create(
+                self.uri(table),
+                schema=empty.to_arrow().schema,
+                partition_by=_PARTITIONS.get(table),
+                configuration=_PROPERTIES,
+                storage_options=self._options or None,
+            )
+        except (DeltaError, OSError) as error:
+            existing = self.open(table)
+            if existing is None:
+                cure = self._cure() if self.is_url else "check its permissions"
+                raise DataError(
+                    f"table {self.uri(table)} cannot be created ({one_line(error)}): {cure}"
+                ) from error
+            return existing
+
+    def scan(self, table: str, opened: DeltaTable) -> pl.LazyFrame:
+        """Scan an opened table with the columns of its contract, in that order.
+
+        A nullable column that the contract gained after the table was written is null. Files and row groups
+        that a filter rules out are not read.
+
+        Raises
+        ------
+        DataError
+            If the table lacks a column that must have values, or has one that the contract does not know.
+        """
+        lacking = self.lacking(table, opened)
+        columns = schema(table).columns()
+        return pl.scan_delta(opened).select(
+            pl.lit(None, dtype=column.dtype).alias(name) if name in lacking else pl.col(name)
+            for name, column in columns.items()
+        )
+
+    def lacking(self, table: str, opened: DeltaTable) -> list[str]:
+        """Return the nullable columns that the contract gained after the opened version was written.
+
+        Raises
+        ------
+        DataError
+            If the table lacks a column that must have values, or has one that the contract does not know.
+        """
+        stored = [field.name for field in opened.schema().fields]
+        columns = schema(table).columns()
+        unknown = [name for name in stored if name not in columns]
+        if unknown:
+            raise DataError(
+                f"{self.uri(table)} has the column(s) {', '.join(unknown)}, which this version of Peerglass "
+                "does not know: use the newer version that wrote them, or name another lake root"
+            )
+        lacking = [name for name in columns if name not in stored]
+        required = [name for name in lacking if not columns[name].nullable]
+        if required:
+            raise DataError(
+                f"{self.uri(table)} lacks the column(s) {', '.join(required)}, which every row must have: "
+                "ingest the source again into another lake root"
+            )
+        return lacking
+
+    def files(self, table: str) -> FileSystem:
+        """File system whose root is the table's folder, wherever that is."""
+        return PyFileSystem(DeltaStorageHandler(self.uri(table), self._options or None))
+
+    def _cure(self) -> str:
+        if self.is_url:
+            return (
+                "check that the URL exists, lake_options in the config, and the credentials in the "
+                "environment; or restore it, or name another lake root"
+            )
+        return "restore it, or name another lake root"
+
+    def _refuse_what_is_not_delta(self, table: str) -> None:
+        """Refuse a local path that holds something, but no Delta log; an empty folder is a table to come."""
+        if self.is_url:
+            return
+        for path in (Path(self.root), Path(self.uri(table))):
+            if path.exists() and not path.is_dir():
+                raise DataError(f"{path} is a file, not a lake folder: move it, or name another lake root")
+        folder = Path(self.uri(table))
+        # one look at the folder: between two of them another writer may create the table
+        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if held and "_delta_log" not in held:
+            raise DataError(
+                f"{folder} is not a Delta table (it has no _delta_log): move it, or name another lake root"
+            )
+
+
+def one_line(error: Exception) -> str:
+    """Strip the colours and line breaks that the storage layer puts into its messages."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:300]

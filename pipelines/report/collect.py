@@ -1,0 +1,337 @@
+"""Filling a report: a run's tables become what :mod:`pipelines.report` draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.config.load import to_yaml
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config, ExplainConfig
+from pipelines.dataset.build import Dataset, fold_table, plan_folds
+from pipelines.dataset.risk_free import describe_rate
+from pipelines.lake.lake import Lake
+from pipelines.report.data import (
+    SESSION_SCHEMA,
+    ExampleForecast,
+    ModelAttribution,
+    ReportData,
+    RunHeader,
+    SimulatedTruth,
+)
+from pipelines.report.verdict import BASELINES
+from pipelines.run.evaluations import StoredEvaluation, list_evaluations
+from pipelines.run.provenance import (
+    AuditMade,
+    EvaluationMade,
+    Event,
+    ExplanationMade,
+    TrainingEnded,
+    TrainingStarted,
+    read_provenance,
+    sessions,
+)
+from pipelines.run.record import Run
+from pipelines.run.scores import read_curves, read_scores
+
+_TOP_EDGES = 15
+
+
+def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake) -> ReportData:
+    """Collect a run's results with one of its evaluations; stages that were not run are None.
+
+    Everything is read from what was recorded when it happened, so a report made again is the same.
+    """
+    events = read_provenance(run)
+    config = _config(run, evaluation, events)
+    ladder = evaluation.table("ladder")
+    book = next(iter(config.backtest.books))
+    main = pl.col("delay") == config.label.delay
+    curves = read_curves(run)
+    return ReportData(
+        header=_header(
+            run,
+            config,
+            evaluation=evaluation,
+            events=events,
+            dataset=dataset,
+            lake=lake,
+            book=book,
+        ),
+        ladder=_ladder(ladder, book, {name: registry_name(config, name) for name in config.models}),
+        folds=fold_table(dataset, plan_folds(dataset, config)),
+        equity=evaluation.table("equity").filter(main),
+        ic_series=evaluation.table("ic_series").filter(main),
+        quantiles=evaluation.table("quantiles").filter(main),
+        cost_assumptions=_assumptions(config),
+        cost_breakdown=evaluation.table("costs").filter(main).rename({"half_spread": "spread"}),
+        learning=curves if curves.height else None,
+        truth=_truth(run, ladder),
+        horizons=evaluation.read_table("horizons"),
+        quantile_scores=evaluation.read_table("quantile_scores"),
+        label_shares=evaluation.read_table("label_shares"),
+        endings=evaluation.read_table("endings"),
+        attribution=tuple(_attribution(run)),
+    )
+
+
+def _config(run: Run, evaluation: StoredEvaluation, events: Sequence[Event]) -> Config:
+    """Give the run's config with the settings that its evaluation and its explanation were made with."""
+    config = evaluation.record.applied_to(run.config)
+    explained = [event for event in events if isinstance(event, ExplanationMade)]
+    if explained:
+        settings = ExplainConfig.model_validate(explained[-1].settings)
+        config = config.model_copy(update={"explain": settings})
+    return config
+
+
+def _header(
+    run: Run,
+    config: Config,
+    *,
+    evaluation: StoredEvaluation,
+    events: Sequence[Event],
+    dataset: Dataset,
+    lake: Lake,
+    book: str,
+) -> RunHeader:
+    measured = evaluation.record
+    trained = [started for started, _ in sessions(events)]
+    tested = np.concatenate([fold.test for fold in plan_folds(dataset, config)])
+    versions = [
+        {"table": table, "version": version, "rows": lake.read(table, version=version).height}
+        for table, version in run.versions.items()
+    ]
+    rule = config.universe.model_dump(exclude_none=True)
+    latest = max([measured.made_at, *(event.at for event in events)])
+    return RunHeader(
+        run_id=run.run_id,
+        name=config.name,
+        created_at=f"{latest:%Y-%m-%d %H:%M UTC}",
+        git_commit=_listed(one.environment.commit for one in trained),
+        config_yaml=to_yaml(config),
+        config_hash=run.run_id.rpartition("-")[2],
+        device=_listed(one.device for one in trained) or "not recorded",
+        libraries=_libraries(trained),
+        data_versions=pl.DataFrame(versions),
+        trial_count=measured.trials,
+        seeds=config.seeds,
+        label_delay=config.label.delay,
+        label_horizon=config.label.horizon,
+        label_transform=config.label.transform,
+        universe=", ".join(
+            f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
+            for key, value in rule.items()
+        ),
+        mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
+        main_book=book,
+        stage_seconds=_seconds(events),
+        sharpe_rate=describe_rate(config.backtest.risk_free),
+        hazards=tuple(dict.fromkeys(hazard for one in trained for hazard in one.hazards))
+        or _unrecorded(trained),
+        notes=tuple(dict.fromkeys(note for one in trained for note in one.notes)),
+        audit=run.read_table("audit"),
+        evaluation=measured.evaluation,
+        evaluations=_evaluations(run, measured.evaluation),
+        sessions=_sessions(events),
+        incomplete=measured.incomplete,
+        measured_on=f"{measured.dates:,} dates from {measured.first} to {measured.last}",
+    )
+
+
+def _unrecorded(trained: Sequence[TrainingStarted]) -> tuple[str, ...]:
+    """Warn of a run whose training left no record; nothing for one that did."""
+    if trained:
+        return ()
+    return (
+        "How this run was trained was not recorded: commit, libraries, device and hazards are not known. "
+        "Train its config again.",
+    )
+
+
+def _listed(values: Iterable[str]) -> str | None:
+    """Join distinct values in their order; None if there is none."""
+    return ", ".join(dict.fromkeys(values)) or None
+
+
+def _libraries(trained: Sequence[TrainingStarted]) -> dict[str, str]:
+    """Give the versions that trained the run; several where sessions had different ones."""
+    names = dict.fromkeys(name for one in trained for name in one.environment.libraries)
+    return {
+        name: _listed(one.environment.libraries[name] for one in trained if name in one.environment.libraries)
+        or "not recorded"
+        for name in names
+    }
+
+
+def _seconds(events: Sequence[Event]) -> dict[str, float]:
+    """Add up the recorded seconds by stage."""
+    spent: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, AuditMade | TrainingEnded | EvaluationMade | ExplanationMade):
+            stage = "training" if isinstance(event, TrainingEnded) else event.event
+            spent[stage] = spent.get(stage, 0.0) + event.seconds
+    return spent
+
+
+def _sessions(events: Sequence[Event]) -> pl.DataFrame:
+    rows = [
+        {
+            "started": f"{one.at:%Y-%m-%d %H:%M UTC}",
+            "tasks": tasks,
+            "commit": one.environment.commit,
+            "code": one.environment.code,
+            "device": one.device,
+            "torch": one.environment.libraries.get("torch"),
+            "trials": one.trials,
+        }
+        for one, tasks in sessions(events)
+    ]
+    return pl.DataFrame(rows, schema=SESSION_SCHEMA)
+
+
+def _evaluations(run: Run, shown: str) -> pl.DataFrame:
+    rows = [
+        {
+            "evaluation": one.record.evaluation,
+            "made_at": f"{one.record.made_at:%Y-%m-%d %H:%M UTC}",
+            "commit": one.record.commit,
+            "assumptions": one.record.assumptions,
+            "shown": one.record.evaluation == shown,
+        }
+        for one in list_evaluations(run)
+    ]
+    return pl.DataFrame(rows)
+
+
+def _ladder(ladder: pl.DataFrame, book: str, registered: Mapping[str, str]) -> pl.DataFrame:
+    """The report's ladder: the main book's columns under plain names, and who beats whom net of costs.
+
+    A baseline with variants is beaten by what beats the best of them, and its variants are not compared.
+    """
+    names = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
+    frame = ladder.with_columns(
+        *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in names),
+        share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
+        baseline=pl.col("model").replace_strict(
+            {name: model if model in BASELINES else None for name, model in registered.items()},
+            return_dtype=pl.String,
+        ),
+    )
+    for rival in BASELINES:
+        own = pl.col("baseline") == rival
+        theirs = frame.filter(own).group_by("delay").agg(pl.col("sharpe_net").max().alias("_rival"))
+        frame = frame.join(theirs, on="delay", how="left", maintain_order="left").with_columns(
+            pl.when(own.fill_null(value=False).not_())
+            .then(pl.col("sharpe_net") > pl.col("_rival"))
+            .alias(f"beats_{rival}")
+        )
+        frame = frame.drop("_rival")
+    return frame
+
+
+def _assumptions(config: Config) -> pl.DataFrame:
+    costs, label = config.backtest.costs, config.label
+    delay = config.backtest.delay if config.backtest.delay is not None else label.delay
+    rows = [
+        ("half-spread", costs.half_spread_bps, "bps of traded notional"),
+        ("commission", costs.commission_bps, "bps of traded notional"),
+        ("borrow on shorts", costs.borrow_bps_per_year, "bps a year of short value"),
+        ("execution delay", float(delay), "sessions after the decision, at the close"),
+        *_risk_free(config.backtest.risk_free),
+    ]
+    return pl.DataFrame(rows, schema=["assumption", "value", "unit"], orient="row")
+
+
+def _risk_free(setting: float | str) -> list[tuple[str, float | None, str]]:
+    """The rate that Sharpe ratios are over, as a row of the assumptions."""
+    if isinstance(setting, str):
+        return [("risk-free rate", None, f"a year: {describe_rate(setting)}")]
+    return [("risk-free rate", 100 * setting, "per cent a year, on net exposure")]
+
+
+def _truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
+    known = ladder.filter(pl.col("truth_ic").is_not_null())
+    if known.is_empty():
+        return None
+    ceiling = known.group_by("delay", maintain_order=True).first()
+    ceiling = ceiling.select(
+        "delay", pl.col("truth_ic").alias("ic"), pl.col("truth_rank_ic").alias("rank_ic")
+    )
+    facts = {model: fact for model, fact in _facts(run).items() if "auc_shap" in fact}
+    if not facts:
+        return SimulatedTruth(ceiling=ceiling)
+    model = _best_by_validation(run, list(facts))
+    fact = facts[model]
+    roc, edges = run.read_table("explain_roc"), run.read_table("explain_edges")
+    return SimulatedTruth(
+        ceiling=ceiling,
+        edge_model=model,
+        edge_auc=pl.DataFrame(
+            {
+                "method": ["shap", "attention", "attention before training", "random"],
+                "auc": [fact[f"auc_{by}"] for by in ("shap", "attention", "untrained", "random")],
+            }
+        ),
+        roc=None if roc is None else roc.filter(pl.col("model") == model),
+        top_edges=None
+        if edges is None
+        else edges.filter(pl.col("model") == model).sort("weight", descending=True).head(_TOP_EDGES),
+        n_planted=fact["n_planted"],
+        n_pairs=fact["n_pairs"],
+    )
+
+
+def _best_by_validation(run: Run, models: list[str]) -> str:
+    scores = read_scores(run).group_by("model").agg(pl.col("valid_rank_ic").mean())
+    score = dict(scores.select("model", "valid_rank_ic").iter_rows())
+    return max(models, key=lambda model: score.get(model, float("-inf")))
+
+
+def _facts(run: Run) -> dict[str, dict[str, Any]]:
+    table = run.read_table("explain_facts")
+    return {} if table is None else {model: json.loads(facts) for model, facts in table.iter_rows()}
+
+
+def _attribution(run: Run) -> list[ModelAttribution]:
+    players, examples = run.read_table("explain_players"), run.read_table("explain_example")
+    edges = run.read_table("explain_edges")
+    if players is None or examples is None:
+        return []
+    result = []
+    for model, fact in _facts(run).items():
+        own = pl.col("model") == model
+        example = examples.filter(own)
+        first = example.row(0, named=True)
+        agreement = [
+            {"kind": kind, "rank_correlation": fact[f"agreement_{kind}"]}
+            for kind in ("days", "peers")
+            if f"agreement_{kind}" in fact
+        ]
+        own_edges = None if edges is None else edges.filter(own)
+        result.append(
+            ModelAttribution(
+                model=model,
+                n_forecasts=fact["n_forecasts"],
+                players=players.filter(own),
+                additivity_max_abs=fact["additivity_max_abs"],
+                additivity_relative=fact["additivity_relative"],
+                monte_carlo_error=fact["monte_carlo_error"],
+                agreement=pl.DataFrame(agreement) if agreement else None,
+                example=ExampleForecast(
+                    date=first["date"],
+                    ticker=first["ticker"],
+                    base_value=first["base_value"],
+                    forecast=first["forecast"],
+                    contributions=example.select("player", "value"),
+                ),
+                edges=own_edges if own_edges is not None and own_edges.height else None,
+                homophily=fact.get("homophily"),
+                homophily_by_chance=fact.get("homophily_by_chance"),
+            )
+        )
+    return result

@@ -1,0 +1,1 @@
+"""From stored forecasts to numbers: metrics, books, ensembles, horizons."""

@@ -1,0 +1,98 @@
+"""What endings for unknown reasons would mean for each book if they paid less than the last price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from backtest.accounting import BookResult
+from backtest.performance import book_metrics
+from features.panel.panel import Panel
+from pipelines.config.schema import Config
+from pipelines.dataset.build import BoolArray, Dataset
+from pipelines.dataset.risk_free import require_rates, risk_free_rates
+from pipelines.results.book_orders import BookOrders, book_orders
+from pipelines.results.evaluate import FloatArray, ensemble
+
+UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
+"""Returns on the last price, by the suffix of the table's columns."""
+
+
+def ending_table(
+    forecasts: Mapping[str, Mapping[int, FloatArray]], dataset: Dataset, config: Config
+) -> pl.DataFrame | None:
+    """Account for every book at the trained delay as if unknown endings paid 0, -30% and -55%.
+
+    Forecasts and weights stay as they are; only the payouts change. A side of a long-short book is a book of
+    its own that holds the long or the short weights alone.
+
+    Parameters
+    ----------
+    forecasts
+        model -> seed -> [T, N]; the seed ensemble is traded.
+    dataset
+        The panel says which endings have neither a recorded return nor a known reason.
+    config
+        Books, costs and delay.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        As `pipelines.report.data.ReportData.endings` describes it; None if no such ending falls into the
+        sessions of the books.
+    """
+    panel = dataset.panel
+    if not panel.unknown_TN.any():
+        return None
+    wealth = {suffix: panel.wealth_if_unknown_pays(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
+    rows: list[dict[str, Any]] = []
+    for model, seeds in forecasts.items():
+        signal_TN = ensemble(seeds)
+        rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+        for orders in book_orders(signal_TN, rows_T, dataset, config, config.label.delay):
+            unknown_TN = panel.unknown_TN[orders.held]
+            if not (unknown_TN[1:] & ~unknown_TN[:-1]).any():
+                continue
+            require_rates(config.backtest.risk_free, rate_T[orders.held], dates_T[orders.held])
+            for side, target_TN in _sides(orders):
+                row = _results(orders, target_TN, panel, wealth, rate_T)
+                rows.append({"model": model, "book": orders.name, "side": side, **row})
+    return pl.DataFrame(rows) if rows else None
+
+
+def _sides(orders: BookOrders) -> Iterator[tuple[str, FloatArray]]:
+    """Give the book's weights, and those of each side if it has both."""
+    yield "book", orders.target_TN
+    if np.nanmin(orders.target_TN) < 0 < np.nanmax(orders.target_TN):
+        yield "long", np.maximum(orders.target_TN, 0.0)
+        yield "short", np.minimum(orders.target_TN, 0.0)
+
+
+def _results(
+    orders: BookOrders,
+    target_TN: FloatArray,
+    panel: Panel,
+    wealth: Mapping[str, FloatArray],
+    rate_T: FloatArray,
+) -> dict[str, float]:
+    """Count the positions that unknown endings pay out, and measure the book under each return."""
+    row: dict[str, float] = {}
+    for suffix, wealth_TN in wealth.items():
+        result = orders.run(panel, target_TN=target_TN, wealth_TN=wealth_TN)
+        if not row:
+            row["paid_out"] = _paid_out(result, panel.unknown_TN[orders.held])
+        metrics = book_metrics(result, rate_T[orders.held])
+        row[f"sharpe_net_{suffix}"] = metrics.sharpe_net
+        row[f"annual_return_net_{suffix}"] = metrics.annual_return_net
+    return row
+
+
+def _paid_out(result: BookResult, unknown_TN: BoolArray) -> int:
+    """Count the positions that were turned into cash by an ending for an unknown reason."""
+    released = result.ledger.filter(pl.col("released") != 0)
+    return int(unknown_TN[released["session"].to_numpy(), released["firm"].to_numpy()].sum())

@@ -1,0 +1,47 @@
+"""A run's seed ensembles as a table: a signal a firm and date, and how far the seeds are apart on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from features.panel.panel import Panel
+from pipelines.lake.schemas import EnsembleForecasts
+from pipelines.results.evaluate import FloatArray, ensemble, seed_spread
+
+
+def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
+    """Give every model's ensemble on every firm and date that all its seeds forecast.
+
+    Parameters
+    ----------
+    forecasts
+        model -> seed -> [T, N], known at the close of session t.
+    panel
+        Dates and tickers.
+
+    Returns
+    -------
+    polars.DataFrame
+        model, date, ticker, signal (mean over seeds of the forecasts standardised within the date), spread
+        (standard deviation between the seeds of those; null of a single seed), seeds (how many): a row that
+        breaks the contract `pipelines.lake.schemas.EnsembleForecasts` is a bug, and raises.
+    """
+    dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
+    parts = []
+    for model, seeds in forecasts.items():
+        signal_TN, spread_TN = ensemble(seeds), seed_spread(seeds)
+        t, n = np.nonzero(np.isfinite(signal_TN))
+        columns = {"date": dates_T[t], "ticker": tickers_N[n], "signal": signal_TN[t, n]}
+        frame = pl.DataFrame({**columns, "spread": spread_TN[t, n]}).select(
+            pl.lit(model).alias("model"),
+            "date",
+            "ticker",
+            "signal",
+            pl.col("spread").fill_nan(None),
+            pl.lit(len(seeds), dtype=pl.Int64).alias("seeds"),
+        )
+        parts.append(frame)
+    return EnsembleForecasts.validate(pl.concat(parts))

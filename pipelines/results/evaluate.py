@@ -1,0 +1,218 @@
+"""From forecasts in the lake to a backtest's tables: metrics, books, costs, and the truth where known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.metrics import ForecastMetrics, forecast_metrics
+from backtest.performance import active_metrics, book_metrics
+from features.panel.panel import Panel
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, spread
+from pipelines.dataset.risk_free import require_rates, risk_free_rates
+from pipelines.results.book_orders import Benchmarks, book_orders
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Result tables of a backtest.
+
+    Attributes
+    ----------
+    ladder
+        One row a model and delay: mean of the single seeds' metrics, the seed ensemble's, and its books'.
+        Coverage (shares of the dates and of the firms in the universe that were forecast) and the share of
+        tied forecasts are the ensemble's; information ratio and tracking error are null for books that are
+        not long-only.
+    ic_series
+        date, model, delay, ic, rank_ic of the seed ensemble, on the dates that it forecasts.
+    quantiles
+        model, delay, quantile (1 lowest forecast), mean_return_bps a session.
+    equity
+        date, model, book, delay, nav_gross, nav_net.
+    costs
+        model, book, delay, and bps of NAV a year by kind.
+    """
+
+    ladder: pl.DataFrame
+    ic_series: pl.DataFrame
+    quantiles: pl.DataFrame
+    equity: pl.DataFrame
+    costs: pl.DataFrame
+
+
+def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
+    """Spread a run's forecasts over the panel: model -> seed -> [T, N], NaN where there is none."""
+    arrays: dict[str, dict[int, FloatArray]] = {}
+    for (model, seed), part in frame.partition_by(
+        ["model", "seed"], as_dict=True, maintain_order=True
+    ).items():
+        arrays.setdefault(str(model), {})[int(seed)] = spread(part, "forecast", panel)
+    return arrays
+
+
+def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
+    """Mean over seeds of the forecasts standardised within each date (a constant cross-section stays 0)."""
+    total: FloatArray | None = None
+    for forecast_TN in seeds.values():
+        score_TN = standardised(forecast_TN)
+        total = score_TN if total is None else total + score_TN
+    assert total is not None
+    return total / len(seeds)
+
+
+def seed_spread(seeds: Mapping[int, FloatArray]) -> FloatArray:
+    """Standard deviation between seeds of the forecasts standardised within each date, [T, N].
+
+    ``sqrt(sum_k (s_k - mean s)^2 / (K - 1))`` of the scores ``s_k``, in cross-sectional standard deviations
+    of one date's forecasts. NaN for a single seed, and where a seed has no forecast.
+    """
+    scores_KTN = np.stack([standardised(forecast_TN) for forecast_TN in seeds.values()])
+    if len(seeds) < 2:
+        return np.full(scores_KTN.shape[1:], np.nan)
+    spread_TN: FloatArray = scores_KTN.std(axis=0, ddof=1)
+    return spread_TN
+
+
+def standardised(forecast_TN: FloatArray) -> FloatArray:
+    """Forecasts less the date's mean over its standard deviation; NaN stays, a constant date is 0."""
+    known_TN = np.isfinite(forecast_TN)
+    count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
+    mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
+    centred_TN = forecast_TN - mean_T1
+    spread_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
+    score_TN: FloatArray = np.divide(
+        centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0
+    )
+    score_TN[~known_TN] = np.nan
+    return score_TN
+
+
+def evaluate(
+    forecasts: Mapping[str, Mapping[int, FloatArray]],
+    dataset: Dataset,
+    config: Config,
+    scores: pl.DataFrame,
+    *,
+    truth_TN: FloatArray | None,
+    sessions: IntArray,
+) -> Evaluation:
+    """Measure every model's forecasts against every reported delay.
+
+    Parameters
+    ----------
+    forecasts
+        model -> seed -> [T, N].
+    scores
+        Validation scores: model, seed, fold, valid_ic, valid_rank_ic.
+    truth_TN
+        Conditional mean of a simulated market, or None.
+    sessions
+        Rows of the panel that ought to be forecast: coverage is a share of these.
+
+    Raises
+    ------
+    ConfigError
+        If a book needs more firms than there are.
+    DataError
+        If the risk-free rates do not cover the books' sessions.
+    """
+    ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
+    benchmarks: Benchmarks = {}
+    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
+    means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
+    valid = {row["model"]: row for row in means.iter_rows(named=True)}
+    for delay, every_label_TN in dataset.labels.items():
+        label_TN = np.where(dataset.universe_TN, every_label_TN, np.nan)[sessions]
+        for model, seeds in forecasts.items():
+            combined_TN = ensemble(seeds)
+            rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
+            overlap = overlapping(rows_T, config.label.horizon)
+            single = [
+                forecast_metrics(seed_TN[sessions], label_TN, horizon=overlap) for seed_TN in seeds.values()
+            ]
+            joint = forecast_metrics(combined_TN[sessions], label_TN, horizon=overlap)
+            truth = None
+            if truth_TN is not None:
+                shown_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
+                truth = forecast_metrics(shown_TN[sessions], label_TN, horizon=overlap)
+            row: dict[str, object] = {
+                "model": model,
+                "delay": delay,
+                "seeds": len(seeds),
+                "valid_rank_ic": valid.get(model, {}).get("valid_rank_ic"),
+                "valid_ic": valid.get(model, {}).get("valid_ic"),
+                **_mean_metrics(single),
+                "ensemble_ic": joint.ic,
+                "ensemble_rank_ic": joint.rank_ic,
+                "ic_t": joint.ic_t,
+                "coverage_dates": joint.coverage_dates,
+                "coverage_firms": joint.coverage_firms,
+                "tied": joint.tied,
+                "seed_spread": float(np.nanmean(seed_spread(seeds))) if len(seeds) > 1 else None,
+                "truth_ic": truth.ic if truth else None,
+                "truth_rank_ic": truth.rank_ic if truth else None,
+            }
+            for orders in book_orders(combined_TN, rows_T, dataset, config, delay):
+                book, held, result = orders.name, orders.held, orders.run(dataset.panel)
+                require_rates(config.backtest.risk_free, rate_T[held], dates_T[held])
+                metrics = book_metrics(result, rate_T[held])
+                benchmark = orders.benchmark(dataset, benchmarks)
+                active = None if benchmark is None else active_metrics(result, benchmark)
+                row |= {
+                    f"{book}.sharpe_gross": metrics.sharpe_gross,
+                    f"{book}.sharpe_net": metrics.sharpe_net,
+                    f"{book}.information_ratio": active.information_ratio if active else None,
+                    f"{book}.tracking_error": active.tracking_error if active else None,
+                    f"{book}.turnover": metrics.turnover,
+                    f"{book}.annual_return_net": metrics.annual_return_net,
+                    f"{book}.max_drawdown_net": metrics.max_drawdown_net,
+                }
+                keys = {"model": model, "book": book, "delay": delay}
+                equity.append(
+                    pl.DataFrame(
+                        {"date": dates_T[held], "nav_gross": result.nav_gross_T, "nav_net": result.nav_net_T}
+                    ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
+                )
+                costs.append({**keys, **metrics.costs_bps_per_year})
+            ladder.append(row)
+            shown_T = np.isin(sessions, rows_T)
+            series = {"date": dates_T[sessions], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
+            ic_series.append(
+                pl.DataFrame({name: values[shown_T] for name, values in series.items()}).with_columns(
+                    pl.lit(model).alias("model"), pl.lit(delay).alias("delay")
+                )
+            )
+            quantiles += [
+                {"model": model, "delay": delay, "quantile": index + 1, "mean_return_bps": 1e4 * value}
+                for index, value in enumerate(joint.quantile_returns)
+            ]
+    return Evaluation(
+        ladder=pl.DataFrame(ladder, infer_schema_length=None),
+        ic_series=pl.concat(ic_series),
+        quantiles=pl.DataFrame(quantiles),
+        equity=pl.concat(equity),
+        costs=pl.DataFrame(costs),
+    )
+
+
+def overlapping(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
+    """How many decisions in a row have labels that share a session."""
+    apart = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
+    return math.ceil(horizon / apart)
+
+
+def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:
+    """Mean over single seeds: what one training run can be expected to give."""
+    names = ("ic", "icir", "rank_ic", "rank_icir", "precision_at_10", "literature_sr", "r2_oos")
+    return {name: float(np.mean([getattr(one, name) for one in seeds])) for name in names}

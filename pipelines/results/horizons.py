@@ -1,0 +1,84 @@
+"""What models with several horizons forecast on the way to the label's: their test metrics by horizon."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.metrics import forecast_metrics
+from pipelines.dataset.build import Dataset, spread
+from pipelines.lake.lake import Lake
+from pipelines.results.evaluate import ensemble, overlapping
+from pipelines.run.record import Run
+
+
+def horizon_table(
+    run: Run, lake: Lake, dataset: Dataset, dates_T: npt.NDArray[np.bool_]
+) -> pl.DataFrame | None:
+    """Measure a run's forecasts of every horizon, the label's included, by the seed ensemble.
+
+    Parameters
+    ----------
+    run, lake, dataset
+        Whose forecasts, where they are, and the labels.
+    dates_T
+        The dates that all models of the run forecast; no others are measured.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        model, horizon (sessions), seeds, ic, ic_t (Newey-West over overlapping labels), icir, rank_ic on the
+        test sessions; None if no model of the run has shorter horizons than the label's.
+    """
+    label = run.config.label
+    stored = stored_forecasts(run, lake)
+    with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()
+    if not with_path:
+        return None
+    labels = {**dataset.shorter, label.horizon: dataset.labels[label.delay]}
+    rows = []
+    every = stored.filter(pl.col("model").is_in(with_path)).partition_by(["model", "horizon"], as_dict=True)
+    for (model, horizon), part in sorted(every.items()):
+        seeds = {
+            int(seed): spread(frame, "forecast", dataset.panel)
+            for (seed,), frame in part.partition_by(["seed"], as_dict=True).items()
+        }
+        joint_TN, label_TN = ensemble(seeds), labels[int(horizon)]
+        rows_T = np.flatnonzero(np.isfinite(joint_TN).any(axis=1) & dates_T)
+        metrics = forecast_metrics(
+            joint_TN[rows_T], label_TN[rows_T], horizon=overlapping(rows_T, int(horizon))
+        )
+        rows.append(
+            {
+                "model": model,
+                "horizon": horizon,
+                "seeds": len(seeds),
+                "ic": metrics.ic,
+                "ic_t": metrics.ic_t,
+                "icir": metrics.icir,
+                "rank_ic": metrics.rank_ic,
+            }
+        )
+    return pl.DataFrame(rows)
+
+
+def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
+    """Read what a run has stored of every horizon.
+
+    Returns
+    -------
+    polars.DataFrame
+        Columns of the lake's table ``forecasts`` and ``horizon`` in sessions: the label's for every model,
+        and the shorter ones of models that forecast them.
+    """
+    own = _of(run, lake, "forecasts").with_columns(
+        pl.lit(run.config.label.horizon, dtype=pl.Int64).alias("horizon")
+    )
+    if not lake.exists("forecast_paths"):
+        return own
+    return pl.concat([_of(run, lake, "forecast_paths").select(own.columns), own])
+
+
+def _of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
+    return lake.read(table, filters=pl.col("run_id") == run.run_id)

@@ -1,0 +1,1 @@
+"""One run: its identity, its folder, its locks, and opening it again on exactly its data."""

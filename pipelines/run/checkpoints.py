@@ -1,0 +1,71 @@
+"""Fitted models on disk: tensors as safetensors, everything else as JSON, never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from features.library.scaling import ChannelScaler
+from models.fitting.fit import Fitted, FittedState, restore
+from pipelines.dataset.build import FoldInputs
+from pipelines.errors import DataError
+
+_TENSORS, _CONFIG = "model.safetensors", "model.json"
+
+
+def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
+    """Write a fitted model and its fold's inputs; the folder appears whole or not at all."""
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    tensors = {name: np.array(value, order="C") for name, value in state.tensors.items()}
+    scaler = inputs.scaler
+    tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C, "groups_G": inputs.groups_G}
+    save_file(tensors, partial / _TENSORS)
+    config = {**state.config, "scaler_clip": scaler.clip}
+    (partial / _CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True))
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def sweep_partial(checkpoints: Path) -> None:
+    """Remove what a killed process left half-written under a run's checkpoints."""
+    for leftover in checkpoints.glob("*/.*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def checkpoint_exists(folder: Path) -> bool:
+    """Whether a checkpoint was written there (not whether it can be read)."""
+    return (folder / _TENSORS).is_file() and (folder / _CONFIG).is_file()
+
+
+def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
+    """Read a fitted model and its fold's inputs.
+
+    Raises
+    ------
+    DataError
+        If the folder is missing, incomplete or corrupted.
+    """
+    cure = "delete that folder and run 'peerglass train' again; only this fold is trained anew."
+    if not checkpoint_exists(folder):
+        raise DataError(f"There is no checkpoint in {folder}; {cure}")
+    try:
+        tensors = load_file(folder / _TENSORS)
+        config = json.loads((folder / _CONFIG).read_text())
+        scaler = ChannelScaler(
+            mean_C=tensors.pop("scaler.mean_C"),
+            std_C=tensors.pop("scaler.std_C"),
+            clip=config.pop("scaler_clip"),
+        )
+        inputs = FoldInputs(scaler, groups_G=tensors.pop("groups_G"))
+        return restore(FittedState(config=config, tensors=tensors)), inputs
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {cure}") from None

@@ -1,0 +1,244 @@
+"""The evaluations of a run: ``<run>/evaluations/<id>/``, the tables of a backtest beside their settings.
+
+Costs, books and delays do not change a forecast, so they are no part of a run's id. An evaluation has its
+own id, a digest of those settings and of the code that measures forecasts. Other settings make another
+evaluation beside the first, and a report reads tables and assumptions from one folder.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import filecmp
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import backtest
+import features
+from pipelines.config.load import digest
+from pipelines.config.schema import BacktestConfig, Config
+from pipelines.dataset.risk_free import describe_rate
+from pipelines.errors import ConfigError, DataError
+from pipelines.run.fingerprint import source_digest
+from pipelines.run.record import Run
+
+_FOLDER: Final = "evaluations"
+_RECORD: Final = "evaluation.json"
+_OWN: Final = (
+    "dataset/risk_free",
+    "results/backtest",
+    "results/book_orders",
+    "results/ending_scenarios",
+    "results/ensembles",
+    "results/evaluate",
+    "results/horizons",
+    "results/label_shares",
+    "run/completeness",
+    "train/quantiles",
+)
+
+
+class EvaluationRecord(BaseModel):
+    """What an evaluation's tables were computed with.
+
+    Attributes
+    ----------
+    evaluation
+        The id.
+    made_at
+        When it was last asked for; the newest is the one that a report shows.
+    backtest
+        Books, costs and execution delay.
+    rates
+        `rates_digest` of the file of risk-free rates as it was; None for a rate that is a number.
+    delays
+        Label delays that forecasts were measured at, the trained one first.
+    code
+        Digest of the code that measured them.
+    commit
+        Commit of that code.
+    trials
+        Trials in the ledger at the time.
+    missing
+        Tasks (model, fold, seed) of the run that had no forecasts.
+    incomplete
+        The same in words; None for a complete run.
+    dates, first, last
+        Number of dates that all models forecast, the first and the last of them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    evaluation: str
+    made_at: dt.datetime
+    backtest: BacktestConfig
+    rates: str | None = None
+    delays: tuple[int, ...]
+    code: str
+    commit: str
+    trials: int
+    missing: tuple[tuple[str, int, int], ...] = ()
+    incomplete: str | None = None
+    dates: int
+    first: dt.date
+    last: dt.date
+
+    @property
+    def assumptions(self) -> str:
+        """Costs, books and execution delay in one line."""
+        costs = self.backtest.costs
+        delay = "the label's delay" if self.backtest.delay is None else f"delay {self.backtest.delay}"
+        rate = describe_rate(self.backtest.risk_free)
+        rate += "" if self.rates is None else f" (SHA-256 {self.rates})"
+        return (
+            f"half-spread {costs.half_spread_bps:g} bps, commission {costs.commission_bps:g} bps, borrow "
+            f"{costs.borrow_bps_per_year:g} bps a year, executed at {delay}, Sharpe ratios "
+            f"over {rate}; books {', '.join(self.backtest.books)}"
+        )
+
+    def applied_to(self, config: Config) -> Config:
+        """Give a run's config with the settings of this evaluation in place of its own."""
+        label = config.label.model_copy(update={"also_delays": self.delays[1:]})
+        return config.model_copy(update={"backtest": self.backtest, "label": label})
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvaluation:
+    """An evaluation on disk: its record and the folder of its tables."""
+
+    record: EvaluationRecord
+    folder: Path
+
+    def read_table(self, name: str) -> pl.DataFrame | None:
+        """Read one of its tables, or None if it has none of that name."""
+        path = self.folder / f"{name}.parquet"
+        return pl.read_parquet(path) if path.is_file() else None
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Read a table that every evaluation has."""
+        frame = self.read_table(name)
+        assert frame is not None, f"an evaluation is stored with its {name}"
+        return frame
+
+
+def evaluation_id(config: Config) -> str:
+    """Digest of everything that an evaluation of given forecasts depends on.
+
+    The order of the books counts, because the first is the one that the ladder of a report shows.
+    """
+    settings = config.backtest.model_dump(mode="json")
+    what = {**settings, "books": list(settings["books"].items()), "delays": config.label.delays}
+    rates = rates_digest(config.backtest.risk_free)
+    if rates is not None:
+        what["risk_free"] = rates
+    return digest({**what, "code": evaluation_code()})
+
+
+def rates_digest(risk_free: float | str) -> str | None:
+    """First ten hexadecimal digits of the SHA-256 of a file of risk-free rates; None for a number.
+
+    The content counts and not the path, because a file may change under its name.
+    """
+    if not isinstance(risk_free, str):
+        return None
+    return hashlib.sha256(Path(risk_free).read_bytes()).hexdigest()[:10]
+
+
+def evaluation_code() -> str:
+    """Digest of the code that measures forecasts: the packages backtest and features, and the tables' own."""
+    packages = [Path(str(package.__file__)).parent for package in (backtest, features)]
+    files = [path for folder in packages for path in folder.rglob("*.py")]
+    files += [Path(__file__).parents[1] / f"{name}.py" for name in _OWN]
+    return source_digest(files, Path(__file__).parents[2])[:10]
+
+
+def store_evaluation(
+    run: Run, record: EvaluationRecord, tables: Mapping[str, pl.DataFrame]
+) -> StoredEvaluation:
+    """Write an evaluation; its folder appears whole or not at all.
+
+    The newest evaluation made again with the same tables is left as it is.
+    """
+    folder = run.folder / _FOLDER / record.evaluation
+    _sweep(folder.parent)
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    partial.mkdir(parents=True)
+    for name, frame in tables.items():
+        frame.write_parquet(partial / f"{name}.parquet")
+    newest = newest_evaluation(run)
+    if newest is not None and newest.folder == folder and _same_tables(partial, folder):
+        shutil.rmtree(partial)
+        return newest
+    (partial / _RECORD).write_text(record.model_dump_json(indent=1), encoding="utf-8")
+    if folder.exists():
+        replaced = folder.with_name(f".{folder.name}.{os.getpid()}.replaced.partial")
+        folder.rename(replaced)
+        partial.rename(folder)
+        shutil.rmtree(replaced)
+    else:
+        partial.rename(folder)
+    return StoredEvaluation(record, folder)
+
+
+def list_evaluations(run: Run) -> list[StoredEvaluation]:
+    """Give a run's evaluations, the newest first.
+
+    Raises
+    ------
+    DataError
+        If a record cannot be read.
+    """
+    found = []
+    for path in (run.folder / _FOLDER).glob(f"[!.]*/{_RECORD}"):
+        try:
+            record = EvaluationRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        except ValidationError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise DataError(
+                f"The evaluation in {path.parent} is damaged ({reason}); delete that folder and run "
+                f"'peerglass backtest {run.run_id}' again."
+            ) from None
+        found.append(StoredEvaluation(record, path.parent))
+    return sorted(found, key=lambda one: one.record.made_at, reverse=True)
+
+
+def newest_evaluation(run: Run) -> StoredEvaluation | None:
+    """Give the evaluation that was asked for last; None if there is none."""
+    return next(iter(list_evaluations(run)), None)
+
+
+def find_evaluation(run: Run, name: str) -> StoredEvaluation:
+    """Give a run's evaluation by its id or a unique beginning of it.
+
+    Raises
+    ------
+    ConfigError
+        If none, or more than one, is meant.
+    """
+    known = list_evaluations(run)
+    matches = [one for one in known if one.record.evaluation.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    listed = "; ".join(f"{one.record.evaluation} ({one.record.assumptions})" for one in known) or "none"
+    wrong = "More than one evaluation" if matches else "No evaluation"
+    raise ConfigError(f"{wrong} of {run.run_id} begins with {name!r}; there: {listed}.")
+
+
+def _same_tables(one: Path, other: Path) -> bool:
+    names = {path.name for path in one.glob("*.parquet")}
+    if names != {path.name for path in other.glob("*.parquet")}:
+        return False
+    return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process left half-written."""
+    for leftover in folder.glob(".*.partial"):
+        shutil.rmtree(leftover, ignore_errors=True)

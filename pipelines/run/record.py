@@ -1,0 +1,199 @@
+"""A run's identity and its folder: ``<output>/<run_id>/``."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines.config.load import load_config, to_yaml
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.versions import TableVersion
+from pipelines.run.identity import Identity
+
+_RECORD = "run.json"
+_LISTED = 8
+_RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One configuration on one version of the data.
+
+    Attributes
+    ----------
+    run_id
+        Name and digest of the identity, so that repeating a command continues the same run.
+    config
+        Its settings; those that change no forecast are those of the last command.
+    identity
+        What its forecasts depend on; None for a run that is thrown away.
+    folder
+        Where its files are.
+    """
+
+    run_id: str
+    config: Config
+    identity: Identity | None
+    folder: Path
+
+    @property
+    def tables(self) -> Mapping[str, TableVersion]:
+        """Lake table -> its own id and the version that the run reads."""
+        return {} if self.identity is None else self.identity.tables
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        """Lake table -> Delta version that the run reads."""
+        return {table: one.version for table, one in self.tables.items()}
+
+    def checkpoint(self, model: str, fold: int, seed: int) -> Path:
+        """Folder of one fitted model."""
+        return self.folder / "checkpoints" / model / f"fold-{fold}-seed-{seed}"
+
+    def curve(self, model: str, fold: int, seed: int) -> Path:
+        """File of one learning curve, a JSON line an epoch."""
+        return self.folder / "curves" / f"{model}-fold-{fold}-seed-{seed}.jsonl"
+
+    def snapshot(self, model: str, fold: int, seed: int) -> Path:
+        """File of an unfinished training's newest snapshot."""
+        return self.folder / "snapshots" / f"{model}-fold-{fold}-seed-{seed}.safetensors"
+
+    def write_table(self, name: str, frame: pl.DataFrame) -> Path:
+        """Write a result table of the run as Parquet, atomically."""
+        path = self.folder / "tables" / f"{name}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        frame.write_parquet(partial)
+        partial.replace(path)
+        return path
+
+    def read_table(self, name: str) -> pl.DataFrame | None:
+        """Read a result table, or None if that stage has not been run."""
+        path = self.folder / "tables" / f"{name}.parquet"
+        return pl.read_parquet(path) if path.is_file() else None
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a text file of the run, atomically."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+        return path
+
+
+def name_run(config: Config, identity: Identity) -> Run:
+    """Name a run after its config and its identity; nothing is written."""
+    run_id = f"{config.name}-{identity.digest}"
+    return Run(run_id, config, identity, Path(config.output) / run_id)
+
+
+def record_run(run: Run) -> None:
+    """Write a run's settings and identity into its folder."""
+    assert run.identity is not None, "a run without an identity is not kept"
+    record = {
+        "run_id": run.run_id,
+        "started_at": dt.datetime.now(dt.UTC).isoformat(),
+        "versions": run.versions,
+        "environment": run.config.from_environment(),
+        "identity": run.identity.record(),
+    }
+    run.write_text("config.yaml", to_yaml(run.config))
+    run.write_text(_RECORD, json.dumps(record, indent=1))
+
+
+def news(run: Run) -> str | None:
+    """Say what a run that was not started before differs in from the config's latest one; None otherwise."""
+    assert run.identity is not None, "a run without an identity is not compared"
+    earlier = [
+        (str(record["started_at"]), str(record["run_id"]), Identity.from_record(record["identity"]))
+        for record in _records(run.folder.parent, run.config.name)
+    ]
+    if not earlier or (run.folder / _RECORD).is_file():
+        return None
+    _, name, latest = max(earlier, key=lambda one: one[:2])
+    found = run.identity.differences(latest)
+    shown = ", ".join(found[:_LISTED]) + (f" and {len(found) - _LISTED} more" if len(found) > _LISTED else "")
+    return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
+
+
+def _records(output: Path, name: str) -> Iterator[dict[str, Any]]:
+    """Records of the runs of a config name; damaged ones and those of earlier versions are left out."""
+    for path in sorted(output.glob(f"{name}-*/{_RECORD}")):
+        try:
+            record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            Identity.from_record(record["identity"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if record.get("run_id", "").rpartition("-")[0] == name and "started_at" in record:
+            yield record
+
+
+def open_run(name: str, output: Path = Path("data/runs")) -> Run:
+    """Open a run by its id, by its beginning where that is unique, or by its folder.
+
+    Raises
+    ------
+    ConfigError
+        If no run, or more than one, is meant; or if the environment gives it other settings now.
+    DataError
+        If the run's folder is damaged.
+    """
+    folder = Path(name) if (Path(name) / _RECORD).is_file() else _find(name, output)
+    try:
+        record: dict[str, Any] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+        config = load_config(folder / "config.yaml")
+        _require_same_environment(folder, config, record.get("environment", {}))
+        return Run(record["run_id"], config, Identity.from_record(record["identity"]), folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"The run folder {folder} is damaged ({error}); run its config again.") from None
+
+
+def _require_same_environment(folder: Path, config: Config, recorded: Mapping[str, Any]) -> None:
+    """A run's config refers to the environment: its settings must be those that it was made with."""
+    now = config.from_environment()
+    for setting, value in recorded.items():
+        if setting in now and now[setting] != value:
+            raise ConfigError(
+                f"{folder / 'config.yaml'}: {setting} comes from the environment and was {value!r} when the "
+                f"run was made, but is {now[setting]!r} now; set the variable as it was."
+            )
+
+
+def _find(name: str, output: Path) -> Path:
+    known = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
+    if not _RUN_ID.match(name):
+        raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are listed under {output}.")
+    matches = [path for path in known if path.name == name] or [p for p in known if p.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    listed = ", ".join(path.name for path in (matches or known)) or "none"
+    wrong = "More than one run begins" if matches else "No run begins"
+    raise ConfigError(f"{wrong} with {name!r} under {output}; there: {listed}.")
+
+
+def git_commit() -> str:
+    """Commit of the checkout that runs, with a mark if it has uncommitted changes; 'unknown' outside git."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607 (git is found on PATH)
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return answer.stdout.strip()

@@ -1,0 +1,1 @@
+"""Statements from the SEC's EDGAR."""

@@ -1,0 +1,294 @@
+"""From XBRL facts to statement rows: which fact counts, what span it covers, and when the market knew it.
+
+Every filing that has a fact for an item and period is a version of it: a 10-Q or 10-K, next year's comparison
+column, an amendment. In a filing, of the tags of an item the best one counts (`sec_items`), of its spans the
+year in an annual report and the quarter in a quarterly one. Cash flows are reported from the year's beginning
+alone: the quarter is what is left of them after the months up to the quarter before, as known by then.
+
+A split after the period and before the filing has retroactive effect on the statements, comparatives included
+(SEC Staff Accounting Bulletin, Topic 4.C; ASC 505-10-S99-4 and ASC 260-10-55-12). So their share counts and
+amounts per share are stated as of the filing's day. The cover page's count is stated as of its own instant.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import polars as pl
+
+from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
+from pipelines.sources.sec.counts import Candidate, Period, settle_counts
+from pipelines.sources.sec.items import AVERAGES, COVER, ranked_tags
+
+FORMS: Final = ("10-K", "10-Q", "10-KT", "10-QT", "20-F", "40-F")
+_ANNUAL: Final = frozenset({"10-K", "10-KT", "20-F", "40-F"})
+_AMENDED: Final = "/A"
+_CLOSE: Final = dt.time(16, 0)
+_DAYS_A_MONTH: Final = 365.25 / 12.0
+_TAGS: Final = ranked_tags()
+_CLASS_AXIS: Final = "StatementClassOfStockAxis"
+_BALANCE: Final = "us-gaap:LiabilitiesAndStockholdersEquity"
+_EQUITY: Final = (
+    "us-gaap:StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
+    "us-gaap:StockholdersEquity",
+)
+_SCHEMA: Final = {
+    "ticker": pl.String,
+    "period_end": pl.Date,
+    "known_at": pl.Date,
+    "item": pl.String,
+    "value": pl.Float64,
+    "unit": pl.String,
+    "filing_id": pl.String,
+    "months": pl.Int64,
+    "stated_on": pl.Date,
+    "assumed": pl.Boolean,
+}
+
+
+class Fact(Protocol):
+    """What is read of one of edgartools' facts."""
+
+    concept: str  # "us-gaap:Assets"
+    unit: str
+    period_start: dt.date | None
+    period_end: dt.date
+    numeric_value: float | None
+    accession: str
+    form_type: str
+    filing_date: dt.date
+    dimensions: Mapping[str, str] | None  # axis -> member; None or empty for the whole firm
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """Rows of the lake's ``fundamentals``, and what was done to get them.
+
+    Attributes
+    ----------
+    rows
+        One a period, day of knowledge and item.
+    derived
+        Quarters that are the difference of two spans from the year's beginning.
+    superseded
+        Versions left out because a later one became known on the same day.
+    undated
+        Filings without an acceptance time.
+    foreign
+        Currencies other than the dollar.
+    summed
+        Share counts that are the sum of the counts of several classes.
+    partial
+        Share counts left out because they are of one class, or of an unknown one.
+    """
+
+    rows: pl.DataFrame
+    derived: int
+    superseded: int
+    undated: int
+    foreign: frozenset[str]
+    summed: int
+    partial: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Filing:
+    accession: str
+    annual: bool
+    amended: bool
+    known_at: dt.date
+    released: dt.date  # its statements contain the splits up to this day
+    order: tuple[dt.date, dt.datetime, str]
+
+
+_Span = tuple[str, str, dt.date, int]  # tag, unit, start, months
+
+
+def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
+    """Return the first day by whose close the market could know a filing.
+
+    Accepted before 16:00 it is that day, from then on the next; never before the official filing date, which
+    EDGAR sets to the next business day after 17:30, when it holds a filing back until the morning. The clock
+    is taken as New York's. The SEC's submissions feed marks it as UTC, which is true of most filers and not
+    of others: New York's is the later reading of the two, so nothing is known too early, and what was
+    accepted after noon may be known a day late. Without an acceptance time, the day after the filing date.
+    """
+    if accepted is None:
+        return filed + dt.timedelta(days=1)
+    late = accepted.time() >= _CLOSE
+    return max(filed, accepted.date() + dt.timedelta(days=late))
+
+
+def statement_rows(
+    ticker: str, facts: Iterable[Fact], accepted: Mapping[str, dt.datetime], since: dt.date
+) -> Statements:
+    """Turn a firm's facts into statement rows.
+
+    Parameters
+    ----------
+    ticker
+        The firm's ticker in the lake.
+    facts
+        All its facts; those of other forms than `FORMS` and of other tags are passed over.
+    accepted
+        Accession number -> acceptance time without a zone.
+    since
+        First known_at to give.
+
+    Returns
+    -------
+    Statements
+        ``filing_id`` is the accession number, with /A behind it if the filing is an amendment. ``months`` is
+        the span of a flow and null for an instant. ``stated_on`` is the last day whose splits a count or an
+        amount per share contains, null for other items. Nothing is assumed.
+    """
+    filings, periods, (summed, partial) = _sort_into_filings(facts, accepted)
+    spans: dict[_Span, float] = {}
+    rows: dict[tuple[str, dt.date, dt.date], tuple[object, ...]] = {}
+    derived = superseded = 0
+    foreign: set[str] = set()
+    for filing in sorted(filings.values(), key=lambda filing: filing.order):
+        own = periods[filing.accession]
+        for candidates in own.values():
+            for fact in candidates:
+                if fact.start is not None and fact.months is not None:
+                    spans[fact.tag, fact.unit, fact.start, fact.months] = fact.value
+        for (item, end), candidates in own.items():
+            best = _best(candidates, annual=filing.annual)
+            quarter = None if filing.annual or item == "eps" else _last_quarter(best, spans)
+            if filing.known_at < since:
+                continue
+            derived += quarter is not None
+            if best.unit[:3].isupper() and not best.unit.startswith("USD"):
+                foreign.add(best.unit[:3])
+            key = (item, end, filing.known_at)
+            superseded += key in rows
+            rows[key] = (
+                ticker,
+                end,
+                filing.known_at,
+                item,
+                best.value if quarter is None else quarter,
+                best.unit,
+                filing.accession + (_AMENDED if filing.amended else ""),
+                best.months if quarter is None else 3,
+                _stated_on(item, best, end, filing),
+                False,
+            )
+    frame = pl.DataFrame(list(rows.values()), schema=_SCHEMA, orient="row")
+    undated = sum(accession not in accepted for accession in filings)
+    return Statements(
+        frame.sort("item", "period_end", "known_at"),
+        derived,
+        superseded,
+        undated,
+        frozenset(foreign),
+        summed,
+        partial,
+    )
+
+
+def _stated_on(item: str, fact: Candidate, end: dt.date, filing: _Filing) -> dt.date | None:
+    """Return the last day whose splits a count or an amount per share contains; None for other items."""
+    if item not in SPLIT_ITEMS:
+        return None
+    return end if fact.tag == COVER else max(end, filing.released)
+
+
+def _sort_into_filings(
+    facts: Iterable[Fact], accepted: Mapping[str, dt.datetime]
+) -> tuple[dict[str, _Filing], dict[str, dict[Period, list[Candidate]]], tuple[int, int]]:
+    """Group the facts that may count by filing, item and period; count what became of share counts."""
+    filings: dict[str, _Filing] = {}
+    periods: dict[str, dict[Period, list[Candidate]]] = {}
+    balance: dict[str, dict[dt.date, dict[str, Fact]]] = {}
+    for fact in facts:
+        form = fact.form_type.removesuffix(_AMENDED)
+        if form not in FORMS or fact.numeric_value is None:
+            continue
+        if not fact.dimensions and (fact.concept == _BALANCE or fact.concept in _EQUITY):
+            balance.setdefault(fact.accession, {}).setdefault(fact.period_end, {})[fact.concept] = fact
+        candidate = _candidate(fact)
+        if candidate is None:
+            continue
+        if fact.accession not in filings:
+            when = accepted.get(fact.accession)
+            known_at = known_on(fact.filing_date, when)
+            filings[fact.accession] = _Filing(
+                accession=fact.accession,
+                annual=form in _ANNUAL,
+                amended=fact.form_type.endswith(_AMENDED),
+                known_at=known_at,
+                released=fact.filing_date if when is None else min(fact.filing_date, when.date()),
+                order=(known_at, when or dt.datetime.combine(known_at, dt.time.max), fact.accession),
+            )
+        item = _TAGS[fact.concept][0]
+        periods.setdefault(fact.accession, {}).setdefault((item, fact.period_end), []).append(candidate)
+    summed = partial = 0
+    for accession, own in periods.items():
+        _fill_liabilities(own, balance.get(accession, {}))
+        of_classes, left_out = settle_counts(own)
+        summed, partial = summed + of_classes, partial + left_out
+    return filings, periods, (summed, partial)
+
+
+def _candidate(fact: Fact) -> Candidate | None:
+    """Read a fact as the value of an item; None if it is of none, or of a span that the item cannot have."""
+    item, rank = _TAGS.get(fact.concept, ("", 0))
+    if not item or fact.numeric_value is None:
+        return None
+    member = ""
+    if fact.dimensions:  # a part of the firm: of parts, classes of stock alone can be added up
+        axes = list(fact.dimensions.items())
+        if item != SHARE_COUNT or len(axes) > 1 or not axes[0][0].endswith(_CLASS_AXIS):
+            return None
+        member = axes[0][1]
+    months = None
+    if fact.period_start is not None:
+        days = (fact.period_end - fact.period_start).days + 1
+        months = round(days / _DAYS_A_MONTH)
+    if fact.concept in AVERAGES:
+        return Candidate(fact.concept, rank, fact.unit, fact.period_start, None, fact.numeric_value, member)
+    if (months is None) == (item in FLOWS) or months == 0:
+        return None
+    return Candidate(fact.concept, rank, fact.unit, fact.period_start, months, fact.numeric_value, member)
+
+
+def _fill_liabilities(
+    own: dict[Period, list[Candidate]], balance: Mapping[dt.date, Mapping[str, Fact]]
+) -> None:
+    """Where liabilities are not told, take the balance sheet's total less equity, minorities included."""
+    for end, parts in balance.items():
+        equity = next((parts[tag] for tag in _EQUITY if tag in parts), None)
+        total = parts.get(_BALANCE)
+        if ("total_liabilities", end) in own or equity is None or total is None:
+            continue
+        if equity.unit != total.unit or total.numeric_value is None or equity.numeric_value is None:
+            continue
+        rest = total.numeric_value - equity.numeric_value
+        own["total_liabilities", end] = [Candidate(_BALANCE, 0, total.unit, None, None, rest)]
+
+
+def _best(candidates: list[Candidate], *, annual: bool) -> Candidate:
+    """Choose among a filing's facts of one item and period: by tag, dollars first, then by span."""
+
+    def preference(fact: Candidate) -> tuple[int, bool, float, int]:
+        wanted = 12 if annual else 3
+        days = (
+            0 if fact.start is None else -fact.start.toordinal()
+        )  # of means, the one over the shortest span
+        span = 0.0 if fact.months is None else abs(fact.months - wanted)
+        return fact.rank, not fact.unit.startswith(("USD", "shares")), span, days
+
+    return min(candidates, key=preference)
+
+
+def _last_quarter(fact: Candidate, spans: Mapping[_Span, float]) -> float | None:
+    """Take the months up to the quarter before off a span of six or nine months; None if they are unknown."""
+    if fact.months not in (6, 9) or fact.start is None:
+        return None
+    before = spans.get((fact.tag, fact.unit, fact.start, fact.months - 3))
+    return None if before is None else fact.value - before

@@ -1,0 +1,1 @@
+"""The embedded market with planted structure."""

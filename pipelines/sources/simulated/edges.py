@@ -1,0 +1,162 @@
+"""Who leads whom in the simulated market, and why.
+
+Every rule is a function of what a model can see, sizes and industries, except the hidden one:
+
+=====================  =============================================================================  ===
+rule                   edge                                                                           hop
+=====================  =============================================================================  ===
+industry               the largest firms of an industry -> the firms of it that are ``size_gap``        1
+                       times smaller or more
+supplier               the largest firm of the supplier industry -> every firm of the customer's        1
+supplier_of_supplier   the largest firm of the supplier's supplier -> every firm of the customer's,     2
+                       through the supplier's largest firm, which follows it by the rule above
+hidden                 a firm drawn once -> its follower                                                1
+=====================  =============================================================================  ===
+
+Shape suffixes: N firms, E edges, L lags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from pipelines.sources.simulated.config import INDUSTRIES, MarketConfig
+from pipelines.sources.simulated.firms import BoolArray, Firms, FloatArray, Index, supplier_of
+
+RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
+WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {
+    "industry": {1: 1.0, 2: 0.6},
+    "supplier": {1: 0.8, 3: 0.5},
+    "supplier_of_supplier": {2: 0.6},
+    "hidden": {1: 0.8},
+}
+"""Rule -> lag in sessions -> weight relative to the others; lag 1 is the session right after the decision."""
+
+MAX_LAG = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """Edges at one review: firm indices, place in RULES, and the firm in between (-1: none)."""
+
+    leader_E: Index
+    follower_E: Index
+    rule_E: Index
+    via_E: Index
+
+    def weights(self, n_firms: int) -> FloatArray:
+        """Give relative weights [L, follower N, leader N] of lags 1 to MAX_LAG."""
+        weights_LNN = np.zeros((MAX_LAG, n_firms, n_firms))
+        for code, rule in enumerate(RULES):
+            of_rule_E = self.rule_E == code
+            for lag, weight in WEIGHTS_BY_LAG[rule].items():
+                weights_LNN[lag - 1, self.follower_E[of_rule_E], self.leader_E[of_rule_E]] = weight
+        return weights_LNN
+
+
+def review_edges(config: MarketConfig, firms: Firms, log_size_N: FloatArray, live_N: BoolArray) -> Edges:
+    """Decide who leads whom from who is listed and their log market equity, both as of the review."""
+    follower: list[Index] = []
+    leader: list[int] = []
+    rule: list[int] = []
+    via: list[int] = []
+
+    def add(leading: int, following_E: Index, code: int, through: int = -1) -> None:
+        follower.append(following_E)
+        leader.extend([leading] * len(following_E))
+        rule.extend([code] * len(following_E))
+        via.extend([through] * len(following_E))
+
+    ranked = [
+        members_N[np.argsort(-log_size_N[members_N], kind="stable")]
+        for code in range(len(INDUSTRIES))
+        for members_N in (np.flatnonzero(live_N & (firms.industry_N == code)),)
+    ]
+    supplier = supplier_of()
+    for code, members in enumerate(ranked):
+        for j in members[: config.industry_leaders]:
+            smaller_E = log_size_N[j] - log_size_N[members] >= np.log(config.size_gap)
+            add(int(j), members[smaller_E & (members != j)], 0)
+        if supplier[code] < 0 or not len(ranked[supplier[code]]):
+            continue
+        j = ranked[supplier[code]][0]
+        add(int(j), members, 1)
+        beyond = supplier[supplier[code]]
+        if beyond >= 0 and len(ranked[beyond]):
+            add(int(ranked[beyond][0]), members, 2, int(j))
+    hidden_N = np.flatnonzero(live_N & (firms.hidden_leader_N >= 0) & live_N[firms.hidden_leader_N])
+    for i in hidden_N:
+        add(int(firms.hidden_leader_N[i]), np.asarray([i]), 3)
+    return Edges(
+        leader_E=np.asarray(leader, dtype=np.int64),
+        follower_E=np.concatenate([*follower, np.empty(0, dtype=np.int64)]).astype(np.int64),
+        rule_E=np.asarray(rule, dtype=np.int64),
+        via_E=np.asarray(via, dtype=np.int64),
+    )
+
+
+def edges_frame(
+    reviews: dict[int, Edges], dates_T: npt.NDArray[np.datetime64], firms: Firms, scale: float
+) -> pl.DataFrame:
+    """Write the edges down, one row per leader, follower, lag and spell of consecutive reviews.
+
+    Parameters
+    ----------
+    reviews
+        Session index of each review -> its edges, in order.
+    dates_T
+        Sessions.
+    firms
+        The firms that the edges' indices mean.
+    scale
+        Return per unit of relative weight: what ``weight`` is multiplied by.
+
+    Returns
+    -------
+    DataFrame
+        leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule, via,
+        valid_from (first decision date) and valid_to (decision date from which it no longer holds; null if
+        it holds to the end).
+    """
+    starts = list(reviews)
+    frame = pl.concat(
+        pl.DataFrame(
+            {"leader": e.leader_E, "follower": e.follower_E, "rule": e.rule_E, "via": e.via_E}
+        ).with_columns(review=pl.lit(k, dtype=pl.Int64))
+        for k, e in enumerate(reviews.values())
+    )
+    key = ["leader", "follower", "rule", "via"]
+    spells = (
+        frame.sort(*key, "review")
+        .with_columns(spell=pl.col("review") - pl.int_range(pl.len()).over(key))  # constant while unbroken
+        .group_by(*key, "spell", maintain_order=True)
+        .agg(first=pl.col("review").min(), last=pl.col("review").max())
+    )
+    lags = pl.DataFrame(
+        [
+            (code, lag, scale * weight)
+            for code, rule in enumerate(RULES)
+            for lag, weight in WEIGHTS_BY_LAG[rule].items()
+        ],
+        schema={"rule": pl.Int64, "lag": pl.Int64, "weight": pl.Float64},
+        orient="row",
+    )
+    ticker = pl.Series(firms.ticker_N)
+    review_date = pl.Series(dates_T[starts].astype("datetime64[D]")).append(pl.Series([None], dtype=pl.Date))
+    rows = spells.join(lags, on="rule", maintain_order="left_right")
+    return rows.select(
+        ticker[rows["leader"]].alias("leader"),
+        ticker[rows["follower"]].alias("follower"),
+        "lag",
+        "weight",
+        pl.when(pl.col("rule") == RULES.index("supplier_of_supplier")).then(2).otherwise(1).alias("hop"),
+        (pl.col("rule") != RULES.index("hidden")).alias("explained"),
+        pl.Series([RULES[code] for code in rows["rule"]], dtype=pl.String).alias("rule"),
+        pl.Series([None if v < 0 else ticker[v] for v in rows["via"]], dtype=pl.String).alias("via"),
+        review_date[rows["first"]].alias("valid_from"),
+        review_date[rows["last"] + 1].alias("valid_to"),
+    )

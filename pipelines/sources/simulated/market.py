@@ -1,0 +1,251 @@
+"""The simulated market itself: a small conditional mean planted in noise, at a strength that is asked for.
+
+The return over (s, s+1] of firm i is ``common + own + mu``, with mu decided at the close of ``s - delay``:
+
+    mu       = temporal + peer + characteristic
+    temporal = -a * sum_k REVERSAL_BY_AGE[k] * strength(regime[t-k]) * own[t-k] / idiosyncratic_volatility
+    peer     =  b * sum_(j leads i with lag l) weight(rule, l) * shock_j[t+1-l]
+    characteristic = c * z(z(book/market) + z(gross profit/assets) + 0.7 z(-log market equity))
+
+shock_j is own_j over its long-run volatility; z ranks the listed firms to a normal. Edges and premia are
+decided anew every REVIEW_SESSIONS sessions from what is known at that close. The scales a, b, c are found by
+simulating the market with a guess, measuring, and simulating it again with the very same draws.
+
+Shape suffixes: T sessions, N firms, R reviews, L lags, K ages in sessions, P parts of mu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+from scipy.stats import rankdata
+
+from pipelines.sources.simulated.config import (
+    REVERSAL_BY_AGE,
+    REVERSAL_CALM,
+    REVERSAL_TURBULENT,
+    REVIEW_SESSIONS,
+    MarketConfig,
+)
+from pipelines.sources.simulated.edges import MAX_LAG, Edges, review_edges
+from pipelines.sources.simulated.firms import BoolArray, Firms, FloatArray, draw_firms
+from pipelines.sources.simulated.shocks import Shocks, draw_shocks
+from pipelines.sources.simulated.statements import Statements, draw_statements
+
+PARTS: tuple[str, ...] = ("temporal", "peer", "characteristic")
+_PASSES = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Market:
+    """A simulated market before it is quoted.
+
+    Attributes
+    ----------
+    dates_T
+        Sessions, datetime64[D].
+    live_TN
+        Whether the firm is listed.
+    returns_TN
+        Total simple return from close to close; NaN on a firm's first listed session and where not listed.
+    dividend_yield_TN
+        Dividend as a share of the cum-dividend price; 0 on most sessions.
+    log_size_TN
+        Log of market equity in USD, ex dividend; NaN where not listed.
+    mu_TNP
+        Parts of the conditional mean decided at t, in PARTS' order; NaN where not listed.
+    reversal_TNK
+        What the own return k sessions ago adds to the temporal part; sums to it.
+    shock_TN
+        Own return over long-run volatility: what followers receive.
+    reviews
+        Session index of each review -> edges from then until the next.
+    peer_scale
+        Return per unit of relative edge weight and of shock.
+    """
+
+    dates_T: npt.NDArray[np.datetime64]
+    firms: Firms
+    shocks: Shocks
+    statements: Statements
+    live_TN: BoolArray
+    returns_TN: FloatArray
+    dividend_yield_TN: FloatArray
+    log_size_TN: FloatArray
+    mu_TNP: FloatArray
+    reversal_TNK: FloatArray
+    shock_TN: FloatArray
+    reviews: dict[int, Edges]
+    peer_scale: float
+
+
+def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Market:
+    """Simulate a market; each kind of draw has a stream of its own."""
+    firm_rng, common_rng, own_rng, statement_rng, dividend_rng = (
+        np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(5)
+    )
+    first = np.busday_offset(np.datetime64(config.start, "D"), 0, roll="forward")
+    dates_T = np.busday_offset(first, np.arange(config.sessions))
+    firms = draw_firms(config, firm_rng)
+    shocks = draw_shocks(config, firms, common_rng, own_rng)
+    statements = draw_statements(config, firms, dates_T, statement_rng)
+    yield_TN = _dividend_yields(config.sessions, len(firms.ticker_N), dividend_rng)
+    builder = _Builder(config, dates_T, firms, shocks, statements, yield_TN)
+    shares_P = np.asarray(config.shares) / sum(config.shares)
+    scale_P = np.sqrt(shares_P) * config.truth_ic * config.idiosyncratic_volatility
+    market = builder.build(scale_P)
+    if config.truth_ic == 0:
+        return market
+    for _ in range(_PASSES - 1):
+        part_sd_P, mu_sd, ratio = _measure(market, config.delay)
+        realised_P = np.divide(part_sd_P, scale_P, out=np.ones(len(PARTS)), where=scale_P > 0)
+        # The parts hardly correlate, so the right ratios between their scales leave mu's size near mu_sd.
+        wanted_sd = mu_sd * config.truth_ic / ratio
+        scale_P = np.sqrt(shares_P) * wanted_sd / np.maximum(realised_P, 1e-12)
+        market = builder.build(scale_P)
+    return market
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Builder:
+    """Everything that does not depend on the strength of mu."""
+
+    config: MarketConfig
+    dates_T: npt.NDArray[np.datetime64]
+    firms: Firms
+    shocks: Shocks
+    statements: Statements
+    yield_TN: FloatArray
+
+    def build(self, scale_P: FloatArray) -> Market:
+        """Simulate with these scales of the parts of mu, review by review."""
+        config, firms, shocks = self.config, self.firms, self.shocks
+        n_sessions, n_firms = shocks.own_TN.shape
+        live_TN = firms.live(n_sessions)
+        shock_TN = shocks.own_TN / firms.volatility_N
+        reversal_TNK = scale_P[0] * self._reversal(live_TN)
+        mu_TNP = np.zeros((n_sessions, n_firms, len(PARTS)))
+        mu_TNP[..., 0] = reversal_TNK.sum(axis=2)
+        # Row s + MAX_LAG - 1 is session s: shocks before the first session are 0.
+        padded_TN = np.vstack([np.zeros((MAX_LAG - 1, n_firms)), shock_TN])
+
+        unforecast_TN = shocks.common_TN + shocks.own_TN
+        returns_TN = unforecast_TN.copy()
+        log_size_TN = np.empty((n_sessions, n_firms))
+        log_size_TN[0] = firms.log_size_N
+        done = 0  # log_size_TN is known up to here
+        at_R = np.arange(0, n_sessions, REVIEW_SESSIONS)
+        book_RN = self.statements.as_of("book_equity", self.dates_T[at_R])
+        profit_RN = self.statements.as_of("gross_profit", self.dates_T[at_R])
+        assets_RN = self.statements.as_of("total_assets", self.dates_T[at_R])
+        reviews: dict[int, Edges] = {}
+        for r, start in enumerate(at_R.tolist()):
+            stop = min(start + REVIEW_SESSIONS, n_sessions)
+            edges = review_edges(config, firms, log_size_TN[start], live_TN[start])
+            reviews[start] = edges
+            weights_LNN = edges.weights(n_firms)
+            for lag in range(1, MAX_LAG + 1):
+                rows = slice(start + MAX_LAG - lag, stop + MAX_LAG - lag)  # shocks of t + 1 - lag
+                mu_TNP[start:stop, :, 1] += scale_P[1] * padded_TN[rows] @ weights_LNN[lag - 1].T
+            mu_TNP[start:stop, :, 2] = scale_P[2] * _premium(
+                np.log(book_RN[r]) - log_size_TN[start],
+                profit_RN[r] / assets_RN[r],
+                -log_size_TN[start],
+                live_TN[start],
+            )
+            mu_TNP[start:stop][~live_TN[start:stop]] = 0.0
+            earned_from, earned_to = start + 1 + config.delay, min(stop + 1 + config.delay, n_sessions)
+            if earned_from < earned_to:
+                returns_TN[earned_from:earned_to] += mu_TNP[start : start + earned_to - earned_from].sum(
+                    axis=2
+                )
+            # Before the first decision can pay, sessions up to `delay` earn no mu.
+            known = min(stop + config.delay, n_sessions - 1)
+            growth_TN = np.log1p(returns_TN[done + 1 : known + 1]) + np.log1p(
+                -self.yield_TN[done + 1 : known + 1]
+            )
+            earns_TN = np.arange(done + 1, known + 1)[:, None] > firms.first_N
+            log_size_TN[done + 1 : known + 1] = log_size_TN[done] + np.cumsum(
+                np.where(earns_TN, growth_TN, 0.0), axis=0
+            )
+            done = known
+        earns_TN = live_TN & (np.arange(n_sessions)[:, None] > firms.first_N)
+        mu_TNP[~live_TN] = np.nan
+        reversal_TNK[~live_TN] = np.nan
+        return Market(
+            dates_T=self.dates_T,
+            firms=firms,
+            shocks=shocks,
+            statements=self.statements,
+            live_TN=live_TN,
+            returns_TN=np.where(earns_TN, returns_TN, np.nan),
+            dividend_yield_TN=np.where(earns_TN, self.yield_TN, 0.0),
+            log_size_TN=np.where(live_TN, log_size_TN, np.nan),
+            mu_TNP=mu_TNP,
+            reversal_TNK=reversal_TNK,
+            shock_TN=shock_TN,
+            reviews=reviews,
+            peer_scale=float(scale_P[1]),
+        )
+
+    def _reversal(self, live_TN: BoolArray) -> FloatArray:
+        """Give what each of the last sessions adds to the temporal part, at scale 1: [T, N, K]."""
+        strength_TN = np.where(self.shocks.turbulent_TN, REVERSAL_TURBULENT, REVERSAL_CALM)
+        own_TN = -strength_TN * self.shocks.own_TN / self.config.idiosyncratic_volatility
+        aged_TNK = np.zeros((*own_TN.shape, len(REVERSAL_BY_AGE)))
+        for age, strength in enumerate(REVERSAL_BY_AGE):
+            aged_TNK[age:, :, age] = strength * own_TN[: len(own_TN) - age]
+        aged_TNK[~live_TN] = 0.0
+        return aged_TNK
+
+
+def driven(values_TN: FloatArray, delay: int) -> FloatArray:
+    """Move returns to the decision that drove them: row t of the answer is row t+1+delay, NaN at the end."""
+    moved_TN = np.full_like(values_TN, np.nan)
+    moved_TN[: len(values_TN) - 1 - delay] = values_TN[1 + delay :]
+    return moved_TN
+
+
+def _measure(market: Market, delay: int) -> tuple[FloatArray, float, float]:
+    """Pooled within-date deviations of the parts and of mu, and the mean within-date IC that mu must have.
+
+    That is the mean over dates of sd(mu) / sd(return): the expected correlation, free of the draws' luck.
+    """
+    paid_TN = driven(market.returns_TN, delay)
+    known_TN = np.isfinite(paid_TN) & market.live_TN
+    wide_T = known_TN.sum(axis=1) > 2
+    parts_TNP = np.where(known_TN[..., None], market.mu_TNP, np.nan)[wide_T]
+    mu_TN = parts_TNP.sum(axis=2)
+    part_sd_P = np.sqrt(np.nanmean(np.nanvar(parts_TNP, axis=1), axis=0))
+    mu_sd_T = np.nanstd(mu_TN, axis=1)
+    return_sd_T = np.nanstd(np.where(known_TN, paid_TN, np.nan)[wide_T], axis=1)
+    return part_sd_P, float(np.sqrt(np.mean(mu_sd_T**2))), float(np.mean(mu_sd_T / return_sd_T))
+
+
+def _premium(value_N: FloatArray, profit_N: FloatArray, small_N: FloatArray, live_N: BoolArray) -> FloatArray:
+    """Combine the three premia into one score of unit variance over the listed firms; 0 for the others."""
+    score_N = (
+        _rank_normal(value_N, live_N) + _rank_normal(profit_N, live_N) + 0.7 * _rank_normal(small_N, live_N)
+    )
+    return _rank_normal(score_N, live_N)
+
+
+def _rank_normal(x_N: FloatArray, live_N: BoolArray) -> FloatArray:
+    """Rank to a normal over the listed firms whose value is known; 0 for the others."""
+    known_N = live_N & np.isfinite(x_N)
+    z_N = np.zeros(len(x_N))
+    z_N[known_N] = ndtri((rankdata(x_N[known_N]) - 0.5) / max(known_N.sum(), 1))
+    return z_N
+
+
+def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) -> FloatArray:
+    """Draw dividends as shares of the cum-dividend price: six firms in ten pay 1% to 4% a year, quarterly."""
+    pays_N = rng.random(n_firms) < 0.6
+    quarterly_N = np.where(pays_N, rng.uniform(0.01, 0.04, n_firms) / 4.0, 0.0)
+    phase_N = rng.integers(0, 63, n_firms)
+    ex_TN = np.arange(n_sessions)[:, None] % 63 == phase_N
+    yield_TN: FloatArray = np.where(ex_TN, quarterly_N, 0.0)
+    return yield_TN

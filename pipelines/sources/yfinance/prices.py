@@ -1,0 +1,306 @@
+"""Prices as they were quoted, from Yahoo's, which are rewritten back to the first day at every split.
+
+Yahoo's "raw" close, its volume and its dividends are per share of today: each is adjusted for every later
+split. With the splits of the same answer, ``later_d = product of the ratios with ex-date > d``, so that
+
+    quoted close_d = close_d * later_d      quoted volume_d = volume_d / later_d
+
+and a dividend on d, per share after that day's split, is ``dividend_d * later_d``. The split itself is the
+row's ``split_ratio`` on its ex-date. This needs every split up to now, whatever the last date asked for.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from yfinance.exceptions import YFException, YFTickerMissingError
+
+from pipelines.sources.yfinance.session import NoAnswerError, NothingThereError, YahooError, YahooSession
+
+if TYPE_CHECKING:
+    import yfinance
+
+Floats = npt.NDArray[np.float64]
+
+_MINOR: Final = {
+    "GBp": ("GBP", 0.01),
+    "GBX": ("GBP", 0.01),
+    "ZAc": ("ZAR", 0.01),
+    "ILA": ("ILS", 0.01),
+    "KWF": ("KWD", 0.001),
+}
+"""Yahoo's code of a currency's small unit -> the currency, and how much of it one unit is."""
+
+_BAR: Final = ("open", "high", "low", "close")
+_SINGLE: Final = 2.0**-23
+"""Relative error of Yahoo's prices, which are single-precision numbers: 24.96 comes as 24.959999084472656."""
+
+_CENTS: Final = 1e-6
+"""Error of its dividends, which are rounded to six decimals."""
+
+_DELAY: Final = dt.timedelta(minutes=30)
+"""Yahoo's quotes are late by up to 20 minutes: a session's row is final only some time after its close."""
+
+_PLAIN_SPLIT: Final = 1.5
+"""Ratios nearer to 1 cannot be told from a day's return."""
+
+_DISAGREES: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What Yahoo says of one symbol's prices.
+
+    Attributes
+    ----------
+    rows
+        Quoted prices in the main unit of ``currency``: date, open, high, low, close, volume, split_ratio,
+        dividend; ``unadjusted`` marks a split that Yahoo lists and its prices do not show, ``disagrees`` a
+        session whose return is not that of Yahoo's own adjusted closes.
+    currency, exchange, name
+        As Yahoo calls them; None where it does not say.
+    first_trade
+        Yahoo's first date of the symbol, None if it does not say.
+    since
+        First date that was asked for.
+    splits
+        Ex-date -> new shares per old one; all of them since then, also those after the last row.
+    remarks
+        What was left out, one clause each.
+    """
+
+    rows: pl.DataFrame
+    currency: str | None
+    exchange: str | None
+    name: str | None
+    first_trade: dt.date | None
+    since: dt.date
+    splits: Mapping[dt.date, float]
+    remarks: tuple[str, ...]
+
+
+def read_chart(
+    ticker: yfinance.Ticker, session: YahooSession, start: dt.date, end: dt.date | None, now: dt.datetime
+) -> Chart:
+    """Ask for a symbol's prices from a date on.
+
+    Rows without a close are left out, and what happened on one (a split, a dividend) moves to the next row
+    that has one. A session that is not over at ``now`` on the exchange's clock has no row yet.
+
+    Parameters
+    ----------
+    ticker, session
+        yfinance's handle, and the session it was made with.
+    start, end
+        First and last date wanted, both included; None for no end. Yahoo is always asked up to ``now``: a
+        later split has changed the prices before ``end``.
+    now
+        Moment of asking, with a time zone.
+
+    Raises
+    ------
+    YahooError
+        If there is no answer, or nothing in it.
+    """
+    frame = ask(
+        ticker.history,
+        start=start,
+        end=now.date() + dt.timedelta(days=2),  # exclusive; it may be tomorrow there already
+        interval="1d",
+        auto_adjust=False,
+        actions=True,
+        keepna=True,
+    )
+    answer: Mapping[str, Any] = session.answer("chart", ticker.ticker)["result"][0]
+    meta, zone = answer["meta"], ZoneInfo(answer["meta"]["exchangeTimezoneName"])
+    quotes = pl.DataFrame(
+        {
+            "date": list(frame.index.date),
+            **{name.lower(): frame[name].to_numpy(dtype=float) for name in ("Open", "High", "Low", "Close")},
+            "volume": frame["Volume"].to_numpy(dtype=float),
+            "adjusted": frame["Adj Close"].to_numpy(dtype=float),
+        },
+        schema_overrides={"date": pl.Date},
+    ).filter(pl.col("date") <= _last_finished(meta, zone, now))
+    currency, scale = main_unit(meta.get("currency"))
+    remarks: list[str] = []
+    events: Mapping[str, Any] = answer.get("events") or {}
+    splits = _splits(events.get("splits") or {}, zone, remarks)
+    dividends = _dividends(events.get("dividends") or {}, zone, meta.get("currency"), remarks)
+    empty = quotes.filter(pl.col("close").is_nan()).height
+    if empty:
+        remarks.append(f"sessions without a close, left out: {empty:,}")
+    rows = as_quoted(quotes.filter(pl.col("close").is_not_nan()), splits, dividends)
+    rows = rows.with_columns(
+        *(pl.when(pl.col(c) != 0).then(pl.col(c) * scale) for c in _BAR[:3]),
+        pl.col("close", "dividend") * scale,
+    )
+    first = meta.get("firstTradeDate")
+    return Chart(
+        rows=rows if end is None else rows.filter(pl.col("date") <= end),
+        currency=currency,
+        exchange=meta.get("fullExchangeName") or meta.get("exchangeName"),
+        name=meta.get("longName") or meta.get("shortName"),
+        first_trade=None if first is None else _day(first, zone),
+        since=start,
+        splits=splits,
+        remarks=tuple(remarks),
+    )
+
+
+def ask(question: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinance is not typed)
+    """Call yfinance, and answer with a `YahooError` for whatever it raises.
+
+    Raises
+    ------
+    YahooError
+        The session's own, or one that names what yfinance could not make of an answer.
+    """
+    try:
+        return question(**arguments)
+    except YahooError:
+        raise
+    except YFTickerMissingError as error:
+        raise NothingThereError(error.rationale, unknown=False) from error
+    except Exception as error:  # it reads answers without checks: a field that is missing may raise anything
+        if isinstance(error, YFException) and str(error).startswith("Empty"):
+            raise NothingThereError(str(error), unknown=False) from error
+        raise NoAnswerError(f"yfinance could not use the answer ({type(error).__name__}: {error})") from error
+
+
+def as_quoted(
+    quotes: pl.DataFrame, splits: Mapping[dt.date, float], dividends: Mapping[dt.date, float]
+) -> pl.DataFrame:
+    """Undo the adjustment for later splits, and put splits and dividends on their ex-dates.
+
+    Parameters
+    ----------
+    quotes
+        Yahoo's rows by ascending date, every close known: date, open, high, low, close, volume, adjusted.
+    splits
+        Ex-date -> new shares per old one; all of them since the first row, also those after the last.
+    dividends
+        Ex-date -> cash per share of today.
+
+    Returns
+    -------
+    DataFrame
+        The rows as quoted on their day, with split_ratio, dividend, unadjusted and disagrees (see `Chart`).
+        An event on a day without a row is on the next row; one after the last row is on none. Of the numbers
+        that Yahoo's rounding allows, the one with the fewest decimals is taken: it is what was quoted, and so
+        the same before and after a later split. A volume that a reverse split does not divide comes back
+        rounded to a share of the new kind.
+    """
+    days = quotes["date"].to_numpy().astype("datetime64[D]")
+    ex_dates, ratios = _arrays(splits)
+    later = np.append(np.cumprod(ratios[::-1])[::-1], 1.0)[np.searchsorted(ex_dates, days, side="right")]
+    split, dividend = np.ones(len(days)), np.zeros(len(days))
+    place = np.searchsorted(days, ex_dates)
+    np.multiply.at(split, place[place < len(days)], ratios[place < len(days)])
+    paid_on, amounts = _arrays(dividends)
+    place = np.searchsorted(days, paid_on)
+    here = place < len(days)
+    np.add.at(dividend, place[here], amounts[here] * later[place[here]])
+    quoted = {c: quotes[c].to_numpy() * later for c in _BAR}
+    rows = quotes.with_columns(
+        *(
+            pl.Series(c, _shortest(price, np.abs(price) * _SINGLE)).fill_nan(None)
+            for c, price in quoted.items()
+        ),
+        (pl.col("volume") / later).round(),
+        pl.Series("split_ratio", split),
+        pl.Series("dividend", _shortest(dividend, later * _CENTS)),
+    )
+    before, close = pl.col("close").shift(1) / pl.col("split_ratio"), pl.col("close")
+    move, ratio = (close / before).log(), pl.col("split_ratio").log()
+    plain = ratio.abs() >= np.log(_PLAIN_SPLIT)
+    # Yahoo's rule: what came before a dividend is multiplied by 1 - dividend / close of the session before
+    total = close / (before - pl.col("dividend"))
+    theirs = (pl.col("adjusted") / pl.col("adjusted").shift(1)).fill_nan(None)
+    return rows.select(
+        "date",
+        *_BAR,
+        "volume",
+        "split_ratio",
+        "dividend",
+        (plain & ((move + ratio).abs() < move.abs())).fill_null(value=False).alias("unadjusted"),
+        ((total / theirs - 1.0).abs() > _DISAGREES).fill_null(value=False).alias("disagrees"),
+    )
+
+
+def _shortest(value_T: Floats, error_T: Floats) -> Floats:
+    """Round each value to the fewest decimals, two to six, that stay within its error."""
+    short_T, done_T = value_T.copy(), np.zeros(len(value_T), dtype=bool)
+    for decimals in range(2, 7):
+        rounded_T = value_T.round(decimals)
+        here_T = ~done_T & (np.abs(rounded_T - value_T) <= error_T)
+        short_T[here_T] = rounded_T[here_T]
+        done_T |= here_T
+    return short_T
+
+
+def main_unit(code: str | None) -> tuple[str | None, float]:
+    """Return the currency that a code of Yahoo's stands for, and how much of it one unit is."""
+    return _MINOR.get(code or "", (code, 1.0))
+
+
+def _arrays(events: Mapping[dt.date, float]) -> tuple[npt.NDArray[np.datetime64], Floats]:
+    days = np.array(sorted(events), dtype="datetime64[D]")
+    return days, np.array([events[day] for day in sorted(events)], dtype=float)
+
+
+def _day(seconds: float, zone: ZoneInfo) -> dt.date:
+    """Return the exchange's date of a time stamp.
+
+    In some time zones Yahoo's midnight is off by an hour or two around a change of the clocks: a full hour
+    just before midnight means the day that follows, as yfinance has it for prices.
+    """
+    moment = dt.datetime.fromtimestamp(seconds, tz=zone)
+    late = moment.hour in {22, 23} and moment.minute == 0
+    return moment.date() + dt.timedelta(days=1) if late else moment.date()
+
+
+def _last_finished(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) -> dt.date:
+    """Return today's date on the exchange's clock if its session is over, else yesterday's."""
+    today = now.astimezone(zone).date()
+    regular = (meta.get("currentTradingPeriod") or {}).get("regular") or {}
+    if "end" in regular:
+        end = dt.datetime.fromtimestamp(regular["end"], tz=zone)
+        if end.date() == today and now >= end + _DELAY:
+            return today
+    return today - dt.timedelta(days=1)
+
+
+def _splits(given: Mapping[str, Any], zone: ZoneInfo, remarks: list[str]) -> dict[dt.date, float]:
+    found: dict[dt.date, float] = {}
+    for event in given.values():
+        new, old = event.get("numerator") or 0.0, event.get("denominator") or 0.0
+        day = _day(event["date"], zone)
+        if new > 0 and old > 0:
+            found[day] = found.get(day, 1.0) * new / old
+        else:
+            remarks.append(f"a split of {new:g}:{old:g} on {day} left out")
+    return found
+
+
+def _dividends(
+    given: Mapping[str, Any], zone: ZoneInfo, quoted: str | None, remarks: list[str]
+) -> dict[dt.date, float]:
+    """Read the dividends in the unit of the prices; London's come in pence or in pounds."""
+    currency, scale = main_unit(quoted)
+    found: dict[dt.date, float] = {}
+    for event in given.values():
+        day, amount = _day(event["date"], zone), event.get("amount") or 0.0
+        paid_in, unit = main_unit(event.get("currency") or quoted)
+        if paid_in == currency:
+            found[day] = found.get(day, 0.0) + amount * unit / scale
+        else:
+            remarks.append(f"a dividend of {amount:g} {paid_in} on {day} left out: prices are in {currency}")
+    return found

@@ -1,0 +1,163 @@
+"""The stages of a run, each callable alone: ingest, audit, train, backtest, explain, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.audit.command import audit_before_training, audit_target
+from pipelines.config.load import load_config, override_backtest
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset
+from pipelines.errors import ConfigError
+from pipelines.lake.lake import Lake
+from pipelines.progress import Progress
+from pipelines.run.fetch import ingest_config
+from pipelines.run.locks import Locks
+from pipelines.run.open import data_of, prepare, reopen
+from pipelines.run.record import Run, open_run
+
+if TYPE_CHECKING:
+    from pipelines.run.evaluations import StoredEvaluation
+
+__all__ = [
+    "audit_target",
+    "backtest_target",
+    "explain_run",
+    "ingest_config",
+    "report_run",
+    "run_config",
+    "train_config",
+]
+
+
+def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
+    """Train a config's models walk-forward; the run id is the answer."""
+    from pipelines.tracking.runs import tracked
+    from pipelines.train.walkforward import train
+
+    progress = Progress()
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = prepare(config, progress, as_of, locks)
+        with tracked(run, progress):
+            train(run, dataset, lake, progress)
+    return run.run_id
+
+
+def backtest_target(
+    target: str,
+    config: Path | None,
+    overrides: list[str],
+    output: Path,
+    *,
+    say: Callable[[str], None],
+    as_of: str | None = None,
+    wait: bool = False,
+) -> None:
+    """``peerglass backtest RUN|FILE``; ``--set`` on a RUN adds an evaluation beside those that it has."""
+    from pipelines.results.backtest import describe_evaluation, evaluate_run
+
+    progress = Progress()
+    if config is None and not Path(target).is_file():
+        if as_of is not None:
+            raise ConfigError("--as-of needs --config and a FILE: a run has recorded its data versions.")
+        with Locks(wait=wait, say=progress.note) as locks:
+            run = open_run(target, output)
+            locks.hold_run(run.folder)
+            run = replace(run, config=override_backtest(run.config, overrides))
+            evaluation = evaluate_run(run, *data_of(run, progress), progress)
+            say(describe_evaluation(evaluation, run.config))
+            track_run(run, progress)
+        return
+    if config is None:
+        raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
+    from pipelines.results.signal_file import backtest_file
+
+    say(backtest_file(Path(target), load_config(config, overrides), progress, as_of))
+
+
+def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
+    """``peerglass explain RUN``."""
+    from pipelines.explain.games import explain
+
+    progress = Progress()
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = reopen(name, output, progress, locks)
+        return explain(run, dataset, lake, progress)
+
+
+def report_run(name: str, output: Path, wanted: str | None = None, *, wait: bool = False) -> str:
+    """``peerglass report RUN``: the report's path; ``wanted`` is an evaluation's id, None the newest."""
+    from pipelines.results.backtest import evaluate_run, missing_now
+    from pipelines.run.evaluations import find_evaluation, newest_evaluation
+
+    progress = Progress()
+    with Locks(wait=wait, say=progress.note) as locks:
+        run = open_run(name, output)
+        locks.hold_run(run.folder)
+        evaluation = newest_evaluation(run) if wanted is None else find_evaluation(run, wanted)
+        if evaluation is not None:
+            run = replace(run, config=evaluation.record.applied_to(run.config))
+        dataset, lake = data_of(run, progress)
+        if evaluation is None or evaluation.record.missing != missing_now(run, dataset, lake):
+            evaluation = evaluate_run(run, dataset, lake, progress)
+        path = write_report(run, evaluation, dataset, lake, progress)
+        track_run(run, progress)
+    return str(path)
+
+
+def write_report(
+    run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake, progress: Progress
+) -> Path:
+    """Render a run with one of its evaluations and answer with the report's path."""
+    from pipelines.report.collect import report_data
+    from pipelines.report.html import render
+
+    with progress.stage("report"):
+        if evaluation.record.incomplete is not None:
+            progress.note(f"The run is incomplete. Missing: {evaluation.record.incomplete}.")
+        return run.write_text("report.html", render(report_data(run, evaluation, dataset, lake)))
+
+
+def track_run(run: Run, progress: Progress) -> None:
+    """Log what a run's folder holds in the tracking store."""
+    from pipelines.tracking.runs import log_run
+
+    with progress.stage("track"):
+        log_run(run)
+
+
+def run_config(
+    config: Config, say: Callable[[str], None], as_of: str | None = None, *, wait: bool = False
+) -> Path:
+    """Ingest, audit, train, backtest, explain, report; what each stage found is said as soon as it is known.
+
+    With ``as_of`` nothing is ingested, and the lake is read as it was.
+
+    Returns
+    -------
+    Path
+        The report.
+    """
+    from pipelines.explain.games import explain
+    from pipelines.results.backtest import describe_evaluation, evaluate_run
+    from pipelines.tracking.runs import tracked
+    from pipelines.train.walkforward import train
+
+    progress = Progress()
+    if as_of is None:
+        ingest_config(config, say, progress, wait=wait)
+    with Locks(wait=wait, say=progress.note) as locks:
+        run, dataset, lake = prepare(config, progress, as_of, locks)
+        with tracked(run, progress):
+            audit_before_training(run, dataset, lake, progress, say)
+            train(run, dataset, lake, progress)
+            evaluation = evaluate_run(run, dataset, lake, progress)
+            say(f"\n{describe_evaluation(evaluation, config)}\n")
+            say(explain(run, dataset, lake, progress))
+            path = write_report(run, evaluation, dataset, lake, progress)
+    took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
+    say(f"\nrun {run.run_id}  ({took})")
+    return path.resolve()

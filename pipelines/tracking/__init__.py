@@ -1,0 +1,1 @@
+"""The tracking store (MLflow): access to it, what is logged there, and the versions it names."""

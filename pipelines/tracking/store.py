@@ -1,0 +1,208 @@
+"""The tracking store (MLflow): access to it, the trials of searches, and logging that repeats nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, TrackingError
+from pipelines.secrets import MASK, redact
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+RUN_TAG = "peerglass.run_id"
+VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
+_MANIFEST = "manifest.json"
+_STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
+
+
+class TrialLog:
+    """The trials of one search in the tracking store, a run each, in the experiment ``<name>-tune``.
+
+    Parameters
+    ----------
+    config
+        Names the store.
+    study
+        Names the search.
+    """
+
+    def __init__(self, config: Config, study: str) -> None:
+        self._config, self._study = config, study
+
+    def finished(self) -> list[tuple[str, float | None]]:
+        """Give the values (JSON) and score of every finished trial, oldest first; None: it diverged."""
+        with store(self._config) as client:
+            experiment = experiment_of(client, self._config, self._name)
+            wanted = f"tags.`{_STUDY_TAG}` = '{self._study}'"
+            rows: list[tuple[str, float | None]] = []
+            token: str | None = None
+            while True:
+                page = client.search_runs(
+                    [experiment], wanted, order_by=["attributes.start_time ASC"], page_token=token
+                )
+                rows += [
+                    (run.data.tags[_VALUES_TAG], run.data.metrics.get("validation"))
+                    for run in page
+                    if run.info.status in ("FINISHED", "FAILED")
+                ]
+                token = page.token
+                if not token:
+                    return rows
+
+    def add(self, number: int, values: Mapping[str, Any], score: float | None) -> None:
+        """Record a finished trial."""
+        with store(self._config) as client:
+            experiment = experiment_of(client, self._config, self._name)
+            tags = {_STUDY_TAG: self._study, _VALUES_TAG: json.dumps(values)}
+            created = client.create_run(experiment, tags=tags, run_name=f"{self._study}-{number}")
+            mlflow_run = str(created.info.run_id)
+            log_parameters(client, mlflow_run, values)
+            if score is not None:
+                log_metrics(client, mlflow_run, {0: {"validation": score}})
+            client.set_terminated(mlflow_run, status="FINISHED" if score is not None else "FAILED")
+
+    @property
+    def _name(self) -> str:
+        return f"{self._config.tracking.experiment or self._config.name}-tune"
+
+
+@contextmanager
+def store(config: Config) -> Iterator[MlflowClient]:
+    """A client of the config's tracking store; its failures become one sentence."""
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; table creation is not news
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take four minutes to say no
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr is for our own progress
+    for name in ("alembic", "mlflow"):  # if it was imported before, it has read another level
+        logging.getLogger(name).setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    uri = config.tracking.uri
+    if MASK in uri:
+        raise ConfigError(
+            f"tracking.uri {uri} has lost its secret, which no file keeps: write a reference such as "
+            "${MLFLOW_PASSWORD} in place of *** in the config.yaml of the run, and set that variable."
+        )
+    try:
+        if uri.startswith("sqlite:///"):
+            _create_database(Path(uri.removeprefix("sqlite:///")))
+        yield MlflowClient(tracking_uri=uri)
+    except (MlflowException, OSError) as error:
+        reason = redact(" ".join(str(error).split()))[:300]  # before it is cut, so that no part stays
+        raise TrackingError(
+            f"The tracking store {uri} cannot be used ({reason}); start it or change tracking.uri. "
+            "Forecasts and results are kept."
+        ) from None
+
+
+def _create_database(path: Path) -> None:
+    """Create an SQLite store whole or not at all: MLflow refuses one whose creation was killed half-way."""
+    from mlflow import MlflowClient
+
+    path = path.absolute()  # MLflow remembers stores by their address, whatever folder it is in by then
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() or "?" in path.name or path.name == ":memory:":  # there, or no plain file
+        return
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
+    with suppress(FileExistsError):  # another process was quicker, and its store is used
+        path.hardlink_to(partial)
+    partial.unlink()
+
+
+def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
+    """Give the id of an experiment, which is created if it is not there."""
+    found = client.get_experiment_by_name(name)
+    if found is not None:
+        return str(found.experiment_id)
+    local = config.tracking.uri.startswith("sqlite:")
+    location = Path(config.tracking.artifacts).resolve().as_uri() if local else None
+    return str(client.create_experiment(name, artifact_location=location))
+
+
+def log_parameters(client: MlflowClient, mlflow_run: str, values: Mapping[str, Any]) -> None:
+    """Log the parameters that a run does not have yet; those that it has cannot change."""
+    from mlflow.entities import Param
+
+    known = client.get_run(mlflow_run).data.params
+    new = [Param(key, str(value)[:6000]) for key, value in values.items() if key not in known]
+    for start in range(0, len(new), 100):
+        client.log_batch(mlflow_run, params=new[start : start + 100])
+
+
+def log_metrics(
+    client: MlflowClient, mlflow_run: str, by_step: Mapping[int, Mapping[str, float | None]]
+) -> None:
+    """Log metrics by step, those that are finite and that the run does not hold yet with the same value.
+
+    Logging the same values again leaves the history of every metric as it is.
+    """
+    from mlflow.entities import Metric
+
+    latest = client.get_run(mlflow_run).data.metrics
+    held: dict[tuple[str, int], float] = {}
+    if len(by_step) == 1:  # the latest value is then the value of that step
+        held = {(key, step): value for step in by_step for key, value in latest.items()}
+    else:
+        for key in {key for values in by_step.values() for key in values} & set(latest):
+            held |= {(key, one.step): one.value for one in client.get_metric_history(mlflow_run, key)}
+    now = int(time.time() * 1000)
+    new = [
+        Metric(key, float(value), now, step)
+        for step, values in by_step.items()
+        for key, value in values.items()
+        if value is not None and math.isfinite(value) and held.get((key, step)) != float(value)
+    ]
+    for start in range(0, len(new), 1000):
+        client.log_batch(mlflow_run, metrics=new[start : start + 1000])
+
+
+def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:
+    """Upload the files that a run does not hold yet with the same content.
+
+    The digests of what was uploaded are an artifact themselves, ``manifest.json``.
+
+    Parameters
+    ----------
+    client, mlflow_run
+        Where to.
+    files
+        Place among the run's artifacts -> local file, of the same name.
+    """
+    with TemporaryDirectory() as folder:
+        held: dict[str, str] = {}
+        if any(one.path == _MANIFEST for one in client.list_artifacts(mlflow_run)):
+            held = json.loads(Path(client.download_artifacts(mlflow_run, _MANIFEST, folder)).read_text())
+        digests = {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
+        new = [place for place, value in digests.items() if held.get(place) != value]
+        for place in new:
+            parent = str(PurePosixPath(place).parent)
+            client.log_artifact(mlflow_run, str(files[place]), None if parent == "." else parent)
+        if new:
+            manifest = Path(folder) / "new" / _MANIFEST
+            manifest.parent.mkdir()
+            manifest.write_text(json.dumps({**held, **digests}, indent=1, sort_keys=True))
+            client.log_artifact(mlflow_run, str(manifest))
+
+
+def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested settings: ``{"a": {"b": 1}}`` becomes ``{"a.b": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            flat |= flatten(item, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = item
+    return flat

@@ -1,0 +1,63 @@
+"""Doing tasks: here, or in a pool of single-threaded processes; and saying why a fit gave no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from models.fitted import Unlearnable
+from models.fitting.fit import Diverged
+from models.spec import Misfit
+from pipelines.errors import ConfigError, DivergedError
+from pipelines.run.snapshots import FileKeeper
+from pipelines.train.task import Arrays, Outcome, Task, run_task
+
+
+def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
+    """Run tasks here, or in a pool of single-threaded processes that share the arrays by memory map."""
+    if workers == 1 or len(tasks) < 2 or tasks[0].device != "cpu":
+        for index, _ in enumerate(tasks):
+            yield tasks[index], _attempt(index, tasks, arrays)[1]
+        return
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
+    for index, outcome in pool(delayed(_attempt)(index, tasks, arrays) for index in range(len(tasks))):
+        yield tasks[index], outcome
+
+
+def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
+    task = tasks[index]
+    keeper = None if task.snapshot is None else FileKeeper(task.snapshot)
+    with sentences(task, f"seed {task.seed}"):
+        return index, run_task(task, arrays, keeper)
+
+
+@contextmanager
+def sentences(task: Task, seeds: str) -> Iterator[None]:
+    """Say in a sentence why a fit has no model: exit code 5, or 2 where the data cannot serve the options."""
+    who = f"{task.model}, fold {task.fold.index}, {seeds}"
+    try:
+        yield
+    except Misfit as error:
+        raise ConfigError(f"models.{task.model}: {error}") from None
+    except Unlearnable as error:
+        raise DivergedError(f"{who}: {error} Finished folds are kept.") from None
+    except Diverged as error:
+        raise DivergedError(
+            f"{who}: {error} Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
+        ) from None
+    except torch.OutOfMemoryError:
+        raise DivergedError(
+            f"{who}: the device {task.device} has no memory left at fit.batch_dates {task.fit.batch_dates}. "
+            f"{_less_memory(task, seeds)}; finished folds are kept."
+        ) from None
+
+
+def _less_memory(task: Task, seeds: str) -> str:
+    if task.fit.batch_dates > 1:
+        cure = f"Lower models.{task.model}.fit.batch_dates"
+        return cure if seeds.startswith("seed ") else f"{cure}, or set stack_seeds: false"
+    return "A single date is too large: take a smaller model or universe, or set device: cpu"

@@ -1,0 +1,90 @@
+"""Which tasks a run has, which of them are done, and the arrays that they read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from backtest.splits import Fold
+from models.fitting.fit import FitConfig
+from pipelines.config.load import build_settings, settings_of
+from pipelines.config.models import registry_name
+from pipelines.dataset.build import Dataset, fit_inputs
+from pipelines.device import pick_device
+from pipelines.lake.lake import Lake
+from pipelines.run.checkpoints import checkpoint_exists
+from pipelines.run.record import Run
+from pipelines.run.scores import score_file
+from pipelines.run.warm_start import starting_checkpoint
+from pipelines.train.task import Arrays, Key, Task
+
+
+def gather(dataset: Dataset, window: int) -> Arrays:
+    """Collect the arrays that tasks read."""
+    delay = next(iter(dataset.labels))
+    return Arrays(
+        channels_TNC=dataset.channels_TNC,
+        characteristics_TNF=dataset.characteristics_TNF,
+        universe_TN=dataset.universe_TN,
+        group_TN=dataset.panel.group_TN.astype(np.int64),
+        target_TN=dataset.target_TN,
+        label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
+        path_TNK=dataset.path_TNK,
+        characteristic_names=dataset.characteristic_names,
+        tickers=tuple(dataset.panel.tickers_N),
+        window=window,
+    )
+
+
+def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
+    """Give every task of a run: fold by fold, seed by seed, model by model; inputs are fitted once a fold."""
+    device = pick_device(run.config.device)
+    inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
+    for fold in folds:
+        for seed in run.config.seeds:
+            for model in run.config.models:
+                settings, fit_settings = settings_of(run.config, model)
+                yield Task(
+                    model=model,
+                    registered=registry_name(run.config, model),
+                    settings=settings,
+                    fit=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
+                    fold=fold,
+                    seed=seed,
+                    inputs=inputs[fold.index],
+                    device=device,
+                    curve=run.curve(model, fold.index, seed),
+                    snapshot=run.snapshot(model, fold.index, seed),
+                    start=starting_checkpoint(run.config, dataset, fold, model, seed),
+                )
+
+
+def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
+    """Name the channels that a fold's training sessions never saw move; its models do not see them either."""
+    silent = {
+        (name, task.fold.index)
+        for task in tasks
+        for name, std in zip(dataset.channel_names, task.inputs.scaler.std_C, strict=True)
+        if np.isinf(std)
+    }
+    return [
+        f"Channel {name} has no variation on the training sessions of fold {fold}: its models do not see it."
+        for name, fold in sorted(silent)
+    ]
+
+
+def done_tasks(run: Run, lake: Lake) -> set[Key]:
+    """Tasks whose forecasts are committed and whose checkpoint and scores are still there."""
+    if not lake.exists("forecasts"):
+        return set()
+    keys = lake.read(
+        "forecasts", filters=pl.col("run_id") == run.run_id, columns=["model", "fold", "seed"]
+    ).unique()
+    return {
+        (model, fold, seed)
+        for model, fold, seed in keys.iter_rows()
+        if checkpoint_exists(run.checkpoint(model, fold, seed))
+        and (run.folder / score_file(model, fold, seed)).is_file()
+    }

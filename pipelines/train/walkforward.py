@@ -1,0 +1,88 @@
+"""Walk-forward training: every (model, fold, seed) is a task that is done once, whatever interrupts it.
+
+A task fits on the fold's training sessions, chooses on its validation sessions, may then fit its choice again
+on both, and forecasts its test sessions a single time. Its checkpoint is written first and its forecasts are
+then committed to the lake in one transaction: that commit is what makes the task done. A task is a pure
+function of its arguments, computed on one thread, so that doing it again after a kill gives the same numbers;
+a network leaves a snapshot after every epoch, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+
+from pipelines.dataset.build import Dataset, fold_table, plan_folds
+from pipelines.device import pick_device
+from pipelines.lake.lake import Lake
+from pipelines.progress import Progress
+from pipelines.run.checkpoints import sweep_partial
+from pipelines.run.completeness import describe_missing
+from pipelines.run.hazards import hazards_of
+from pipelines.run.provenance import TrainingEnded, TrainingStarted, environment, record
+from pipelines.run.record import Run
+from pipelines.run.warm_start import write_folds
+from pipelines.train.commit import commit
+from pipelines.train.execute import execute
+from pipelines.train.plan import constant_channels, done_tasks, gather, plan_tasks
+from pipelines.train.stacks import run_stacks, stacks_of
+from pipelines.train.trials import record_trials, trial_count
+from pipelines.train.watch import watch_curves
+
+
+def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
+    """Do every task of a run that is not done yet, and commit each as soon as it ends."""
+    folds = plan_folds(dataset, run.config)
+    sweep_partial(run.folder / "checkpoints")
+    done = done_tasks(run, lake)
+    assert run.identity is not None, "what is trained has an identity"
+    record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
+    write_folds(run, dataset, folds)
+    run.write_table("folds", fold_table(dataset, folds))
+    planned = list(plan_tasks(run, dataset, folds))
+    tasks = [task for task in planned if task.key not in done]
+    stacks = stacks_of(planned, done, run.config.stack_seeds)
+    stacked = {task.key for stack in stacks for task in stack}
+    alone = [task for task in tasks if task.key not in stacked]
+    if tasks:
+        record(run, _started(run, dataset, lake, done=len(planned) - len(tasks), planned=len(planned)))
+    left = {task.key for task in tasks}
+    started = time.monotonic()
+    with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
+        for note in constant_channels(tasks, dataset):
+            progress.note(note)
+        if done:
+            progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
+        arrays = gather(dataset, run.config.features.window)
+        try:
+            for task, outcome in chain(
+                execute(alone, arrays, run.config.workers), run_stacks(stacks, arrays, done)
+            ):
+                commit(run, lake, dataset, task, outcome)
+                left.remove(task.key)
+                progress.step(
+                    f"{task.model} fold {task.fold.index} seed {task.seed}: "
+                    f"validation rank IC {outcome.valid_rank_ic:+.4f}"
+                )
+        finally:
+            if left:
+                ordered = [task.key for task in tasks if task.key in left]
+                missing = describe_missing(ordered, [fold.index for fold in folds], run.config.seeds)
+                progress.note(f"The run is incomplete. Missing: {missing}. The same command trains it.")
+    if tasks:
+        record(run, TrainingEnded(seconds=round(time.monotonic() - started, 1)))
+
+
+def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:
+    """Describe the training session that begins."""
+    hazards, notes = hazards_of(run, dataset, lake)
+    return TrainingStarted(
+        environment=environment(),
+        device=pick_device(run.config.device),
+        versions=dict(run.versions),
+        hazards=tuple(hazards),
+        notes=tuple(notes),
+        trials=trial_count(run.folder.parent),
+        done=done,
+        planned=planned,
+    )
