@@ -4,7 +4,7 @@ The real command in processes of its own, killed with their whole group. Two kin
 first load into an empty lake (an append), and a delivery that corrects stored rows, adds new sessions and
 withdraws some of the old rows (a merge). After every kill each table must be exactly as before the ingest or
 exactly as after it, the hazards of an ingest must be recorded if any of its rows are stored, and one more
-ingest must complete it. `tests/test_pipelines_lake_kill.py` does the same on a small file.
+ingest must complete it. `tests/pipelines/lake/test_lake_kill.py` does the same on a small file.
 """
 
 from __future__ import annotations

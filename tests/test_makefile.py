@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 FAKE = """#!/bin/sh
 case "$1 $2" in
     "-c import ensurepip, venv") exit {without_venv} ;;

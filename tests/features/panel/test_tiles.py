@@ -1,0 +1,242 @@
+"""Features on tiles of firms: the same bits as on all firms at once, whatever the tiles and the threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from places import ROOT
+
+from features.arithmetic import parallel
+from features.arithmetic.parallel import for_each, in_order, n_threads, runs_of_firms
+from features.library.channels import CHANNELS, compute_channels
+from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.panel import derived
+from features.panel.derived import daily_return, group_mean, market_mean, market_return, remember
+from features.panel.panel import Panel, build_panel
+from features.panel.tiles import cut, whole
+from pipelines.config.load import check_config
+from pipelines.run.fetch import make_source
+from pipelines.sources.simulated.source import SimulatedSource
+
+
+@pytest.fixture(scope="module", name="panel")
+def simulated_panel() -> Panel:
+    """Forty firms with statements, listings, delistings and halts, over three years."""
+    market = {"kind": "simulated", "seed": 5, "market": {"firms": 40, "sessions": 820, "bad_ticks": 4}}
+    settings = {
+        "name": "tiles",
+        "source": market,
+        "lake": "lake",
+        "output": "runs",
+        "folds": {"scheme": "expanding", "train": 120, "valid": 25, "test": 40, "embargo": 1},
+        "models": {"zero": {}},
+    }
+    source = make_source(check_config(settings, origin="tiles"))
+    assert isinstance(source, SimulatedSource)
+    tables = source.fetch().tables
+    return build_panel(tables["prices"], tables["securities"], tables["fundamentals"])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_characteristic_is_the_same_on_tiles(
+    panel: Panel, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [name for name, entry in CHARACTERISTICS.items() if entry.needs <= panel.fields]
+    assert len(names) >= 40
+    at_once_TNK = np.stack([CHARACTERISTICS[name].compute(panel) for name in names], axis=2)
+    monkeypatch.setattr(parallel, "_CELLS", 1)
+    monkeypatch.setattr(parallel, "n_threads", lambda: threads)
+    tiled_TNK = compute_characteristics(replace(panel), names)
+    for k, name in enumerate(names):
+        single_TN = at_once_TNK[:, :, k].astype(np.float32)
+        np.testing.assert_array_equal(tiled_TNK[:, :, k], single_TN, err_msg=name)
+        assert not np.isnan(single_TN).all(), name
+
+
+def test_every_channel_is_the_same_on_tiles(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [name for name, entry in CHANNELS.items() if entry.needs <= panel.fields]
+    at_once_TNK = np.stack([CHANNELS[name].compute(panel) for name in names], axis=2).astype(np.float32)
+    monkeypatch.setattr(parallel, "_CELLS", 1)
+    np.testing.assert_array_equal(compute_channels(replace(panel), names), at_once_TNK)
+
+
+def test_a_tile_holds_its_firms_and_leads_back_to_all(panel: Panel) -> None:
+    tile = cut(panel, slice(5, 9), frozenset({"close"}))
+    assert tile.tickers_N == panel.tickers_N[5:9]
+    np.testing.assert_array_equal(tile.close_TN, panel.close_TN[:, 5:9])
+    np.testing.assert_array_equal(tile.group_TN, panel.group_TN[:, 5:9])
+    for item in panel.statements:
+        np.testing.assert_array_equal(tile.statements[item], panel.statements[item][:, 5:9])
+    assert tile.close_TN.flags.c_contiguous
+    assert not tile.close_TN.flags.writeable
+    assert whole(tile) is panel
+    assert whole(cut(tile, slice(1, 2))) is panel
+    assert whole(panel) is panel
+
+
+def test_means_are_over_all_firms_behind_a_tile(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_CELLS", 1)
+    assert len(runs_of_firms(panel.n_sessions, panel.n_firms)) == 3
+    r_TN = daily_return(panel)
+    expected_T = np.array([np.mean(r[~np.isnan(r)]) if (~np.isnan(r)).any() else np.nan for r in r_TN])
+    tile = cut(panel, slice(17, 20))
+    np.testing.assert_allclose(market_return(tile)[:, 0], expected_T, rtol=1e-12)
+    group_TN = group_mean(tile, daily_return)
+    for t in (50, 200, 379):
+        for n in range(17, 20):
+            same = (panel.group_TN[t] == panel.group_TN[t, n]) & ~np.isnan(r_TN[t])
+            mean = r_TN[t, same].mean() if same.sum() >= 2 and panel.group_TN[t, n] >= 0 else np.nan
+            np.testing.assert_allclose(group_TN[t, n - 17], mean, rtol=1e-12)
+
+
+def test_firms_that_are_not_there_yet_leave_no_trace_in_a_mean(panel: Panel) -> None:
+    close_TN = panel.close_TN.copy()
+    close_TN[:, 10:13] = np.nan  # as if three firms listed after the panel's end
+    with_TN = market_mean(replace(panel, close_TN=close_TN), daily_return)
+    kept = [n for n in range(panel.n_firms) if n not in range(10, 13)]
+    without = replace(
+        panel,
+        close_TN=np.ascontiguousarray(close_TN[:, kept]),
+        raw_close_TN=panel.raw_close_TN[:, kept],
+        group_TN=panel.group_TN[:, kept],
+        tickers_N=tuple(panel.tickers_N[n] for n in kept),
+        open_TN=None,
+        high_TN=None,
+        low_TN=None,
+        volume_TN=None,
+        wealth_TN=panel.wealth_TN[:, kept],
+        ended_TN=panel.ended_TN[:, kept],
+        unknown_TN=panel.unknown_TN[:, kept],
+    )
+    assert market_mean(without, daily_return).tobytes() == with_TN.tobytes()
+
+
+def test_a_series_is_computed_once_however_many_threads_ask(panel: Panel) -> None:
+    fresh, calls = replace(panel), []
+
+    def slow() -> int:
+        calls.append(1)
+        time.sleep(0.05)
+        return 42
+
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(remember(fresh, "slow", slow))) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [42] * 6
+    assert len(calls) == 1
+
+
+def test_what_is_remembered_is_forgotten_with_its_panel(panel: Panel) -> None:
+    before = len(derived._remembered)
+    fresh = replace(panel)
+    daily_return(fresh)
+    assert len(derived._remembered) == before + 1
+    del fresh
+    assert len(derived._remembered) == before
+
+
+def test_parts_are_answered_in_order_and_an_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "n_threads", lambda: 4)
+    parts = [slice(k, k + 1) for k in range(20)]
+
+    def late_first(part: slice) -> int:
+        time.sleep(0.01 if part.start % 4 == 0 else 0.0)
+        return int(part.start)
+
+    assert list(in_order(late_first, parts)) == list(range(20))
+
+    def fail(part: slice) -> None:
+        if part.start == 7:
+            raise ValueError("firm 7")
+
+    with pytest.raises(ValueError, match="firm 7"):
+        for_each(fail, parts)
+
+
+def test_a_thread_works_under_the_callers_error_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "n_threads", lambda: 2)
+
+    def divide(part: slice) -> float:
+        return float(np.ones(1)[0] / np.zeros(1)[0])
+
+    with np.errstate(divide="ignore"):
+        assert list(in_order(divide, [slice(0, 1), slice(1, 2)])) == [np.inf, np.inf]
+
+
+def test_the_environment_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    assert n_threads() == 8
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
+    assert n_threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert n_threads() == 1
+
+
+def test_runs_of_firms_cover_them_once_and_share_no_line() -> None:
+    for sessions, firms in ((1, 1), (2520, 3000), (9000, 50), (3, 7), (0, 5)):
+        runs = runs_of_firms(sessions, firms)
+        assert [n for run in runs for n in range(run.start, run.stop)] == list(range(firms))
+        assert all(run.start % 16 == 0 for run in runs)
+    assert runs_of_firms(10, 0) == []
+
+
+def test_features_load_without_the_compiler_and_work_where_nothing_can_be_written() -> None:
+    light = """
+import sys, features.arithmetic.rolling, features.library.characteristics, features.arithmetic.transforms
+sys.exit("numba" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", light], check=True, cwd=ROOT)
+    unwritable = """
+import warnings
+from numba.core.caching import CacheImpl
+CacheImpl._locator_classes = []
+import numpy as np
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from features.arithmetic.rolling import rolling_sum
+    assert rolling_sum(np.ones((3, 1)), 2).ravel().tolist() == [1, 2, 2]
+assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
+"""
+    subprocess.run([sys.executable, "-c", unwritable], check=True, cwd=ROOT)
+
+
+class Allocator:
+    """Stands for the C library and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, int] = {}
+
+    def mallopt(self, parameter: int, size: int) -> int:
+        """Note a setting."""
+        self.told[parameter] = size
+        return 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+@pytest.mark.parametrize("given", [None, "MALLOC_ARENA_MAX"])
+def test_freed_memory_is_kept_unless_the_environment_says_how(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocator = Allocator()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: allocator)
+    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
+        monkeypatch.delenv(name)
+    if given is not None:
+        monkeypatch.setenv(given, "2")
+    parallel.keep_freed_memory.__wrapped__()
+    assert allocator.told == ({} if given else {-3: 2**25, -1: 2**29, -2: 2**26})

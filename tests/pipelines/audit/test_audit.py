@@ -1,0 +1,270 @@
+"""The audit catches every kind of planted leak and raises no alarm on clean markets."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from audit_markets import (
+    LEAKS,
+    LEAVERS,
+    Array,
+    Leak,
+    market,
+    splits_on_their_day,
+    subject_of,
+    todays_members,
+)
+
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS
+from features.panel.panel import Panel
+from models.registry import MODELS
+from pipelines.audit.checks import shuffled
+from pipelines.audit.conduct import conduct
+from pipelines.audit.registry import CHECKS
+from pipelines.audit.result import Audit, Result, counts, describe, summary_line
+from pipelines.config.schema import Config
+from pipelines.dataset import build as datasets
+from pipelines.errors import ConfigError
+from pipelines.progress import Progress
+from pipelines.report.audit import audit_block
+from pipelines.train import task as tasks
+
+SEEDS = range(int(os.environ.get("PEERGLASS_AUDIT_SEEDS", "2")))
+QUICK_MODELS = ("ridge", "temporal_peer")
+FEATURES = (
+    "momentum_63",
+    "return_1",
+    "return_5",
+    "group_return_1",
+    "volatility_21",
+    "amihud_21",
+    "log_market_equity",
+    "book_to_market",
+    "gross_profitability",
+)
+
+
+@pytest.fixture(scope="session")
+def base(tiny_settings: Mapping[str, Any], every_model: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Few characteristics, for speed; tests/pipelines/audit/test_leakage.py has them all."""
+    return {
+        **tiny_settings,
+        "models": {name: every_model[name] for name in QUICK_MODELS},
+        "features": {"window": 5, "characteristics": list(FEATURES)},
+    }
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_planted_leak_is_caught_and_named(
+    name: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak: Leak = LEAKS[name]
+    subject = subject_of(*leak.plant(monkeypatch, *market(base, 3, leak.market)))
+    result = CHECKS[leak.caught_by](subject)
+    assert result.verdict == "fail", result.sentence
+    assert leak.names in result.sentence
+    assert not result.evidence.is_empty()
+
+
+def test_no_kind_of_leak_is_left_out() -> None:
+    kinds = {name.partition(",")[0].partition(" of prices")[0].partition(" in prices")[0] for name in LEAKS}
+    assert kinds == {
+        "backfilled NaN",
+        "centred window",
+        "full-sample maximum normalisation",
+        "full-sample z-score",
+        "forecast of a shorter horizon that knew it",
+        "groups fitted on test",
+        "label overlap",
+        "off-by-one channel",
+        "rank over all dates so far",
+        "restated value at original date",
+        "scaler fitted on test",
+        "shorter label that spans more than it says",
+        "split applied before its ex-date",
+        "target scaled over all dates",
+        "target leaked through a sector mean",
+        "today's membership for all dates",
+        "universe that needs t+1",
+    }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_clean_market_raises_no_alarm(seed: int, base: dict[str, Any]) -> None:
+    """PEERGLASS_AUDIT_SEEDS=20 tries twenty of them; every other one has many leavers."""
+    config, tables = market(base, seed, LEAVERS if seed % 2 else {})
+    settings = config.audit.model_copy(update={"seed": seed})
+    audit = conduct(
+        dataclasses.replace(
+            subject_of(config.model_copy(update={"audit": settings}), tables, quick=len(SEEDS) < 10),
+            seed=seed,
+        ),
+        Progress(),
+    )
+    alarms = [f"{r.check}: {r.sentence}" for r in audit.results if r.verdict in ("fail", "warn")]
+    assert not alarms
+    passed = {r.check for r in audit.results if r.verdict == "pass"}
+    assert set(CHECKS) - passed <= {"splits"}, "a small market may have no split"
+
+
+def test_splits_on_their_own_day_are_no_alarm(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CHECKS["splits"](subject_of(*splits_on_their_day(monkeypatch, *market(base))))
+    assert result.verdict == "pass"
+    assert result.evidence.height >= 4
+
+
+def test_a_universe_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
+    config, tables = market(base, 3, {"delistings_per_year": 0.0, "firms": 40, "sessions": 800})
+    everyone = config.universe.model_copy(update={"membership": None})
+    config = config.model_copy(update={"universe": everyone})
+    result = CHECKS["survivorship"](subject_of(config, tables))
+    assert result.verdict == "warn"
+    assert "none of 40 firms" in result.sentence
+
+
+def test_a_short_list_that_never_changes_is_a_warning_and_no_failure(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"delistings_per_year": 0.0}
+    result = CHECKS["membership"](subject_of(*todays_members(monkeypatch, *market(base, 3, changes))))
+    assert result.verdict == "warn"
+
+
+def test_a_list_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
+    changes = {"delistings_per_year": 0.0, "firms": 60, "sessions": 800}
+    config, tables = market(base, 3, changes)
+    days = tables["prices"]["date"].unique().sort()
+    joined = tables["prices"].select("ticker").unique().sort("ticker").with_row_index("n")
+    stays = joined.select(
+        pl.lit("index").alias("universe"),
+        "ticker",
+        days.gather(joined["n"] * 10).alias("from_date"),
+        pl.lit(None, dtype=pl.Date).alias("to_date"),
+    )
+    result = CHECKS["membership"](subject_of(config, {**tables, "membership": stays}))
+    assert result.verdict == "warn"
+    assert "Nobody ever leaves" in result.sentence
+
+
+def test_the_block_in_the_report_escapes_and_puts_the_worst_first() -> None:
+    results = (Result("fine", "pass", "Good."), Result("bad", "fail", "<script>alert(1)</script>"))
+    block = audit_block(Audit(results, "full").table)
+    assert "<script>" not in block
+    assert block.index("&lt;script&gt;") < block.index("Good.")
+    assert 'class="audit fail"' in block
+    assert "1 failure, 1 passed" in block
+    assert "none was made" in audit_block(None)
+
+
+def test_a_feature_with_more_memory_than_it_declares_is_caught(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def since_ever(panel: Panel) -> Array:
+        total_TN = np.cumsum(np.nan_to_num(panel.close_TN), axis=0)
+        return total_TN / np.arange(1, len(total_TN) + 1)[:, None]
+
+    entry = dataclasses.replace(CHANNELS["return"], compute=since_ever)
+    monkeypatch.setitem(CHANNELS, "return", entry)
+    subject = subject_of(*market(base))
+    assert CHECKS["future"](subject).verdict == "pass", "it looks back, not ahead"
+    result = CHECKS["warm_up"](subject)
+    assert result.verdict == "fail"
+    assert "Channel return" in result.sentence
+
+
+def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = datasets.plan_folds
+
+    def greedy(dataset: Any, config: Config) -> Any:  # noqa: ANN401 (patched)
+        return [
+            dataclasses.replace(fold, train=np.concatenate([fold.train, fold.valid, fold.test]))
+            for fold in honest(dataset, config)
+        ]
+
+    monkeypatch.setattr(datasets, "plan_folds", greedy)
+    subject = subject_of(*market(base))
+    shuffled_result = CHECKS["shuffled_labels"](subject)
+    assert shuffled_result.verdict == "fail"
+    assert "the test reaches the fit" in shuffled_result.sentence
+    assert CHECKS["forecasts"](subject).verdict == "fail"
+    assert "share sessions" in CHECKS["label_spans"](subject).sentence or (
+        CHECKS["label_spans"](subject).verdict == "fail"
+    )
+
+
+def test_weights_that_see_the_test_are_caught(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = tasks.run_task
+
+    def greedy(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
+        wide = np.concatenate([task.fold.train, task.fold.valid, task.fold.test])
+        return honest(dataclasses.replace(task, fold=dataclasses.replace(task.fold, train=wide)), arrays)
+
+    monkeypatch.setattr(tasks, "run_task", greedy)
+    result = CHECKS["fit_scope"](subject_of(*market(base)))
+    assert result.verdict == "fail"
+    assert "outside its training and validation sessions" in result.sentence
+
+
+def test_labels_are_permuted_within_their_dates_and_only_where_known() -> None:
+    rng = np.random.default_rng(0)
+    target_TN = rng.normal(size=(7, 30)).astype(np.float32)
+    target_TN[rng.random(target_TN.shape) < 0.3] = np.nan
+    permuted_TN = shuffled.permute_within_dates(target_TN, rng)
+    assert (np.isnan(permuted_TN) == np.isnan(target_TN)).all()
+    for before, after in zip(target_TN, permuted_TN, strict=True):
+        assert np.allclose(np.sort(before), np.sort(after), equal_nan=True)
+        assert not np.array_equal(before, after, equal_nan=True)
+
+
+def test_the_null_interval_is_that_of_permutations() -> None:
+    rng = np.random.default_rng(1)
+    forecast = rng.exponential(size=12).astype(np.float32)
+    label = rng.standard_t(3, size=12)
+    ics = [np.corrcoef(forecast, rng.permutation(label))[0, 1] for _ in range(20_000)]
+    held = shuffled._held_to_null(forecast[None, :], label[None, :])
+    assert held["null_deviation"] == pytest.approx(np.std(ics), rel=0.02)
+
+
+def test_a_check_is_left_out_only_by_name(base: dict[str, Any]) -> None:
+    everything = tuple(CHECKS)
+    config, tables = market({**base, "audit": {"skip": list(everything)}})
+    audit = conduct(subject_of(config, tables), Progress())
+    assert counts(audit.table) == {"skipped": len(CHECKS)}
+    config, tables = market({**base, "audit": {"skip": ["futur"]}})
+    with pytest.raises(ConfigError, match=r"'futur', which is no check"):
+        conduct(subject_of(config, tables), Progress())
+
+
+def test_an_audit_says_its_counts_and_its_worst() -> None:
+    audit = Audit(
+        (
+            Result("one", "pass", "Fine."),
+            Result("two", "warn", "Hm.", pl.DataFrame({"x": [1.0, float("nan")]})),
+            Result("three", "fail", "No."),
+            Result("four", "skipped", "Nothing there."),
+        ),
+        "full",
+    )
+    assert audit.verdict == "fail"
+    assert summary_line(audit.table) == "1 failure, 1 passed, 1 warning, 1 skipped"
+    assert describe(audit).splitlines()[2].split() == ["fail", "three", "No."]
+    assert '"x": null' in audit.to_json()
+
+
+def test_every_family_has_a_record_or_the_general_one() -> None:
+    from pipelines.audit.checks.too_good import OTHER, RECORDS
+
+    for entry in CHARACTERISTICS.values():
+        record = RECORDS.get(entry.family, OTHER)
+        assert 0 < record.short <= record.long < 0.5
+        assert record.reason
+    assert {"ridge", "lightgbm"} <= set(MODELS)

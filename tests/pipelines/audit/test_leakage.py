@@ -1,0 +1,285 @@
+"""Who knew this at the close of t? Everything after t is replaced by noise; everything up to t must stay.
+
+The comparison is of bits, over every registered channel, characteristic and model, so that one that is
+added later is covered by being registered. The last tests plant leaks and demand that they are noticed.
+Noise and comparison are those of the audit, so there is one mechanism.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+
+from backtest.splits import Fold
+from features.library.channels import CHANNELS
+from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.panel.panel import Panel
+from features.panel.universe import universe
+from models.batch import PanelTensors
+from models.fitting.fit import restore
+from models.registry import MODELS
+from pipelines.audit.compare import difference, differences_until
+from pipelines.audit.noise import newcomer, noise_after
+from pipelines.config.schema import Config
+from pipelines.dataset import build as dataset_module
+from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds
+from pipelines.lake.contracts import check
+from pipelines.run.record import Run
+from pipelines.train import plan
+from pipelines.train.plan import gather
+from pipelines.train.task import Outcome, run_task, to_tensors
+
+Tables = Mapping[str, pl.DataFrame]
+Array = npt.NDArray[Any]
+MODEL_SEEDS = (0, 1)
+
+
+def assert_same_bits(left: Array, right: Array, what: str) -> None:
+    found = difference(left, right, what)
+    assert found is None, f"{found.what} knew the future: it differs first at {found.session, found.column}"
+
+
+def assert_same_until(t: int, true: Dataset, noisy: Dataset) -> None:
+    """Compare everything that two datasets say of sessions up to ``t``, firm by firm."""
+    found = differences_until(t, true, noisy)
+    assert not found, f"{found[0].what} knew the future: it differs first at {found[0].session}"
+
+
+def fold_until(dataset: Dataset, config: Config, t: int) -> Fold:
+    """The fold with ``t`` in its test; its training and validation labels are known before that."""
+    plan = config.folds.model_copy(update={"max_folds": None})
+    folds = plan_folds(dataset, config.model_copy(update={"folds": plan}))
+    return next(fold for fold in folds if fold.test[0] <= t <= fold.test[-1])
+
+
+def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
+    t: int, dataset: Dataset, config: Config, fold: Fold, model: str, folder: Path
+) -> tuple[Array, Outcome]:
+    """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
+    only = config.model_copy(update={"models": {model: config.models[model]}})
+    run = Run("tiny", only, None, folder)
+    (task,) = list(plan.plan_tasks(run, dataset, [fold]))
+    arrays = gather(dataset, config.features.window)
+    outcome = run_task(task, arrays)
+    data: PanelTensors = to_tensors(arrays, task.inputs, "cpu")
+    dates = np.arange(dataset.first_session, t + 1)
+    forecast_BN = restore(outcome.state).forecast(data, dates)
+    at_test = np.isin(fold.test, dates)
+    assert_same_bits(forecast_BN[np.isin(dates, fold.test)], outcome.test_BN[at_test], "the restored model")
+    return forecast_BN, outcome
+
+
+@pytest.fixture(scope="module")
+def market(tiny_tables: Tables) -> dict[str, pl.DataFrame]:
+    """The tiny market with coarse prices, so that some days have no return and every feature is alive."""
+    coarse = [pl.max_horizontal(pl.col(name).round(1), 0.1) for name in ("open", "high", "low", "close")]
+    return {**tiny_tables, "prices": tiny_tables["prices"].with_columns(coarse)}
+
+
+@pytest.fixture(scope="module")
+def true(market: Tables, tiny_config: Config) -> Dataset:
+    return build_dataset(market, tiny_config)
+
+
+@pytest.mark.parametrize("without", [(), ("volume",), ("open", "high", "low"), ("sector",)])
+@pytest.mark.parametrize("tables", [("prices",), ("prices", "securities"), ("prices", "fundamentals")])
+def test_the_noise_satisfies_the_contracts_and_invents_no_column(
+    tables: tuple[str, ...], without: tuple[str, ...], market: Tables
+) -> None:
+    given = {
+        name: market[name].with_columns(
+            pl.lit(None, dtype=market[name].schema[column]).alias(column)
+            for column in without
+            if column in market[name].columns
+        )
+        for name in tables
+    }
+    day = market["prices"]["date"].unique().sort()[200]
+    noisy = noise_after(given, day, seed=1)
+    assert set(noisy) == set(tables)
+    for name, frame in noisy.items():
+        assert check(name, frame).rejected.is_empty(), name
+        assert not frame.equals(given[name])
+        for column in without:
+            assert column not in frame.columns or frame[column].null_count() == frame.height
+    assert newcomer(given) in noisy["prices"]["ticker"].to_list()
+
+
+def day_of(dataset: Dataset, t: int) -> dt.date:
+    day: dt.date = dataset.panel.dates_T[t].astype("datetime64[D]").item()
+    return day
+
+
+def sessions_to_try() -> list[int]:
+    rng = np.random.default_rng(20_261)
+    return sorted(int(t) for t in rng.integers(40, 310, 12))
+
+
+def test_the_registries_are_covered(true: Dataset) -> None:
+    assert set(true.channel_names) == set(CHANNELS), "the tiny market must allow every channel"
+    assert set(true.characteristic_names) == set(CHARACTERISTICS), "and every characteristic"
+    assert true.panel.statements
+    assert true.panel.groups_S
+    raw_TNF = compute_characteristics(true.panel)
+    silent = [name for f, name in enumerate(CHARACTERISTICS) if np.isnan(raw_TNF[:, :, f]).all()]
+    too_long = [name for name, entry in CHARACTERISTICS.items() if entry.warmup >= true.panel.n_sessions]
+    # of these, tests/features/library/test_characteristics.py demands the same in a longer market
+    assert silent == too_long, "a characteristic that is never known cannot be tested"
+    assert np.isfinite(true.channels_TNC).any(axis=(0, 1)).all()
+
+
+@pytest.mark.parametrize("t", sessions_to_try())
+def test_features_and_universe_up_to_t_do_not_see_what_comes_after(
+    t: int, true: Dataset, market: Tables, tiny_config: Config
+) -> None:
+    noisy = build_dataset(noise_after(market, day_of(true, t), seed=t), tiny_config)
+    assert not np.array_equal(true.channels_TNC[t + 1 :, 0], noisy.channels_TNC[t + 1 :, 0], equal_nan=True)
+    assert_same_until(t, true, noisy)
+
+
+@pytest.mark.parametrize("t", sessions_to_try()[::4])
+def test_features_and_universe_up_to_t_are_those_of_a_panel_that_ends_at_t(
+    t: int, true: Dataset, market: Tables, tiny_config: Config
+) -> None:
+    day = day_of(true, t)
+    until = {
+        "prices": market["prices"].filter(pl.col("date") <= day),
+        "fundamentals": market["fundamentals"].filter(pl.col("known_at") <= day),
+        "securities": market["securities"].filter(pl.col("valid_from") <= day),
+    }
+    assert_same_until(t, true, build_dataset(until, tiny_config))
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("seed", MODEL_SEEDS)
+def test_forecasts_up_to_t_do_not_see_what_comes_after(  # noqa: PLR0917 (fixtures)
+    seed: int, model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    t = int(rng.integers(210, 300))
+    noisy = build_dataset(noise_after(market, day_of(true, t), seed=seed), tiny_config)
+    before = compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
+    assert np.isfinite(before).any(axis=1).all(), "every session up to t must have been forecast"
+    if model != "zero":
+        assert np.nanstd(before, axis=1).min() > 0, "a constant forecast proves nothing"
+
+
+def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
+    t: int, true: Dataset, noisy: Dataset, config: Config, model: str, folder: Path
+) -> Array:
+    """Fit the model on either dataset, and demand the same scaler, weights and forecasts."""
+    fold, same = fold_until(true, config, t), fold_until(noisy, config, t)
+    for segment in ("train", "valid", "test"):
+        assert_same_bits(getattr(fold, segment), getattr(same, segment), segment)
+    left_BN, left = forecasts_until(t, true, config, fold, model, folder)
+    right_BN, right = forecasts_until(t, noisy, config, same, model, folder)
+    for name, tensor in left.state.tensors.items():
+        assert_same_bits(tensor, right.state.tensors[name], f"{model}: {name}")
+    columns = [noisy.panel.tickers_N.index(ticker) for ticker in true.panel.tickers_N]
+    assert_same_bits(left_BN, np.ascontiguousarray(right_BN[:, columns]), f"{model}: the forecasts")
+    return left_BN
+
+
+@pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind == "neural"])
+def test_steps_of_many_dates_do_not_see_how_many_firms_will_ever_be_listed(
+    model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
+) -> None:
+    config = tiny_config.model_copy(update={"fit": {"epochs": 1, "batch_dates": 120}})
+    noisy = build_dataset(noise_after(market, day_of(true, 240), seed=5), config)
+    compare_forecasts(240, true, noisy, config, model, tmp_path)
+
+
+# Planted leaks: a comparison that cannot fail would prove nothing.
+
+
+def centred_mean(panel: Panel) -> Array:
+    value_TN = np.nan_to_num(panel.close_TN)
+    return (np.roll(value_TN, 1, axis=0) + value_TN + np.roll(value_TN, -1, axis=0)) / 3.0
+
+
+def full_sample_maximum(panel: Panel) -> Array:
+    return np.asarray(panel.close_TN / np.nanmax(panel.close_TN, axis=0))
+
+
+def backward_adjusted(panel: Panel) -> Array:
+    return np.asarray(panel.close_TN / panel.close_TN[-1])
+
+
+@pytest.mark.parametrize("leak", [centred_mean, full_sample_maximum, backward_adjusted])
+@pytest.mark.parametrize("registry", ["channel", "characteristic"])
+@pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
+def test_a_feature_that_looks_ahead_is_noticed(
+    leak: Callable[[Panel], Array],
+    registry: str,
+    market: Tables,
+    tiny_config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries: dict[str, Any] = CHANNELS if registry == "channel" else CHARACTERISTICS
+    name = next(reversed(entries))
+    monkeypatch.setitem(entries, name, dataclasses.replace(entries[name], compute=leak))
+    leaky = build_dataset(market, tiny_config)
+    t = 200
+    noisy = build_dataset(noise_after(market, day_of(leaky, t), seed=2), tiny_config)
+    with pytest.raises(AssertionError, match=f"{registry} {name} knew the future"):
+        assert_same_until(t, leaky, noisy)
+
+
+def test_a_universe_that_drops_firms_without_a_next_price_is_noticed(
+    market: Tables, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
+        next_TN = np.roll(panel.close_TN, -1, axis=0)
+        return np.asarray(universe(panel, *rest) & ~np.isnan(next_TN))
+
+    monkeypatch.setattr(dataset_module, "universe", survivors)
+    leaky = build_dataset(market, tiny_config)
+    t = 200
+    noisy = build_dataset(noise_after(market, day_of(leaky, t), seed=t), tiny_config)
+    with pytest.raises(AssertionError, match="the universe knew the future"):
+        assert_same_until(t, leaky, noisy)
+
+
+@pytest.mark.parametrize("model", ["ridge", "temporal_peer"])
+@pytest.mark.parametrize("leak", ["scaler", "groups", "purge"])
+def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa: PLR0917 (fixtures)
+    leak: str,
+    model: str,
+    true: Dataset,
+    market: Tables,
+    tiny_config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    t = 240
+    everything = np.arange(true.panel.n_sessions)
+
+    def fitted_on_all(dataset: Dataset, fold: Fold) -> Any:  # noqa: ANN401 (FoldInputs, patched)
+        wide = fit_inputs(dataset, dataclasses.replace(fold, train=everything))
+        own = fit_inputs(dataset, fold)
+        return (
+            dataclasses.replace(own, scaler=wide.scaler)
+            if leak == "scaler"
+            else dataclasses.replace(own, groups_G=wide.groups_G)
+        )
+
+    if leak == "purge":
+        last = fold_until(true, tiny_config, t)
+        unpurged = dataclasses.replace(last, train=np.arange(last.train[0], t + 1))
+        monkeypatch.setattr(f"{__name__}.fold_until", lambda *_: unpurged)
+    else:
+        monkeypatch.setattr(plan, "fit_inputs", fitted_on_all)
+    noisy = build_dataset(noise_after(market, day_of(true, t), seed=1), tiny_config)
+    if model == "ridge" and leak != "purge":  # ridge reads neither channels nor groups
+        compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
+        return
+    with pytest.raises(AssertionError, match=rf"{model}: "):
+        compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)

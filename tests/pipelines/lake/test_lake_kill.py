@@ -1,0 +1,48 @@
+"""An ingest killed by SIGKILL at random moments: nothing is lost or doubled, and one more completes it.
+
+The trial is that of benchmarks/kill_ingest.py, which does it with the whole command and 1.6 million rows;
+here the processes load nothing but what an ingest needs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from places import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "kill_ingest.py"
+INGEST = """
+import sys
+from pathlib import Path
+from pipelines.ingest import ingest
+from pipelines.lake import Lake
+from pipelines.progress import Progress
+from pipelines.sources.files import FilesSource
+progress = Progress()
+with progress.stage("ingest"):
+    kind = Path(sys.argv[1]).stem
+    files = Path(f"{kind}.parquet"), Path(f"{kind}-members.parquet")
+    source = FilesSource(files[0], membership=files[1], hazards=("The prices are made up.",))
+    ingest(source, Lake("lake"), progress)
+"""
+
+
+def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("kill_ingest", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "kill_ingest", script)
+    spec.loader.exec_module(script)
+    verdict = script.torture(
+        tmp_path, firms=30, sessions=400, kills=8, command=[sys.executable, "-c", INGEST]
+    )
+    assert verdict.kills == sum(verdict.moments.values()) == 8
+    assert any(moment.startswith("before") for moment in verdict.moments), "some kills must come in time"
+    withdrawn = script.bars(30, 400).filter((pl.col("date").dt.day() == 7) & (pl.col("ticker") < "F0009"))
+    assert withdrawn.height > 100
+    assert verdict.rows == 30 * 400 - withdrawn.height

@@ -1,0 +1,158 @@
+"""A vacuum keeps what runs have read: entered in the lake, in the tracking store, or in a folder of runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from command import Call, command
+from mlflow import MlflowClient
+from test_lake_upkeep import aged, sources
+
+from pipelines.config.load import check_config
+from pipelines.errors import DataError, TrackingError
+from pipelines.lake.lake import Lake
+from pipelines.lake.readers import record_reader, recorded_in_lake
+from pipelines.progress import Progress
+from pipelines.run.open import reopen
+from pipelines.tracking.versions import recorded_in_store
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    return command(monkeypatch, capsys)
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """A lake of which every version but the newest is old enough to be removed."""
+    monkeypatch.chdir(tmp_path)
+    lake = Lake("lake")
+    for version in range(1, 5):
+        lake.upsert("sources", sources(f"v{version}"))
+    aged(lake, "sources", [9, 8, 7, 6, 5])
+    return lake
+
+
+def test_a_run_is_repeatable_after_a_vacuum_from_anywhere_and_without_its_folder(
+    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
+) -> None:
+    """A run made in one folder; its lake is vacuumed from another one, and again when its folder is gone."""
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    home.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(home)
+    path = home / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**tiny, "lake": str(tmp_path / "lake"), "audit": {"enabled": False}}))
+    assert peerglass("ingest", str(path)).code == 0
+    lake = Lake(tmp_path / "lake")
+    trained = peerglass("train", str(path))
+    assert trained.code == 0, trained.err
+    run_id = trained.out.strip().splitlines()[-1]
+    _, before, _ = reopen(run_id, Path("runs"), Progress())
+    for factor in (2.0, 3.0):
+        lake.upsert(
+            "prices", lake.read("prices").with_columns(pl.col("open", "high", "low", "close") * factor)
+        )
+    aged(lake, "prices", [9, 8, 7, 6])
+
+    monkeypatch.chdir(elsewhere)
+    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
+    assert said.code == 0, said.err
+    assert "prices: kept for runs: versions 1" in said.out
+    assert "versions that are lost: 2" in said.out
+    assert list(elsewhere.iterdir()) == [], "asking for runs makes no store and no folder"
+    monkeypatch.chdir(home)
+    _, after, _ = reopen(run_id, Path("runs"), Progress())
+    assert before.panel.close_TN.tobytes() == after.panel.close_TN.tobytes()
+
+    (home / "runs").rename(home / "gone")
+    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
+    assert said.code == 0, said.err
+    (home / "gone").rename(home / "runs")
+    _, after, _ = reopen(run_id, Path("runs"), Progress())
+    assert before.panel.close_TN.tobytes() == after.panel.close_TN.tobytes()
+
+    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", "tiny-unknown")
+    assert said.code == 2
+    assert (
+        f"--forget tiny-unknown: no run of that id has recorded a version of the lake {lake.root}" in said.err
+    )
+    assert run_id in said.err
+    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", run_id)
+    assert said.code == 0, said.err
+    assert "versions that are lost: 1" in said.out
+    with pytest.raises(DataError, match="a vacuum removed its files"):
+        lake.read("prices", version=1)
+
+
+def test_a_reader_is_entered_once_and_counts_for_the_table_it_read(lake: Lake) -> None:
+    record_reader(lake, "tiny-1", {"sources": 2})
+    record_reader(lake, "tiny-1", {"sources": 2})
+    record_reader(lake, "tiny-2", {"sources": 2})
+    assert lake.version("readers") == 2
+    assert recorded_in_lake(lake) == {"sources": {2: ["tiny-1", "tiny-2"]}}
+    assert recorded_in_lake(Lake("other")) == {}
+    shutil.rmtree("lake/sources")
+    assert recorded_in_lake(lake) == {}
+    lake.upsert("sources", sources("of another table"))
+    lake.upsert("sources", sources("and changed"))
+    assert recorded_in_lake(lake) == {}, "version 2 of this table was read by nobody"
+
+
+def stored_run(uri: str, experiment: str, **tags: str) -> str:
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name(experiment)
+    made = found.experiment_id if found is not None else client.create_experiment(experiment)
+    return str(client.create_run(made, tags=tags).info.run_id)
+
+
+def test_what_the_stores_runs_recorded_is_kept_without_their_folders(
+    lake: Lake, tiny: dict[str, Any], peerglass: Call
+) -> None:
+    """Runs of any experiment; of this lake, or of no lake that they name; versions of others do not count."""
+    # an absolute path: within a process MLflow goes on using the file that a relative one first meant
+    tiny = {**tiny, "tracking": {"uri": f"sqlite:///{Path.cwd()}/mlflow.db"}}
+    config = check_config(tiny, origin="tiny")
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
+    assert recorded_in_store(config, lake.root) == {}
+    assert not Path("mlflow.db").exists(), "looking makes no store"
+    uri = config.tracking.uri
+    here = {"peerglass.run_id": "tiny-here", "table_versions": json.dumps({"sources": 1}), "lake": lake.root}
+    stored_run(uri, "tiny", **here)
+    stored_run(uri, "another config", **here | {"peerglass.run_id": "other-2"})
+    stored_run(uri, "tiny", **here | {"peerglass.run_id": "tiny-there", "lake": "/elsewhere/lake"})
+    stored_run(uri, "tiny", **{"peerglass.run_id": "tiny-old", "table_versions": '{"sources": 3}'})
+    stored_run(uri, "tiny", note="no run of ours")
+    assert recorded_in_store(config, lake.root) == {"sources": {1: ["other-2", "tiny-here"], 3: ["tiny-old"]}}
+    said = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
+    assert said.code == 0, said.err
+    assert "sources: kept for runs: versions 1, 3" in said.out
+    assert "versions that are lost: 2" in said.out
+    assert [lake.read("sources", version=v)["notes"].item() for v in (1, 3, 4)] == ["v1", "v3", "v4"]
+
+    broken = stored_run(uri, "tiny", table_versions="{")
+    with pytest.raises(TrackingError, match=f"table_versions of the run {broken} in the tracking store"):
+        recorded_in_store(config, lake.root)
+
+
+@pytest.mark.parametrize("extra", [(), ("--dry-run",)])
+def test_nothing_is_removed_while_the_store_cannot_be_asked(
+    lake: Lake, tiny: dict[str, Any], peerglass: Call, extra: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "tracking": {"uri": "http://127.0.0.1:9"}}))
+    files = sorted(Path("lake").glob("*/**/*"))  # of the tables
+    said = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2", *extra)
+    assert said.code == 6
+    assert (
+        "Nothing is removed, for runs in the store may need it: The tracking store http://127.0.0.1:9"
+        in said.err
+    )
+    assert sorted(Path("lake").glob("*/**/*")) == files
+    assert [lake.read("sources", version=v)["notes"].item() for v in (1, 2, 3)] == ["v1", "v2", "v3"]

@@ -1,0 +1,422 @@
+"""Quality rules: each finds its defect by name, at once or night by night, and leaves sound markets alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from places import DATA
+
+from pipelines.config.load import check_config
+from pipelines.errors import ConfigError
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestSummary, describe_ingest
+from pipelines.lake.contracts import check
+from pipelines.lake.lake import Lake
+from pipelines.quality.rules import PRICE_RULES, doubts, market_doubts, neighbours
+from pipelines.quality.settings import QualityConfig
+from pipelines.sources.base import Known, SourceTables
+from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+
+NOW = datetime(2024, 1, 2, tzinfo=UTC)
+MONDAY = date(2023, 5, 1)
+OFF = dict.fromkeys(PRICE_RULES, "off")
+
+
+class Given:
+    name = "given"
+
+    def __init__(self, prices: pl.DataFrame, **tables: pl.DataFrame) -> None:
+        self.tables = {"prices": prices, **tables}
+
+    def fetch(self) -> SourceTables:
+        return SourceTables(self.tables)
+
+
+class Batch:
+    """A live source with one batch: what it does not mention stays."""
+
+    name = "given"
+
+    def __init__(self, prices: pl.DataFrame) -> None:
+        self.prices = prices
+
+    def batches(self, known: Known) -> Iterator[SourceTables]:
+        yield SourceTables({"prices": self.prices})
+
+
+def weekdays(n: int, first: date = MONDAY) -> list[date]:
+    days = (first + timedelta(days=i) for i in range(2 * n + 7))
+    return [day for day in days if day.weekday() < 5][:n]
+
+
+def bars(closes: Sequence[float], ticker: str = "A", **columns: Sequence[Any]) -> pl.DataFrame:
+    frame = pl.DataFrame({"date": weekdays(len(closes)), "ticker": [ticker] * len(closes), "close": closes})
+    return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+
+
+def valid(frame: pl.DataFrame) -> pl.DataFrame:
+    stamped = frame.with_columns(source=pl.lit("test"), ingested_at=pl.lit(NOW).dt.cast_time_unit("us"))
+    checked = check("prices", stamped)
+    assert checked.rejected.is_empty()
+    return checked.valid
+
+
+def found(
+    frame: pl.DataFrame, securities: pl.DataFrame | None = None, calendar: str | None = None
+) -> list[tuple[str, int]]:
+    """Rule and weekday number of every doubt about one firm's closes."""
+    rows = doubts(neighbours(valid(frame), securities, calendar), PRICE_RULES)
+    days = frame["date"].to_list()
+    return [(rule, days.index(day)) for rule, day in rows.select("rule", "date").iter_rows()]
+
+
+def securities(*rows: tuple[str, date, str | None, str | None]) -> pl.DataFrame:
+    columns = {"ticker": pl.String, "valid_from": pl.Date, "exchange": pl.String, "currency": pl.String}
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+@pytest.mark.parametrize("spike", [15.5, 1000.0, 6.6, 0.1])
+def test_a_spike_that_reverts_is_the_spike_and_is_known_a_session_later(spike: float) -> None:
+    frame = bars([10.0, 10.1, spike, 10.2, 10.0])
+    rows = doubts(neighbours(valid(frame), None, None), ("spike_that_reverts",))
+    days = weekdays(5)
+    assert rows.select("date", "known_on").rows() == [(days[2], days[3])]
+    assert rows["evidence"].item() == f"close 10.1 -> {spike} -> 10.2"
+    assert ("return_without_split", 2) not in found(frame)
+    assert ("return_without_split", 3) not in found(frame)
+
+
+@pytest.mark.parametrize(
+    "closes",
+    [
+        [10.0, 14.9, 10.0],  # too small
+        [10.0, 16.0, 12.0],  # only half of it is back
+        [10.0, 16.0],  # nobody knows yet
+        [10.0, 16.0, 25.0],  # goes on
+    ],
+)
+def test_what_is_no_spike_or_not_known_as_one_is_left(closes: list[float]) -> None:
+    assert "spike_that_reverts" not in dict(found(bars(closes)))
+
+
+def test_a_recorded_split_or_dividend_explains_a_fall() -> None:
+    assert found(bars([100.0, 51.0, 50.0], split_ratio=[1.0, 2.0, 1.0])) == []
+    assert found(bars([100.0, 51.0, 50.0], dividend=[0.0, 49.0, 0.0])) == []
+
+
+@pytest.mark.parametrize("ratio", [1.5, 2.0, 3.0, 10.0, 20.0, 1 / 2, 1 / 10])
+def test_a_return_like_an_unrecorded_split_is_found_in_both_directions(ratio: float) -> None:
+    closes = [60.0, 60.6, 60.6 / ratio * 1.01, 60.0 / ratio]
+    assert found(bars(closes)) == [("return_without_split", 2)]
+    opens = [60.0, 60.0, 60.6 / ratio, 60.0 / ratio]
+    highs = [max(o, c) for o, c in zip(opens, closes, strict=True)]
+    lows = [min(o, c) for o, c in zip(opens, closes, strict=True)]
+    assert found(bars(closes, open=opens, high=highs, low=lows)) == [("return_without_split", 2)]
+
+
+def test_a_fall_within_the_day_is_no_split() -> None:
+    closes, opens = [60.0, 60.6, 30.3, 30.0], [60.0, 60.0, 58.0, 30.0]
+    frame = bars(closes, open=opens, high=[61.0, 61.0, 59.0, 31.0], low=[59.0, 59.0, 30.0, 29.0])
+    assert found(frame) == []
+
+
+def test_a_split_recorded_with_another_ratio_than_the_price_shows_is_found() -> None:
+    assert found(bars([100.0, 25.0, 25.1], split_ratio=[1.0, 2.0, 1.0])) == [("return_without_split", 1)]
+
+
+@pytest.mark.parametrize("ratio", [2.0, 1.5, 0.1])
+def test_a_recorded_split_that_the_price_does_not_show_is_found(ratio: float) -> None:
+    rows = found(bars([100.0, 101.0, 100.0], split_ratio=[1.0, ratio, 1.0]))
+    assert rows == [("split_without_return", 1)]
+
+
+@pytest.mark.parametrize("factor", [100.0, 0.01, 108.0])
+def test_a_factor_of_a_hundred_is_a_currency_jump_once(factor: float) -> None:
+    assert found(bars([5.0, 5.1, 5.1 * factor, 5.0 * factor])) == [("currency_jump", 2)]
+
+
+def test_the_way_back_from_a_bad_tick_in_pence_is_sound() -> None:
+    assert found(bars([5.0, 5.1, 510.0, 5.05])) == [("spike_that_reverts", 2), ("currency_jump", 2)]
+
+
+def test_another_recorded_currency_is_a_jump_on_the_first_session_that_has_it() -> None:
+    days = weekdays(4)
+    told = securities(("A", days[0], "LSE", "GBp"), ("A", days[2], "LSE", "GBP"))
+    frame = bars([5.0, 5.1, 5.0, 5.1])
+    assert found(frame, told) == [("currency_jump", 2)]
+    rows = doubts(neighbours(valid(frame), told, None), ("currency_jump",))
+    assert rows["evidence"].item() == "currency GBp -> GBP"
+
+
+def test_the_tenth_repetition_of_a_bar_is_stale_unless_shares_were_traded() -> None:
+    closes = [9.0, *[10.0] * 12, 11.0]
+    assert found(bars(closes)) == [("stale_run", 11), ("stale_run", 12)]
+    assert found(bars(closes, volume=[5.0] * 14)) == [("stale_run", 11), ("stale_run", 12)]
+    assert found(bars(closes, volume=[5.0 + i for i in range(14)])) == []
+    assert found(bars(closes, high=[c + i / 10 for i, c in enumerate(closes)])) == []
+
+
+def test_nothing_is_concluded_across_a_long_silence() -> None:
+    frame = bars([10.0, 10.0, 100.0, 100.0]).with_columns(
+        date=pl.Series([date(2023, 5, 1), date(2023, 5, 2), date(2023, 5, 15), date(2023, 5, 16)])
+    )
+    assert found(frame) == []
+
+
+def test_firms_are_not_each_others_neighbours() -> None:
+    both = pl.concat([bars([10.0, 10.0]), bars([1000.0, 1000.0], "B"), bars([10.0, 10.0], "C")])
+    assert doubts(neighbours(valid(both.sort("date")), None, None), PRICE_RULES).is_empty()
+
+
+INDEPENDENCE, FRIDAY_AFTER_THANKSGIVING = date(2023, 7, 4), date(2023, 11, 24)
+
+
+@pytest.mark.parametrize(
+    ("listing", "calendar", "closed"),
+    [
+        (("NMS", "USD"), None, True),
+        (("NYSE", None), None, True),
+        ((None, "USD"), None, True),
+        ((None, None), None, False),
+        ((None, "EUR"), None, False),
+        (("somewhere", "USD"), None, False),
+        (("LSE", "USD"), None, False),  # London was open
+        (("LSE", "USD"), "XNYS", True),
+        ((None, None), "NASDAQ", True),
+    ],
+)
+def test_volume_on_a_holiday_is_found_where_the_calendar_is_known(
+    listing: tuple[str | None, str | None], calendar: str | None, closed: bool
+) -> None:
+    frame = bars([10.0], volume=[100.0]).with_columns(date=pl.lit(INDEPENDENCE))
+    told = securities(("A", date(2000, 1, 1), *listing))
+    expected = [("volume_on_closed_session", 0)] if closed else []
+    assert found(frame, told, calendar) == expected
+    assert found(frame.with_columns(volume=pl.lit(0.0)), told, calendar) == []
+
+
+def test_half_days_are_sessions_and_daylight_saving_moves_none() -> None:
+    days = [
+        date(2023, 3, 10),
+        date(2023, 3, 13),
+        date(2023, 11, 3),
+        date(2023, 11, 6),
+        FRIDAY_AFTER_THANKSGIVING,
+        date(2023, 7, 3),
+    ]
+    frame = bars([10.0] * 6, volume=[100.0] * 6).with_columns(date=pl.Series(days))
+    assert found(frame, None, "XNYS") == []
+    shifted = frame.with_columns(pl.col("date") + timedelta(days=6))  # one of them is a holiday, some Sundays
+    assert len(found(shifted, None, "XNYS")) == sum(d.weekday() > 4 for d in shifted["date"])
+
+
+def test_a_calendar_that_does_not_exist_is_refused_when_the_config_is_read(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"quality\.calendar is 'XXXX'"):
+        check_config({**tiny, "quality": {"calendar": "XXXX"}}, origin="c")
+    with pytest.raises(ConfigError, match=r"quality\.stale_runs is not a known name; did you mean"):
+        check_config({**tiny, "quality": {"stale_runs": "off"}}, origin="c")
+    with pytest.raises(ConfigError, match="'flag' or 'off'"):
+        check_config({**tiny, "quality": {"coverage_collapse": "reject"}}, origin="c")
+
+
+def test_a_date_that_lacks_a_quarter_of_its_firms_has_collapsed() -> None:
+    days = weekdays(30)
+    counts = pl.DataFrame({"calendar": ["XNYS"] * 30, "date": days, "firms": [100] * 30}).with_columns(
+        firms=pl.when(pl.col("date") == days[20])
+        .then(74)
+        .when(pl.col("date") == days[25])
+        .then(76)
+        .otherwise(100)
+    )
+    rows = market_doubts(counts)
+    assert rows.select("date", "ticker", "evidence").rows() == [
+        (days[20], "*XNYS", "74 firms have a price, where 100 usually have")
+    ]
+    small = counts.with_columns(pl.col("firms") // 10)
+    assert market_doubts(small).is_empty()  # fewer than ten are missing
+    first = counts.with_columns(firms=pl.when(pl.col("date") == days[3]).then(1).otherwise(100))
+    assert market_doubts(first).is_empty()  # too early to say what is usual
+
+
+def stored_flags(lake: Lake) -> list[tuple[str, str, date]]:
+    if not lake.exists("flags"):
+        return []
+    rows = lake.read("flags").filter(~pl.col("cleared"))
+    return rows.select("rule", "ticker", "date").sort("rule", "ticker", "date").rows()
+
+
+def ingest_given(lake: Lake, prices: pl.DataFrame, quality: QualityConfig = QualityConfig()) -> IngestSummary:  # noqa: B008
+    return ingest(Batch(prices), lake, quality=quality)
+
+
+def ingest_whole(lake: Lake, prices: pl.DataFrame, quality: QualityConfig = QualityConfig()) -> IngestSummary:  # noqa: B008
+    return ingest(Given(prices), lake, quality=quality)
+
+
+DEFECTS = [10.0, 10.1, 1000.0, 10.2, 5.1, 5.2, *[5.3] * 14, 5.2, 520.0, 521.0]
+
+
+def test_flagged_rows_stay_and_are_counted_and_doing_it_again_changes_nothing(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    summary = ingest_given(lake, bars(DEFECTS))
+    prices = summary.tables["prices"]
+    assert dict(prices.flagged) == {
+        "stale_run": 4,
+        "currency_jump": 2,
+        "return_without_split": 1,
+        "spike_that_reverts": 1,
+    }
+    assert (prices.added, prices.quarantined) == (len(DEFECTS), {})
+    assert "flagged 4 by rule stale_run" in describe_ingest(summary)
+    versions = lake.versions()
+    again = ingest_given(lake, bars(DEFECTS))
+    assert again.tables["prices"].flagged == prices.flagged
+    assert lake.versions() == versions
+
+
+@settings(max_examples=8, deadline=None)
+@example(cuts=list(range(4, len(DEFECTS))), spare=9.0)
+@given(
+    cuts=st.lists(st.integers(1, len(DEFECTS) - 1), max_size=3, unique=True).map(sorted),
+    spare=st.sampled_from([9.0, 9.5]),
+)
+def test_however_a_history_is_cut_the_same_rows_are_doubted(
+    cuts: list[int], spare: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("cut")
+    whole, parts, grown = Lake(folder / "whole"), Lake(folder / "parts"), Lake(folder / "grown")
+    frame = pl.concat([bars(DEFECTS), bars([spare] * len(DEFECTS), "B")])
+    ingest_whole(whole, frame)
+    days = weekdays(len(DEFECTS))
+    for start, end in zip([0, *cuts], [*cuts, len(days)], strict=True):
+        ingest_given(parts, frame.filter(pl.col("date").is_in(days[start:end])))
+        ingest_whole(grown, frame.filter(pl.col("date").is_in(days[:end])))
+    assert stored_flags(parts) == stored_flags(grown) == stored_flags(whole) != []
+
+
+def test_a_session_later_the_stored_spike_is_flagged_and_counted_once(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([10.0, 10.0, 20.0, 10.0, 10.1])
+    first = ingest_given(lake, frame.head(3)).tables["prices"]
+    assert first.flagged == {"return_without_split": 1}  # as far as was known then
+    second = ingest_given(lake, frame.slice(3, 1)).tables["prices"]
+    assert second.flagged == {"spike_that_reverts": 1}
+    assert stored_flags(lake) == [("spike_that_reverts", "A", weekdays(3)[2])]
+    assert ingest_given(lake, frame.slice(4, 1)).tables["prices"].flagged == {}
+
+
+def test_a_correction_clears_the_doubt(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([100.0, 50.0, 50.5], split_ratio=[1.0, 1.0, 1.0])
+    ingest_given(lake, frame)
+    assert stored_flags(lake) == [("return_without_split", "A", weekdays(2)[1])]
+    ingest_given(lake, frame.slice(1, 1).with_columns(split_ratio=pl.lit(2.0)))
+    assert stored_flags(lake) == []
+    assert lake.read("flags")["cleared"].to_list() == [True]
+
+
+def test_a_correction_that_is_wrong_is_doubted_at_once_beside_the_rows_stored_around_it(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([10.0, 10.1, 10.0, 10.1, 10.2])
+    ingest_given(lake, frame)
+    wrong = frame.slice(2, 1).with_columns(close=pl.lit(1000.0))
+    assert ingest_given(lake, wrong).tables["prices"].flagged == {"spike_that_reverts": 1, "currency_jump": 1}
+    assert stored_flags(lake)[-1] == ("spike_that_reverts", "A", weekdays(3)[2])
+
+
+def test_a_rejected_row_is_kept_out_and_its_neighbours_are_judged_without_it(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([5.0, 5.1, 510.0, 5.05, 5.0])
+    reject = QualityConfig(spike_that_reverts="reject")
+    prices = ingest_given(lake, frame, reject).tables["prices"]
+    assert (prices.received, prices.added, prices.quarantined) == (5, 4, {"spike_that_reverts": 1})
+    assert prices.flagged == {}
+    assert weekdays(3)[2] not in lake.read("prices")["date"].to_list()
+    assert lake.read("quarantine")["rule"].to_list() == ["spike_that_reverts"]
+
+
+def test_a_stored_row_is_never_taken_out_with_hindsight(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([5.0, 5.1, 51.0, 5.05])
+    reject = QualityConfig(spike_that_reverts="reject", return_without_split="off")
+    ingest_given(lake, frame.head(3), reject)
+    prices = ingest_given(lake, frame.tail(1), reject).tables["prices"]
+    assert (prices.quarantined, prices.flagged) == ({}, {"spike_that_reverts": 1})
+    assert lake.read("prices").height == 4
+
+
+def test_a_stored_row_that_a_file_delivers_again_is_not_taken_out_with_hindsight_either(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    frame = bars([5.0, 5.1, 51.0, 5.05])
+    reject = QualityConfig(spike_that_reverts="reject", return_without_split="off")
+    ingest_whole(lake, frame.head(3), reject)
+    prices = ingest_whole(lake, frame, reject).tables["prices"]
+    assert (prices.quarantined, prices.flagged) == ({}, {"spike_that_reverts": 1})
+    assert lake.read("prices")["close"].to_list() == [5.0, 5.1, 51.0, 5.05]
+    corrected = frame.with_columns(close=pl.when(pl.col("close") == 51.0).then(52.0).otherwise("close"))
+    prices = ingest_whole(lake, corrected, reject).tables["prices"]
+    assert (prices.quarantined, prices.withdrawn) == ({"spike_that_reverts": 1}, 1)
+    assert lake.read("prices")["close"].to_list() == [5.0, 5.1, 5.05], "the source says 51 no more"
+
+
+def test_the_doubts_about_withdrawn_rows_are_cleared(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    frame = pl.concat([bars([10.0, 10.1, 10.2, 10.3]), bars([100.0, 50.0, 50.5], "B")])
+    ingest_whole(lake, frame)
+    assert stored_flags(lake) == [("return_without_split", "B", weekdays(2)[1])]
+    assert ingest_whole(lake, frame.filter(pl.col("ticker") == "A")).tables["prices"].withdrawn == 3
+    assert stored_flags(lake) == []
+
+
+def test_rules_that_are_off_say_nothing(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    quality = QualityConfig.model_validate({**OFF, "coverage_collapse": "off"})
+    assert ingest_given(lake, bars(DEFECTS), quality).tables["prices"].flagged == {}
+    assert not lake.exists("flags")
+
+
+def test_a_market_that_is_half_there_is_flagged_once_everything_is_stored(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    firms = [f"F{i}" for i in range(40)]
+    rows = pl.concat(
+        [bars([10.0 + math.sin(i + k) for k in range(20)], name) for i, name in enumerate(firms)]
+    )
+    last = weekdays(20)[-1]
+    half = (pl.col("date") < last) | pl.col("ticker").is_in(firms[:20])
+    prices = ingest_given(lake, rows.filter(half)).tables["prices"]
+    assert prices.flagged == {"coverage_collapse": 1}
+    assert stored_flags(lake) == [("coverage_collapse", "*", last)]
+    ingest_given(lake, rows.filter(~half))
+    assert stored_flags(lake) == []
+
+
+def test_the_simulated_market_is_not_doubted(tmp_path: Path) -> None:
+    source = SimulatedSource(MarketConfig(firms=60, sessions=500), seed=11)
+    assert ingest(source, Lake(tmp_path)).tables["prices"].flagged == {}
+
+
+@pytest.mark.skipif(
+    not (DATA / "sp500_prices.parquet").exists(), reason="the shared S&P 500 data is not here"
+)
+def test_known_defects_of_real_prices_are_found() -> None:
+    firms = ["AAPL", "FIS", "L", "LKQ", "M", "MO", "XOM"]
+    rows = pl.scan_parquet(DATA / "sp500_prices.parquet").filter(pl.col("ticker").is_in(firms))
+    closes = rows.select("date", "ticker", "volume", pl.col("close").cast(pl.Float64)).collect()
+    doubted = doubts(neighbours(valid(closes), None, "XNYS"), PRICE_RULES)
+    named = set(doubted.select("ticker", "date", "rule").iter_rows())
+    assert ("MO", date(2004, 8, 5), "spike_that_reverts") in named  # 47.31 -> 10.81 -> 46.64
+    assert ("LKQ", date(2006, 1, 17), "return_without_split") in named  # its 2:1 split
+    assert ("L", date(2006, 5, 9), "return_without_split") in named  # its 3:1 split
+    assert not {"AAPL", "XOM"} & set(doubted["ticker"])

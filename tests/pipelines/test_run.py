@@ -1,0 +1,427 @@
+"""A whole run on a tiny market, in this process: every command, every model, and a signal of one's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from command import Call, command
+from nbclient import NotebookClient
+from places import ROOT
+from stored import measured
+
+from models.registry import MODELS
+from pipelines.config.load import load_config
+from pipelines.dataset.build import build_dataset
+from pipelines.lake.lake import Lake
+from pipelines.run.open import input_versions, read_tables
+from pipelines.run.record import open_run
+from pipelines.train.trials import trial_count
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    """The command, in this process and in the folder of the module's run."""
+    return command(monkeypatch, capfd)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, every_model: dict[str, dict[str, Any]]) -> Path:
+    """A folder that the first test runs in and the others look at."""
+    return tmp_path_factory.mktemp("run")
+
+
+@pytest.fixture(autouse=True)
+def _here(
+    folder: Path,
+    tiny: dict[str, Any],
+    every_model: dict[str, dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folder)
+    settings = {
+        **tiny,
+        "models": {
+            **every_model,
+            "temporal_transformer": {
+                **every_model["temporal_transformer"],
+                "fit": {"pretrain": {"epochs": 1, "windows_per_epoch": 256}},
+            },
+        },
+        "seeds": [0, 1],
+        "label": {"horizon": 1, "delay": 0, "also_delays": [1]},
+    }
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture
+def done(peerglass: Call) -> str:
+    """The finished run's id; whichever test comes first runs it."""
+    known = list(Path("runs").glob("*/report.html"))
+    if not known:
+        assert peerglass("run", "tiny.yaml").code == 0
+        known = list(Path("runs").glob("*/report.html"))
+    return known[0].parent.name
+
+
+def test_run_ends_with_a_report_that_fetches_nothing(done: str) -> None:
+    text = Path("runs", done, "report.html").read_text(encoding="utf-8")
+    assert text.lower().startswith("<!doctype html>")
+    assert done in text
+    fetched = re.findall(
+        r"""(?:src|href)\s*=\s*["']?([^"'\s>]+)|@import|url\(\s*["']?([^"')]+)""", text.split("<script")[0]
+    )
+    assert not [target for pair in fetched for target in pair if "//" in target]
+    tags = re.findall(r"<(?:script|link|img|iframe|object|embed|source)\b[^>]*>", text)
+    assert tags, "the figures need a script"
+    assert not [tag for tag in tags if re.search(r"""(?:src|href|data)\s*=\s*["']?\s*(?:https?:)?//""", tag)]
+    for name in MODELS:
+        assert name in text
+
+
+def test_every_model_is_on_the_ladder_and_zero_has_a_correlation_of_zero(done: str) -> None:
+    ladder = measured(open_run(done, Path("runs")), "ladder")
+    for delay in (0, 1):
+        rows = {row["model"]: row for row in ladder.filter(pl.col("delay") == delay).iter_rows(named=True)}
+        assert set(rows) == set(MODELS)
+        for name, row in rows.items():
+            for column in ("ic", "rank_ic"):
+                value = row[column]
+                if name == "zero":
+                    assert value == 0
+                else:
+                    assert -1 <= value <= 1
+            assert row["long_short.turnover"] is not None
+            assert (row["coverage_dates"], row["tied"] == 1) == (1, name == "zero")
+            assert 0.9 < row["coverage_firms"] <= 1
+            assert row["seeds"] == 2
+
+
+def test_the_truth_on_the_ladder_is_the_correlation_of_what_was_planted(done: str) -> None:
+    ladder = measured(open_run(done, Path("runs")), "ladder")
+    lake = Lake("lake")
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
+    made = lake.read("forecasts").filter((pl.col("model") == "ridge") & (pl.col("seed") == 0))
+    planted = made.join(lake.read("truth_mu"), on=["date", "ticker"])
+    assert planted.height == made.height
+    t = np.searchsorted(dataset.panel.dates_T, planted["date"].to_numpy())
+    n = np.searchsorted(dataset.panel.tickers_N, planted["ticker"].to_numpy())
+    said = {}
+    for delay in (0, 1):
+        cells = planted.with_columns(earned=pl.Series(dataset.labels[delay][t, n]).fill_nan(None))
+        daily = cells.drop_nulls("earned").group_by("date").agg(ic=pl.corr("mu", "earned"))
+        rows = ladder.filter((pl.col("model") == "ridge") & (pl.col("delay") == delay))
+        said[delay] = rows["truth_ic"].item()
+        assert said[delay] == pytest.approx(daily["ic"].mean(), abs=1e-9)
+    assert said[0] > max(said[1], 0.05)  # what is planted is what the very next session brings
+
+
+def test_forecasts_are_there_once_for_every_key(done: str) -> None:
+    frame = Lake("lake").read("forecasts")
+    assert frame["run_id"].unique().to_list() == [done]
+    key = ["run_id", "model", "fold", "seed", "date", "ticker"]
+    assert frame.select(key).n_unique() == frame.height
+    cells = frame.group_by("model", "fold", "seed").len()
+    assert cells.height == len(MODELS) * 2 * 2
+    assert cells.group_by("fold").agg(pl.col("len").n_unique())["len"].to_list() == [1, 1]
+    per_fold = frame.group_by("fold").agg(pl.col("date").n_unique()).sort("fold")
+    assert per_fold["date"].to_list() == [40, 40]
+
+    config = load_config(Path("tiny.yaml"))
+    lake = Lake("lake")
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), config)
+    label = frame.filter((pl.col("model") == "ridge") & (pl.col("seed") == 0)).sample(50, seed=1)
+    wealth_TN, tickers = dataset.panel.wealth_TN, list(dataset.panel.tickers_N)
+    for row in label.iter_rows(named=True):
+        t = int(np.searchsorted(dataset.panel.dates_T, np.datetime64(row["date"])))
+        n = tickers.index(row["ticker"])
+        assert dataset.universe_TN[t, n]
+        expected = wealth_TN[t + 1, n] / wealth_TN[t, n] - 1
+        assert (row["label"] is None and math.isnan(expected)) or row["label"] == pytest.approx(expected)
+
+
+def test_the_ensembles_are_a_table_with_the_spread_between_their_seeds(done: str, peerglass: Call) -> None:
+    run = open_run(done, Path("runs"))
+    table, ladder = run.read_table("ensembles"), measured(run, "ladder")
+    assert table is not None
+    forecasts = Lake("lake").read("forecasts", filters=pl.col("seed") == 0)
+    assert table.height == forecasts.height
+    means = dict(table.group_by("model").agg(pl.col("spread").mean()).iter_rows())
+    for row in ladder.iter_rows(named=True):
+        assert row["seed_spread"] == pytest.approx(means[row["model"]])
+    assert means["ridge"] == 0.0, "it has no seed to depend on"
+    assert means["temporal_peer"] > 0.01
+    assert "deviation between seeds" in Path("runs", done, "report.html").read_text()
+    table.filter(pl.col("model") == "ridge").write_csv("ensemble.csv")  # a signal file as it is
+    assert peerglass("backtest", "ensemble.csv", "--config", "tiny.yaml").code == 0
+
+
+def test_the_reports_tables_are_there(done: str) -> None:
+    run = open_run(done, Path("runs"))
+    names = {path.stem for path in run.folder.glob("tables/*.parquet")}
+    names |= {path.stem for path in run.folder.glob("evaluations/*/*.parquet")}
+    assert {
+        "ladder",
+        "ic_series",
+        "quantiles",
+        "equity",
+        "costs",
+        "explain_players",
+        "explain_edges",
+    } <= names
+    edges = run.read_table("explain_edges")
+    assert edges is not None
+    assert edges.height
+    listening = {name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False)}
+    assert set(edges["model"]) == listening
+    assert (edges["leader"] != edges["follower"]).all()
+    players = run.read_table("explain_players")
+    assert players is not None
+    assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind == "neural"}
+    assert trial_count(Path("runs")) == len(MODELS)
+
+
+def test_a_row_doubted_when_a_run_is_trained_is_a_hazard_of_its_report(done: str, peerglass: Call) -> None:
+    doubt = {
+        "table": "prices",
+        "ticker": "AAA",
+        "date": dt.date(2015, 1, 5),
+        "rule": "spike_reverts",
+        "row_hash": "0",
+        "evidence": "a spike",
+        "known_on": dt.date(2015, 1, 6),
+        "cleared": False,
+        "flagged_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+    }
+    cleared = {**doubt, "ticker": "BBB", "cleared": True}
+    Lake("lake").upsert("flags", pl.DataFrame([doubt, cleared]))
+    assert peerglass("report", done, "--output", "runs").code == 0
+    sentence = "1 flag(s) of the quality rules on rows that are kept and used: spike_reverts (1)"
+    assert sentence not in Path("runs", done, "report.html").read_text(), "it was raised after the training"
+    later = ("tiny.yaml", "--set", "models={zero: {}}", "--set", "name=later", "--set", "output=later")
+    assert peerglass("train", *later).code == 0
+    assert peerglass("report", "later", "--output", "later").code == 0
+    (page,) = Path("later").glob("*/report.html")
+    assert sentence in page.read_text()
+
+
+def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
+    (experiment,) = [one for one in client.search_experiments() if one.name == "tiny"]
+    every = client.search_runs([experiment.experiment_id])  # other tests' signals are tracked here as well
+    (parent,) = [one for one in every if one.info.run_name == done]
+    children = [one for one in every if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    assert sorted(one.data.tags["peerglass.model"] for one in children) == sorted(MODELS)
+    assert all(one.info.status == "FINISHED" for one in (parent, *children))
+    pretrained = [one.data.tags["peerglass.model"] for one in children if "pretrain_loss" in one.data.metrics]
+    assert pretrained == ["temporal_transformer"]
+
+
+def test_running_again_trains_nothing_and_leaves_the_lake_alone(done: str, peerglass: Call) -> None:
+    lake = Lake("lake")
+    before, forecasts = lake.versions(), lake.read("forecasts")
+    ladder = measured(open_run(done, Path("runs")), "ladder")
+    answer = peerglass("run", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert not answer.steps
+    assert Path(answer.out.splitlines()[-1]) == Path("runs", done, "report.html").resolve()
+    assert lake.versions() == before
+    assert lake.read("forecasts").equals(forecasts)
+    again = measured(open_run(done, Path("runs")), "ladder")
+    assert again.equals(ladder)
+    assert peerglass("train", "tiny.yaml").out.strip() == done
+    assert lake.versions() == before
+
+
+def test_stages_can_be_repeated_alone(done: str, peerglass: Call) -> None:
+    run = open_run(done, Path("runs"))
+    (run.folder / "report.html").unlink()
+    before = {"ladder": measured(run, "ladder"), "explain_edges": run.read_table("explain_edges")}
+    shutil.rmtree(run.folder / "evaluations")
+    (run.folder / "tables" / "explain_edges.parquet").unlink()
+    backtest = peerglass("backtest", done[:-3], "--output", "runs")
+    assert backtest.code == 0, backtest.err
+    assert all(re.search(rf"^  {name} ", backtest.out, re.MULTILINE) for name in MODELS)
+    zero = r"^  zero +0\.0000 +0\.0000 +- +0\.0000 +0\.0000 +- +100\.0 +[\d.]+ +100\.0 "
+    assert re.search(zero, backtest.out, re.MULTILINE)
+    explain = peerglass("explain", done, "--output", "runs")
+    assert explain.code == 0, explain.err
+    report = peerglass("report", f"runs/{done}")
+    assert report.code == 0, report.err
+    assert Path(report.out.strip()).resolve() == (run.folder / "report.html").resolve()
+    again = {"ladder": measured(run, "ladder"), "explain_edges": run.read_table("explain_edges")}
+    for table, frame in again.items():
+        earlier = before[table]
+        assert frame is not None
+        assert earlier is not None
+        assert frame.equals(earlier), f"{table} changed when it was computed again"
+
+
+def test_validate_prints_what_it_read(done: str, peerglass: Call) -> None:
+    answer = peerglass("validate", "tiny.yaml", "--set", "label.horizon=3")
+    assert answer.code == 0
+    resolved = yaml.safe_load(answer.out)
+    assert resolved["label"]["horizon"] == 3
+    assert set(resolved["models"]) == set(MODELS)
+
+
+def test_doctor_finds_this_machine_in_order(peerglass: Call) -> None:
+    answer = peerglass("doctor")
+    assert answer.code == 0, answer.out
+    lines = answer.out.splitlines()
+    assert all(line.split()[0] in {"ok", "note"} for line in lines)
+    assert any("libraries" in line for line in lines)
+
+
+# A signal of one's own.
+
+
+@pytest.fixture
+def foresight(done: str) -> Path:
+    """Tomorrow's return as a signal: what nobody can have, and what a backtest must be able to see."""
+    lake = Lake("lake")
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
+    t, n = np.nonzero(dataset.universe_TN & np.isfinite(dataset.labels[0]))
+    frame = pl.DataFrame(
+        {
+            "date": dataset.panel.dates_T[t],
+            "ticker": np.asarray(dataset.panel.tickers_N)[n],
+            "signal": dataset.labels[0][t, n],
+        }
+    )
+    frame.write_csv("foresight.csv")
+    return Path("foresight.csv")
+
+
+def numbers(out: str, delay: int) -> dict[str, float]:
+    """The line of the ladder at a delay, as numbers by its head."""
+    block = out.split(f"delay {delay}, horizon")[1].splitlines()
+    head = re.split(r"\s{2,}", block[1].strip())
+    cells = re.split(r"\s{2,}", block[2].strip())
+    return {name: float(cell) for name, cell in zip(head[1:], cells[1:], strict=True) if cell != "-"}
+
+
+def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_later(
+    foresight: Path, peerglass: Call
+) -> None:
+    answer = peerglass("backtest", str(foresight), "--config", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert re.match(r"[\d,]+ signals measured, 0 outside the universe left out", answer.out)
+    at_once, later = numbers(answer.out, 0), numbers(answer.out, 1)
+    assert at_once["IC"] == pytest.approx(1.0, abs=1e-3)
+    assert at_once["rank IC"] == pytest.approx(1.0, abs=1e-3)
+    assert (at_once["dates %"], at_once["firms %"], at_once["tied %"]) == (100, 100, 0)
+    assert "Sharpe after costs over a rate of 0" in answer.out
+    assert at_once["long_only IR"] > 5
+    assert "long_short IR" not in at_once
+    assert at_once["long_short net"] > 10
+    assert at_once["long_only net"] > 5
+    assert abs(later["IC"]) < 0.1
+    assert later["long_short net"] < 2
+    rate = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "backtest.risk_free=0.3")
+    assert "Sharpe after costs over a rate of 30.00% a year" in rate.out
+    over = numbers(rate.out, 0)
+    assert at_once["long_only net"] - over["long_only net"] > 0.5
+    assert over["long_only IR"] == at_once["long_only IR"]
+    assert over["long_short net"] == pytest.approx(at_once["long_short net"], abs=0.05)
+    alone = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "label.delay=1")
+    assert numbers(alone.out, 1)["IC"] == later["IC"]
+
+
+def test_a_signal_says_what_it_covers_and_how_much_of_it_is_tied(foresight: Path, peerglass: Call) -> None:
+    frame = pl.read_csv(foresight, try_parse_dates=True)
+    days = frame["date"].unique().sort()
+    left_out = days[1::4].implode()
+    rating = frame.filter(~pl.col("date").is_in(left_out)).with_columns(
+        pl.col("signal").rank("ordinal").over("date").mod(2)
+    )
+    rating = rating.filter(pl.col("ticker") != rating["ticker"][0])
+    rating.write_csv("rating.csv")
+    answer = peerglass("backtest", "rating.csv", "--config", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    line = numbers(answer.out, 0)
+    first, last = rating["date"].sort()[[0, -1]]
+    asked = frame.filter(pl.col("date").is_between(first, last))
+    assert line["dates %"] == pytest.approx(
+        100 * rating["date"].n_unique() / asked["date"].n_unique(), abs=0.05
+    )
+    there = asked.join(rating.select("date").unique(), on="date")
+    assert line["firms %"] == pytest.approx(100 * rating.height / there.height, abs=0.05)
+    assert line["tied %"] == 100.0
+    assert f"from {first} to {last} they cover {line['dates %']:.1f}% of the dates" in answer.out
+
+
+def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, peerglass: Call) -> None:
+    strangers = pl.DataFrame({"date": ["2015-01-05"], "ticker": ["NOBODY"], "signal": [1.0]})
+    frame = pl.concat([pl.read_csv(foresight), strangers]).with_columns(pl.col("date").str.to_date())
+    frame.write_parquet("strangers.parquet")
+    answer = peerglass("backtest", "strangers.parquet", "--config", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert "1 outside the universe left out" in answer.out
+    assert numbers(answer.out, 0)["IC"] == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("day,ticker,signal\n2015-01-05,AAA,1\n", "lacks the column 'date'"),
+        ("date,ticker\n2015-01-05,AAA\n", "lacks the column 'signal'"),
+        ("date,ticker,signal\n05/01/2015,AAA,1\n", "dates must be YYYY-MM-DD"),
+        ("date,ticker,signal\n2015-01-05,AAA,high\n", "signals numbers"),
+        ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; give finite numbers"),
+        ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),
+        ("date,ticker,signal\n2015-01-05,NOBODY,1\n", "none of its 1 rows"),
+        ("date,ticker,signal\n", "none of its 0 rows"),
+        ("", "not readable"),
+        (None, "There is no signal file at signal.csv"),
+    ],
+)
+def test_a_signal_that_cannot_be_used(done: str, peerglass: Call, text: str | None, words: str) -> None:
+    path = Path("signal.csv")
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.write_text(text)
+    before = Lake("lake").versions()
+    answer = peerglass("backtest", "signal.csv", "--config", "tiny.yaml")
+    assert answer.code == 3, answer.err
+    assert answer.out == ""
+    last = answer.err.splitlines()[-1]
+    assert last.startswith("peerglass: ")
+    assert words in last
+    assert Lake("lake").versions() == before
+
+
+def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peerglass: Call) -> None:
+    answer = peerglass("backtest", str(foresight))
+    assert answer.code == 2
+    assert "add --config CONFIG" in answer.err
+    answer = peerglass("backtest", "tiny", "--output", "runs", "--set", "label.delay=1")
+    assert answer.code == 2
+    assert "only backtest.* can be set" in answer.err
+
+
+def test_the_notebook_reviews_a_run(done: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "notebooks" / "peer_network.ipynb"
+    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # nbformat is partly annotated
+    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without anybody's data
+    monkeypatch.setenv("PEERGLASS_RUN", done)
+    monkeypatch.setenv("PEERGLASS_OUTPUT", str(Path("runs").resolve()))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    client = NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": "."}}
+    )
+    client.execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("application/vnd.plotly.v1+json" in output.get("data", {}) for output in shown)
+    assert any("temporal_peer" in str(output.get("data", {})) for output in shown)

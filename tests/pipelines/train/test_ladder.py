@@ -1,0 +1,102 @@
+"""What the ladder's models ask of the pipeline: tickers, nested options, and errors that name the setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from places import ROOT
+
+from models.fitting.fit import NeuralFitted, restore
+from pipelines.config.load import check_config, load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, build_dataset, plan_folds
+from pipelines.errors import ConfigError, DivergedError
+from pipelines.run.record import Run
+from pipelines.train import execute
+from pipelines.train import task as tasks
+from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.task import run_task, to_tensors
+
+
+@pytest.fixture(scope="module")
+def dataset(tiny_tables: Mapping[str, pl.DataFrame], tiny_config: Config) -> Dataset:
+    return build_dataset(tiny_tables, tiny_config)
+
+
+def task_of(
+    name: str, options: dict[str, Any], dataset: Dataset, config: Config, folder: Path
+) -> tuple[tasks.Task, tasks.Arrays]:
+    only = config.model_copy(update={"models": {name: options}, "fit": {"epochs": 1}})
+    run = Run("tiny", only, None, folder)
+    task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
+    return task, gather(dataset, only.features.window)
+
+
+def test_a_list_of_tickers_is_what_is_looked_up(
+    dataset: Dataset, tiny_config: Config, tmp_path: Path
+) -> None:
+    present_N = dataset.universe_TN[-60:].all(axis=0)
+    chosen = [dataset.panel.tickers_N[n] for n in np.flatnonzero(present_N)[1:4]]
+    options = {"width": 8, "heads": 2, "reference": {"by": "list", "tickers": chosen}}
+    task, arrays = task_of("cross_peer", options, dataset, tiny_config, tmp_path)
+    fitted = restore(run_task(task, arrays).state)
+    assert isinstance(fitted, NeuralFitted)
+    batch = to_tensors(arrays, task.inputs, "cpu").batch(torch.tensor([dataset.panel.n_sessions - 2]))
+    weights = fitted.module.attention(batch).peers_BLHNN
+    assert weights is not None
+    heard = (weights[0].detach().sum(dim=(0, 1, 2)) > 0).nonzero().squeeze(1)
+    assert [dataset.panel.tickers_N[n] for n in batch.firms_N[heard].tolist()] == sorted(chosen)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("momentum", {"characteristic": "nonesuch"}, "models.momentum: momentum needs the characteristic"),
+        ("cross_peer", {"reference": {"by": "list", "tickers": ["NOBODY"]}}, "names 'NOBODY'"),
+        ("sector_mean", {"recent_days": 99}, "models.sector_mean: recent_days is 99"),
+    ],
+)
+def test_options_that_the_data_cannot_serve_are_the_configs_mistake(  # noqa: PLR0917 (fixtures)
+    name: str, options: dict[str, Any], words: str, dataset: Dataset, tiny_config: Config, tmp_path: Path
+) -> None:
+    task, arrays = task_of(name, options, dataset, tiny_config, tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        execute._attempt(0, [task], arrays)
+
+
+@pytest.mark.parametrize("name", ["ridge", "lightgbm", "sector_mean"])
+def test_a_constant_label_ends_as_a_training_that_failed(
+    name: str, dataset: Dataset, tiny_config: Config, tmp_path: Path
+) -> None:
+    task, arrays = task_of(name, {}, dataset, tiny_config, tmp_path)
+    flat = dataclasses.replace(arrays, target_TN=np.zeros_like(arrays.target_TN))
+    with pytest.raises(DivergedError, match=f"{name}, fold 0, seed 0: The training targets are all the same"):
+        execute._attempt(0, [task], flat)
+
+
+def test_nested_options_are_checked_before_anything_runs(tiny: dict[str, Any]) -> None:
+    for reference, words in (
+        ({"cuont": 5}, "cuont"),
+        ({"by": "fame"}, "reference"),
+        ({"by": "list"}, "a list needs tickers"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            check_config({**tiny, "models": {"cross_peer": {"reference": reference}}}, origin="tiny")
+    check_config(
+        {**tiny, "models": {"cross_peer": {"reference": {"by": "group", "count": 2}}}}, origin="tiny"
+    )
+
+
+def test_the_ladders_config_has_every_rung_and_no_daily_characteristic() -> None:
+    config = load_config(ROOT / "configs" / "ladder.yaml")
+    rungs = {"sector_mean", "kernel_regression", "cross_peer", "self_peer", "temporal_peer"}
+    assert rungs | {"ridge", "lightgbm", "mlp", "lstm", "tcn", "temporal_transformer"} <= set(config.models)
+    assert config.features.characteristics is not None
+    assert not [name for name in config.features.characteristics if name.endswith(("_1", "_5", "return"))]

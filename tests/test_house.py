@@ -1,0 +1,68 @@
+"""The structure of the packages: small folders, short files, and no circle of imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from places import ROOT
+
+PACKAGES = ("features", "models", "backtest", "pipelines")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+MOST_MODULES = 15  # of a folder, beside __init__
+LONG, TOO_LONG = 350, 500  # lines
+REASON = "This file is long because "
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path, known: set[str]) -> Iterator[str]:
+    """Modules of the packages that a file imports, wherever in the file."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield whole if whole in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_circle_of_files() -> None:
+    known = {module_of(path) for path in FILES}
+    edges = [
+        (module_of(path), other)
+        for path in FILES
+        for other in imports_of(path, known)
+        if other in known and other != module_of(path)
+    ]
+    assert len(edges) > 500
+    circles = [sorted(part) for part in nx.strongly_connected_components(nx.DiGraph(edges)) if len(part) > 1]
+    assert circles == []
+
+
+def test_no_folder_has_more_modules_than_a_look_can_take_in() -> None:
+    folders = {path.parent for path in FILES}
+    assert len(folders) > 20
+    for folder in folders:
+        modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= MOST_MODULES, f"{folder.relative_to(ROOT)} has {len(modules)} modules"
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_of)
+def test_a_file_is_short_or_says_why_not_and_documents_what_is_public(path: Path) -> None:
+    source = path.read_text("utf-8")
+    tree = ast.parse(source)
+    lines = len(source.splitlines())
+    head = " ".join((ast.get_docstring(tree) or "").split())
+    assert head, "a module says what it is"
+    assert lines <= TOO_LONG, f"{lines} lines"
+    assert lines <= LONG or REASON in head, f"{lines} lines and no sentence that begins {REASON!r}"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
