@@ -4,7 +4,7 @@ At each close t, in this order:
 
 1. Positions earn the session's return, `features.panel.holder_returns.held_return`; shorts pay the borrow fee
    on the market value that they had after the trades of ``t-1``.
-2. A position whose firm has ``ended_TN`` has by then earned the delisting return: it turns into cash, free
+2. A position whose firm has ``delisted_TN`` has by then earned the delisting return: it turns into cash, free
    of cost and not counted as turnover.
 3. If the decision of ``t - delay`` exists, every firm that can be traded is moved to its target weight
    times the NAV of this moment (after 1 and 2, before trading costs). Without a decision positions drift.
@@ -75,7 +75,7 @@ class BookResult:
     turnover_T : ndarray
         One-way: half the traded notional over NAV before trading costs. Replacing a whole long-only book is
         1, buying it from cash 0.5.
-    missed_T : ndarray
+    unfilled_T : ndarray
         Orders that could not be traded, measured as turnover is.
     unpriced_T : ndarray
         Gross value of positions without a known price, over NAV.
@@ -104,7 +104,7 @@ class BookResult:
     commission_T: FloatArray
     borrow_T: FloatArray
     turnover_T: FloatArray
-    missed_T: FloatArray
+    unfilled_T: FloatArray
     unpriced_T: FloatArray
     leverage_T: FloatArray
     cash_T: FloatArray
@@ -138,12 +138,12 @@ class _Market:
 
 def run_book(
     target_TN: FloatArray,
-    wealth_TN: FloatArray,
+    total_return_index_TN: FloatArray,
     traded_TN: BoolArray,
     costs: CostModel,
     delay: int,
     *,
-    ended_TN: BoolArray | None = None,
+    delisted_TN: BoolArray | None = None,
 ) -> BookResult:
     """Trade target weights decided at t at the close of ``t + delay`` and keep the accounts.
 
@@ -154,16 +154,17 @@ def run_book(
     ----------
     target_TN : ndarray of shape (T, N)
         Fractions of NAV decided at the close of t; a row of NaN = no decision.
-    wealth_TN : ndarray of shape (T, N)
-        A holder's total-return index (`features.panel.panel.Panel.wealth_TN`), in any unit; NaN = not known.
+    total_return_index_TN : ndarray of shape (T, N)
+        A holder's total-return index (`features.panel.panel.Panel.total_return_index_TN`), in any unit; NaN =
+        not known.
     traded_TN : ndarray of bool, shape (T, N)
         Whether the firm trades at t; False in halts and after a delisting.
     costs : CostModel
         Rates.
     delay : int
         Sessions between decision and trade, at least 0.
-    ended_TN : ndarray of bool, shape (T, N), optional
-        Whether a delisting has paid holders out by the close of t (`features.panel.panel.Panel.ended_TN`).
+    delisted_TN : ndarray of bool, shape (T, N), optional
+        Whether a delisting has paid holders out by the close of t (`features.panel.panel.Panel.delisted_TN`).
         None: nobody is ever paid out; a position in a firm that trades no more stays.
 
     Returns
@@ -177,7 +178,7 @@ def run_book(
         If shapes differ or there is no session, the delay is negative, wealth is negative or infinite, or a
         row of targets is partly NaN or infinite.
     """
-    market = _market(target_TN, wealth_TN, traded_TN, delay, ended_TN)
+    market = _market(target_TN, total_return_index_TN, traded_TN, delay, delisted_TN)
     account = _Account(market, costs)
     account.run()
     return account.result(*_compound(market, costs, account.alive))
@@ -185,21 +186,24 @@ def run_book(
 
 def _market(
     target_TN: FloatArray,
-    wealth_TN: FloatArray,
+    total_return_index_TN: FloatArray,
     traded_TN: BoolArray,
     delay: int,
-    ended_TN: BoolArray | None,
+    delisted_TN: BoolArray | None,
 ) -> _Market:
-    if wealth_TN.ndim != 2 or not len(wealth_TN):
-        msg = f"wealth has shape {wealth_TN.shape}: give at least one row, a session, and a column a firm."
+    if total_return_index_TN.ndim != 2 or not len(total_return_index_TN):
+        msg = (
+            f"The total-return index has shape {total_return_index_TN.shape}: it needs at least one "
+            "row (session) and one column per firm."
+        )
         raise ValueError(msg)
-    require_shape("the target", target_TN, wealth_TN.shape)
-    require_shape("traded", traded_TN, wealth_TN.shape)
-    T, N = wealth_TN.shape
+    require_shape("the target", target_TN, total_return_index_TN.shape)
+    require_shape("traded", traded_TN, total_return_index_TN.shape)
+    T, N = total_return_index_TN.shape
     if delay < 0:
         msg = f"delay is {delay}: a decision cannot be traded before it is made, use at least 0."
         raise ValueError(msg)
-    if np.any(wealth_TN < 0) or np.isinf(wealth_TN).any():
+    if np.any(total_return_index_TN < 0) or np.isinf(total_return_index_TN).any():
         msg = "wealth has a negative or infinite value: give a total-return index, NaN where it is not known."
         raise ValueError(msg)
     unknown_T = np.isnan(target_TN).sum(axis=1)
@@ -210,11 +214,11 @@ def _market(
             "firm that is not wanted, and a whole row of NaN for no decision."
         )
         raise ValueError(msg)
-    if ended_TN is None:
-        ended_TN = np.zeros((T, N), dtype=np.bool_)
-    require_shape("ended", ended_TN, (T, N))
+    if delisted_TN is None:
+        delisted_TN = np.zeros((T, N), dtype=np.bool_)
+    require_shape("ended", delisted_TN, (T, N))
     return _Market(
-        holder=holder_market(wealth_TN, traded_TN, ended_TN),
+        holder=holder_market(total_return_index_TN, traded_TN, delisted_TN),
         target_TN=target_TN,
         decided_T=unknown_T == 0,
         delay=delay,
@@ -242,7 +246,7 @@ class _Account:
         self.cash = 1.0
         self.position_N = np.zeros(N)
         self.nav_T, self.before_T = np.zeros(T), np.zeros(T)  # after costs; before trading costs
-        self.traded_T, self.missed_T, self.borrow_T = np.zeros(T), np.zeros(T), np.zeros(T)
+        self.traded_T, self.unfilled_T, self.borrow_T = np.zeros(T), np.zeros(T), np.zeros(T)
         self.gross_T, self.unpriced_T, self.cash_T = np.zeros(T), np.zeros(T), np.zeros(T)
         self.rows: list[tuple[npt.NDArray[Any], ...]] = []  # the ledger's columns, a session at a time
 
@@ -262,14 +266,14 @@ class _Account:
             if nav <= 0:
                 self._close(t, nav, _Flows(zero_N, value_N, borrow_N, pnl_N))
                 return
-            released_N = np.where(holder.ended_TN[t], value_N, 0.0)
+            released_N = np.where(holder.delisted_TN[t], value_N, 0.0)
             trade_N = zero_N
             target_N = market.order(t)
             if target_N is not None:
                 wanted_N = target_N * nav - (value_N - released_N)
                 trade_N = np.where(holder.tradable_TN[t], wanted_N, 0.0)
                 self.traded_T[t] = np.abs(trade_N).sum()
-                self.missed_T[t] = np.abs(wanted_N).sum() - self.traded_T[t]
+                self.unfilled_T[t] = np.abs(wanted_N).sum() - self.traded_T[t]
             paid = (costs.half_spread + costs.commission) * self.traded_T[t]
             self.cash += released_N.sum() - trade_N.sum() - paid
             if nav - paid <= 0:
@@ -319,7 +323,7 @@ class _Account:
             commission_T=over(costs.commission * self.traded_T, start_T),
             borrow_T=over(self.borrow_T, start_T),
             turnover_T=over(0.5 * self.traded_T, self.before_T),
-            missed_T=over(0.5 * self.missed_T, self.before_T),
+            unfilled_T=over(0.5 * self.unfilled_T, self.before_T),
             unpriced_T=over(self.unpriced_T, self.nav_T),
             leverage_T=over(self.gross_T, self.nav_T),
             cash_T=over(self.cash_T, self.nav_T),
@@ -347,7 +351,7 @@ def _compound(market: _Market, costs: CostModel, alive: int) -> tuple[FloatArray
         if t == alive:  # the account did not survive this session
             net_T[t] = -1.0
             break
-        weight_N = np.where(holder.ended_TN[t], 0.0, weight_N * (1.0 + earned_N) / growth)
+        weight_N = np.where(holder.delisted_TN[t], 0.0, weight_N * (1.0 + earned_N) / growth)
         paid = 0.0
         target_N = market.order(t)
         if target_N is not None:

@@ -79,7 +79,7 @@ class BookMetrics:
     hit_rate_net: float
     turnover: float
     leverage: float
-    missed: float
+    unfilled: float
     max_unpriced: float
     costs_bps_per_year: Mapping[str, float]
     ruined_at: int | None
@@ -149,7 +149,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
         hit_rate_net=float((net_T > 0).mean()),
         turnover=float(result.turnover_T[span].mean()),
         leverage=float(result.leverage_T[span].mean()),
-        missed=float(result.missed_T[span].mean()),
+        unfilled=float(result.unfilled_T[span].mean()),
         max_unpriced=float(result.unpriced_T[span].max()),
         costs_bps_per_year={
             kind: float(cost_T[span].mean()) * 1e4 * SESSIONS_PER_YEAR for kind, cost_T in kinds.items()

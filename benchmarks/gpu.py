@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU box may have the repository alone
 
-from models.attention.block import BlockConfig, MultiHeadAttention, Sight
+from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttention
 from models.batch import PanelTensors
 from models.fitting.dense import DateLoss, take
 from models.fitting.loop import FitConfig, Trainer, make_optimizer
@@ -112,7 +112,7 @@ def check_attention(device: str, sizes: Sizes) -> None:
             layer = MultiHeadAttention(config).to(device, dtype).eval()
             x = torch.randn(sizes.firms, sizes.window, 32, device=device, dtype=dtype)
             keys = torch.rand(sizes.firms, sizes.window, device=device) < 0.9
-            sight = Sight(keys_BK=keys)
+            sight = AttentionMask(keys_BK=keys)
             with torch.no_grad():
                 fused, explicit = layer(x, x, sight), layer.explicit(x, x, sight)[0]
             apart = float((fused - explicit).abs().max() / explicit.abs().max())

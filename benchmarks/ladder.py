@@ -32,7 +32,7 @@ from models.fitting.fit import FitConfig, fit, refit
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds, spread
+from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds, to_panel
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
@@ -89,7 +89,7 @@ def build_world(config: Config) -> World:
     tables["prices"] = tables["prices"].with_columns(pl.lit("simulated").alias("source"), stamp)
     tables = {name: check(name, frame).valid for name, frame in tables.items()}
     dataset = build_dataset(tables, config)
-    return World(config, dataset, spread(tables["truth_mu"], "mu", dataset.panel))
+    return World(config, dataset, to_panel(tables["truth_mu"], "mu", dataset.panel))
 
 
 def run_job(job: Job) -> dict[str, Any]:

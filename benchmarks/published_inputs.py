@@ -23,7 +23,7 @@ from backtest.metrics import forecast_metrics
 from pipelines.audit.subject import scratch_run
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, plan_folds, spread
+from pipelines.dataset.build import Dataset, build_dataset, plan_folds, to_panel
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.train import plan
@@ -89,7 +89,7 @@ def level_alone(name: str, tables: dict[str, pl.DataFrame], config: Config) -> N
     level_BN = np.where(dataset.universe_TN, -dataset.characteristics_TNF[:, :, at], np.nan)[fold.test]
     said(f"  (minus {name} alone, ranked, nothing fitted)", level_BN, dataset, fold.test, "")
     rows = tables["inputs"].filter(pl.col("name") == "close_norm")
-    raw_BN = np.where(dataset.universe_TN, -spread(rows, "value", dataset.panel), np.nan)[fold.test]
+    raw_BN = np.where(dataset.universe_TN, -to_panel(rows, "value", dataset.panel), np.nan)[fold.test]
     said(f"  (minus {name} alone, as it is, nothing fitted)", raw_BN, dataset, fold.test, "")
 
 

@@ -20,7 +20,7 @@ from models.spec import Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class Ablation:
     """What an explainer removes from a forward pass; ``None`` removes nothing.
 
     Attributes
@@ -332,17 +332,17 @@ def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
     return h_BND.masked_scatter(m_BN[:, :, None], h_MD)
 
 
-def recent_days(batch: Batch, days: int, cut: Cut | None) -> Tensor:
+def recent_days(batch: Batch, days: int, ablation: Ablation | None) -> Tensor:
     """The last ``days`` sessions of every window, flattened to [B, N, days * C]; cut days are 0."""
     x_BNKC = batch.x_BNWC[:, :, -days:]
-    if cut is not None and cut.days_keep_BW is not None:
-        x_BNKC = x_BNKC * cut.days_keep_BW[:, None, -days:, None]
+    if ablation is not None and ablation.days_keep_BW is not None:
+        x_BNKC = x_BNKC * ablation.days_keep_BW[:, None, -days:, None]
     return x_BNKC.flatten(2)
 
 
-def days_kept(batch: Batch, cut: Cut | None) -> Tensor | None:
+def days_kept(batch: Batch, ablation: Ablation | None) -> Tensor | None:
     """Days [M, W] that are kept for the present firms; None where none is cut."""
-    if cut is None or cut.days_keep_BW is None:
+    if ablation is None or ablation.days_keep_BW is None:
         return None
     assert not batch.dense, "an explainer's batches hold one date's firms"
-    return cut.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]
+    return ablation.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]

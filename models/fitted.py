@@ -27,7 +27,7 @@ class Diverged(ValueError):  # noqa: N818  (the pipeline's word for it)
     """The training loss became infinite or NaN."""
 
 
-class Unlearnable(ValueError):  # noqa: N818  (what the data are)
+class NoTrainingSignal(ValueError):  # noqa: N818  (what the data are)
     """The data hold nothing that could be learned, or chosen by; the message says why."""
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.batch import AttentionMaps, Batch, Cut, PanelTensors
+from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.quantiles import QuantileHead
 
 
@@ -45,12 +45,12 @@ class Forecaster(nn.Module, ABC):
         self.quantile_head = None
         self.register_buffer("target_scale", torch.ones(()))
 
-    def forward(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def forward(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N]; 0 for firms outside the universe."""
-        return self.mix(self.embed(batch, cut), batch, cut)
+        return self.mix(self.embed(batch, ablation), batch, ablation)
 
     @abstractmethod
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Each firm's own token [B, N, D]."""
 
     @property
@@ -58,18 +58,18 @@ class Forecaster(nn.Module, ABC):
         """Number K of horizons that it forecasts."""
         return 1
 
-    def horizons(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] of its horizons, the label's last; 0 outside the universe."""
-        return self(batch, cut)[..., None]  # type: ignore[no-any-return]
+        return self(batch, ablation)[..., None]  # type: ignore[no-any-return]
 
     @abstractmethod
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N] from the tokens of :meth:`embed`; 0 outside the universe.
 
         An explainer that removes peers many times embeds once and mixes often.
         """
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Attention weights by the explicit path, without dropout; nothing for models without any."""
         return AttentionMaps()
 

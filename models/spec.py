@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_type_hints
 ConfigT = TypeVar("ConfigT")
 
 
-class Misfit(ValueError):  # noqa: N818  (what the options are to the data)
+class IncompatibleConfig(ValueError):  # noqa: N818  (what the options are to the data)
     """Options that these data cannot serve; the message names the option and the cure."""
 
 
@@ -81,13 +81,13 @@ def column_of(wanted: str | int, shape: Shape, model: str) -> int:
     names = shape.characteristic_names
     if isinstance(wanted, str):
         if wanted not in names:
-            raise Misfit(
+            raise IncompatibleConfig(
                 f"{model} needs the characteristic {wanted!r} but the data has "
                 f"{', '.join(names) or 'no names'}: add it to the features, or set `characteristic`."
             )
         return names.index(wanted)
     if not 0 <= wanted < shape.n_characteristics:
-        raise Misfit(
+        raise IncompatibleConfig(
             f"{model}'s characteristic is column {wanted} but there are {shape.n_characteristics}: "
             "set a column from 0."
         )
@@ -104,7 +104,7 @@ def require_at_least(least: int, **values: int) -> None:
 def require_recent(days: int, window: int) -> None:
     """Refuse more recent days than a window has."""
     if days > window:
-        raise Misfit(
+        raise IncompatibleConfig(
             f"recent_days is {days} but the window has {window} sessions: "
             "lower recent_days or lengthen the window."
         )

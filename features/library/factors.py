@@ -109,7 +109,7 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
     return Estimate(start, firms_L, deviation_L, loadings_LK)
 
 
-def beyond_factors(
+def residualise_factors(
     values_TN: FloatArray, inside_TN: BoolArray, estimates: tuple[Estimate, ...]
 ) -> FloatArray:
     r"""Take from the returns of each date what the factors explain of them.
@@ -167,13 +167,13 @@ def factor_residual(panel: Panel, count: int) -> FloatArray:
     Returns
     -------
     ndarray of shape (T, N)
-        Known at the close of t, from rows ``t-283..t``; NaN as in `beyond_factors`.
+        Known at the close of t, from rows ``t-283..t``; NaN as in `residualise_factors`.
     """
     everyone = whole(panel)
 
     def compute() -> FloatArray:
         r_TN = daily_return(everyone)
-        return beyond_factors(r_TN, np.isfinite(r_TN), statistical_factors(everyone, count))
+        return residualise_factors(r_TN, np.isfinite(r_TN), statistical_factors(everyone, count))
 
     e_TN = remember(everyone, (factor_residual, count), compute)
     return e_TN if panel is everyone else e_TN[:, np.searchsorted(everyone.tickers_N, panel.tickers_N)]

@@ -48,7 +48,7 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
     return factor_TN
 
 
-def wealth_index(close_TN: FloatArray, worth_TN: FloatArray) -> FloatArray:
+def total_return_index(close_TN: FloatArray, worth_TN: FloatArray) -> FloatArray:
     """Follow what one share is worth, through halts and delistings.
 
     Parameters

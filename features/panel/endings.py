@@ -51,7 +51,7 @@ class Endings:
 
     Attributes
     ----------
-    ended_TN : ndarray of bool, shape (T, N)
+    delisted_TN : ndarray of bool, shape (T, N)
         Whether a holder has been paid out in cash by the close of t.
     unknown_TN : ndarray of bool, shape (T, N)
         Whether that payout is `EndingRule.unknown_return`: no return is recorded, and no reason.
@@ -61,7 +61,7 @@ class Endings:
         What was assumed, one sentence each, with the number of endings of each kind.
     """
 
-    ended_TN: BoolArray
+    delisted_TN: BoolArray
     unknown_TN: BoolArray
     worth_TN: FloatArray
     hazards: tuple[str, ...]
@@ -128,7 +128,11 @@ def find_endings(
     """
     T, N = traded_TN.shape
     records = _read(securities)
-    ended_TN, unknown_TN, worth_TN = np.zeros((T, N), np.bool_), np.zeros((T, N), np.bool_), np.ones((T, N))
+    delisted_TN, unknown_TN, worth_TN = (
+        np.zeros((T, N), np.bool_),
+        np.zeros((T, N), np.bool_),
+        np.ones((T, N)),
+    )
     assumed: Counter[str] = Counter()
     for n, ticker in enumerate(tickers_N):
         delistings = records.delistings.get(ticker, [])
@@ -150,12 +154,12 @@ def find_endings(
                 paid = _assumed_return(kind, rule, on_nasdaq=records.on_nasdaq(ticker, dates_T[paid_at]))
                 unknown_TN[paid_at:resumes, n] = kind in {"silence", "unknown"}
                 assumed[kind] += 1
-            ended_TN[paid_at:resumes, n] = True
+            delisted_TN[paid_at:resumes, n] = True
             worth_TN[paid_at:resumes, n] = 1.0 + paid
-    gap_TN = _gaps(traded_TN, rule.stale_sessions) & ~ended_TN
+    gap_TN = _gaps(traded_TN, rule.stale_sessions) & ~delisted_TN
     worth_TN[gap_TN] = np.nan
     gaps = int(gap_TN.any(axis=1).sum())
-    return Endings(ended_TN, unknown_TN, worth_TN, tuple(_hazards(assumed, gaps, rule)))
+    return Endings(delisted_TN, unknown_TN, worth_TN, tuple(_hazards(assumed, gaps, rule)))
 
 
 def _assumed_return(kind: str, rule: EndingRule, *, on_nasdaq: bool) -> float:

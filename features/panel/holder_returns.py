@@ -40,36 +40,38 @@ class HolderMarket:
         Whether the wealth of t itself is known.
     tradable_TN : ndarray of bool, shape (T, N)
         Whether a unit can be bought or sold at the close of t.
-    ended_TN : ndarray of bool, shape (T, N)
+    delisted_TN : ndarray of bool, shape (T, N)
         Whether holders have been paid out by the close of t.
     """
 
     value_TN: FloatArray
     known_TN: BoolArray
     tradable_TN: BoolArray
-    ended_TN: BoolArray
+    delisted_TN: BoolArray
 
 
-def holder_market(wealth_TN: FloatArray, traded_TN: BoolArray, ended_TN: BoolArray) -> HolderMarket:
+def holder_market(
+    total_return_index_TN: FloatArray, traded_TN: BoolArray, delisted_TN: BoolArray
+) -> HolderMarket:
     """Decide what a unit is worth, who can trade it and who has been paid out.
 
     Parameters
     ----------
-    wealth_TN : ndarray of shape (T, N)
-        Total-return index, at least 0 (`features.panel.panel.Panel.wealth_TN`); NaN = not known.
+    total_return_index_TN : ndarray of shape (T, N)
+        Total-return index, at least 0 (`features.panel.panel.Panel.total_return_index_TN`); NaN = not known.
     traded_TN : ndarray of bool, shape (T, N)
         Whether the firm trades at t.
-    ended_TN : ndarray of bool, shape (T, N)
-        Whether an ending has paid holders out by the close of t (`features.panel.panel.Panel.ended_TN`).
+    delisted_TN : ndarray of bool, shape (T, N)
+        Whether an ending has paid holders out by the close of t (`features.panel.panel.Panel.delisted_TN`).
 
     Returns
     -------
     HolderMarket
         The same sessions and firms. A firm that is worth nothing counts as ended.
     """
-    value_TN = carry(wealth_TN)
-    known_TN = ~np.isnan(wealth_TN)
-    gone_TN = ended_TN | (value_TN == 0.0)
+    value_TN = carry(total_return_index_TN)
+    known_TN = ~np.isnan(total_return_index_TN)
+    gone_TN = delisted_TN | (value_TN == 0.0)
     return HolderMarket(value_TN, known_TN, traded_TN & known_TN & ~gone_TN, gone_TN)
 
 
@@ -126,11 +128,11 @@ def _held(market: HolderMarket, horizon: int) -> tuple[FloatArray, BoolArray]:
     T = len(market.value_TN)
     exit_TN = market.value_TN[horizon:].copy()
     paid_TN = np.zeros(exit_TN.shape, dtype=np.bool_)
-    firms = np.flatnonzero(market.ended_TN.any(axis=0))
+    firms = np.flatnonzero(market.delisted_TN.any(axis=0))
     if horizon < T and len(firms):
         session_T1 = np.arange(T)[:, None]
-        ended_TN = np.where(market.ended_TN[:, firms], session_T1, T)
-        next_TN = np.minimum.accumulate(ended_TN[::-1], axis=0)[::-1]  # first ended session from t on
+        delisted_TN = np.where(market.delisted_TN[:, firms], session_T1, T)
+        next_TN = np.minimum.accumulate(delisted_TN[::-1], axis=0)[::-1]  # first ended session from t on
         after_TN, last_T1 = next_TN[1 : T - horizon + 1], session_T1[horizon:]
         paid_TN[:, firms] = after_TN <= last_T1
         at_TN = np.minimum(after_TN, last_T1)

@@ -22,9 +22,9 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     """Compute what a book that decides at t earns by ``t+delay+horizon`` on each firm, before costs.
 
     The book orders the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions:
-    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.wealth_TN` if the firm can be bought and
-    stays listed. An order that cannot be filled earns 0, an ending pays its delisting return and cash from
-    then on, and halts are held through: `features.panel.holder_returns` has the convention, which
+    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.total_return_index_TN` if the firm can be
+    bought and stays listed. An order that cannot be filled earns 0, an ending pays its delisting return and
+    cash from then on, and halts are held through: `features.panel.holder_returns` has the convention, which
     `backtest.accounting` uses as well. A label depends on nothing dated after ``t+delay+horizon``.
 
     Parameters
@@ -51,8 +51,8 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     if delay < 0 or horizon < 1:
         msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
         raise ValueError(msg)
-    market = holder_market(panel.wealth_TN, panel.traded_TN, panel.ended_TN)
-    out_TN = np.full(panel.wealth_TN.shape, np.nan)
+    market = holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN)
+    out_TN = np.full(panel.total_return_index_TN.shape, np.nan)
     earned_TN = bought_return(market, horizon)[delay:]
     out_TN[: len(earned_TN)] = earned_TN
     return out_TN

@@ -13,7 +13,7 @@ import polars as pl
 
 from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
-from features.panel.adjustment import forward_factor, wealth_index
+from features.panel.adjustment import forward_factor, total_return_index
 from features.panel.asof import Statements, groups_as_of, statements_as_of
 from features.panel.endings import EndingRule, find_endings
 
@@ -39,10 +39,10 @@ class Panel:
         Close as quoted.
     volume_TN : ndarray of shape (T, N) or None
         Shares traded, as quoted.
-    wealth_TN : ndarray of shape (T, N)
+    total_return_index_TN : ndarray of shape (T, N)
         Total-return index through halts and delistings, for labels and accounting;
-        `features.panel.adjustment.wealth_index`.
-    ended_TN : ndarray of bool, shape (T, N)
+        `features.panel.adjustment.total_return_index`.
+    delisted_TN : ndarray of bool, shape (T, N)
         Whether an ending has paid holders out in cash, `features.panel.endings.find_endings`.
     unknown_TN : ndarray of bool, shape (T, N)
         Whether that ending has neither a recorded return nor a known reason; see `wealth_if_unknown_pays`.
@@ -65,8 +65,8 @@ class Panel:
     low_TN: FloatArray | None
     raw_close_TN: FloatArray
     volume_TN: FloatArray | None
-    wealth_TN: FloatArray
-    ended_TN: BoolArray
+    total_return_index_TN: FloatArray
+    delisted_TN: BoolArray
     unknown_TN: BoolArray
     group_TN: IntArray
     groups_S: tuple[str, ...]
@@ -91,7 +91,7 @@ class Panel:
     def wealth_if_unknown_pays(self, unknown_return: float) -> FloatArray:
         """Give the wealth, shape (T, N), if endings for unknown reasons had this return on the last price."""
         paid_TN = carry(self.close_TN) * (1.0 + unknown_return)
-        return np.where(self.unknown_TN, paid_TN, self.wealth_TN)
+        return np.where(self.unknown_TN, paid_TN, self.total_return_index_TN)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -196,7 +196,7 @@ def build_panel(
     statements = Statements({}, range(len(tickers_N)), split_TN)
     if fundamentals is not None:
         statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
-    wealth_TN = wealth_index(close_TN, ends.worth_TN)
+    total_return_index_TN = total_return_index(close_TN, ends.worth_TN)
     arrays = (
         dates_T,
         close_TN,
@@ -205,8 +205,8 @@ def build_panel(
         low_TN,
         raw_TN,
         volume_TN,
-        wealth_TN,
-        ends.ended_TN,
+        total_return_index_TN,
+        ends.delisted_TN,
         ends.unknown_TN,
         group_TN,
     )
@@ -222,8 +222,8 @@ def build_panel(
         low_TN=low_TN,
         raw_close_TN=raw_TN,
         volume_TN=volume_TN,
-        wealth_TN=wealth_TN,
-        ended_TN=ends.ended_TN,
+        total_return_index_TN=total_return_index_TN,
+        delisted_TN=ends.delisted_TN,
         unknown_TN=ends.unknown_TN,
         group_TN=group_TN,
         groups_S=groups_S,

@@ -67,7 +67,7 @@ class BlockConfig:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sight:
+class AttentionMask:
     """Which keys the queries see, and what positions add; the queries are the last Q of the K positions.
 
     Attributes
@@ -89,7 +89,7 @@ class Sight:
     bias_HR: Tensor | None = None
 
 
-EVERYTHING = Sight()
+EVERYTHING = AttentionMask()
 
 
 class MultiHeadAttention(nn.Module):
@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
 
-    def forward(self, x_BQD: Tensor, y_BKD: Tensor, sight: Sight = EVERYTHING) -> Tensor:
+    def forward(self, x_BQD: Tensor, y_BKD: Tensor, sight: AttentionMask = EVERYTHING) -> Tensor:
         """Queries from ``x``, keys and values from ``y``, by the fast path."""
         config = self.config
         q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, sight.rotary_W2d)
@@ -130,7 +130,9 @@ class MultiHeadAttention(nn.Module):
             )
         return self.output(join_heads(out_BHQd))  # type: ignore[no-any-return]
 
-    def explicit(self, x_BQD: Tensor, y_BKD: Tensor, sight: Sight = EVERYTHING) -> tuple[Tensor, Tensor]:
+    def explicit(
+        self, x_BQD: Tensor, y_BKD: Tensor, sight: AttentionMask = EVERYTHING
+    ) -> tuple[Tensor, Tensor]:
         """The same in quadratic form, without dropout, with the weights [B, H, Q, K]."""
         q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, sight.rotary_W2d)
         if self.config.kernel == "linear":
@@ -156,7 +158,9 @@ class MultiHeadAttention(nn.Module):
     def _scale(self, q_BHQd: Tensor) -> float:
         return 1.0 / (self.config.temperature * math.sqrt(q_BHQd.shape[-1]))
 
-    def _masks(self, q_BHQd: Tensor, k_BHKd: Tensor, sight: Sight) -> tuple[Tensor | None, Tensor | None]:
+    def _masks(
+        self, q_BHQd: Tensor, k_BHKd: Tensor, sight: AttentionMask
+    ) -> tuple[Tensor | None, Tensor | None]:
         """Lay what a query sees out as [.., Q, K]: bool, and the biases."""
         queries, keys, device = q_BHQd.shape[2], k_BHKd.shape[2], q_BHQd.device
         keep: Tensor | None = None
@@ -191,7 +195,9 @@ class Block(nn.Module):
         self.forward_out = nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x_BWD: Tensor, sight: Sight = EVERYTHING, *, queries: int | None = None) -> Tensor:
+    def forward(
+        self, x_BWD: Tensor, sight: AttentionMask = EVERYTHING, *, queries: int | None = None
+    ) -> Tensor:
         """Transform the last ``queries`` positions (all of them by default) as [B, Q, D].
 
         Where only the last position is pooled, asking for that query alone gives the same answer
@@ -202,7 +208,7 @@ class Block(nn.Module):
         out_BQD = self.attention(y_BWD[:, first:], y_BWD, sight)
         return self._after(x_BWD[:, first:], out_BQD)
 
-    def explicit(self, x_BWD: Tensor, sight: Sight = EVERYTHING) -> tuple[Tensor, Tensor]:
+    def explicit(self, x_BWD: Tensor, sight: AttentionMask = EVERYTHING) -> tuple[Tensor, Tensor]:
         """The same for every position, with the weights [B, H, W, W]."""
         y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
         out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, sight)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.attention.block import EVERYTHING, Block, BlockConfig, MultiHeadAttention, Sight
+from models.attention.block import EVERYTHING, AttentionMask, Block, BlockConfig, MultiHeadAttention
 
 
 class DecoderBlock(Block):
@@ -23,14 +23,14 @@ class DecoderBlock(Block):
         self.memory_norm = nn.LayerNorm(config.width)
         self.memory = MultiHeadAttention(config)
 
-    def decode(self, x_BKD: Tensor, memory_BWD: Tensor, sight: Sight = EVERYTHING) -> Tensor:
+    def decode(self, x_BKD: Tensor, memory_BWD: Tensor, sight: AttentionMask = EVERYTHING) -> Tensor:
         """Transform K steps; ``sight`` says which days of the memory are seen."""
         x_BKD = self._look_back(x_BKD)
         y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
         return self._look_out(x_BKD, self.memory(y_BKD, memory_BWD, sight))
 
     def explicit_decode(
-        self, x_BKD: Tensor, memory_BWD: Tensor, sight: Sight = EVERYTHING
+        self, x_BKD: Tensor, memory_BWD: Tensor, sight: AttentionMask = EVERYTHING
     ) -> tuple[Tensor, Tensor]:
         """The same with the weights [B, H, K, W] of the days."""
         x_BKD = self._look_back(x_BKD)
@@ -40,7 +40,7 @@ class DecoderBlock(Block):
 
     def _look_back(self, x_BKD: Tensor) -> Tensor:
         y_BKD = self.attention_norm(x_BKD) if self.pre else x_BKD
-        return self._add(x_BKD, self.attention(y_BKD, y_BKD, Sight(causal=True)), self.attention_norm)
+        return self._add(x_BKD, self.attention(y_BKD, y_BKD, AttentionMask(causal=True)), self.attention_norm)
 
     def _look_out(self, x_BKD: Tensor, out_BKD: Tensor) -> Tensor:
         return self._transform(self._add(x_BKD, out_BKD, self.memory_norm))

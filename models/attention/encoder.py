@@ -15,8 +15,8 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention import positions as pos
-from models.attention.block import Block, BlockConfig, Sight
-from models.batch import Batch, Cut, days_kept, present_windows, scatter_present
+from models.attention.block import AttentionMask, Block, BlockConfig
+from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
 from models.spec import require_choice, require_heads
 
 Pooling = Literal["last", "cls", "mean", "attention"]
@@ -174,20 +174,20 @@ class DayEncoder(nn.Module):
             return weights_MWW[:, -1, : x_MWC.shape[1]]
         return _weighted_days(weights_MWW, self._pool(self.norm(h_MWD), days_keep_MW))
 
-    def _start(self, x_MWC: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, Sight]:
+    def _start(self, x_MWC: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
         h_MWD = self.input(x_MWC)
         if days_keep_MW is not None:
             h_MWD = h_MWD * days_keep_MW[:, :, None]  # a removed day asks with its position alone
         return self._place(h_MWD, days_keep_MW)
 
-    def _place(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, Sight]:
+    def _place(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
         """Add the [CLS] token and the positions to the days' inputs."""
         if self.config.pooling == "cls":
             h_MWD = torch.cat((h_MWD, self.cls_D.expand(len(h_MWD), 1, -1)), dim=1)
             days_keep_MW = None if days_keep_MW is None else F.pad(days_keep_MW, (0, 1), value=True)
         if self.config.positions in ("learned", "sinusoidal"):
             h_MWD = h_MWD + self.position_WD
-        return h_MWD, Sight(days_keep_MW, self.config.causal, self.rotary_W2d, self.bias_HR)
+        return h_MWD, AttentionMask(days_keep_MW, self.config.causal, self.rotary_W2d, self.bias_HR)
 
     def _pool(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
         """Weights [M, W] of the days' states in the mean; 0 for days that are not kept."""
@@ -211,12 +211,12 @@ def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
     return (weights_MW[:, None, :] @ h_MWD)[:, 0]
 
 
-def encode_present(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
+def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
     """Embeddings [B, N, D] of the firms in the universe; the others are 0 and cost nothing."""
-    h_MD = encoder(present_windows(batch), days_kept(batch, cut))
+    h_MD = encoder(present_windows(batch), days_kept(batch, ablation))
     return scatter_present(h_MD, batch.m_BN)
 
 
-def day_weights(encoder: DayEncoder, batch: Batch, cut: Cut | None) -> Tensor:
+def day_weights(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
     """Day weights [B, N, W] of the firms in the universe; the others are 0."""
-    return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, cut)), batch.m_BN)
+    return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, ablation)), batch.m_BN)

@@ -20,8 +20,8 @@ from models.fitted import (
     EpochRecord,
     FloatArray32,
     IntArray,
+    NoTrainingSignal,
     Tensors,
-    Unlearnable,
     best_record,
     require_no_others,
     require_tensor,
@@ -146,7 +146,7 @@ class LightGBM(Baseline):
             if index - best_index >= self.config.patience:
                 break
         if best == -math.inf:
-            raise Unlearnable(no_score("lightgbm"))
+            raise NoTrainingSignal(no_score("lightgbm"))
         self._scale = scale
         self._booster = lgb.Booster(model_str=self.text)
         return tuple(history)
@@ -201,7 +201,9 @@ class LightGBM(Baseline):
         z_MF, y_M, _ = _stack(data, dates)
         scale = float(y_M.std())
         if not scale > 0:
-            raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
+            raise NoTrainingSignal(
+                "The training targets are all the same: there is nothing to learn from them."
+            )
         train_set = lgb.Dataset(z_MF, label=y_M / scale, params=self._binning(), free_raw_data=True)
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale
 

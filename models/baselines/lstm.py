@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.batch import Batch, Cut, days_kept, present_windows, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
 
@@ -93,15 +93,15 @@ class LSTM(Forecaster):
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """States after the last day."""
-        h_MWD, keep_MW = present_windows(batch), days_kept(batch, cut)
+        h_MWD, keep_MW = present_windows(batch), days_kept(batch, ablation)
         for depth, module in enumerate(self.layers):
             layer = cast("LSTMLayer", module)
             h_MWD = layer(self.dropout(h_MWD) if depth else h_MWD, keep_MW)
         return scatter_present(h_MWD[:, -1], batch.m_BN)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Join the characteristics; firms do not see each other."""
         hidden_BND = self.dropout(F.gelu(self.joint(torch.cat((h_BND, batch.z_BNF), dim=-1))))
         return self.scaled((self.skip(batch.z_BNF) + self.head(hidden_BND))[..., 0], batch)

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from models.batch import Batch, Cut, recent_days
+from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout, require_recent
 
@@ -66,12 +66,12 @@ class MLP(Forecaster):
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(width, 1)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Characteristics and recent days, as they are."""
         if not self.config.recent_days:
             return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, cut)), dim=-1)
+        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Pass each firm's own through the network; firms do not see each other."""
         return self.scaled((self.skip(h_BND) + self.head(self.body(h_BND)))[..., 0], batch)

@@ -19,8 +19,8 @@ from models.fitted import (
     EpochRecord,
     FloatArray32,
     IntArray,
+    NoTrainingSignal,
     Tensors,
-    Unlearnable,
     best_record,
     require_no_others,
     require_tensor,
@@ -89,7 +89,7 @@ class Ridge(Baseline):
                 self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
             started = time.perf_counter()
         if best == -math.inf:
-            raise Unlearnable(no_score("ridge"))
+            raise NoTrainingSignal(no_score("ridge"))
         return tuple(history)
 
     def refit(
@@ -131,5 +131,5 @@ def _moments(data: PanelTensors, train: IntArray) -> tuple[int, Array64, float, 
         moment_F += centred_MF.T @ centred_M
         variance += float(centred_M @ centred_M)
     if not variance > 0:
-        raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
+        raise NoTrainingSignal("The training targets are all the same: there is nothing to learn from them.")
     return cells, mean_F, mean_y, gram_FF, moment_F, variance

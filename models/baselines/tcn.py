@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.batch import Batch, Cut, days_kept, present_windows, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
 
@@ -90,14 +90,14 @@ class TCN(Forecaster):
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Output of the blocks on the last day."""
-        x_MWC, keep_MW = present_windows(batch), days_kept(batch, cut)
+        x_MWC, keep_MW = present_windows(batch), days_kept(batch, ablation)
         if keep_MW is not None:
             x_MWC = x_MWC * keep_MW[..., None]
         return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch.m_BN)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Join the characteristics; firms do not see each other."""
         hidden_BND = self.dropout(F.gelu(self.joint(torch.cat((h_BND, batch.z_BNF), dim=-1))))
         return self.scaled((self.skip(batch.z_BNF) + self.head(hidden_BND))[..., 0], batch)

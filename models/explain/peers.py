@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from features.information_coefficient import rank_ic_by_date
-from models.batch import Batch, Cut, PanelTensors
+from models.batch import Ablation, Batch, PanelTensors
 from models.explain.game import BoolArray, FloatArray, Game, Quality, quality, shapley_values
 from models.explain.groups import RankAgreement, rank_agreement
 from models.explain.players import Explainable, IntArray, forecast, repeat_batch, unwrap
@@ -246,7 +246,7 @@ def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Ga
             for keep_BN in torch.split(keep_MN, step):
                 many = repeat_batch(batch, len(keep_BN))
                 h_BND = h_1ND.expand(len(keep_BN), -1, -1)
-                y_BN = module.mix(h_BND, many, Cut(peers_keep_BN=keep_BN))
+                y_BN = module.mix(h_BND, many, Ablation(peers_keep_BN=keep_BN))
                 outputs.append(y_BN.double().cpu().numpy())
         return np.concatenate(outputs)
 

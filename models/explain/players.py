@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from models.batch import Batch, Cut
+from models.batch import Ablation, Batch
 from models.explain.game import BoolArray, FloatArray, Game
 from models.fitted import Fitted
 from models.forecaster import Forecaster
@@ -176,13 +176,13 @@ def group_game(
             part = slice(start, start + step)
             column_B1F = torch.as_tensor(column_MF[part], device=device)[:, None, :]
             peers_B1 = torch.as_tensor(peers_M1[part], device=device)
-            cut = Cut(
+            ablation = Ablation(
                 torch.as_tensor(days_MW[part], device=device) if "days" in kinds else None,
                 peers_B1.expand(-1, n_firms) if "peers" in kinds else None,
             )
             many = repeat_batch(batch, len(column_B1F))
             by_donor_K = [
-                forecast(model, replace(many, z_BNF=torch.where(column_B1F, z_NF, given_NF)), cut)
+                forecast(model, replace(many, z_BNF=torch.where(column_B1F, z_NF, given_NF)), ablation)
                 for given_NF in donated_KNF
             ]
             outputs.append(np.mean(by_donor_K, axis=0)[:, sample_E])
@@ -191,11 +191,11 @@ def group_game(
     return play
 
 
-def forecast(model: Unwrapped, batch: Batch, cut: Cut | None) -> FloatArray:
+def forecast(model: Unwrapped, batch: Batch, ablation: Ablation | None) -> FloatArray:
     """Forecasts [B, N]; a plain function sees one date at a time."""
     if isinstance(model, Forecaster):
         with torch.inference_mode():
-            return model(batch, cut).double().cpu().numpy()  # type: ignore[no-any-return]
+            return model(batch, ablation).double().cpu().numpy()  # type: ignore[no-any-return]
     rows = [model(_only(batch, b)) for b in range(len(batch.m_BN))]
     return np.asarray(rows, dtype=np.float64)
 

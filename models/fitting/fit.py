@@ -24,8 +24,8 @@ from models.fitted import (
     FittedState,
     FloatArray32,
     IntArray,
+    NoTrainingSignal,
     Tensors,
-    Unlearnable,
     best_record,
     require_no_others,
     require_same_shape,
@@ -34,7 +34,7 @@ from models.fitted import (
 from models.fitting.loop import FitConfig, OnEpoch, Trainer
 from models.fitting.losses import QUANTILE
 from models.fitting.pretraining import pretrain
-from models.fitting.snapshot import Keeper
+from models.fitting.snapshot import SnapshotStore
 from models.fitting.warm_start import start_from
 from models.forecaster import Forecaster
 from models.quantiles import QuantileHead
@@ -164,7 +164,7 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     fit_config: FitConfig,
     seed: int,
     on_epoch: OnEpoch | None = None,
-    keeper: Keeper | None = None,
+    snapshots: SnapshotStore | None = None,
     start: FittedState | None = None,
 ) -> Fitted:
     """Fit a forecaster on training sessions, stopped early on validation sessions.
@@ -202,7 +202,7 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
     ------
     ValueError
         For an unknown model or option.
-    Unlearnable
+    NoTrainingSignal
         When no training or validation date has a known target, or all targets are the same.
     Diverged
         When the training loss is not finite.
@@ -218,9 +218,9 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         if isinstance(model, Baseline):
             history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
             return BaselineFitted(name, dataclasses.asdict(parsed), shape, history, model)
-        fitted, trainer = _ready(name, parsed, model, data, span, fit_config, seed, keeper, start)
+        fitted, trainer = _ready(name, parsed, model, data, span, fit_config, seed, snapshots, start)
         fitted.history = trainer.run(
-            train, valid, lambda dates: fitted.forecast(data, dates), on_epoch, keeper
+            train, valid, lambda dates: fitted.forecast(data, dates), on_epoch, snapshots
         )
         return fitted
 
@@ -233,7 +233,7 @@ def refit(
     *,
     fit_config: FitConfig,
     seed: int,
-    keeper: Keeper | None = None,
+    snapshots: SnapshotStore | None = None,
     start: FittedState | None = None,
 ) -> Fitted:
     """Fit a chosen model anew on training and validation sessions, as long as validation found best.
@@ -275,8 +275,8 @@ def refit(
         if isinstance(model, Baseline):
             model.refit(data, dates, chosen.history, seed=seed)
             return BaselineFitted(name, chosen.config, shape, chosen.history, model)
-        fitted, trainer = _ready(name, parsed, model, data, span, fit_config, seed, keeper, start)
-        trainer.run_for(dates, 1 + best_record(chosen.history, fit_config.stop_on), keeper)
+        fitted, trainer = _ready(name, parsed, model, data, span, fit_config, seed, snapshots, start)
+        trainer.run_for(dates, 1 + best_record(chosen.history, fit_config.stop_on), snapshots)
         fitted.history = chosen.history
         return fitted
 
@@ -297,7 +297,7 @@ def _ready(  # noqa: PLR0917  (a model and all that its training needs)
     span: IntArray,
     fit_config: FitConfig,
     seed: int,
-    keeper: Keeper | None,
+    snapshots: SnapshotStore | None,
     start: FittedState | None,
 ) -> tuple[NeuralFitted, Trainer]:
     """Put a new model on the device, with what is known before training, and its trainer."""
@@ -305,7 +305,7 @@ def _ready(  # noqa: PLR0917  (a model and all that its training needs)
         model.quantile_head = QuantileHead(fit_config.quantiles, data.shape.n_characteristics)
     model.require(data)
     fitted = NeuralFitted(name, dataclasses.asdict(parsed), data.shape, (), model.to(data.device))
-    _prepare(fitted, data, span, fit_config, seed, keeper, start)
+    _prepare(fitted, data, span, fit_config, seed, snapshots, start)
     trainer = Trainer(fitted.module, data, fit_config, seed)
     trainer.pretraining = fitted.pretraining
     return fitted, trainer
@@ -317,7 +317,7 @@ def _prepare(  # noqa: PLR0917  (what is prepared, on what, how)
     train: IntArray,
     fit_config: FitConfig,
     seed: int,
-    keeper: Keeper | None,
+    snapshots: SnapshotStore | None,
     start: FittedState | None,
 ) -> None:
     """Put what is known already into the day encoder: an earlier fit's, or what a pretraining learns."""
@@ -330,7 +330,7 @@ def _prepare(  # noqa: PLR0917  (what is prepared, on what, how)
         other = day_encoder(untrained(fitted, how.seed))
         assert other is not None, "the same model"
         encoder.load_state_dict(other.state_dict())
-    fitted.pretraining = pretrain(encoder, data, train, fit_config, seed, keeper)
+    fitted.pretraining = pretrain(encoder, data, train, fit_config, seed, snapshots)
     torch.manual_seed(seed)
 
 
@@ -392,7 +392,7 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
 
 
 def with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:
-    """Keep the dates with at least so many firms whose target is known; Unlearnable if there is none."""
+    """Keep the dates with at least so many firms whose target is known; NoTrainingSignal if there is none."""
     dates = np.asarray(dates, dtype=np.int64)
     sessions = data.mask_TN.shape[0]
     if dates.size and (int(dates.min()) < 0 or int(dates.max()) >= sessions):
@@ -404,7 +404,7 @@ def with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) ->
     kept: IntArray = dates[known_D.cpu().numpy()]
     if not kept.size:
         firms = "a firm" if fewest == 1 else f"{fewest} firms"
-        raise Unlearnable(
+        raise NoTrainingSignal(
             f"None of the {dates.size} {part} dates has {firms} in the universe with a known target: "
             "move the fold, or loosen the universe rule."
         )

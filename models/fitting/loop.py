@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.attention.encoder import day_encoder
 from models.batch import Batch, PanelTensors
-from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray, Unlearnable
+from models.fitted import Diverged, EpochRecord, FloatArray32, IntArray, NoTrainingSignal
 from models.fitting.losses import LOSSES, QUANTILE, quantile
 from models.fitting.objectives import PretrainConfig
-from models.fitting.snapshot import Keeper, RunningMean, TrainingState
+from models.fitting.snapshot import RunningMean, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
 from models.quantiles import require_levels
 from models.spec import require_choice
@@ -158,7 +158,7 @@ class Trainer:
         valid: IntArray,
         forecast: Callable[[IntArray], FloatArray32],
         on_epoch: OnEpoch | None,
-        keeper: Keeper | None = None,
+        snapshots: SnapshotStore | None = None,
     ) -> tuple[EpochRecord, ...]:
         """Train; leave the weights of the best epoch on validation in the module.
 
@@ -178,11 +178,11 @@ class Trainer:
                 )
             return rank_ic, ic, self._pinball(valid, forecast_DN)
 
-        return self._train(train, self.config.epochs, judge, on_epoch, keeper)
+        return self._train(train, self.config.epochs, judge, on_epoch, snapshots)
 
-    def run_for(self, train: IntArray, epochs: int, keeper: Keeper | None = None) -> None:
+    def run_for(self, train: IntArray, epochs: int, snapshots: SnapshotStore | None = None) -> None:
         """Train for so many epochs of the same schedule, judged by nothing; leave the last weights."""
-        self._train(train, epochs, None, None, keeper)
+        self._train(train, epochs, None, None, snapshots)
 
     def _train(
         self,
@@ -190,7 +190,7 @@ class Trainer:
         epochs: int,
         judge: Callable[[int], tuple[float, float, float]] | None,
         on_epoch: OnEpoch | None,
-        keeper: Keeper | None,
+        snapshots: SnapshotStore | None,
     ) -> tuple[EpochRecord, ...]:
         """Judge each epoch by rank IC, IC and pinball score; without a judge, the last is the best."""
         module, config = self.module, self.config
@@ -207,7 +207,7 @@ class Trainer:
         mean = RunningMean(module, config.average)
         state = TrainingState(module, optimizer, schedule, mean, self.generator, module.state_dict())
         state.pretraining = self.pretraining
-        kept = None if keeper is None else keeper.load()
+        kept = None if snapshots is None else snapshots.load()
         if kept is not None and kept.stage == "fit":
             state.restore(kept)
             if on_epoch is not None:
@@ -235,8 +235,8 @@ class Trainer:
             score = rank_ic if config.stop_on == "rank_ic" else ic
             if judge is None or score > state.best_score:
                 state.best_score, state.best_epoch, state.best = score, epoch, weights
-            if keeper is not None:
-                keeper.save(state.snapshot())
+            if snapshots is not None:
+                snapshots.save(state.snapshot())
             if on_epoch is not None:
                 on_epoch(record)
         module.load_state_dict(state.best)
@@ -355,11 +355,11 @@ def make_optimizer(
 
 
 def target_scale_of(data: PanelTensors, train: IntArray) -> Tensor:
-    """Standard deviation of the known training targets; Unlearnable if they are all the same."""
+    """Standard deviation of the known training targets; NoTrainingSignal if they are all the same."""
     dates_D = torch.as_tensor(train, device=data.device)
     target_DN, mask_DN = data.target_TN[dates_D], data.mask_TN[dates_D]
     known = target_DN[mask_DN & target_DN.isfinite()].double()
     scale = known.std(correction=0)
     if not float(scale) > 0:
-        raise Unlearnable("The training targets are all the same: there is nothing to learn from them.")
+        raise NoTrainingSignal("The training targets are all the same: there is nothing to learn from them.")
     return scale.float()

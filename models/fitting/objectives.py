@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from models.attention.encoder import DayEncoder
-from models.spec import Misfit, require_choice
+from models.spec import IncompatibleConfig, require_choice
 
 MASKED_SHARE = 0.15
 """Share of a window's known days that are to be predicted."""
@@ -133,14 +133,16 @@ class DayPredictor(nn.Module):
 
     Raises
     ------
-    Misfit
+    IncompatibleConfig
         For ``next_day`` on windows of a single day.
     """
 
     def __init__(self, encoder: DayEncoder, config: PretrainConfig, n_channels: int, window: int) -> None:
         super().__init__()
         if config.objective == "next_day" and window < 2:
-            raise Misfit("fit.pretrain.objective is next_day and the window one session: lengthen it.")
+            raise IncompatibleConfig(
+                "fit.pretrain.objective is next_day and the window one session: lengthen it."
+            )
         self.encoder = encoder
         self.head = nn.Linear(encoder.config.width, n_channels)
         self.token_D = (

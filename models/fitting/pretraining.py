@@ -14,10 +14,10 @@ from torch import Tensor
 
 from models.attention.encoder import DayEncoder
 from models.batch import PanelTensors
-from models.fitted import Diverged, EpochRecord, IntArray, Unlearnable
+from models.fitted import Diverged, EpochRecord, IntArray, NoTrainingSignal
 from models.fitting.loop import FitConfig, make_optimizer
 from models.fitting.objectives import DayPredictor
-from models.fitting.snapshot import Keeper, RunningMean, TrainingState
+from models.fitting.snapshot import RunningMean, SnapshotStore, TrainingState
 
 
 def windows_of(data: PanelTensors, train: IntArray) -> tuple[Tensor, Tensor]:
@@ -29,14 +29,16 @@ def windows_of(data: PanelTensors, train: IntArray) -> tuple[Tensor, Tensor]:
 
     Raises
     ------
-    Unlearnable
+    NoTrainingSignal
         When there is none.
     """
     first, last = int(train.min()), int(train.max())
     known_TN = (data.channels_TNC[first : last + 1] != 0).any(dim=-1)
     sessions_P, firms_P = known_TN.nonzero(as_tuple=True)
     if not len(sessions_P):
-        raise Unlearnable("No channel is known on any training session: there is nothing to pretrain on.")
+        raise NoTrainingSignal(
+            "No channel is known on any training session: there is nothing to pretrain on."
+        )
     return sessions_P + first, firms_P
 
 
@@ -46,7 +48,7 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     train: IntArray,
     config: FitConfig,
     seed: int,
-    keeper: Keeper | None = None,
+    snapshots: SnapshotStore | None = None,
 ) -> tuple[EpochRecord, ...]:
     """Pretrain an encoder in place; torch's own generator is left in another state.
 
@@ -77,12 +79,12 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     ------
     Diverged
         When the loss is not finite.
-    Unlearnable
+    NoTrainingSignal
         When no window of the training span has a known day.
     """
     how = config.pretrain
     assert how is not None, "asked of a fit with pretraining alone"
-    kept = None if keeper is None else keeper.load()
+    kept = None if snapshots is None else snapshots.load()
     if kept is not None and kept.stage == "fit":
         return kept.pretraining
     seed = seed if how.seed is None else how.seed
@@ -127,6 +129,6 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
             schedule.step()
         lr, seconds = float(schedule.get_last_lr()[0]), time.perf_counter() - started
         state.history.append(EpochRecord(epoch, total / max(1, values), math.nan, lr, seconds))
-        if keeper is not None:
-            keeper.save(state.snapshot())
+        if snapshots is not None:
+            snapshots.save(state.snapshot())
     return tuple(state.history)

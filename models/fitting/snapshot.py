@@ -50,7 +50,7 @@ class UnusableSnapshot(ValueError):  # noqa: N818  (what it is)
     """A snapshot that a training cannot go on from."""
 
 
-class Keeper(Protocol):
+class SnapshotStore(Protocol):
     """Keeps the newest snapshot of one training."""
 
     def load(self) -> Snapshot | None:

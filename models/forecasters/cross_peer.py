@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.batch import AttentionMaps, Batch, Cut, PanelTensors, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes
-from models.peers.reference import Reference, ReferenceConfig, has_standing, standing
+from models.peers.reference import Reference, ReferenceConfig, has_size_rank, standing
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
 
@@ -90,7 +90,7 @@ class CrossPeer(Forecaster):
             tokens=config.width,
             leader=self.reference.size,
             leader_slope=config.leader_slope,
-            standing=has_standing(self.reference.size, shape),
+            standing=has_size_rank(self.reference.size, shape),
         )
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(identity, config.width)
@@ -103,13 +103,13 @@ class CrossPeer(Forecaster):
         """Refuse a panel without the firms that the reference names."""
         self.reference.require(data)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Tokens of the characteristics and the group."""
         return self.token(self._identity(batch))  # type: ignore[no-any-return]
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Let every firm look up the reference firms, L times."""
-        targets, searched, keep_B1NK, _ = self._sides(h_BND, batch, cut)
+        targets, searched, keep_B1NK, _ = self._sides(h_BND, batch, ablation)
         r_BNR = targets.recent_BNR
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
@@ -118,10 +118,10 @@ class CrossPeer(Forecaster):
             y_BN1 = y_BN1 + heard_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the reference firms; 0 for all others."""
-        h_BND = self.embed(batch, cut)
-        targets, searched, keep_B1NK, place_BM = self._sides(h_BND, batch, cut)
+        h_BND = self.embed(batch, ablation)
+        targets, searched, keep_B1NK, place_BM = self._sides(h_BND, batch, ablation)
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
@@ -131,17 +131,19 @@ class CrossPeer(Forecaster):
             maps.append(every_BHNN.scatter(-1, at_BHNM, weights_BHNK[..., :-1]))
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
-    def _sides(self, h_BND: Tensor, batch: Batch, cut: Cut | None) -> tuple[Firms, Firms, Tensor, Tensor]:
+    def _sides(
+        self, h_BND: Tensor, batch: Batch, ablation: Ablation | None
+    ) -> tuple[Firms, Firms, Tensor, Tensor]:
         """Who asks, who is asked, who may hear whom [B, 1, N, M + 1], and the places [B, M] of the asked."""
         days = self.config.recent_days
-        r_BNR = recent_days(batch, days, cut) if days else None
-        standing_BN = standing(batch, self.reference.size)
-        targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN, standing_BN)
+        r_BNR = recent_days(batch, days, ablation) if days else None
+        inverse_size_rank_BN = standing(batch, self.reference.size)
+        targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN, inverse_size_rank_BN)
         chosen_BN = self.reference.choose(batch)
         most = max(1, int(chosen_BN.sum(dim=1).max()))  # a place that nobody may hear, where there is none
         place_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
-        if cut is not None and cut.peers_keep_BN is not None:
-            chosen_BN = chosen_BN & cut.peers_keep_BN
+        if ablation is not None and ablation.peers_keep_BN is not None:
+            chosen_BN = chosen_BN & ablation.peers_keep_BN
         other_BNM = place_BM[:, None, :] != torch.arange(h_BND.shape[1], device=h_BND.device)[:, None]
         keep_BNM = chosen_BN.gather(1, place_BM)[:, None, :] & other_BNM
         return targets, targets.at(place_BM), F.pad(keep_BNM[:, None], (0, 1), value=True), place_BM

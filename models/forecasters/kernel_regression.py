@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights
-from models.batch import AttentionMaps, Batch, Cut, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import LOGIT_GAIN, peer_keep
 from models.spec import Shape, require_at_least, require_recent
@@ -69,24 +69,24 @@ class KernelRegression(Forecaster):
         self.own = zero_linear(width, 1)
         self.peers = nn.Parameter(torch.zeros(1, width))
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Characteristics and recent days, as they are."""
         if not self.config.recent_days:
             return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, cut)), dim=-1)
+        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the weighted mean of what the peers say."""
         q_B1ND, k_B1ND = self._places(batch)
         said_B1N1 = F.linear(h_BND, self.peers)[:, None]
-        keep_B1NN = peer_keep(batch, cut)[..., :-1]  # no null key: weights of likeness sum to 1
+        keep_B1NN = peer_keep(batch, ablation)[..., :-1]  # no null key: weights of likeness sum to 1
         heard_B1N1 = attention(q_B1ND, k_B1ND, said_B1N1, keep=keep_B1NN, scale=1.0)
         return self.scaled((self.own(h_BND) + heard_B1N1[:, 0])[..., 0], batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of likeness."""
         q_B1ND, k_B1ND = self._places(batch)
-        keep_B1NN = peer_keep(batch, cut)[..., :-1] & batch.m_BN[:, None, :, None]
+        keep_B1NN = peer_keep(batch, ablation)[..., :-1] & batch.m_BN[:, None, :, None]
         weights_B1NN = attention_weights(q_B1ND, k_B1ND, keep=keep_B1NN, scale=1.0)
         return AttentionMaps(peers_BLHNN=weights_B1NN[:, None])
 

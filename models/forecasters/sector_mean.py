@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.batch import AttentionMaps, Batch, Cut, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_recent
 
@@ -55,17 +55,17 @@ class SectorMean(Forecaster):
         self.own = zero_linear(width, 1)
         self.peers = nn.Parameter(torch.zeros(1, width))
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Characteristics and recent days, as they are."""
         if not self.config.recent_days:
             return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, cut)), dim=-1)
+        return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the mean of the group's other firms: two sums over each group, N times S numbers a date."""
         member_BNS = F.one_hot(batch.s_BN, self.n_groups).to(h_BND.dtype)
         member_BNS = member_BNS * (batch.s_BN > 0)[..., None]
-        heard_BNS = member_BNS * _heard(batch, cut)[..., None]
+        heard_BNS = member_BNS * _heard(batch, ablation)[..., None]
         said_BN1 = F.linear(h_BND, self.peers)  # without a bias: no peers, nothing heard
         total_BS1 = heard_BNS.transpose(1, 2) @ said_BN1
         others_BN1 = member_BNS @ total_BS1 - said_BN1 * heard_BNS.sum(-1, keepdim=True)
@@ -73,9 +73,9 @@ class SectorMean(Forecaster):
         heard_BN1 = torch.where(count_BN1 > 0, others_BN1 / count_BN1.clamp(min=1.0), 0.0)
         return self.scaled((self.own(h_BND) + heard_BN1)[..., 0], batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Equal weights of the group's other firms; nothing was learned about them."""
-        key_BN = _heard(batch, cut) & (batch.s_BN > 0)
+        key_BN = _heard(batch, ablation) & (batch.s_BN > 0)
         same_BNN = (batch.s_BN[:, :, None] == batch.s_BN[:, None, :]) & key_BN[:, None, :]
         same_BNN = same_BNN & batch.m_BN[:, :, None]
         same_BNN = same_BNN & ~torch.eye(key_BN.shape[1], dtype=torch.bool, device=key_BN.device)
@@ -83,7 +83,7 @@ class SectorMean(Forecaster):
         return AttentionMaps(peers_BLHNN=weights_BNN[:, None, None])
 
 
-def _heard(batch: Batch, cut: Cut | None) -> Tensor:
-    if cut is None or cut.peers_keep_BN is None:
+def _heard(batch: Batch, ablation: Ablation | None) -> Tensor:
+    if ablation is None or ablation.peers_keep_BN is None:
         return batch.m_BN
-    return batch.m_BN & cut.peers_keep_BN
+    return batch.m_BN & ablation.peers_keep_BN

@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from models.batch import AttentionMaps, Batch, Cut, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
@@ -87,13 +87,13 @@ class SelfPeer(Forecaster):
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics + recent, 1)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Tokens of the characteristics and the group."""
         return self.token(torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1))  # type: ignore[no-any-return]
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
-        r_BNR, keep_B1NK = self._recent(batch, cut), peer_keep(batch, cut)
+        r_BNR, keep_B1NK = self._recent(batch, ablation), peer_keep(batch, ablation)
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
             layer = cast("PeerLayer", module)
@@ -102,9 +102,13 @@ class SelfPeer(Forecaster):
             y_BN1 = y_BN1 + heard_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the peers."""
-        h_BND, r_BNR, keep_B1NK = self.embed(batch, cut), self._recent(batch, cut), peer_keep(batch, cut)
+        h_BND, r_BNR, keep_B1NK = (
+            self.embed(batch, ablation),
+            self._recent(batch, ablation),
+            peer_keep(batch, ablation),
+        )
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
@@ -113,5 +117,5 @@ class SelfPeer(Forecaster):
             maps.append(weights[..., :-1])
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
-    def _recent(self, batch: Batch, cut: Cut | None) -> Tensor | None:
-        return recent_days(batch, self.config.recent_days, cut) if self.config.recent_days else None
+    def _recent(self, batch: Batch, ablation: Ablation | None) -> Tensor | None:
+        return recent_days(batch, self.config.recent_days, ablation) if self.config.recent_days else None

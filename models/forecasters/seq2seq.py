@@ -12,10 +12,10 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from models.attention.block import BlockConfig, Sight
+from models.attention.block import AttentionMask, BlockConfig
 from models.attention.decoder import DecoderBlock
 from models.attention.encoder import DayEncoder, EncoderConfig, Kernel, Positions
-from models.batch import AttentionMaps, Batch, Cut, days_kept, scatter_present
+from models.batch import Ablation, AttentionMaps, Batch, days_kept, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least
 
@@ -99,9 +99,9 @@ class Seq2Seq(Forecaster):
         """The label's horizon and the shorter ones."""
         return len(self.step_KD)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Every horizon's forecast [B, N, K] in standard deviations of the label's training targets."""
-        memory_MWD, sight, z_MF = self._look(batch, cut)
+        memory_MWD, sight, z_MF = self._look(batch, ablation)
         if self.training and batch.path_BNK is not None:
             truth_MK = torch.nan_to_num(batch.path_BNK[batch.m_BN] / self.target_scale)
             y_MK = self._decode(memory_MWD, sight, z_MF, truth_MK)
@@ -109,28 +109,28 @@ class Seq2Seq(Forecaster):
             y_MK = self._unroll(memory_MWD, sight, z_MF)
         return scatter_present(y_MK, batch.m_BN)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Take the last horizon, the label's; firms do not see each other."""
         return self.scaled(h_BND[..., -1], batch)
 
-    def horizons(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] in the target's unit, the label's last; 0 outside the universe."""
-        y_BNK = self.embed(batch, cut).float() * self.target_scale
+        y_BNK = self.embed(batch, ablation).float() * self.target_scale
         return y_BNK.masked_fill(~batch.m_BN[..., None], 0.0)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days in the last block, for the label's horizon, averaged over heads."""
-        memory_MWD, sight, z_MF = self._look(batch, cut)
+        memory_MWD, sight, z_MF = self._look(batch, ablation)
         given_MK = self._unroll(memory_MWD, sight, z_MF)[:, :-1]
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
             x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit_decode(x_MKD, memory_MWD, sight)
         return AttentionMaps(days_BNW=scatter_present(weights_MHKW.mean(dim=1)[:, -1], batch.m_BN))
 
-    def _look(self, batch: Batch, cut: Cut | None) -> tuple[Tensor, Sight, Tensor]:
-        days_keep_MW = days_kept(batch, cut)
+    def _look(self, batch: Batch, ablation: Ablation | None) -> tuple[Tensor, AttentionMask, Tensor]:
+        days_keep_MW = days_kept(batch, ablation)
         memory_MWD = self.encoder.states(batch.x_BNWC[batch.m_BN], days_keep_MW)
-        return memory_MWD, Sight(keys_BK=days_keep_MW), batch.z_BNF[batch.m_BN]
+        return memory_MWD, AttentionMask(keys_BK=days_keep_MW), batch.z_BNF[batch.m_BN]
 
     def _tokens(self, given_MK: Tensor, z_MF: Tensor) -> Tensor:
         """The start and a token for each given horizon, [M, k + 1, D]."""
@@ -142,7 +142,7 @@ class Seq2Seq(Forecaster):
         x_MKD = torch.cat((first_M1D, self.given(given_MK[..., None])), dim=1)
         return x_MKD + self.step_KD[: x_MKD.shape[1]]
 
-    def _decode(self, memory_MWD: Tensor, sight: Sight, z_MF: Tensor, given_MK: Tensor) -> Tensor:
+    def _decode(self, memory_MWD: Tensor, sight: AttentionMask, z_MF: Tensor, given_MK: Tensor) -> Tensor:
         """Forecasts [M, k + 1] of the first horizons, each from the given ones before it."""
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
@@ -152,7 +152,7 @@ class Seq2Seq(Forecaster):
             y_MK = y_MK + self.skip(z_MF)[:, : y_MK.shape[1]]
         return cast("Tensor", y_MK)
 
-    def _unroll(self, memory_MWD: Tensor, sight: Sight, z_MF: Tensor) -> Tensor:
+    def _unroll(self, memory_MWD: Tensor, sight: AttentionMask, z_MF: Tensor) -> Tensor:
         """Forecasts [M, K], one horizon after the other."""
         y_MK = memory_MWD.new_zeros(len(memory_MWD), 0)
         for _ in range(len(self.step_KD)):

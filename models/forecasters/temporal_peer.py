@@ -20,10 +20,10 @@ from models.attention.encoder import (
     day_weights,
     encode_present,
 )
-from models.batch import AttentionMaps, Batch, Cut, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
-from models.peers.reference import has_standing, size_column, standing
+from models.peers.reference import has_size_rank, size_column, standing
 from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
 
 
@@ -130,7 +130,7 @@ class TemporalPeer(Forecaster):
             tokens=config.width,
             leader=self.size,
             leader_slope=config.leader_slope,
-            standing=has_standing(self.size, shape),
+            standing=has_size_rank(self.size, shape),
             market_tokens=config.market_tokens,
         )
         self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
@@ -141,36 +141,36 @@ class TemporalPeer(Forecaster):
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Tokens of window, characteristics and group."""
-        return encode_present(self.encoder, batch, cut) + self.token(self._identity(batch))  # type: ignore[no-any-return]
+        return encode_present(self.encoder, batch, ablation) + self.token(self._identity(batch))  # type: ignore[no-any-return]
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
-        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
-        y_BN1, standing_BN = self.skip(batch.z_BNF), standing(batch, self.size)
+        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
+        y_BN1, inverse_size_rank_BN = self.skip(batch.z_BNF), standing(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
             searched_BNE = self._searched(layer, h_BND, batch)
-            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, standing_BN)
+            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
             h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
             y_BN1 = y_BN1 + heard_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""
-        h_BND = self.embed(batch, cut)
-        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, cut), peer_keep(batch, cut)
+        h_BND = self.embed(batch, ablation)
+        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
         maps: list[Tensor] = []
-        standing_BN = standing(batch, self.size)
+        inverse_size_rank_BN = standing(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
             searched_BNE = self._searched(layer, h_BND, batch)
-            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, standing_BN)
+            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
             h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(
-            days_BNW=day_weights(self.encoder, batch, cut), peers_BLHNN=torch.stack(maps, dim=1)
+            days_BNW=day_weights(self.encoder, batch, ablation), peers_BLHNN=torch.stack(maps, dim=1)
         )
 
     def _identity(self, batch: Batch) -> Tensor:

@@ -20,7 +20,7 @@ from models.attention.encoder import (
     day_weights,
     encode_present,
 )
-from models.batch import AttentionMaps, Batch, Cut
+from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape
 
@@ -78,17 +78,17 @@ class TemporalTransformer(Forecaster):
         )
         self.skip = zero_linear(extra, 1) if extra else None
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Embeddings of the windows."""
-        return encode_present(self.encoder, batch, cut)
+        return encode_present(self.encoder, batch, ablation)
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Join the characteristics; firms do not see each other."""
         if self.skip is None:
             return self.scaled(self.head(h_BND)[..., 0], batch)
         y_BN1 = self.head(torch.cat((h_BND, batch.z_BNF), dim=-1)) + self.skip(batch.z_BNF)
         return self.scaled(y_BN1[..., 0], batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days."""
-        return AttentionMaps(days_BNW=day_weights(self.encoder, batch, cut))
+        return AttentionMaps(days_BNW=day_weights(self.encoder, batch, ablation))

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights, join_heads, split_heads
-from models.batch import Batch, Cut
+from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
 
 OWN_GROUP_START = 4.0
@@ -72,7 +72,7 @@ class Firms:
         Their recent days; None when messages leave them out.
     group_BN
         int64 group codes.
-    standing_BN
+    inverse_size_rank_BN
         Their standing in their groups (:func:`models.peers.reference.standing`); None when nobody asks for
         it.
     """
@@ -81,7 +81,7 @@ class Firms:
     identity_BNE: Tensor
     recent_BNR: Tensor | None
     group_BN: Tensor
-    standing_BN: Tensor | None = None
+    inverse_size_rank_BN: Tensor | None = None
 
     def with_tokens(self, token_BND: Tensor) -> Firms:
         """Take new tokens for the same firms."""
@@ -95,8 +95,12 @@ class Firms:
 
         recent_BMR = None if self.recent_BNR is None else take(self.recent_BNR)
         group_BM = self.group_BN.gather(1, place_BM)
-        standing_BM = None if self.standing_BN is None else self.standing_BN.gather(1, place_BM)
-        return Firms(take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM, standing_BM)
+        inverse_size_rank_BM = (
+            None if self.inverse_size_rank_BN is None else self.inverse_size_rank_BN.gather(1, place_BM)
+        )
+        return Firms(
+            take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM, inverse_size_rank_BM
+        )
 
 
 class PeerLayer(nn.Module):
@@ -133,7 +137,7 @@ class PeerLayer(nn.Module):
     direction of identities.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("group_bias_HSS", "prominence_HE", "market_bias_GH")
+    undecayed: ClassVar[tuple[str, ...]] = ("group_bias_HSS", "key_bias_HE", "market_bias_GH")
 
     def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
@@ -151,7 +155,7 @@ class PeerLayer(nn.Module):
         self.group_bias_HSS = (
             nn.Parameter(torch.zeros(heads, sizes.n_groups, sizes.n_groups)) if sizes.n_groups else None
         )
-        self.prominence_HE = nn.Parameter(torch.zeros(heads, sizes.identity))
+        self.key_bias_HE = nn.Parameter(torch.zeros(heads, sizes.identity))
         self.null_bias_H = nn.Parameter(torch.zeros(heads))
         self.standing_H = (
             nn.Parameter(torch.full((heads,), sizes.leader_slope / LOGIT_GAIN)) if sizes.standing else None
@@ -161,7 +165,7 @@ class PeerLayer(nn.Module):
                 self.query.bias.normal_()
                 self.key.weight.normal_(std=sizes.identity**-0.5)
             elif not sizes.standing:
-                self.prominence_HE[:, sizes.leader] = 0.5 * sizes.leader_slope / LOGIT_GAIN
+                self.key_bias_HE[:, sizes.leader] = 0.5 * sizes.leader_slope / LOGIT_GAIN
             if self.recent is not None:
                 self.value.weight.zero_()
                 self.value.bias.zero_()
@@ -243,13 +247,13 @@ class PeerLayer(nn.Module):
         # Prominence and group bias are dot products too, of 1 with firm j's prominence (for the null key with
         # its bias) and of the row b[s_i, :] with the one-hot code of s_j.  So they ride in the product of
         # queries and keys, and no [N, M] bias is ever kept.
-        prominence_BHM = (searched.identity_BNE @ (LOGIT_GAIN * self.prominence_HE).T).transpose(1, 2)
-        if self.standing_H is not None and searched.standing_BN is not None:
-            prominence_BHM = prominence_BHM + (
-                LOGIT_GAIN * self.standing_H[:, None] * searched.standing_BN[:, None]
+        key_bias_BHM = (searched.identity_BNE @ (LOGIT_GAIN * self.key_bias_HE).T).transpose(1, 2)
+        if self.standing_H is not None and searched.inverse_size_rank_BN is not None:
+            key_bias_BHM = key_bias_BHM + (
+                LOGIT_GAIN * self.standing_H[:, None] * searched.inverse_size_rank_BN[:, None]
             )
         null_BH1 = (LOGIT_GAIN * self.null_bias_H)[None, :, None].expand(batch, heads, 1)
-        prominence_BHK1 = torch.cat((prominence_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
+        prominence_BHK1 = torch.cat((key_bias_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
         k_BHKd = torch.cat((k_BHKd, prominence_BHK1), dim=-1)
         if self.group_bias_HSS is not None:
@@ -292,10 +296,10 @@ class GroupEmbedding(nn.Embedding):
         return super().forward(input) * (input > 0)[..., None]
 
 
-def peer_keep(batch: Batch, cut: Cut | None) -> Tensor:
+def peer_keep(batch: Batch, ablation: Ablation | None) -> Tensor:
     """Bool [B, 1, N, N + 1]: the other firms of the universe that are not cut, and the null key."""
     key_BN = batch.m_BN
-    if cut is not None and cut.peers_keep_BN is not None:
-        key_BN = key_BN & cut.peers_keep_BN
+    if ablation is not None and ablation.peers_keep_BN is not None:
+        key_BN = key_BN & ablation.peers_keep_BN
     own_NN = torch.eye(key_BN.shape[1], dtype=torch.bool, device=key_BN.device)
     return F.pad(key_BN[:, None, None, :] & ~own_NN, (0, 1), value=True)

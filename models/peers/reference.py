@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from models.batch import Batch, PanelTensors, firm_key
-from models.spec import Misfit, Shape, column_of, require_at_least, require_choice
+from models.spec import IncompatibleConfig, Shape, column_of, require_at_least, require_choice
 
 SIZES: tuple[str, ...] = ("log_market_equity", "log_dollar_volume_21")
 """Characteristics that say how large a firm is, the best known first."""
@@ -66,7 +66,7 @@ class Reference:
         there = set(data.key_N.tolist())
         missing = [t for t, key in zip(self.config.tickers, self.keys, strict=True) if key not in there]
         if missing:
-            raise Misfit(
+            raise IncompatibleConfig(
                 f"{self.model}'s reference.tickers names {missing[0]!r}, which the panel does not have"
                 f"{f' (nor {len(missing) - 1} others)' if len(missing) > 1 else ''}: "
                 "correct the ticker, ingest it, or take it out."
@@ -93,7 +93,7 @@ def size_column(shape: Shape) -> int | None:
     return shape.characteristic_names.index(known[0]) if known else None
 
 
-def has_standing(size: int | None, shape: Shape) -> bool:
+def has_size_rank(size: int | None, shape: Shape) -> bool:
     """Whether firms have a standing: where a size is known and there are groups."""
     return size is not None and shape.n_groups > 1
 
@@ -134,7 +134,7 @@ def _size_column(config: ReferenceConfig, shape: Shape, model: str) -> int:
         return column_of(config.characteristic, shape, model)
     known = size_column(shape)
     if known is None:
-        raise Misfit(
+        raise IncompatibleConfig(
             f"{model} chooses its reference firms by size, and the data has neither {' nor '.join(SIZES)}: "
             "add one to the features, or set reference.characteristic."
         )

@@ -17,7 +17,7 @@ from pipelines.dataset.build import Dataset
 
 Array = npt.NDArray[Any]
 _PRICE_FIELDS = ("raw_close_TN", "close_TN", "open_TN", "high_TN", "low_TN", "volume_TN")
-_STATE_FIELDS = ("wealth_TN", "ended_TN", "unknown_TN", "group_TN")
+_STATE_FIELDS = ("total_return_index_TN", "delisted_TN", "unknown_TN", "group_TN")
 
 
 @dataclass(frozen=True, slots=True)

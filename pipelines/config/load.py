@@ -15,11 +15,11 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from pipelines.config.models import KEY, objection, registry_name
+from pipelines.config.models import KEY, registry_name, validation_error
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
-from pipelines.lake.options import objection as lake_objection
+from pipelines.lake.options import validation_error as lake_validation_error
 from pipelines.secrets import REFERENCE, learn, learn_all
 from pipelines.settings import Settings
 
@@ -137,7 +137,7 @@ def _check_settings(config: Config, origin: str) -> None:
     from models.fitting.fit import FitConfig
     from models.registry import MODELS
 
-    about_lake = lake_objection(config.lake, config.lake_options)
+    about_lake = lake_validation_error(config.lake, config.lake_options)
     if about_lake is not None:
         raise ConfigError(f"{origin}: {about_lake}.")
     build_settings(FitConfig, config.fit, f"{origin}: fit")
@@ -145,7 +145,7 @@ def _check_settings(config: Config, origin: str) -> None:
         registered = registry_name(config, name)
         if registered not in MODELS:
             raise ConfigError(_unknown_model(f"{origin}: models.{name}", registered, settings, MODELS))
-        about_name = objection(name, registered, MODELS)
+        about_name = validation_error(name, registered, MODELS)
         if about_name is not None:
             raise ConfigError(f"{origin}: models.{name} {about_name}.")
         own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}

@@ -21,7 +21,7 @@ def registry_name(config: Config, entry: str) -> str:
     return str(config.models[entry].get(KEY, entry))
 
 
-def objection(entry: str, registered: str, known: Collection[str]) -> str | None:
+def validation_error(entry: str, registered: str, known: Collection[str]) -> str | None:
     """Say in half a sentence why an entry cannot bear its name; None if it can.
 
     Parameters

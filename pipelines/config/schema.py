@@ -60,10 +60,14 @@ class LabelConfig(Section):
     delay: int = Field(default=1, ge=0)
     transform: Literal["raw", "demean", "rank"] = "rank"
     clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
-    beyond_factors: int = Field(default=0, ge=0)  # fit what so many statistical factors leave of the label
+    residualise_factors: int = Field(
+        default=0, ge=0
+    )  # fit what so many statistical factors leave of the label
     # what an ending with neither a recorded return nor a reason pays; 0 is the last price
     unknown_ending_return: float = Field(default=0.0, ge=-1, allow_inf_nan=False)
-    decide: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"  # on the first session of each
+    forecast_frequency: Literal["daily", "weekly", "monthly", "quarterly"] = (
+        "daily"  # on the first session of each
+    )
     also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
     shorter_horizons: tuple[int, ...] = ()  # what seq2seq forecasts on the way to the horizon
 

@@ -14,7 +14,7 @@ import polars as pl
 from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
 from features.library.channels import available_channels, compute_channels
 from features.library.characteristics import available_characteristics, compute_characteristics
-from features.library.factors import beyond_factors, statistical_factors
+from features.library.factors import residualise_factors, statistical_factors
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from features.library.standardise import TransformRule, transform_characteristics
 from features.panel.derived import row_mean
@@ -90,7 +90,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     )
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
     universe_TN = universe(panel, rule, _membership(tables, config))
-    universe_TN &= decision_sessions(panel.dates_T, config.label.decide)[:, None]
+    universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
     if not universe_TN.any():
         raise DataError(
             f"The universe is empty on all {panel.n_sessions} sessions: no firm of {panel.n_firms} passes "
@@ -194,7 +194,7 @@ def raw_characteristics(
     inputs = _inputs(tables, config)
     if not inputs:
         return raw_TNF
-    own = [spread(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
+    own = [to_panel(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
     return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2)
 
 
@@ -215,9 +215,9 @@ def make_target(
     rest. A firm without loadings keeps what it has beyond the date's mean, since the others lose theirs; a
     date before the first factors stays as it is.
     """
-    if label.beyond_factors:
-        estimates = statistical_factors(panel, label.beyond_factors)
-        beyond_TN = beyond_factors(label_TN, universe_TN, estimates)
+    if label.residualise_factors:
+        estimates = statistical_factors(panel, label.residualise_factors)
+        beyond_TN = residualise_factors(label_TN, universe_TN, estimates)
         with_factors_T1 = np.isfinite(beyond_TN).any(axis=1, keepdims=True)
         mean_T1 = row_mean(np.where(universe_TN, label_TN, np.nan))
         other_TN = np.where(with_factors_T1, label_TN - mean_T1, label_TN)
@@ -228,14 +228,14 @@ def make_target(
 
 def _target_notes(label: LabelConfig) -> tuple[str, ...]:
     """What a reader must know of what models were fitted to, where it is not the label."""
-    if not label.beyond_factors:
+    if not label.residualise_factors:
         return ()
-    factors = f"{label.beyond_factors} statistical factor{'' if label.beyond_factors == 1 else 's'}"
+    factors = f"{label.residualise_factors} statistical factor{'' if label.residualise_factors == 1 else 's'}"
     return (f"Models are fitted to what is left of the label beyond {factors}, and measured on all of it.",)
 
 
 def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
-    """Cut the sessions into folds; the purge covers the longest delay whose labels are looked at.
+    """Ablation the sessions into folds; the purge covers the longest delay whose labels are looked at.
 
     Lengths count sessions; of each segment, the sessions on which the config decides are kept.
 
@@ -245,9 +245,9 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
         If there are fewer sessions than a fold needs, or a segment without a decision.
     """
     folds = _cut(dataset, config)
-    if config.label.decide == "daily":
+    if config.label.forecast_frequency == "daily":
         return folds
-    decides_T = decision_sessions(dataset.panel.dates_T, config.label.decide)
+    decides_T = decision_sessions(dataset.panel.dates_T, config.label.forecast_frequency)
     kept = []
     for fold in folds:
         segments = {name: getattr(fold, name) for name in ("train", "valid", "test")}
@@ -256,7 +256,7 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
             if not len(sessions):
                 raise DataError(
                     f"folds: the {name} segment of fold {fold.index} ({len(segments[name])} sessions) has no "
-                    f"{config.label.decide} decision; lengthen it."
+                    f"{config.label.forecast_frequency} decision; lengthen it."
                 )
         kept.append(replace(fold, **decided))
     return kept
@@ -343,7 +343,7 @@ def fit_inputs(dataset: Dataset, fold: Fold) -> FoldInputs:
     )
 
 
-def spread(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
+def to_panel(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
     """Spread a long frame (date, ticker, value) over the panel: [T, N], NaN where there is no row.
 
     Rows of dates or tickers that the panel does not have are left out.

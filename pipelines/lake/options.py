@@ -40,7 +40,7 @@ def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
     return {**(_FOR_S3 if scheme in {"s3", "s3a"} else {}), **given}
 
 
-def objection(root: str, given: Mapping[str, str]) -> str | None:
+def validation_error(root: str, given: Mapping[str, str]) -> str | None:
     """Say what is wrong with a config's ``lake`` and ``lake_options``, repeating no value; or None."""
     if holds_a_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
         return "lake holds a user name or a password; take them out and set them in the environment"

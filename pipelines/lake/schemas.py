@@ -208,7 +208,7 @@ class Forecasts(dy.Schema):
 
 
 class EnsembleForecasts(dy.Schema):
-    """A run's table of seed ensembles: the signal, and the spread between the seeds (null of a single one).
+    """A run's seed ensembles: the signal, and its dispersion between seeds (null for a single seed).
 
     Both are in cross-sectional standard deviations of one date's forecasts.
     """
@@ -217,12 +217,12 @@ class EnsembleForecasts(dy.Schema):
     date = _key_date()
     ticker = _key_text()
     signal = _measure()
-    spread = _measure(nullable=True)
+    seed_dispersion = _measure(nullable=True)
     seeds = dy.Int64(min=1)
 
     signal_is_finite = named_rule(_finite("signal"))
-    spread_is_finite = named_rule(_finite("spread"))
-    spread_is_not_negative = named_rule(pl.col("spread") >= 0)
+    seed_dispersion_is_finite = named_rule(_finite("seed_dispersion"))
+    seed_dispersion_is_not_negative = named_rule(pl.col("seed_dispersion") >= 0)
 
 
 class ForecastPaths(Forecasts):

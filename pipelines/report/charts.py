@@ -15,7 +15,7 @@ from pipelines.report.theme import Style, axis, finish, short, thin
 
 ROLLING_SESSIONS = 63
 LOG_NAV_RATIO = 8.0  # growth beyond which a linear axis hides the early years
-_COST_COLOURS = {"spread": "#33475b", "commission": "#7d93a8", "borrow": "#c9a227"}
+_COST_COLOURS = {"half_spread": "#33475b", "commission": "#7d93a8", "borrow": "#c9a227"}
 _SEGMENT_COLOURS = {"train": "#9fb3c8", "valid": "#E69F00", "test": "#0072B2"}
 
 

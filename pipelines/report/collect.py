@@ -68,7 +68,7 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
         ic_series=evaluation.table("ic_series").filter(main),
         quantiles=evaluation.table("quantiles").filter(main),
         cost_assumptions=_assumptions(config),
-        cost_breakdown=evaluation.table("costs").filter(main).rename({"half_spread": "spread"}),
+        cost_breakdown=evaluation.table("costs").filter(main),
         learning=curves if curves.height else None,
         truth=_truth(run, ladder),
         horizons=evaluation.read_table("horizons"),

@@ -51,7 +51,7 @@ EQUITY_COLUMNS = ("date", "model", "book", "nav_gross", "nav_net")
 IC_COLUMNS = ("date", "model", "ic", "rank_ic")
 QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
-COST_COLUMNS = ("model", "book", "spread", "commission", "borrow")
+COST_COLUMNS = ("model", "book", "half_spread", "commission", "borrow")
 QUANTILE_SCORE_COLUMNS = ("model", "level", "pinball", "reference", "below")
 LABEL_SHARE_COLUMNS = (
     "group",
@@ -315,7 +315,7 @@ class ReportData:
         sharpe_gross, sharpe_net (annualised), turnover (fraction of NAV traded per session),
         annual_return_net (fraction), max_drawdown_net (fraction, negative or positive), beats_ridge,
         beats_lightgbm (bool: higher net Sharpe with the same book and costs; null where not comparable). May
-        have seed_spread: mean over firms and dates of the deviation between seeds of standardised forecasts,
+        have seed_dispersion: mean over firms and dates of the standard deviation between seeds,
         missing: in words, the folds and seeds that a model has no forecasts of (null: none),
         and baseline (ridge, lightgbm or null): which of the two a model is; and of a long-only book, under
         its name and a point, sharpe_gross, sharpe_net, information_ratio, tracking_error (fraction a year),
@@ -333,7 +333,7 @@ class ReportData:
     cost_assumptions
         assumption, value, unit.
     cost_breakdown
-        model, book, spread, commission, borrow: basis points of NAV per year.
+        model, book, half_spread, commission, borrow: basis points of NAV per year.
     learning
         model, fold, seed, epoch, train_loss, valid_rank_ic.
     truth

@@ -99,7 +99,13 @@ _FORECAST_COLUMNS = (
     Column("tied", "tied %", percent(1), group="forecast", hint="forecasts that equal another of their date"),
     Column("precision_at_10", "prec@10 %", percent(1), group=_TEST, hint="of the 10 highest, not falling"),
     Column("literature_sr", "SR (lit.)", number(2), group=_TEST, hint="5 highest, equal weight, no costs"),
-    Column("seed_spread", "spread", number(2), group="seeds", hint="deviation between seeds, in score units"),
+    Column(
+        "seed_dispersion",
+        "dispersion",
+        number(2),
+        group="seeds",
+        hint="deviation between seeds, in score units",
+    ),
     Column("share_of_truth", "of truth %", percent(0), group=_TEST, hint="rank IC over that of the truth"),
     Column("missing", "missing", text, numeric=False, hint="folds and seeds without forecasts"),
 )
@@ -139,7 +145,7 @@ _LONG_ONLY_COLUMNS = (
 )
 _OPTIONAL = {
     "missing",
-    "seed_spread",
+    "seed_dispersion",
     "share_of_truth",
     "precision_at_10",
     "literature_sr",
@@ -292,7 +298,7 @@ def _costs(data: ReportData, styles: Mapping[str, Style]) -> Iterator[Block]:
         )
     if data.cost_breakdown is None or data.cost_breakdown.is_empty():
         return
-    kinds = ("spread", "commission", "borrow")
+    kinds = ("half_spread", "commission", "borrow")
     columns = [Column(kind, f"{kind} bps / year", number(0)) for kind in (*kinds, "total")]
     for book in charts.books_of(data.cost_breakdown, data.header.main_book):
         yield (

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, FloatArray, plan_folds, spread
+from pipelines.dataset.build import Dataset, FloatArray, plan_folds, to_panel
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
@@ -152,7 +152,7 @@ def truth_of(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
     if "truth_mu" not in run.versions:
         return None
     frame = lake.read("truth_mu", version=run.versions["truth_mu"])
-    return spread(frame, "mu", dataset.panel)
+    return to_panel(frame, "mu", dataset.panel)
 
 
 def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:

@@ -49,13 +49,17 @@ class BookOrders:
     costs: CostModel
 
     def run(
-        self, panel: Panel, *, target_TN: FloatArray | None = None, wealth_TN: FloatArray | None = None
+        self,
+        panel: Panel,
+        *,
+        target_TN: FloatArray | None = None,
+        total_return_index_TN: FloatArray | None = None,
     ) -> BookResult:
         """Keep the accounts; with other weights (of ``held``) or another wealth (of the panel) if given."""
         return self._account(
             panel,
             self.target_TN if target_TN is None else target_TN,
-            panel.wealth_TN if wealth_TN is None else wealth_TN,
+            panel.total_return_index_TN if total_return_index_TN is None else total_return_index_TN,
             self.costs,
         )
 
@@ -69,15 +73,22 @@ class BookOrders:
         key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
         if key not in known:
             target_TN = equal_weighted(dataset.universe_TN[self.held], self.target_TN)
-            known[key] = self._account(dataset.panel, target_TN, dataset.panel.wealth_TN, _FREE)
+            known[key] = self._account(dataset.panel, target_TN, dataset.panel.total_return_index_TN, _FREE)
         return known[key]
 
     def _account(
-        self, panel: Panel, target_TN: FloatArray, wealth_TN: FloatArray, costs: CostModel
+        self, panel: Panel, target_TN: FloatArray, total_return_index_TN: FloatArray, costs: CostModel
     ) -> BookResult:
         held = self.held
-        traded_TN, ended_TN = panel.traded_TN[held], panel.ended_TN[held]
-        return run_book(target_TN, wealth_TN[held], traded_TN, costs, delay=self.delay, ended_TN=ended_TN)
+        traded_TN, delisted_TN = panel.traded_TN[held], panel.delisted_TN[held]
+        return run_book(
+            target_TN,
+            total_return_index_TN[held],
+            traded_TN,
+            costs,
+            delay=self.delay,
+            delisted_TN=delisted_TN,
+        )
 
 
 def book_orders(

@@ -82,8 +82,8 @@ def _results(
 ) -> dict[str, float]:
     """Count the positions that unknown endings pay out, and measure the book under each return."""
     row: dict[str, float] = {}
-    for suffix, wealth_TN in wealth.items():
-        result = orders.run(panel, target_TN=target_TN, wealth_TN=wealth_TN)
+    for suffix, total_return_index_TN in wealth.items():
+        result = orders.run(panel, target_TN=target_TN, total_return_index_TN=total_return_index_TN)
         if not row:
             row["paid_out"] = _paid_out(result, panel.unknown_TN[orders.held])
         metrics = book_metrics(result, rate_T[orders.held])

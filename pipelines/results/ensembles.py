@@ -9,7 +9,7 @@ import polars as pl
 
 from features.panel.panel import Panel
 from pipelines.lake.schemas import EnsembleForecasts
-from pipelines.results.evaluate import FloatArray, ensemble, seed_spread
+from pipelines.results.evaluate import FloatArray, ensemble, seed_dispersion
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
@@ -25,22 +25,22 @@ def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Pan
     Returns
     -------
     polars.DataFrame
-        model, date, ticker, signal (mean over seeds of the forecasts standardised within the date), spread
-        (standard deviation between the seeds of those; null of a single seed), seeds (how many): a row that
-        breaks the contract `pipelines.lake.schemas.EnsembleForecasts` is a bug, and raises.
+        model, date, ticker, signal (mean over seeds of the forecasts standardised within the date),
+        seed_dispersion (standard deviation between the seeds; null for a single seed), seeds (how many). A row
+        that breaks the contract `pipelines.lake.schemas.EnsembleForecasts` is a bug and raises.
     """
     dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
     parts = []
     for model, seeds in forecasts.items():
-        signal_TN, spread_TN = ensemble(seeds), seed_spread(seeds)
+        signal_TN, seed_dispersion_TN = ensemble(seeds), seed_dispersion(seeds)
         t, n = np.nonzero(np.isfinite(signal_TN))
         columns = {"date": dates_T[t], "ticker": tickers_N[n], "signal": signal_TN[t, n]}
-        frame = pl.DataFrame({**columns, "spread": spread_TN[t, n]}).select(
+        frame = pl.DataFrame({**columns, "seed_dispersion": seed_dispersion_TN[t, n]}).select(
             pl.lit(model).alias("model"),
             "date",
             "ticker",
             "signal",
-            pl.col("spread").fill_nan(None),
+            pl.col("seed_dispersion").fill_nan(None),
             pl.lit(len(seeds), dtype=pl.Int64).alias("seeds"),
         )
         parts.append(frame)

@@ -14,7 +14,7 @@ from backtest.metrics import ForecastMetrics, forecast_metrics
 from backtest.performance import active_metrics, book_metrics
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, spread
+from pipelines.dataset.build import Dataset, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.book_orders import Benchmarks, book_orders
 
@@ -56,7 +56,7 @@ def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int
     for (model, seed), part in frame.partition_by(
         ["model", "seed"], as_dict=True, maintain_order=True
     ).items():
-        arrays.setdefault(str(model), {})[int(seed)] = spread(part, "forecast", panel)
+        arrays.setdefault(str(model), {})[int(seed)] = to_panel(part, "forecast", panel)
     return arrays
 
 
@@ -70,7 +70,7 @@ def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
     return total / len(seeds)
 
 
-def seed_spread(seeds: Mapping[int, FloatArray]) -> FloatArray:
+def seed_dispersion(seeds: Mapping[int, FloatArray]) -> FloatArray:
     """Standard deviation between seeds of the forecasts standardised within each date, [T, N].
 
     ``sqrt(sum_k (s_k - mean s)^2 / (K - 1))`` of the scores ``s_k``, in cross-sectional standard deviations
@@ -159,7 +159,7 @@ def evaluate(
                 "coverage_dates": joint.coverage_dates,
                 "coverage_firms": joint.coverage_firms,
                 "tied": joint.tied,
-                "seed_spread": float(np.nanmean(seed_spread(seeds))) if len(seeds) > 1 else None,
+                "seed_dispersion": float(np.nanmean(seed_dispersion(seeds))) if len(seeds) > 1 else None,
                 "truth_ic": truth.ic if truth else None,
                 "truth_rank_ic": truth.rank_ic if truth else None,
             }

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.metrics import forecast_metrics
-from pipelines.dataset.build import Dataset, spread
+from pipelines.dataset.build import Dataset, to_panel
 from pipelines.lake.lake import Lake
 from pipelines.results.evaluate import ensemble, overlapping
 from pipelines.run.record import Run
@@ -41,7 +41,7 @@ def horizon_table(
     every = stored.filter(pl.col("model").is_in(with_path)).partition_by(["model", "horizon"], as_dict=True)
     for (model, horizon), part in sorted(every.items()):
         seeds = {
-            int(seed): spread(frame, "forecast", dataset.panel)
+            int(seed): to_panel(frame, "forecast", dataset.panel)
             for (seed,), frame in part.partition_by(["seed"], as_dict=True).items()
         }
         joint_TN, label_TN = ensemble(seeds), labels[int(horizon)]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.dataset.build import BoolArray, FloatArray, build_dataset, spread
+from pipelines.dataset.build import BoolArray, FloatArray, build_dataset, to_panel
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.results.backtest import describe_ladder
@@ -41,7 +41,7 @@ def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | N
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
         dataset = build_dataset(read_tables(lake, versions), config)
-    signal_TN = np.where(dataset.universe_TN, spread(signal, "signal", dataset.panel), np.nan)
+    signal_TN = np.where(dataset.universe_TN, to_panel(signal, "signal", dataset.panel), np.nan)
     used = int(np.isfinite(signal_TN).sum())
     if used == 0:
         raise DataError(

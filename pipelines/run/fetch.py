@@ -51,12 +51,13 @@ def _files_source(wanted: FilesSourceConfig) -> Source:
             items=wanted.items,
             assumed_lag_days=wanted.assumed_lag_days,
             months=wanted.statement_months,
-            zero_is_unknown=wanted.zero_is_unknown,
+            zero_means_missing=wanted.zero_means_missing,
             shares_stated=wanted.shares_stated,
         )
-    elif wanted.items or wanted.zero_is_unknown or wanted.statement_months:
+    elif wanted.items or wanted.zero_means_missing or wanted.statement_months:
         raise ConfigError(
-            "source.items, zero_is_unknown and statement_months are about source.fundamentals: name its file."
+            "source.items, zero_means_missing and statement_months describe source.fundamentals: "
+            "name its file as well."
         )
     return FilesSource(
         prices=Path(wanted.prices),

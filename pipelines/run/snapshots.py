@@ -15,7 +15,7 @@ from pipelines.errors import DataError
 _NUMBERS = "numbers"
 
 
-class FileKeeper:
+class FileSnapshotStore:
     """Keeps the newest snapshot of one training in a file.
 
     Parameters
@@ -51,11 +51,11 @@ class FileKeeper:
         save_file(dict(snapshot.tensors), partial, metadata={_NUMBERS: snapshot.numbers})
         partial.replace(self.path)
 
-    def beside(self, name: str) -> Self:
+    def sibling(self, name: str) -> Self:
         """Keep another training's snapshot in a file beside this one."""
         return type(self)(self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}"))
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """Remove the file, once what it led to is kept elsewhere."""
         self.path.unlink(missing_ok=True)
 

@@ -47,7 +47,7 @@ class FilesSourceConfig(Section):
         default={}
     )  # our column or item -> factor that its values are multiplied by
     items: dict[str, str] = Field(default={})
-    zero_is_unknown: tuple[str, ...] = ()  # items of which a zero means "not reported"
+    zero_means_missing: tuple[str, ...] = ()  # items of which a zero means "not reported"
     statement_months: int | None = Field(default=None, ge=1)  # span of flows, where the file does not say it
     shares_stated: Literal["period_end", "known_at", "today"] = "period_end"
     assumed_lag_days: int = Field(default=90, ge=0)

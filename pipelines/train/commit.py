@@ -14,7 +14,7 @@ from pipelines.run.checkpoints import save_checkpoint
 from pipelines.run.provenance import TaskDone, record
 from pipelines.run.record import Run
 from pipelines.run.scores import score_file
-from pipelines.run.snapshots import FileKeeper
+from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.train.quantiles import write_quantile_scores
 from pipelines.train.task import Outcome, Task
 
@@ -42,9 +42,9 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     record(run, TaskDone(model=task.model, fold=task.fold.index, seed=task.seed))
     run.write_text(score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
-        keeper = FileKeeper(task.snapshot)
-        keeper.forget()
-        keeper.beside("refit").forget()
+        snapshots = FileSnapshotStore(task.snapshot)
+        snapshots.delete()
+        snapshots.sibling("refit").delete()
 
 
 def _rows(

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 
 import torch
 
-from models.fitted import Unlearnable
+from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged
-from models.spec import Misfit
+from models.spec import IncompatibleConfig
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.run.snapshots import FileKeeper
+from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.train.task import Arrays, Outcome, Task, run_task
 
 
@@ -30,20 +30,20 @@ def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tup
 
 def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
     task = tasks[index]
-    keeper = None if task.snapshot is None else FileKeeper(task.snapshot)
-    with sentences(task, f"seed {task.seed}"):
-        return index, run_task(task, arrays, keeper)
+    snapshots = None if task.snapshot is None else FileSnapshotStore(task.snapshot)
+    with translate_fit_errors(task, f"seed {task.seed}"):
+        return index, run_task(task, arrays, snapshots)
 
 
 @contextmanager
-def sentences(task: Task, seeds: str) -> Iterator[None]:
+def translate_fit_errors(task: Task, seeds: str) -> Iterator[None]:
     """Say in a sentence why a fit has no model: exit code 5, or 2 where the data cannot serve the options."""
     who = f"{task.model}, fold {task.fold.index}, {seeds}"
     try:
         yield
-    except Misfit as error:
+    except IncompatibleConfig as error:
         raise ConfigError(f"models.{task.model}: {error}") from None
-    except Unlearnable as error:
+    except NoTrainingSignal as error:
         raise DivergedError(f"{who}: {error} Finished folds are kept.") from None
     except Diverged as error:
         raise DivergedError(

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 import torch
 
 from models.fitting.stacked import can_stack, fit_stacked
-from pipelines.train.execute import sentences
+from pipelines.train.execute import translate_fit_errors
 from pipelines.train.task import Arrays, Key, Outcome, Task, learning_curve, outcome_of, to_tensors
 
 
@@ -53,7 +53,7 @@ def _run(stack: Sequence[Task], arrays: Arrays) -> list[Outcome]:
     one, seeds = stack[0], [task.seed for task in stack]
     if one.device == "cpu":
         torch.set_num_threads(1)
-    with sentences(one, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
+    with translate_fit_errors(one, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
         data = to_tensors(arrays, one.inputs, one.device)
         every = fit_stacked(
             one.registered,

@@ -25,7 +25,7 @@ from models.fitting.fit import EpochRecord, FitConfig, FittedState, NeuralFitted
 from models.fitting.loop import OnEpoch
 from models.fitting.snapshot import UnusableSnapshot
 from pipelines.dataset.build import FoldInputs
-from pipelines.run.snapshots import FileKeeper
+from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.warm_start import load_start
 from pipelines.train.quantiles import Scores, score_quantiles
 
@@ -86,7 +86,7 @@ class Outcome:
     quantile_scores: Scores | None = None  # of the test, of a model that was fitted to quantiles
 
 
-def run_task(task: Task, arrays: Arrays, keeper: FileKeeper | None = None) -> Outcome:
+def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = None) -> Outcome:
     """Fit, choose on validation, fit again if asked to, forecast the test once, on one thread on a CPU.
 
     With a keeper, an unfinished training goes on from its snapshot; what comes out is the same to the bit.
@@ -94,7 +94,7 @@ def run_task(task: Task, arrays: Arrays, keeper: FileKeeper | None = None) -> Ou
     if task.device == "cpu":
         torch.set_num_threads(1)
     data, start = to_tensors(arrays, task.inputs, task.device), load_start(task.start)
-    with learning_curve(task.curve) as on_epoch, _going_on(keeper):
+    with learning_curve(task.curve) as on_epoch, _going_on(snapshots):
         chosen = fit(
             task.registered,
             task.settings,
@@ -105,12 +105,12 @@ def run_task(task: Task, arrays: Arrays, keeper: FileKeeper | None = None) -> Ou
             fit_config=task.fit,
             seed=task.seed,
             on_epoch=on_epoch,
-            keeper=keeper,
+            snapshots=snapshots,
             start=start,
         )
     if not task.fit.refit:
         return outcome_of(task, arrays, data, chosen)
-    again = None if keeper is None else keeper.beside("refit")
+    again = None if snapshots is None else snapshots.sibling("refit")
     with _going_on(again):
         fitted = refit(
             chosen,
@@ -119,20 +119,20 @@ def run_task(task: Task, arrays: Arrays, keeper: FileKeeper | None = None) -> Ou
             task.fold.valid,
             fit_config=task.fit,
             seed=task.seed,
-            keeper=again,
+            snapshots=again,
             start=start,
         )
     return outcome_of(task, arrays, data, chosen, fitted)
 
 
 @contextmanager
-def _going_on(keeper: FileKeeper | None) -> Iterator[None]:
+def _going_on(snapshots: FileSnapshotStore | None) -> Iterator[None]:
     """Say which file holds a snapshot that cannot be continued."""
     try:
         yield
     except UnusableSnapshot as error:
-        assert keeper is not None, "a snapshot came from somewhere"
-        raise keeper.unusable(error) from None
+        assert snapshots is not None, "a snapshot came from somewhere"
+        raise snapshots.unusable(error) from None
 
 
 @contextmanager

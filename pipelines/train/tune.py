@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from backtest.splits import Fold
-from models.fitted import Unlearnable
+from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, FitConfig, fit
 from pipelines.config.load import build_settings, check_config, digest, settings_of
 from pipelines.config.models import KEY, registry_name
@@ -215,7 +215,7 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
             )
         except (Diverged, torch.OutOfMemoryError):
             return None
-        except Unlearnable as error:
+        except NoTrainingSignal as error:
             raise DivergedError(f"{model}, fold {fold.index}: {error} Finished trials are kept.") from None
         by_ic = _stop_on(config, model) == "ic"
         scores.append(max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history))

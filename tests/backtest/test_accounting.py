@@ -22,9 +22,9 @@ HOLD = [NAN, NAN]
 
 def test_three_days_two_firms_by_hand() -> None:
     """Buy 60% of A and short 40% of B, hold a day, then go to 50% of A and nothing of B."""
-    wealth_TN = np.array([[50.0, 20.0], [55.0, 18.0], [49.5, 21.6]])  # A +10% -10%, B -10% +20%
+    total_return_index_TN = np.array([[50.0, 20.0], [55.0, 18.0], [49.5, 21.6]])  # A +10% -10%, B -10% +20%
     target_TN = np.array([[0.6, -0.4], HOLD, [0.5, 0.0]])
-    book = run_book(target_TN, wealth_TN, np.ones((3, 2), bool), DEAR, delay=0)
+    book = run_book(target_TN, total_return_index_TN, np.ones((3, 2), bool), DEAR, delay=0)
 
     # day 0: trades 0.6 + 0.4 = 1.0, costs 0.0015; cash 1 - 0.6 + 0.4 - 0.0015 = 0.7985; NAV 0.9985
     # day 1: A 0.66, B -0.36; borrow 0.4 * 0.001; cash 0.7981; NAV 0.7981 + 0.66 - 0.36 = 1.0981
@@ -67,28 +67,30 @@ def test_three_days_two_firms_by_hand() -> None:
 
 def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Wealth, traded and paid-out cells with late listings, halts, gaps, delistings, some of them revoked."""
-    wealth_TN = np.exp(np.cumsum(rng.normal(0, 0.02, (T, N)), axis=0)) * rng.uniform(1, 500, N)
+    total_return_index_TN = np.exp(np.cumsum(rng.normal(0, 0.02, (T, N)), axis=0)) * rng.uniform(1, 500, N)
     traded_TN = rng.random((T, N)) > 0.1
-    ended_TN = np.zeros((T, N), dtype=bool)
+    delisted_TN = np.zeros((T, N), dtype=bool)
     for n in range(N):
         kind = rng.integers(0, 6)
         listed = int(rng.integers(0, T // 3 + 1)) if kind == 1 else 0
         traded_TN[listed, n] = True
         for t in range(listed + 1, T):  # halts carry the last close
             if not traded_TN[t, n]:
-                wealth_TN[t, n] = wealth_TN[t - 1, n]
-        wealth_TN[:listed, n], traded_TN[:listed, n] = NAN, False
+                total_return_index_TN[t, n] = total_return_index_TN[t - 1, n]
+        total_return_index_TN[:listed, n], traded_TN[:listed, n] = NAN, False
         end = int(rng.integers(listed, T))
         if kind in {2, 3}:  # delisted: pays -100% to +20%, then cash; some trade again, and jump back
             until = T if kind == 2 else int(rng.integers(end + 1, T + 1))
-            traded_TN[end, n], ended_TN[end + 1 : until, n] = True, True
-            wealth_TN[end + 1 : until, n] = wealth_TN[end, n] * (1 + rng.choice([-1.0, -0.55, -0.3, 0.2]))
+            traded_TN[end, n], delisted_TN[end + 1 : until, n] = True, True
+            total_return_index_TN[end + 1 : until, n] = total_return_index_TN[end, n] * (
+                1 + rng.choice([-1.0, -0.55, -0.3, 0.2])
+            )
             traded_TN[end + 1 : until, n] = False
         if kind == 4:  # nobody knows
-            wealth_TN[end + 1 :, n], traded_TN[end + 1 :, n] = NAN, False
+            total_return_index_TN[end + 1 :, n], traded_TN[end + 1 :, n] = NAN, False
         if kind == 5:  # a hole in the data, with a price after it
-            wealth_TN[end : end + 3, n] = NAN
-    return wealth_TN, traded_TN, ended_TN
+            total_return_index_TN[end : end + 3, n] = NAN
+    return total_return_index_TN, traded_TN, delisted_TN
 
 
 def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
@@ -126,12 +128,19 @@ def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
     seed: int, T: int, N: int, delay: int, every: int, long_only: bool, told: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    wealth_TN, traded_TN, ended_TN = random_market(rng, T, N)
+    total_return_index_TN, traded_TN, delisted_TN = random_market(rng, T, N)
     signal_TN = np.where(rng.random((T, N)) > 0.2, rng.normal(size=(T, N)), NAN)
     signal_TN[0] = rng.normal(size=N)
     build = top_k_long_only if long_only else quantile_long_short
     target_TN = build(signal_TN, 2, rebalance_every=every)
-    book = run_book(0.7 * target_TN, wealth_TN, traded_TN, DEAR, delay, ended_TN=ended_TN if told else None)
+    book = run_book(
+        0.7 * target_TN,
+        total_return_index_TN,
+        traded_TN,
+        DEAR,
+        delay,
+        delisted_TN=delisted_TN if told else None,
+    )
     assert book.ruined_at is None
     np.testing.assert_allclose(book.nav_net_T, book.nav_ledger_T, rtol=1e-12)
     assert book.identity_gap <= 1e-12
@@ -141,30 +150,30 @@ def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
     ledger = book.ledger
     trades = ledger.filter(pl.col("trade") != 0)
     assert traded_TN[trades["session"], trades["firm"]].all()
-    assert np.isfinite(wealth_TN[trades["session"], trades["firm"]]).all()
-    if delay < T and (traded_TN & np.isfinite(wealth_TN))[delay].all():
+    assert np.isfinite(total_return_index_TN[trades["session"], trades["firm"]]).all()
+    if delay < T and (traded_TN & np.isfinite(total_return_index_TN))[delay].all():
         assert book.first_trade == delay
 
 
 def test_a_long_book_agrees_to_1e_12() -> None:
     rng = np.random.default_rng(5)
-    wealth_TN, traded_TN, ended_TN = random_market(rng, 1500, 60)
+    total_return_index_TN, traded_TN, delisted_TN = random_market(rng, 1500, 60)
     target_TN = quantile_long_short(rng.normal(size=(1500, 60)), 5, rebalance_every=3)
-    book = run_book(0.3 * target_TN, wealth_TN, traded_TN, DEAR, 1, ended_TN=ended_TN)
+    book = run_book(0.3 * target_TN, total_return_index_TN, traded_TN, DEAR, 1, delisted_TN=delisted_TN)
     assert book.identity_gap <= 1e-12
     assert book.nav_net_T[-1] > 0.01
 
 
 def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
     rng = np.random.default_rng(9)
-    wealth_TN, traded_TN, ended_TN = random_market(rng, 40, 8)
+    total_return_index_TN, traded_TN, delisted_TN = random_market(rng, 40, 8)
     target_TN = top_k_long_only(rng.normal(size=(40, 8)), 3)
-    before = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, ended_TN=ended_TN)
-    wealth_TN[25:] *= rng.uniform(0.5, 2, (15, 8))
+    before = run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 1, delisted_TN=delisted_TN)
+    total_return_index_TN[25:] *= rng.uniform(0.5, 2, (15, 8))
     traded_TN[25:] = rng.random((15, 8)) > 0.5
-    ended_TN[25:] = ~traded_TN[25:]
+    delisted_TN[25:] = ~traded_TN[25:]
     target_TN[25:] = 0.0
-    after = run_book(target_TN, wealth_TN, traded_TN, DEAR, 1, ended_TN=ended_TN)
+    after = run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 1, delisted_TN=delisted_TN)
     for name in ("nav_net_T", "nav_ledger_T", "turnover_T", "borrow_T", "leverage_T"):
         np.testing.assert_array_equal(getattr(before, name)[:25], getattr(after, name)[:25])
     assert (before.nav_net_T[25:] != after.nav_net_T[25:]).all()
@@ -174,52 +183,57 @@ def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
 def test_delay_decides_what_a_signal_of_tomorrow_is_worth(delay: int) -> None:
     rng = np.random.default_rng(1)
     returns_TN = rng.normal(0, 0.02, (400, 50))
-    wealth_TN = np.cumprod(1.0 + returns_TN, axis=0, dtype=np.float64)
+    total_return_index_TN = np.cumprod(1.0 + returns_TN, axis=0, dtype=np.float64)
     signal_TN = np.vstack([returns_TN[1:], rng.normal(size=(1, 50))])  # at t: the return of t+1
     target_TN = quantile_long_short(signal_TN, 5)
-    book = run_book(target_TN, wealth_TN, np.ones((400, 50), bool), FREE, delay)
+    book = run_book(target_TN, total_return_index_TN, np.ones((400, 50), bool), FREE, delay)
     earned_T = book.return_gross_T[1 + delay :]
     if delay == 0:
         assert earned_T.min() > 0.02
     else:
         assert abs(earned_T.mean()) < 3 * earned_T.std() / np.sqrt(len(earned_T))
-    label_TN = wealth_TN[delay + 1 :] / wealth_TN[delay : len(wealth_TN) - 1] - 1  # the label of this delay
+    label_TN = (
+        total_return_index_TN[delay + 1 :] / total_return_index_TN[delay : len(total_return_index_TN) - 1] - 1
+    )  # the label of this delay
     np.testing.assert_allclose(earned_T, (target_TN[: len(label_TN)] * label_TN).sum(axis=1), atol=1e-14)
 
 
 @pytest.mark.parametrize(("weight", "final"), [(1.0, 0.7), (-1.0, 1.3)])
 def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final: float) -> None:
-    wealth_TN = np.array([[10.0, 5], [10, 5], [7, 5], [7, 5], [7, 5]])
+    total_return_index_TN = np.array([[10.0, 5], [10, 5], [7, 5], [7, 5], [7, 5]])
     traded_TN = np.array([[1, 1], [1, 1], [0, 1], [0, 1], [0, 1]], dtype=bool)
     target_TN = np.array([[weight, 0.0], HOLD, HOLD, [weight, 0.0], HOLD])
-    ended_TN = ~traded_TN
-    book = run_book(target_TN, wealth_TN, traded_TN, FREE, 0, ended_TN=ended_TN)
+    delisted_TN = ~traded_TN
+    book = run_book(target_TN, total_return_index_TN, traded_TN, FREE, 0, delisted_TN=delisted_TN)
     np.testing.assert_allclose(book.nav_net_T, [1, 1, final, final, final], rtol=1e-14)
     np.testing.assert_allclose(book.leverage_T, [1, 1, 0, 0, 0], atol=1e-14)
     np.testing.assert_allclose(book.cash_T, [1 - weight, 1 - weight, 1, 1, 1], atol=1e-14)
     np.testing.assert_allclose(book.turnover_T, [0.5, 0, 0, 0, 0])  # paid out, not sold
-    np.testing.assert_allclose(book.missed_T, [0, 0, 0, 0.5, 0])  # nobody sells it after its delisting
+    np.testing.assert_allclose(book.unfilled_T, [0, 0, 0, 0.5, 0])  # nobody sells it after its delisting
     assert book.ledger.filter(session=2)["released"].to_list() == pytest.approx([0.7 * weight])
-    assert run_book(target_TN, wealth_TN, traded_TN, DEAR, 0, ended_TN=ended_TN).borrow_T[3] == 0
+    assert (
+        run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 0, delisted_TN=delisted_TN).borrow_T[3]
+        == 0
+    )
 
 
 def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None:
-    wealth_TN = np.array([[10.0, 5], [10, 5], [8, 5], [8, 5]])
+    total_return_index_TN = np.array([[10.0, 5], [10, 5], [8, 5], [8, 5]])
     traded_TN = np.array([[1, 1], [0, 1], [1, 1], [1, 1]], dtype=bool)
     target_TN = np.array([[1.0, 0], [0, 1], HOLD, [0, 1]])
-    book = run_book(target_TN, wealth_TN, traded_TN, FREE, 0)
+    book = run_book(target_TN, total_return_index_TN, traded_TN, FREE, 0)
     positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
     np.testing.assert_allclose(positions["0"], [1, 1, 0.8, 0])
     np.testing.assert_allclose(positions["1"], [0, 1, 1, 0.8])
     np.testing.assert_allclose(book.leverage_T[1], 2.0)
-    np.testing.assert_allclose(book.missed_T, [0, 0.5, 0, 0])
+    np.testing.assert_allclose(book.unfilled_T, [0, 0.5, 0, 0])
     np.testing.assert_allclose(book.nav_net_T, [1, 1, 0.8, 0.8])
 
 
 def test_a_firm_without_a_price_is_not_bought_and_one_that_loses_it_stays_at_its_last_value() -> None:
-    wealth_TN = np.array([[10.0, NAN], [11, NAN], [NAN, 5], [NAN, 5]])
+    total_return_index_TN = np.array([[10.0, NAN], [11, NAN], [NAN, 5], [NAN, 5]])
     target_TN = np.array([[0.5, 0.5], HOLD, [0.0, 0.5], HOLD])
-    book = run_book(target_TN, wealth_TN, np.ones((4, 2), bool), FREE, 0)
+    book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0)
     positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
     np.testing.assert_allclose(positions["0"], [0.5, 0.55, 0.55, 0.55])
     np.testing.assert_allclose(positions["1"], [0, 0, 0.525, 0.525])
@@ -228,9 +242,9 @@ def test_a_firm_without_a_price_is_not_bought_and_one_that_loses_it_stays_at_its
 
 
 def test_ruin_closes_the_account() -> None:
-    wealth_TN = np.array([[1.0, 1], [2.5, 1], [2.5, 2], [2.5, 3]])
+    total_return_index_TN = np.array([[1.0, 1], [2.5, 1], [2.5, 2], [2.5, 3]])
     target_TN = np.array([[-1.0, 1.0], HOLD, [-1.0, 1.0], HOLD])
-    book = run_book(target_TN, wealth_TN, np.ones((4, 2), bool), FREE, 0)
+    book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0)
     assert book.ruined_at == 1
     assert book.shortfall == pytest.approx(0.5)
     np.testing.assert_array_equal(book.nav_net_T, [1, 0, 0, 0])
@@ -260,18 +274,18 @@ def test_a_book_that_wants_nothing_trades_nothing() -> None:
     [
         ({"target_TN": np.zeros((3, 1))}, "the target has shape"),
         ({"traded_TN": np.ones((2, 2), bool)}, "traded has shape"),
-        ({"ended_TN": np.ones((3, 1), bool)}, "ended has shape"),
+        ({"delisted_TN": np.ones((3, 1), bool)}, "ended has shape"),
         ({"delay": -1}, "delay is -1"),
-        ({"wealth_TN": -np.ones((3, 2))}, "negative or infinite"),
+        ({"total_return_index_TN": -np.ones((3, 2))}, "negative or infinite"),
         ({"target_TN": np.array([[0, 0], [0, NAN], [0, 0]])}, "session 1 is partly NaN"),
         ({"target_TN": np.full((3, 2), np.inf)}, "session 0 is partly NaN or infinite"),
-        ({"wealth_TN": np.ones((0, 2))}, "at least one row"),
+        ({"total_return_index_TN": np.ones((0, 2))}, "at least one row"),
     ],
 )
 def test_wrong_inputs_are_refused(change: dict[str, object], message: str) -> None:
     inputs = {
         "target_TN": np.zeros((3, 2)),
-        "wealth_TN": np.ones((3, 2)),
+        "total_return_index_TN": np.ones((3, 2)),
         "traded_TN": np.ones((3, 2), bool),
         "costs": FREE,
         "delay": 0,

@@ -31,7 +31,7 @@ COLUMNS = (
     "commission",
     "borrow",
     "turnover",
-    "missed",
+    "unfilled",
     "unpriced",
     "leverage",
     "cash",
@@ -69,7 +69,7 @@ class Bookkeeper:
         borrow = BORROW * self.borrowed
         self.cash += sum(paid_out.values()) - borrow
         before = self.cash + self.value()
-        traded = missed = 0.0
+        traded = unfilled = 0.0
         for ticker in market.tickers if order is not None else ():
             assert order is not None
             held = self.shares.get(ticker, 0.0) * self.price.get(ticker, 0.0)
@@ -79,7 +79,7 @@ class Bookkeeper:
                 self.cash -= wanted
                 traded += abs(wanted)
             else:
-                missed += abs(wanted)
+                unfilled += abs(wanted)
         self.cash -= (HALF_SPREAD + COMMISSION) * traded
         start, self.nav = self.nav, self.cash + self.value()
         values = {ticker: self.shares.get(ticker, 0.0) * self.price[ticker] for ticker in self.price}
@@ -92,7 +92,7 @@ class Bookkeeper:
             "commission": COMMISSION * traded / start,
             "borrow": borrow / start,
             "turnover": traded / 2 / before,
-            "missed": missed / 2 / before,
+            "unfilled": unfilled / 2 / before,
             "unpriced": sum(abs(values[ticker]) for ticker in gap) / self.nav,
             "leverage": sum(map(abs, values.values())) / self.nav,
             "cash": self.cash / self.nav,
@@ -160,7 +160,9 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     assert (T, panel.tickers_N) == (market.sessions, market.tickers)
     target_TN = random_weights(np.random.default_rng(seed), T, N, long_only=long_only)
     traded_TN = ~np.isnan(panel.close_TN)
-    book = run_book(target_TN, panel.wealth_TN, traded_TN, COSTS, delay, ended_TN=panel.ended_TN)
+    book = run_book(
+        target_TN, panel.total_return_index_TN, traded_TN, COSTS, delay, delisted_TN=panel.delisted_TN
+    )
     assert book.ruined_at is None
     keeper = Bookkeeper(market)
     rows = []
@@ -177,7 +179,7 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     released = book.ledger["released"]
     return {
         "paid out": float((released != 0).sum()),
-        "missed": float((own["missed"] > 0).sum()),
+        "unfilled": float((own["unfilled"] > 0).sum()),
         "unpriced": float((own["unpriced"] > 0).sum()),
         "short": float((own["borrow"] > 0).sum()),
     }

@@ -20,8 +20,10 @@ COSTS = CostModel(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
 
 def walk(rng: np.random.Generator, T: int, N: int) -> FloatArray:
     """Total-return indices of firms without a pattern."""
-    wealth_TN: FloatArray = np.cumprod(1 + rng.normal(0.0005, 0.02, (T, N)), axis=0, dtype=np.float64)
-    return wealth_TN
+    total_return_index_TN: FloatArray = np.cumprod(
+        1 + rng.normal(0.0005, 0.02, (T, N)), axis=0, dtype=np.float64
+    )
+    return total_return_index_TN
 
 
 def test_return_and_risk_against_loops() -> None:
@@ -51,10 +53,10 @@ def test_numbers_that_do_not_exist_are_nan() -> None:
 
 def test_a_book_counts_from_its_first_trade() -> None:
     rng = np.random.default_rng(2)
-    wealth_TN = walk(rng, 200, 10)
+    total_return_index_TN = walk(rng, 200, 10)
     signal_TN = rng.normal(size=(200, 10))
     signal_TN[:40] = np.nan
-    book = run_book(top_k_long_only(signal_TN, 3), wealth_TN, np.ones((200, 10), bool), COSTS, 1)
+    book = run_book(top_k_long_only(signal_TN, 3), total_return_index_TN, np.ones((200, 10), bool), COSTS, 1)
     m = book_metrics(book)
     assert book.first_trade == 41
     net_T = book.return_net_T[41:]
@@ -70,7 +72,7 @@ def test_a_book_counts_from_its_first_trade() -> None:
     assert sum(m.costs_bps_per_year.values()) == pytest.approx(lost)
     assert m.costs_bps_per_year["half_spread"] == pytest.approx(4 * m.costs_bps_per_year["commission"])
     assert m.costs_bps_per_year["borrow"] == 0
-    assert (m.missed, m.max_unpriced, m.ruined_at) == (0, 0, None)
+    assert (m.unfilled, m.max_unpriced, m.ruined_at) == (0, 0, None)
     assert m.identity_gap < 1e-12
 
 
@@ -78,9 +80,9 @@ def test_a_book_without_trades_and_a_ruined_one() -> None:
     idle = book_metrics(run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), COSTS, 1))
     assert (idle.n_sessions, idle.total_return_net, idle.turnover) == (5, 0, 0)
     assert math.isnan(idle.sharpe_net)
-    wealth_TN = np.array([[1.0], [3.0], [3.0]])
+    total_return_index_TN = np.array([[1.0], [3.0], [3.0]])
     target_TN = np.array([[-1.0], [np.nan], [np.nan]])
-    ruined = book_metrics(run_book(target_TN, wealth_TN, np.ones((3, 1), bool), COSTS, 0))
+    ruined = book_metrics(run_book(target_TN, total_return_index_TN, np.ones((3, 1), bool), COSTS, 0))
     assert (ruined.ruined_at, ruined.n_sessions) == (1, 2)
     assert (ruined.total_return_net, ruined.annual_return_net, ruined.max_drawdown_net) == (-1, -1, 1)
 
@@ -98,13 +100,13 @@ def excess_by_hand(book: BookResult, rate_T: np.ndarray, *, net: bool = True) ->
 
 def test_only_invested_capital_pays_the_risk_free_rate() -> None:
     rng = np.random.default_rng(3)
-    wealth_TN = walk(rng, 300, 12)
+    total_return_index_TN = walk(rng, 300, 12)
     signal_TN = rng.normal(size=(300, 12))
     traded_TN = np.ones((300, 12), bool)
     rate_T = rng.uniform(0.0, 0.0004, 300)
-    invested = run_book(top_k_long_only(signal_TN, 4), wealth_TN, traded_TN, COSTS, 1)
-    financed = run_book(quantile_long_short(signal_TN, 3), wealth_TN, traded_TN, COSTS, 1)
-    half = run_book(0.5 * top_k_long_only(signal_TN, 4), wealth_TN, traded_TN, COSTS, 1)
+    invested = run_book(top_k_long_only(signal_TN, 4), total_return_index_TN, traded_TN, COSTS, 1)
+    financed = run_book(quantile_long_short(signal_TN, 3), total_return_index_TN, traded_TN, COSTS, 1)
+    half = run_book(0.5 * top_k_long_only(signal_TN, 4), total_return_index_TN, traded_TN, COSTS, 1)
     for book in (invested, financed, half):
         over = book_metrics(book, rate_T)
         excess = np.array(excess_by_hand(book, rate_T))
@@ -126,25 +128,27 @@ def test_only_invested_capital_pays_the_risk_free_rate() -> None:
 
 def test_a_rate_of_zero_is_no_rate_to_the_bit() -> None:
     rng = np.random.default_rng(4)
-    wealth_TN = walk(rng, 60, 9)
-    book = run_book(top_k_long_only(rng.normal(size=(60, 9)), 3), wealth_TN, np.ones((60, 9), bool), COSTS, 1)
+    total_return_index_TN = walk(rng, 60, 9)
+    book = run_book(
+        top_k_long_only(rng.normal(size=(60, 9)), 3), total_return_index_TN, np.ones((60, 9), bool), COSTS, 1
+    )
     assert book_metrics(book, np.zeros(60)) == book_metrics(book)
     assert sharpe(book.return_net_T[1:]) == book_metrics(book).sharpe_net
 
 
 def test_sharpe_and_information_ratio_are_those_of_skfolio_and_statsmodels() -> None:
     rng = np.random.default_rng(5)
-    wealth_TN = walk(rng, 250, 10)
+    total_return_index_TN = walk(rng, 250, 10)
     traded_TN = np.ones((250, 10), bool)
     signal_TN = rng.normal(size=(250, 10))
-    book = run_book(top_k_long_only(signal_TN, 3, 5), wealth_TN, traded_TN, COSTS, 1)
+    book = run_book(top_k_long_only(signal_TN, 3, 5), total_return_index_TN, traded_TN, COSTS, 1)
     decided_TN = top_k_long_only(signal_TN, 3, 5)
     universe_TN = np.ones((250, 10), bool)
     universe_TN[:, 9] = False
     target_TN = equal_weighted(universe_TN, decided_TN)
     np.testing.assert_array_equal(target_TN[0], [1 / 9] * 9 + [0])
     assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == list(range(0, 250, 5))
-    benchmark = run_book(target_TN, wealth_TN, traded_TN, CostModel(0, 0, 0), 1)
+    benchmark = run_book(target_TN, total_return_index_TN, traded_TN, CostModel(0, 0, 0), 1)
     active = active_metrics(book, benchmark)
     active_T = book.return_net_T[1:] - benchmark.return_gross_T[1:]
     fit = sm.OLS(active_T, np.ones(249)).fit()
@@ -157,8 +161,8 @@ def test_sharpe_and_information_ratio_are_those_of_skfolio_and_statsmodels() -> 
     ours = book_metrics(book, np.full(250, daily))
     assert ours.sharpe_net == pytest.approx(theirs.annualized_sharpe_ratio, rel=1e-9)
     # all firms in the universe: the book is the benchmark less its costs
-    same = run_book(target_TN, wealth_TN, traded_TN, COSTS, 1)
+    same = run_book(target_TN, total_return_index_TN, traded_TN, COSTS, 1)
     assert active_metrics(same, benchmark).information_ratio < 0
     assert math.isnan(active_metrics(benchmark, benchmark).information_ratio)
     with pytest.raises(ValueError, match="the benchmark's return has shape"):
-        active_metrics(book, run_book(target_TN[1:], wealth_TN[1:], traded_TN[1:], COSTS, 1))
+        active_metrics(book, run_book(target_TN[1:], total_return_index_TN[1:], traded_TN[1:], COSTS, 1))

@@ -39,27 +39,29 @@ METRICS = (
 def rating_market(T: int = 500, N: int = 100) -> tuple[np.ndarray, np.ndarray]:
     """Wealth of firms without any pattern, and a rating of three levels that is redrawn every session."""
     rng = np.random.default_rng(4)
-    wealth_TN = np.cumprod(1 + rng.normal(0.0, 0.02, (T, N)), axis=0)
-    return wealth_TN, rng.integers(0, 3, (T, N)).astype(np.float64)
+    total_return_index_TN = np.cumprod(1 + rng.normal(0.0, 0.02, (T, N)), axis=0)
+    return total_return_index_TN, rng.integers(0, 3, (T, N)).astype(np.float64)
 
 
 @pytest.mark.parametrize("name", BOOKS)
 def test_a_three_level_rating_earns_the_same_under_any_names(name: str) -> None:
-    wealth_TN, rating_TN = rating_market()
-    by_later_return_N = np.argsort(-wealth_TN[-1])
+    total_return_index_TN, rating_TN = rating_market()
+    by_later_return_N = np.argsort(-total_return_index_TN[-1])
     earned = []
     for names_N in (np.arange(100), by_later_return_N, by_later_return_N[::-1]):
         target_TN = BOOKS[name].build(rating_TN[:, names_N], 5, 1)
-        traded_TN = np.ones(wealth_TN.shape, dtype=np.bool_)
-        earned.append(sharpe(run_book(target_TN, wealth_TN[:, names_N], traded_TN, FREE, 1).return_net_T))
+        traded_TN = np.ones(total_return_index_TN.shape, dtype=np.bool_)
+        earned.append(
+            sharpe(run_book(target_TN, total_return_index_TN[:, names_N], traded_TN, FREE, 1).return_net_T)
+        )
     assert earned[1:] == pytest.approx([earned[0]] * 2, abs=1e-9)
     assert earned[0] != 0
 
 
 def test_a_three_level_rating_measures_the_same_under_any_names() -> None:
-    wealth_TN, rating_TN = rating_market()
-    label_TN = wealth_TN[1:] / wealth_TN[:-1] - 1
-    by_later_return_N = np.argsort(-wealth_TN[-1])
+    total_return_index_TN, rating_TN = rating_market()
+    label_TN = total_return_index_TN[1:] / total_return_index_TN[:-1] - 1
+    by_later_return_N = np.argsort(-total_return_index_TN[-1])
     one, other = (
         forecast_metrics(rating_TN[:-1, names_N], label_TN[:, names_N])
         for names_N in (by_later_return_N, by_later_return_N[::-1])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.batch import PanelTensors
-from models.fitted import Unlearnable
+from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, FitConfig, Fitted, fit
 from models.fitting.losses import LOSSES, QUANTILE
 from models.registry import MODELS
@@ -96,7 +96,7 @@ def test_a_constant_label_is_refused_or_has_no_score(
     given = arrays()
     given["target_TN"][:] = 0.01
     if MODELS[name].kind == "neural" or name in ("ridge", "lightgbm"):
-        with pytest.raises(Unlearnable, match="all the same: there is nothing to learn"):
+        with pytest.raises(NoTrainingSignal, match="all the same: there is nothing to learn"):
             fitted(name, every_model[name], given)
     else:  # a rule learns nothing, and is measured on nothing
         model, _ = fitted(name, every_model[name], given)
@@ -109,7 +109,7 @@ def test_a_constant_validation_label_stops_with_the_cure(
 ) -> None:
     given = arrays()
     given["target_TN"][VALID] = 0.01
-    with pytest.raises((Diverged, Unlearnable), match=r"look at the(m| validation dates)"):
+    with pytest.raises((Diverged, NoTrainingSignal), match=r"look at the(m| validation dates)"):
         fitted(name, every_model[name], given)
 
 

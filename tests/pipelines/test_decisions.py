@@ -59,7 +59,7 @@ def changed(config: Config, **sections: Any) -> Config:  # noqa: ANN401 (setting
 def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
     tiny_tables: Tables, tiny_config: Config
 ) -> None:
-    config = changed(tiny_config, label={"decide": "weekly", "horizon": 5})
+    config = changed(tiny_config, label={"forecast_frequency": "weekly", "horizon": 5})
     dataset = build_dataset(tiny_tables, config)
     days = [day.astype("datetime64[D]").item() for day in dataset.panel.dates_T]
     first = [t for t in range(1, len(days)) if days[t].isocalendar()[1] != days[t - 1].isocalendar()[1]]
@@ -88,7 +88,7 @@ def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
 
 
 def test_a_segment_without_a_decision_is_named(tiny_tables: Tables, tiny_config: Config) -> None:
-    config = changed(tiny_config, label={"decide": "quarterly"})
+    config = changed(tiny_config, label={"forecast_frequency": "quarterly"})
     with pytest.raises(DataError, match=r"the test segment of fold 0 \(40 sessions\) has no quarterly"):
         plan_folds(build_dataset(tiny_tables, config), config)
 

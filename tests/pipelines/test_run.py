@@ -140,12 +140,12 @@ def test_forecasts_are_there_once_for_every_key(done: str) -> None:
     lake = Lake("lake")
     dataset = build_dataset(read_tables(lake, input_versions(lake)), config)
     label = frame.filter((pl.col("model") == "ridge") & (pl.col("seed") == 0)).sample(50, seed=1)
-    wealth_TN, tickers = dataset.panel.wealth_TN, list(dataset.panel.tickers_N)
+    total_return_index_TN, tickers = dataset.panel.total_return_index_TN, list(dataset.panel.tickers_N)
     for row in label.iter_rows(named=True):
         t = int(np.searchsorted(dataset.panel.dates_T, np.datetime64(row["date"])))
         n = tickers.index(row["ticker"])
         assert dataset.universe_TN[t, n]
-        expected = wealth_TN[t + 1, n] / wealth_TN[t, n] - 1
+        expected = total_return_index_TN[t + 1, n] / total_return_index_TN[t, n] - 1
         assert (row["label"] is None and math.isnan(expected)) or row["label"] == pytest.approx(expected)
 
 
@@ -155,9 +155,9 @@ def test_the_ensembles_are_a_table_with_the_spread_between_their_seeds(done: str
     assert table is not None
     forecasts = Lake("lake").read("forecasts", filters=pl.col("seed") == 0)
     assert table.height == forecasts.height
-    means = dict(table.group_by("model").agg(pl.col("spread").mean()).iter_rows())
+    means = dict(table.group_by("model").agg(pl.col("seed_dispersion").mean()).iter_rows())
     for row in ladder.iter_rows(named=True):
-        assert row["seed_spread"] == pytest.approx(means[row["model"]])
+        assert row["seed_dispersion"] == pytest.approx(means[row["model"]])
     assert means["ridge"] == 0.0, "it has no seed to depend on"
     assert means["temporal_peer"] > 0.01
     assert "deviation between seeds" in Path("runs", done, "report.html").read_text()

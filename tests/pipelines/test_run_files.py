@@ -47,7 +47,7 @@ def test_a_run_on_files_alone_reports_what_was_assumed(
         "assumed_lag_days": 75,
     }
     universe = {**tiny["universe"], "membership": "index"}
-    label = {**tiny["label"], "horizon": 5, "decide": "weekly"}
+    label = {**tiny["label"], "horizon": 5, "forecast_frequency": "weekly"}
     settings = {**tiny, "source": source, "universe": universe, "label": label, "models": {"ridge": {}}}
     said: list[str] = []
     report = run_config(check_config(settings, origin="files"), said.append)

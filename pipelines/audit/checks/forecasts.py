@@ -257,7 +257,7 @@ def _stored(
 ) -> npt.NDArray[np.float64]:
     task = pl.all_horizontal(pl.col(name) == key[name] for name in ("model", "fold", "seed"))
     own = stored.filter(task & (pl.col("horizon") == horizon))
-    forecast_DN: npt.NDArray[np.float64] = datasets.spread(own, "forecast", subject.dataset.panel)[dates]
+    forecast_DN: npt.NDArray[np.float64] = datasets.to_panel(own, "forecast", subject.dataset.panel)[dates]
     return forecast_DN
 
 

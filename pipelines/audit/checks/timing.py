@@ -14,7 +14,7 @@ import polars as pl
 from features.arithmetic.transforms import rank_normal
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
-from pipelines.dataset.build import INPUT_PREFIX, spread
+from pipelines.dataset.build import INPUT_PREFIX, to_panel
 
 NAME = "timing"
 FloatArray = npt.NDArray[np.float64]
@@ -98,7 +98,7 @@ def _series(subject: Subject) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
 
 def _raw(subject: Subject, name: str) -> FloatArray:
     rows = subject.tables["inputs"].filter(pl.col("name") == name)
-    return spread(rows, "value", subject.dataset.panel)
+    return to_panel(rows, "value", subject.dataset.panel)
 
 
 def _ranked(array_TN: npt.NDArray[np.floating], subject: Subject) -> npt.NDArray[np.float32]:

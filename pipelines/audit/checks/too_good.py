@@ -23,7 +23,7 @@ from features.information_coefficient import ic_by_date, is_constant
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
-from pipelines.dataset.build import INPUT_PREFIX, spread
+from pipelines.dataset.build import INPUT_PREFIX, to_panel
 
 NAME = "too_good"
 FloatArray = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ def _features(
         yield f"channel {name}", "channel", rank_normal(data.channels_TNC[sessions, :, c], inside_DN)
     for name in subject.inputs:
         rows = subject.tables["inputs"].filter(pl.col("name") == name)
-        value_TN = spread(rows, "value", data.panel)
+        value_TN = to_panel(rows, "value", data.panel)
         before_DN, now_DN = value_TN[np.maximum(sessions - 1, 0)], value_TN[sessions]
         with np.errstate(divide="ignore", invalid="ignore"):
             change_DN = (now_DN - before_DN) / (np.abs(now_DN) + np.abs(before_DN))

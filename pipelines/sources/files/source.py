@@ -169,7 +169,7 @@ class FilesSource:
                 resolve(self._inputs), self._reading.of("inputs"), self._start, self._end
             )
             notes += told
-        notes += _strangers(tables)
+        notes += unpriced_tickers(tables)
         absent = {"fundamentals": "statements", "membership": "index membership"}
         if lacking := [words for table, words in absent.items() if table not in tables]:
             notes.append(f"Files give no {' and no '.join(lacking)}.")
@@ -191,7 +191,7 @@ def _is_known(name: str) -> bool:
     return name in _NAMES or (bool(dot) and column in _OF_TABLE.get(table, ()))
 
 
-def _strangers(tables: Mapping[str, pl.DataFrame]) -> list[str]:
+def unpriced_tickers(tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Count the tickers that are nowhere in the prices, table by table."""
     notes = []
     for table, frame in tables.items():

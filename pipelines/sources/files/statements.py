@@ -55,7 +55,7 @@ class StatementFiles:
         Where there is no known_at, days after the period's end on which a statement is taken as known.
     months
         Span of every flow where the file has no such column; None if it is not known.
-    zero_is_unknown
+    zero_means_missing
         Items of which a zero means "not reported".
     shares_stated
         As of when counts and amounts per share without a stated_on are stated
@@ -66,11 +66,11 @@ class StatementFiles:
     items: Mapping[str, str] = field(default_factory=dict)
     assumed_lag_days: int = 90
     months: int | None = None
-    zero_is_unknown: tuple[str, ...] = ()
+    zero_means_missing: tuple[str, ...] = ()
     shares_stated: SharesStated = "period_end"
 
     def __post_init__(self) -> None:
-        for setting, names in (("items", self.items), ("zero_is_unknown", self.zero_is_unknown)):
+        for setting, names in (("items", self.items), ("zero_means_missing", self.zero_means_missing)):
             if unknown := sorted(set(names) - set(ITEMS)):
                 raise ConfigError(
                     f"{setting} names {', '.join(unknown)}, which no statement item is called; "
@@ -105,11 +105,11 @@ def read_statements(
     frame = reading.dates(frame, [c for c in _DATES if c in frame.columns])
 
     unknown = pl.col("value").cast(pl.Float64, strict=False) == 0
-    zeros = unknown & pl.col("item").is_in(given.zero_is_unknown)
+    zeros = unknown & pl.col("item").is_in(given.zero_means_missing)
     dropped = int(frame.select(zeros.sum()).item())
     if dropped:
         notes.append(
-            f"{dropped:,} zeros of {', '.join(given.zero_is_unknown)} in {label(files)} are taken as not "
+            f"{dropped:,} zeros of {', '.join(given.zero_means_missing)} in {label(files)} are taken as not "
             "reported."
         )
     frame = frame.filter(~zeros.fill_null(value=False))

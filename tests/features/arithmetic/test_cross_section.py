@@ -236,8 +236,8 @@ def test_labels_of_every_delay_and_horizon_equal_a_loop_over_orders() -> None:
                 if np.isnan(close_TN[buy, n]):
                     expected, unfilled = 0.0, unfilled + 1  # it does not trade: the money stays in cash
                 else:
-                    ended = [s for s in range(buy + 1, end + 1) if panel.ended_TN[s, n]]
-                    expected = panel.wealth_TN[min([end, *ended]), n] / close_TN[buy, n] - 1
+                    ended = [s for s in range(buy + 1, end + 1) if panel.delisted_TN[s, n]]
+                    expected = panel.total_return_index_TN[min([end, *ended]), n] / close_TN[buy, n] - 1
             assert np.isnan(actual_TN[t, n]) == np.isnan(expected)
             assert np.isnan(expected) or actual_TN[t, n] == pytest.approx(expected, abs=1e-14)
     assert unfilled > 50

@@ -274,7 +274,7 @@ class Market:
             self.residuals[id(f)] = f.r - np.array([nan, *beta[:-1]]) * self.m
         return self.residuals[id(f)]
 
-    def beyond_factors(self) -> list[FloatArray]:
+    def residualise_factors(self) -> list[FloatArray]:
         """Every firm's returns beyond the components of the 252 sessions before each month: two."""
         if not self.beyond:
             returns = np.array([firm.r for firm in self.firms])
@@ -299,7 +299,7 @@ class Market:
         return self.beyond
 
     def beyond_of(self, f: Firm) -> FloatArray:
-        return self.beyond_factors()[next(i for i, firm in enumerate(self.firms) if firm is f)]
+        return self.residualise_factors()[next(i for i, firm in enumerate(self.firms) if firm is f)]
 
     def statistic(
         self, x: FloatArray, t: int, w: int, least: int, of: Callable[[FloatArray], float | np.floating[Any]]

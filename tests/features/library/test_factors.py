@@ -13,8 +13,8 @@ from sklearn.decomposition import PCA
 from features.library.factors import (
     FIRMS_A_FACTOR,
     WINDOW,
-    beyond_factors,
     factor_residual,
+    residualise_factors,
     statistical_factors,
 )
 from features.panel.derived import daily_return
@@ -87,7 +87,7 @@ def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(pla
         own = drawn - design @ np.linalg.lstsq(design, drawn, rcond=None)[0]
         own_TN[t, firms] = own * one.deviation_L[here_L]
         label_TN[t, firms] += own_TN[t, firms]
-    left_TN = beyond_factors(label_TN, inside_TN, (one,))
+    left_TN = residualise_factors(label_TN, inside_TN, (one,))
     assert np.isnan(left_TN[: one.start]).all()
     assert (np.isfinite(left_TN[one.start :]) == inside_TN[one.start :]).all()
     np.testing.assert_allclose(left_TN[one.start :], own_TN[one.start :], rtol=0, atol=1e-12)
@@ -115,6 +115,8 @@ def test_a_date_with_too_few_firms_is_left_unknown(planted: Planted) -> None:
     estimates = statistical_factors(panel, 2)
     inside_TN = np.zeros((T, N), dtype=bool)
     inside_TN[:, :5] = True  # an intercept and two factors ask for six
-    assert np.isnan(beyond_factors(daily_return(panel), inside_TN, estimates)).all()
+    assert np.isnan(residualise_factors(daily_return(panel), inside_TN, estimates)).all()
     inside_TN[:, 5] = True
-    assert np.isfinite(beyond_factors(daily_return(panel), inside_TN, estimates)[estimates[0].start :]).any()
+    assert np.isfinite(
+        residualise_factors(daily_return(panel), inside_TN, estimates)[estimates[0].start :]
+    ).any()

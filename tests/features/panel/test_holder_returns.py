@@ -35,7 +35,9 @@ def book_of_one(panel: Panel, t: int, n: int, delay: int, weight: float) -> Book
     target_TN[t] = 0.0
     target_TN[t, n] = weight
     traded_TN = ~np.isnan(panel.close_TN)
-    return run_book(target_TN, panel.wealth_TN, traded_TN, FREE, delay, ended_TN=panel.ended_TN)
+    return run_book(
+        target_TN, panel.total_return_index_TN, traded_TN, FREE, delay, delisted_TN=panel.delisted_TN
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -77,8 +79,8 @@ def test_the_random_markets_hold_every_case() -> None:
             buy, end = t + delay, t + delay + horizon
             if end >= panel.n_sessions:
                 continue
-            ended_K = panel.ended_TN[buy : end + 1, n]
-            gap_K = np.isnan(panel.wealth_TN[buy : end + 1, n])
+            ended_K = panel.delisted_TN[buy : end + 1, n]
+            gap_K = np.isnan(panel.total_return_index_TN[buy : end + 1, n])
             held = traded_TN[buy, n]
             counts["unfilled"] += not held
             counts["unsold"] += bool(held and not traded_TN[end, n] and not ended_K.any())
@@ -130,7 +132,7 @@ def test_an_order_in_a_halt_is_not_filled_and_a_position_in_a_halt_is_valued_at_
 def test_a_label_over_a_gap_in_the_data_is_unknown_only_where_it_ends_in_the_gap() -> None:
     gap: list[float | None] = [10.0, 11.0, None, 13.0, 26.0]
     panel = panel_by_hand(*[gap] * 10)
-    assert np.isnan(panel.wealth_TN[2, :10]).all()
+    assert np.isnan(panel.total_return_index_TN[2, :10]).all()
     for horizon, expected in (
         (1, [0.1, NAN, 0.0, 1.0]),
         (2, [NAN, 13 / 11 - 1, 0.0]),

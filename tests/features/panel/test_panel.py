@@ -67,7 +67,7 @@ def test_events_in_a_halt_wait_for_the_next_close() -> None:
         {1: {"dividend": 6.0} | halted, 2: {"split_ratio": 3.0} | halted},  # type: ignore[dict-item]  # null prices
     )
     np.testing.assert_allclose(panel.close_TN[:, 0], [60.0, nan, nan, 66.0, 72.6], rtol=1e-14)
-    np.testing.assert_allclose(panel.wealth_TN[:, 0], [60.0, 60.0, 60.0, 66.0, 72.6], rtol=1e-14)
+    np.testing.assert_allclose(panel.total_return_index_TN[:, 0], [60.0, 60.0, 60.0, 66.0, 72.6], rtol=1e-14)
 
 
 def test_forward_factor_refers_to_no_later_row() -> None:
@@ -120,7 +120,7 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
         delisted("P", delisting_reason="unknown", exchange="NASDAQ"),
     )
     panel = build_panel(prices_of(closes, {}), securities)
-    wealth = dict(zip(panel.tickers_N, panel.wealth_TN.T, strict=True))
+    wealth = dict(zip(panel.tickers_N, panel.total_return_index_TN.T, strict=True))
     np.testing.assert_allclose(wealth["B"], [10.0, 11.0, *[8.8] * (n - 2)])
     np.testing.assert_allclose(wealth["C"], [10.0, *[11.0] * (n - 1)])
     np.testing.assert_allclose(wealth["D"], [10.0, *[11.0] * (n - 1)])
@@ -133,15 +133,15 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
     np.testing.assert_allclose(wealth["K"], [10.0, *[11.0] * (n - 1)])
     for ticker, worth in {"L": 7.7, "M": 4.95, "N": 11.0, "O": 11.55, "P": 11.0}.items():
         np.testing.assert_allclose(wealth[ticker], [10.0, 11.0, *[worth] * (n - 2)])
-    first_paid = dict(zip(panel.tickers_N, np.argmax(panel.ended_TN, axis=0).tolist(), strict=True))
+    first_paid = dict(zip(panel.tickers_N, np.argmax(panel.delisted_TN, axis=0).tolist(), strict=True))
     assert {ticker: t for ticker, t in first_paid.items() if t} == {
         **{"B": 2, "C": 4, "D": 22, "I": 21, "K": 22},
         **dict.fromkeys("LMNOP", 2),
     }
     unknown = {ticker for n, ticker in enumerate(panel.tickers_N) if panel.unknown_TN[:, n].any()}
     assert unknown == {"C", "D", "I", "K", "P"}
-    np.testing.assert_array_equal(panel.unknown_TN & ~panel.ended_TN, False)
-    assert panel.ended_TN[:, panel.tickers_N.index("I")].sum() == 4
+    np.testing.assert_array_equal(panel.unknown_TN & ~panel.delisted_TN, False)
+    assert panel.delisted_TN[:, panel.tickers_N.index("I")].sum() == 4
     assert panel.hazards == (
         "2 delisting(s) for performance have no recorded return: -30% is paid, on Nasdaq -55%.",
         "1 merger(s) have no recorded return: the last price is paid.",
@@ -151,8 +151,8 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
     )
     harsh = build_panel(prices_of(closes, {}), securities, endings=EndingRule(unknown_return=-0.55))
     assert all("-55% is paid." in hazard for hazard in harsh.hazards[2:])
-    np.testing.assert_array_equal(harsh.wealth_TN, panel.wealth_if_unknown_pays(-0.55))
-    np.testing.assert_array_equal(harsh.wealth_if_unknown_pays(0.0), panel.wealth_TN)
+    np.testing.assert_array_equal(harsh.total_return_index_TN, panel.wealth_if_unknown_pays(-0.55))
+    np.testing.assert_array_equal(harsh.wealth_if_unknown_pays(0.0), panel.total_return_index_TN)
     label = dict(zip(panel.tickers_N, forward_returns(panel, 1, 1).T, strict=True))
     np.testing.assert_allclose(
         label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
@@ -168,8 +168,8 @@ def test_a_firm_that_never_has_a_price_is_known_nowhere() -> None:
     nothing = {"close": None, "open": None, "high": None, "low": None, "split_ratio": 2.0}
     prices = prices_of({"A": [None, None, None], "Z": [1.0] * 3}, {("A", 1): nothing})  # type: ignore[dict-item]
     panel = build_panel(prices)
-    assert np.isnan(panel.wealth_TN[:, 0]).all()
-    assert not panel.ended_TN.any()
+    assert np.isnan(panel.total_return_index_TN[:, 0]).all()
+    assert not panel.delisted_TN.any()
     assert np.isnan(forward_returns(panel, 0, 1)[:, 0]).all()
 
 
@@ -180,9 +180,9 @@ def test_a_session_that_much_of_the_market_misses_is_a_gap_in_the_data_and_not_a
     for i in range(9):
         closes[f"F{i:02}"][3] = None
     panel = build_panel(prices_of(closes, {}))
-    np.testing.assert_array_equal(np.isnan(panel.wealth_TN).sum(axis=0), [1] * 10 + [0] * 30)
-    assert np.isnan(panel.wealth_TN[2, :10]).all()  # ten of 40 missed session 2
-    np.testing.assert_allclose(panel.wealth_TN[3, :10], [11.0] * 9 + [13.0])  # and nine session 3
+    np.testing.assert_array_equal(np.isnan(panel.total_return_index_TN).sum(axis=0), [1] * 10 + [0] * 30)
+    assert np.isnan(panel.total_return_index_TN[2, :10]).all()  # ten of 40 missed session 2
+    np.testing.assert_allclose(panel.total_return_index_TN[3, :10], [11.0] * 9 + [13.0])  # and nine session 3
     assert panel.hazards == (
         "1 session(s) have no price for a quarter of the market: labels that end there are unknown for the "
         "missing firms.",
@@ -214,7 +214,7 @@ def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -
     whole = build_panel(
         prices_of(closes, {}), securities, endings=EndingRule(stale_sessions=4, unknown_return=-0.3)
     )
-    assert whole.ended_TN.any()
+    assert whole.delisted_TN.any()
     assert whole.unknown_TN.any()
     for t in (10, 25, 44):
         past = prices_of({ticker: series[: t + 1] for ticker, series in closes.items()}, {})
@@ -225,8 +225,10 @@ def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -
         )
         part = build_panel(past, known, endings=EndingRule(stale_sessions=4, unknown_return=-0.3))
         columns = [whole.tickers_N.index(ticker) for ticker in part.tickers_N]
-        np.testing.assert_array_equal(part.wealth_TN, whole.wealth_TN[: t + 1, columns])
-        np.testing.assert_array_equal(part.ended_TN, whole.ended_TN[: t + 1, columns])
+        np.testing.assert_array_equal(
+            part.total_return_index_TN, whole.total_return_index_TN[: t + 1, columns]
+        )
+        np.testing.assert_array_equal(part.delisted_TN, whole.delisted_TN[: t + 1, columns])
         np.testing.assert_array_equal(part.unknown_TN, whole.unknown_TN[: t + 1, columns])
 
 

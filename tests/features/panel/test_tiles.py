@@ -112,8 +112,8 @@ def test_firms_that_are_not_there_yet_leave_no_trace_in_a_mean(panel: Panel) -> 
         high_TN=None,
         low_TN=None,
         volume_TN=None,
-        wealth_TN=panel.wealth_TN[:, kept],
-        ended_TN=panel.ended_TN[:, kept],
+        total_return_index_TN=panel.total_return_index_TN[:, kept],
+        delisted_TN=panel.delisted_TN[:, kept],
         unknown_TN=panel.unknown_TN[:, kept],
     )
     assert market_mean(without, daily_return).tobytes() == with_TN.tobytes()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
-from models.attention.block import Block, BlockConfig, MultiHeadAttention, Sight
+from models.attention.block import AttentionMask, Block, BlockConfig, MultiHeadAttention
 from models.attention.core import attention, attention_weights
 from models.attention.positions import alibi, bias_of_distance, rotary, rotate, sinusoidal
 
@@ -39,19 +39,19 @@ def copy_block(ours: Block, theirs: nn.TransformerEncoderLayer) -> None:
         mine.load_state_dict(other.state_dict())
 
 
-def masks() -> dict[str, Sight]:
+def masks() -> dict[str, AttentionMask]:
     padding = torch.ones(B, W, dtype=torch.bool)
     padding[0, 4:] = False
     padding[2, 1] = False
     return {
-        "none": Sight(),
-        "padding": Sight(keys_BK=padding),
-        "causal": Sight(causal=True),
-        "both": Sight(keys_BK=padding, causal=True),
+        "none": AttentionMask(),
+        "padding": AttentionMask(keys_BK=padding),
+        "causal": AttentionMask(causal=True),
+        "both": AttentionMask(keys_BK=padding, causal=True),
     }
 
 
-def their_masks(sight: Sight, attn_mask: str, padding: str) -> dict[str, Tensor]:
+def their_masks(sight: AttentionMask, attn_mask: str, padding: str) -> dict[str, Tensor]:
     out = {}
     if sight.causal:
         out[attn_mask] = torch.ones(W, W, dtype=torch.bool).triu(1)
@@ -152,14 +152,14 @@ KERNELS_AND_POSITIONS = [
 ]
 
 
-def sight_of(position: str, length: int, dtype: torch.dtype, **masks: Any) -> Sight:  # noqa: ANN401 (as given)
+def sight_of(position: str, length: int, dtype: torch.dtype, **masks: Any) -> AttentionMask:  # noqa: ANN401 (as given)
     generator = torch.Generator().manual_seed(9)
     biases = {
         "relative": torch.randn(H, 2 * length - 1, generator=generator).to(dtype),
         "alibi": alibi(length, H).to(dtype),
     }
     table = rotary(length, D // H) if position == "rotary" else None
-    return Sight(rotary_W2d=table, bias_HR=biases.get(position), **masks)
+    return AttentionMask(rotary_W2d=table, bias_HR=biases.get(position), **masks)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -207,7 +207,7 @@ def test_the_linear_kernels_weights_by_hand(causal: bool) -> None:
     torch.manual_seed(3)
     layer = MultiHeadAttention(BlockConfig(D, H, kernel="linear")).double()
     x = torch.randn(1, W, D, dtype=torch.float64)
-    _, weights = layer.explicit(x, x, Sight(causal=causal))
+    _, weights = layer.explicit(x, x, AttentionMask(causal=causal))
     q, k = layer.query(x)[0, :, :4], layer.key(x)[0, :, :4]  # the first head
 
     def phi(row: Tensor) -> list[float]:
@@ -224,7 +224,7 @@ def test_the_linear_kernels_weights_by_hand(causal: bool) -> None:
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_local_kernel_sees_its_band_alone(causal: bool) -> None:
     layer = MultiHeadAttention(BlockConfig(D, H, kernel="local", radius=2))
-    _, weights = layer.explicit(torch.randn(1, W, D), torch.randn(1, W, D), Sight(causal=causal))
+    _, weights = layer.explicit(torch.randn(1, W, D), torch.randn(1, W, D), AttentionMask(causal=causal))
     for i, j in np.ndindex(W, W):
         inside = abs(i - j) <= 2 and (j <= i or not causal)
         assert (weights[0, :, i, j] > 0).all() == inside
@@ -348,7 +348,7 @@ def test_last_query_alone_equals_the_last_of_all(rotated: bool) -> None:
     torch.manual_seed(4)
     block = Block(BlockConfig(D, H)).double()
     x = torch.randn(B, W, D, dtype=torch.float64)
-    sight = Sight(rotary_W2d=rotary(W, D // H) if rotated else None)
+    sight = AttentionMask(rotary_W2d=rotary(W, D // H) if rotated else None)
     want = block(x, sight)[:, -1:]
     torch.testing.assert_close(block(x, sight, queries=1), want, rtol=0, atol=1e-12)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from models.attention.encoder import Pooling
-from models.batch import AttentionMaps, Batch, Cut, PanelTensors
+from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.game import quality, shapley_values
 from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
 from models.explain.network import attention_network, compare_edges, peer_network
@@ -90,17 +90,17 @@ class Leaders(Forecaster):
         super().__init__()
         self.leads_NN = torch.tensor(leads_NN, dtype=torch.float32)
 
-    def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         return batch.x_BNWC[:, :, -1, :1]
 
-    def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         sent_BN = h_BND[..., 0]
-        if cut is not None and cut.peers_keep_BN is not None:
-            sent_BN = sent_BN * cut.peers_keep_BN
+        if ablation is not None and ablation.peers_keep_BN is not None:
+            sent_BN = sent_BN * ablation.peers_keep_BN
         leads = self.leads_NN[batch.firms_N][:, batch.firms_N]
         return self.scaled(h_BND[..., 0] + sent_BN @ leads.T, batch)
 
-    def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         leads = self.leads_NN[batch.firms_N][:, batch.firms_N].abs()
         return AttentionMaps(peers_BLHNN=leads[None, None, None])
 
@@ -194,14 +194,14 @@ def test_a_coalition_is_the_forward_pass_without_the_others() -> None:
     game = group_game(module, batch, players, donor_KN, np.array([0, 4]))
     keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are gone
     days_keep = torch.tensor([[True, True, True, False, False, False, True, True]])
-    cut = Cut(days_keep, torch.zeros(1, 6, dtype=torch.bool))
+    ablation = Ablation(days_keep, torch.zeros(1, 6, dtype=torch.bool))
     expected = []
     for donor_N in donor_KN:
         z_BNF = batch.z_BNF.clone()
         z_BNF[0][:, [0, 2]] = batch.z_BNF[0, torch.tensor(donor_N)][:, [0, 2]]
         replaced = Batch(batch.x_BNWC, z_BNF, batch.m_BN, batch.s_BN, batch.y_BN, batch.firms_N)
         with torch.no_grad():
-            expected.append(module(replaced, cut)[0].numpy())
+            expected.append(module(replaced, ablation)[0].numpy())
     np.testing.assert_allclose(game(keep[None])[0], np.mean(expected, axis=0)[[0, 4]], rtol=1e-5)
 
 
@@ -305,15 +305,15 @@ def test_day_agreement_is_perfect_when_values_follow_attention() -> None:
     class LastDays(Leaders):
         uses_peers: ClassVar[bool] = False
 
-        def embed(self, batch: Batch, cut: Cut | None = None) -> Tensor:
-            days_keep_BW = None if cut is None else cut.days_keep_BW
+        def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
+            days_keep_BW = None if ablation is None else ablation.days_keep_BW
             keep_BW = torch.ones(batch.x_BNWC.shape[0], 8) if days_keep_BW is None else days_keep_BW
             return (torch.arange(1.0, 9.0) * keep_BW)[:, None, :].expand(*batch.m_BN.shape, 8)
 
-        def mix(self, h_BND: Tensor, batch: Batch, cut: Cut | None = None) -> Tensor:
+        def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
             return self.scaled(h_BND.sum(dim=-1), batch)
 
-        def attention(self, batch: Batch, cut: Cut | None = None) -> AttentionMaps:
+        def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
             return AttentionMaps(days_BNW=torch.arange(1.0, 9.0).expand(*batch.m_BN.shape, 8))
 
     data = panel()
@@ -337,7 +337,7 @@ def test_peer_values_agree_with_enumeration(build: Callable[[PanelTensors], Fore
 
     def play(keep: np.ndarray) -> np.ndarray:
         with torch.no_grad():  # the whole forward pass, a coalition at a time
-            rows = [module(batch, Cut(peers_keep_BN=torch.tensor(row[None])))[0].numpy() for row in keep]
+            rows = [module(batch, Ablation(peers_keep_BN=torch.tensor(row[None])))[0].numpy() for row in keep]
         return np.array(rows, dtype=np.float64)
 
     exact_NN = enumerated(play, 6).T

@@ -152,10 +152,10 @@ def test_a_killed_refit_goes_on_to_the_same_bits(pretrained: bool) -> None:
     last = dataclasses.replace(chosen.history[-1], valid_rank_ic=1.0)
     chosen.history = (*chosen.history[:-1], last)
     whole = again(chosen, data, config)
-    keeper = Once(2)
+    snapshots = Once(2)
     with pytest.raises(KeyboardInterrupt):
-        refit(chosen, data, TRAIN, VALID, fit_config=config, seed=0, keeper=keeper)
-    resumed = refit(chosen, data, TRAIN, VALID, fit_config=config, seed=0, keeper=keeper)
+        refit(chosen, data, TRAIN, VALID, fit_config=config, seed=0, snapshots=snapshots)
+    resumed = refit(chosen, data, TRAIN, VALID, fit_config=config, seed=0, snapshots=snapshots)
     assert same_tensors(resumed, whole)
 
 

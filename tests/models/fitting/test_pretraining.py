@@ -11,18 +11,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_keeper import KilledError, Memory
+from memory_snapshots import KilledError, Memory
 
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
-from models.fitted import Unlearnable
+from models.fitted import NoTrainingSignal
 from models.fitting.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
 from models.fitting.loop import make_optimizer
 from models.fitting.objectives import DayPredictor, PretrainConfig, known_days, mask_days, squared_errors
 from models.fitting.pretraining import pretrain, windows_of
 from models.fitting.snapshot import Snapshot, UnusableSnapshot
 from models.registry import MODELS
-from models.spec import Misfit
+from models.spec import IncompatibleConfig
 
 T, N, C, W = 70, 8, 2, 6
 TRAIN, VALID = np.arange(8, 40), np.arange(44, 56)
@@ -128,7 +128,7 @@ def test_next_day_is_predicted_from_the_days_up_to_it_by_any_encoder(pooling: An
     assert not torch.isclose(ours[:, 3:], theirs[:, 3:]).all(dim=-1).any()
     x_MWC[0, :4] = 0.0  # a firm listed on the fifth day: nothing is predicted before something is known
     assert module.errors(x_MWC, torch.Generator())[1] == 4 * (W - 1) * C + C
-    with pytest.raises(Misfit, match="window one session"):
+    with pytest.raises(IncompatibleConfig, match="window one session"):
         DayPredictor(encoder, PretrainConfig("next_day"), C, 1)
 
 
@@ -173,7 +173,7 @@ def test_nothing_after_the_training_span_and_no_target_is_read(first: int, lengt
 def test_a_span_without_a_known_day_is_refused() -> None:
     empty = arrays()
     empty["channels_TNC"][:] = np.nan
-    with pytest.raises(Unlearnable, match="nothing to pretrain on"):
+    with pytest.raises(NoTrainingSignal, match="nothing to pretrain on"):
         windows_of(panel(empty), TRAIN)
 
 
@@ -222,10 +222,10 @@ def test_a_fit_killed_in_its_pretraining_or_after_it_ends_with_the_same_bits(
     whole = trained(name, fitting())
     dying = Memory(dies_after=dies_after)
     with pytest.raises(KilledError):
-        trained(name, fitting(), keeper=dying)
+        trained(name, fitting(), snapshots=dying)
     torch.manual_seed(999)  # another process would not have this one's generator
     going_on = Memory(dying.kept)
-    resumed = trained(name, fitting(), keeper=going_on)
+    resumed = trained(name, fitting(), snapshots=going_on)
     assert going_on.saves == 4 - dies_after, "what was done is not done again"
     assert bits(resumed) == bits(whole)
     for ours, theirs in ((resumed.pretraining, whole.pretraining), (resumed.history, whole.history)):
@@ -236,7 +236,7 @@ def test_a_fit_killed_in_its_pretraining_or_after_it_ends_with_the_same_bits(
 
 def test_a_snapshot_that_does_not_say_its_stage_is_refused() -> None:
     with pytest.raises(UnusableSnapshot, match="stage"):
-        trained("temporal_peer", fitting(), keeper=Memory(Snapshot({}, "{}")))
+        trained("temporal_peer", fitting(), snapshots=Memory(Snapshot({}, "{}")))
 
 
 def test_each_layer_has_the_learning_rate_that_was_asked_for() -> None:
@@ -308,7 +308,7 @@ def test_a_model_begins_with_the_day_encoder_of_an_earlier_fit_and_nothing_else_
     still = FitConfig(epochs=1, lr=1e-30, weight_decay=0.0)
     for start in (None, earlier.state()):
         with pytest.raises(KilledError):
-            trained(name, still, start=start, keeper=First())
+            trained(name, still, start=start, snapshots=First())
     scratch, warm = (snapshot.tensors for snapshot in begun)
     for key, value in earlier.tensors().items():
         if key.startswith("encoder."):
@@ -343,7 +343,7 @@ def test_an_earlier_fit_of_another_shape_is_refused(
             :, :, : sizes["channels"]
         ]
     data = panel(changed, window=sizes.get("window", W))
-    with pytest.raises(Misfit, match=said):
+    with pytest.raises(IncompatibleConfig, match=said):
         fit(
             name,
             {**OPTIONS[name], **options},
@@ -355,7 +355,7 @@ def test_an_earlier_fit_of_another_shape_is_refused(
             seed=0,
             start=start,
         )
-    with pytest.raises(Misfit, match="take init_from out"):
+    with pytest.raises(IncompatibleConfig, match="take init_from out"):
         fit("mlp", {}, panel(), panel().shape, TRAIN, VALID, fit_config=fitting(), seed=0, start=start)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from memory_keeper import KilledError, Memory
+from memory_snapshots import KilledError, Memory
 
 from models.batch import PanelTensors
 from models.fitting.fit import EpochRecord, FitConfig, Fitted, fit
@@ -37,7 +37,7 @@ def data() -> PanelTensors:
 def trained(
     name: str,
     data: PanelTensors,
-    keeper: Memory | None,
+    snapshots: Memory | None,
     seen: list[EpochRecord] | None = None,
     **options: Any,  # noqa: ANN401 (settings)
 ) -> Fitted:
@@ -52,7 +52,7 @@ def trained(
         fit_config=fitting,
         seed=3,
         on_epoch=None if seen is None else seen.append,
-        keeper=keeper,
+        snapshots=snapshots,
     )
 
 
@@ -93,8 +93,8 @@ def test_a_snapshot_of_another_model_is_refused(data: PanelTensors) -> None:
     with pytest.raises(UnusableSnapshot, match="another model or fitting"):
         trained("self_peer", data, Memory(memory.kept))
     assert memory.kept is not None
-    cut = Snapshot(
+    ablation = Snapshot(
         {k: v for k, v in memory.kept.tensors.items() if not k.startswith("random")}, memory.kept.numbers
     )
     with pytest.raises(UnusableSnapshot):
-        trained("temporal_transformer", data, Memory(cut))
+        trained("temporal_transformer", data, Memory(ablation))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
-from models.batch import Batch, Cut, PanelTensors
+from models.batch import Ablation, Batch, PanelTensors
 from models.fitting.loop import FitConfig, make_optimizer
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer
@@ -66,7 +66,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     assert isinstance(module, Forecaster)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
-            gain = LOGIT_GAIN if key.endswith(("prominence_HE", "group_bias_HSS", "null_bias_H")) else 1.0
+            gain = LOGIT_GAIN if key.endswith(("key_bias_HE", "group_bias_HSS", "null_bias_H")) else 1.0
             parameter.add_(0.3 / gain * torch.randn_like(parameter))
     return module.eval()
 
@@ -79,10 +79,10 @@ def take(batch: Batch, firms: Tensor) -> Batch:
     return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
 
 
-def peer_cut(batch: Batch, *cut_firms: int) -> Cut:
+def peer_ablation(batch: Batch, *cut_firms: int) -> Ablation:
     keep = torch.ones_like(batch.m_BN)
     keep[:, list(cut_firms)] = False
-    return Cut(peers_keep_BN=keep)
+    return Ablation(peers_keep_BN=keep)
 
 
 @pytest.mark.parametrize("case", NEURAL)
@@ -137,14 +137,14 @@ def test_a_cut_peer_no_longer_moves_the_others_and_forecasts_as_if_it_were_not_t
     case: tuple[str, dict[str, Any]],
 ) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
-    cut = peer_cut(batch, 2)
+    ablation = peer_ablation(batch, 2)
     rest = torch.tensor([n for n in range(batch.firms_N.numel()) if n != 2])
-    torch.testing.assert_close(module(batch, cut)[:, rest], module(take(batch, rest)), rtol=0, atol=2e-6)
-    assert not torch.allclose(module(batch, cut)[:, rest], module(batch)[:, rest], atol=1e-5)
+    torch.testing.assert_close(module(batch, ablation)[:, rest], module(take(batch, rest)), rtol=0, atol=2e-6)
+    assert not torch.allclose(module(batch, ablation)[:, rest], module(batch)[:, rest], atol=1e-5)
     if len([m for m in module.modules() if type(m).__name__ == "PeerLayer"]) == 1:
         # one layer: its own forecast hears the others as before
-        torch.testing.assert_close(module(batch, cut)[:, 2], module(batch)[:, 2], rtol=0, atol=2e-6)
-    everyone = Cut(peers_keep_BN=torch.zeros_like(batch.m_BN))
+        torch.testing.assert_close(module(batch, ablation)[:, 2], module(batch)[:, 2], rtol=0, atol=2e-6)
+    everyone = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
     alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
     assert alone.isfinite().all()
     torch.testing.assert_close(module(batch, everyone), alone, rtol=0, atol=2e-6)
@@ -156,23 +156,23 @@ def test_a_cut_day_leaves_no_trace(case: tuple[str, dict[str, Any]]) -> None:
     for day in (0, W - 1):
         keep = torch.ones(2, W, dtype=torch.bool)
         keep[:, day] = False
-        cut = Cut(days_keep_BW=keep)
+        ablation = Ablation(days_keep_BW=keep)
         changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
         changed.x_BNWC[:, :, day] += 3.0
-        torch.testing.assert_close(module(changed, cut), module(batch, cut), rtol=0, atol=2e-6)
+        torch.testing.assert_close(module(changed, ablation), module(batch, ablation), rtol=0, atol=2e-6)
         if case[0] != "self_peer":
             assert not torch.allclose(module(changed), module(batch), atol=1e-4)
-    none = Cut(days_keep_BW=torch.zeros(2, W, dtype=torch.bool))
+    none = Ablation(days_keep_BW=torch.zeros(2, W, dtype=torch.bool))
     assert module(batch, none).isfinite().all()
-    everything = Cut(torch.ones(2, W, dtype=torch.bool), torch.ones_like(batch.m_BN))
+    everything = Ablation(torch.ones(2, W, dtype=torch.bool), torch.ones_like(batch.m_BN))
     torch.testing.assert_close(module(batch, everything), module(batch), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("case", NEURAL)
 def test_forward_is_mix_of_embed(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
-    cut = peer_cut(batch, 1)
-    assert torch.equal(module.mix(module.embed(batch, cut), batch, cut), module(batch, cut))
+    ablation = peer_ablation(batch, 1)
+    assert torch.equal(module.mix(module.embed(batch, ablation), batch, ablation), module(batch, ablation))
 
 
 @pytest.mark.parametrize("case", NEURAL)
@@ -180,7 +180,7 @@ def test_attention_maps_are_weights_over_the_days_and_the_other_firms(
     case: tuple[str, dict[str, Any]],
 ) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
-    maps = module.attention(batch, peer_cut(batch, 1))
+    maps = module.attention(batch, peer_ablation(batch, 1))
     if case[0] == "self_peer":
         assert maps.days_BNW is None
     else:
@@ -211,7 +211,7 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
     layers_of = [cast("PeerLayer", child) for child in module.layers]
     with torch.no_grad():
         for layer in layers_of:
-            layer.prominence_HE.normal_(std=0.1)
+            layer.key_bias_HE.normal_(std=0.1)
     batch = panel().batch(torch.tensor([8]))
     batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double())
     h = module.embed(batch)[0]
@@ -227,7 +227,7 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
                 q = layer.query(normed[i])[part]
                 logits = [
                     q @ layer.key(normed[j])[part] / 2.0
-                    + LOGIT_GAIN * layer.prominence_HE[a] @ normed[j]
+                    + LOGIT_GAIN * layer.key_bias_HE[a] @ normed[j]
                     + LOGIT_GAIN * group_bias_HSS[a, s[i], s[j]] * (s[i] > 0) * (s[j] > 0)
                     for j in range(h.shape[0])
                     if j != i
@@ -337,7 +337,7 @@ def test_weight_decay_leaves_the_biases_of_logits_alone() -> None:
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert len(decay) == len(list(module.parameters()))
     for name, parameter in module.named_parameters():
-        logits = ("group_bias_HSS", "prominence_HE", "null_bias_H", "market_bias_GH", "bias_HR")
+        logits = ("group_bias_HSS", "key_bias_HE", "null_bias_H", "market_bias_GH", "bias_HR")
         spared = parameter.ndim < 2 or name.endswith(logits)
         assert decay[id(parameter)] == (0.0 if spared else 0.5), name
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.batch import Batch, Cut, PanelTensors, firm_key
+from models.batch import Ablation, Batch, PanelTensors, firm_key
 from models.explain.groups import explain_groups
 from models.explain.peers import PeerGameConfig, explain_peers
 from models.fitting.fit import FitConfig, NeuralFitted, fit
@@ -73,7 +73,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     assert isinstance(module, Forecaster)
     with torch.no_grad():
         for key, parameter in module.named_parameters():
-            logits = ("prominence_HE", "group_bias_HSS", "null_bias_H", "market_bias_GH", "log_bandwidth_F")
+            logits = ("key_bias_HE", "group_bias_HSS", "null_bias_H", "market_bias_GH", "log_bandwidth_F")
             gain = LOGIT_GAIN if key.endswith(logits) else 1.0
             parameter.add_(0.3 / gain * torch.randn_like(parameter))
     return module.eval()
@@ -87,10 +87,10 @@ def take(batch: Batch, firms: Tensor) -> Batch:
     return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
 
 
-def without(batch: Batch, *firms: int) -> Cut:
+def without(batch: Batch, *firms: int) -> Ablation:
     keep_BN = torch.ones_like(batch.m_BN)
     keep_BN[:, list(firms)] = False
-    return Cut(peers_keep_BN=keep_BN)
+    return Ablation(peers_keep_BN=keep_BN)
 
 
 # --- what every neural model keeps -------------------------------------------------------------------
@@ -127,7 +127,7 @@ def test_a_masked_firm_changes_nothing(case: tuple[str, dict[str, Any]]) -> None
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
 def test_a_firm_without_peers_still_gets_a_forecast(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
-    everyone = Cut(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    everyone = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
     alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
     assert alone.isfinite().all()
     assert alone.std() > 0.05
@@ -140,16 +140,19 @@ def test_a_cut_day_leaves_no_trace_where_a_model_has_days(case: tuple[str, dict[
     changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
     changed.x_BNWC[:, :, -2] += 3.0
     keep_BW = torch.ones(2, W, dtype=torch.bool)
-    everything = Cut(keep_BW, torch.ones_like(batch.m_BN))
+    everything = Ablation(keep_BW, torch.ones_like(batch.m_BN))
     torch.testing.assert_close(module(batch, everything), module(batch), rtol=0, atol=4e-6)
-    cut_BW = keep_BW.clone()
-    cut_BW[:, -2] = False
-    torch.testing.assert_close(module(changed, Cut(cut_BW)), module(batch, Cut(cut_BW)), rtol=0, atol=4e-6)
+    ablation_BW = keep_BW.clone()
+    ablation_BW[:, -2] = False
+    torch.testing.assert_close(
+        module(changed, Ablation(ablation_BW)), module(batch, Ablation(ablation_BW)), rtol=0, atol=4e-6
+    )
     sees = module.uses_days or module.attention(batch).days_BNW is not None
     assert sees == (not torch.allclose(module(changed), module(batch), atol=1e-4))
-    assert module(batch, Cut(~keep_BW)).isfinite().all()
+    assert module(batch, Ablation(~keep_BW)).isfinite().all()
     assert torch.equal(
-        module.mix(module.embed(batch, Cut(cut_BW)), batch, Cut(cut_BW)), module(batch, Cut(cut_BW))
+        module.mix(module.embed(batch, Ablation(ablation_BW)), batch, Ablation(ablation_BW)),
+        module(batch, Ablation(ablation_BW)),
     )
 
 
@@ -218,7 +221,7 @@ def test_firms_of_unknown_group_have_no_peers() -> None:
     maps = module.attention(batch).peers_BLHNN
     assert maps is not None
     assert not maps.any()
-    everyone = Cut(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    everyone = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
     assert torch.equal(module(batch), module(batch, everyone))
 
 
@@ -454,7 +457,7 @@ def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
             part = slice(4 * a, 4 * a + 4)
             key = {j: layer.key(normed[j])[part] for j in others}
             value = {j: layer.value(normed[j])[part] for j in others}
-            prominence = {j: LOGIT_GAIN * layer.prominence_HE[a] @ normed[j] for j in others}
+            prominence = {j: LOGIT_GAIN * layer.key_bias_HE[a] @ normed[j] for j in others}
             rest = LOGIT_GAIN * layer.null_bias_H[a]
 
             def softmax(logits: list[Tensor]) -> Tensor:

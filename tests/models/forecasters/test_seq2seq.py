@@ -13,9 +13,9 @@ from rank_correlations import mean_rank_ic
 from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
-from models.attention.block import BlockConfig, Sight
+from models.attention.block import AttentionMask, BlockConfig
 from models.attention.decoder import DecoderBlock
-from models.batch import Cut, PanelTensors
+from models.batch import Ablation, PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit, restore
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
 
@@ -61,14 +61,14 @@ def test_the_block_equals_torchs_decoder_layer(
         (out * direction).sum().backward()
         return out, gradient(a), gradient(b)
 
-    got = run(ours.decode, Sight(keys_BK=keep))
+    got = run(ours.decode, AttentionMask(keys_BK=keep))
     causal = torch.ones(K, K, dtype=torch.bool).triu(1)
     want = run(theirs, tgt_mask=causal, memory_key_padding_mask=None if keep is None else ~keep)
     size = max(float(wanted.detach().abs().max()) for wanted in want)
     for found, wanted in zip(got, want, strict=True):
         assert wanted.abs().max() > 0.01 * size
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size)
-    out, weights = ours.explicit_decode(x, memory, Sight(keys_BK=keep))
+    out, weights = ours.explicit_decode(x, memory, AttentionMask(keys_BK=keep))
     torch.testing.assert_close(out, got[0], rtol=tolerance, atol=10 * tolerance)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(B, H, K, dtype=dtype))
     if keep is not None:
@@ -137,13 +137,13 @@ def test_the_days_weights_are_those_of_the_labels_horizon() -> None:
     days = model.attention(batch).days_BNW
     assert days is not None
     torch.testing.assert_close(days.sum(dim=-1), batch.m_BN.float())
-    cut = Cut(days_keep_BW=torch.tensor([[True, False, True, True, True]]))
-    shown = model.attention(batch, cut).days_BNW
+    ablation = Ablation(days_keep_BW=torch.tensor([[True, False, True, True, True]]))
+    shown = model.attention(batch, ablation).days_BNW
     assert shown is not None
     assert (shown[..., 1] == 0).all()
     changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
     changed.x_BNWC[:, :, 1] = 50.0
-    torch.testing.assert_close(model(changed, cut), model(batch, cut), rtol=0, atol=1e-6)
+    torch.testing.assert_close(model(changed, ablation), model(batch, ablation), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["mse", "ic", "quantile"])

@@ -36,8 +36,8 @@ def sessions_only(n_sessions: int, first: int) -> Dataset:
         low_TN=None,
         raw_close_TN=ones_TN,
         volume_TN=None,
-        wealth_TN=ones_TN,
-        ended_TN=ones_TN < 0,
+        total_return_index_TN=ones_TN,
+        delisted_TN=ones_TN < 0,
         unknown_TN=ones_TN < 0,
         group_TN=np.zeros((n_sessions, 1), dtype=np.int16),
         groups_S=("g",),
@@ -186,7 +186,7 @@ def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itsel
 ) -> None:
     label = tiny_config.label.model_copy(update={"transform": "demean"})
     plain = build_dataset(tiny_tables, tiny_config.model_copy(update={"label": label}))
-    label = label.model_copy(update={"beyond_factors": 1})
+    label = label.model_copy(update={"residualise_factors": 1})
     config = tiny_config.model_copy(update={"label": label})
     beyond = build_dataset(tiny_tables, config)
     assert any("beyond 1 statistical factor," in note for note in beyond.notes)
@@ -213,7 +213,7 @@ def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itsel
 def test_a_firm_without_loadings_is_fitted_to_its_return_beyond_the_dates_mean(
     tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
 ) -> None:
-    label = tiny_config.label.model_copy(update={"transform": "raw", "beyond_factors": 1})
+    label = tiny_config.label.model_copy(update={"transform": "raw", "residualise_factors": 1})
     made = build_dataset(tiny_tables, tiny_config.model_copy(update={"label": label}))
     label_TN = np.where(made.universe_TN, made.labels[label.delay], np.nan)
     estimates = statistical_factors(made.panel, 1)

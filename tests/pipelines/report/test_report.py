@@ -214,7 +214,7 @@ def make_costs() -> pl.DataFrame:
             {
                 "model": model,
                 "book": book,
-                "spread": 0.0 if model == "zero" else 640.0 * (1 + i / 9) * scale,
+                "half_spread": 0.0 if model == "zero" else 640.0 * (1 + i / 9) * scale,
                 "commission": 0.0 if model == "zero" else 64.0 * scale,
                 "borrow": 50.0 * (scale == 1.0) * (model != "zero"),
             }

@@ -107,7 +107,7 @@ def test_a_recorded_return_or_reason_is_no_unknown_ending(tiny: dict[str, Any]) 
         {"ticker": "D", **delisted, "delisting_reason": "performance"},
     )
     panel = panel_of({"A": 2, "B": 7, "C": 2, "D": 2}, *told)
-    assert panel.ended_TN.any(axis=0).tolist() == [True, False, True, True]
+    assert panel.delisted_TN.any(axis=0).tolist() == [True, False, True, True]
     assert table_of(panel, tiny) is None
     assert table_of(panel_of(dict.fromkeys("ABCD", 7)), tiny) is None
 

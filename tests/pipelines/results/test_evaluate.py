@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 
 from features.panel.panel import Panel
-from pipelines.dataset.build import Dataset, spread
+from pipelines.dataset.build import Dataset, to_panel
 from pipelines.explain.games import families_of, planted_edges
 from pipelines.report.collect import _ladder
 from pipelines.results.ensembles import ensemble_table
-from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_spread
+from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion
 
 DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(4)]
 NAN = float("nan")
@@ -45,14 +45,14 @@ def test_one_seed_keeps_the_order_of_its_forecasts() -> None:
 def test_the_spread_is_the_deviation_between_the_seeds_scores() -> None:
     one = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])  # scores -a, 0, a with a = sqrt(3/2); then 0
     other = np.array([[30.0, 20.0, 10.0], [0.0, NAN, 2.0]])  # a, 0, -a; then -1, NaN, 1
-    spread = seed_spread({0: one, 7: other})
+    dispersion = seed_dispersion({0: one, 7: other})
     a = math.sqrt(1.5)
     # of two numbers x and y the deviation is |x - y| / sqrt(2)
-    np.testing.assert_allclose(spread[0], [2 * a / math.sqrt(2), 0.0, 2 * a / math.sqrt(2)], atol=1e-12)
-    np.testing.assert_allclose(spread[1, [0, 2]], 1 / math.sqrt(2))
-    assert np.isnan(spread[1, 1])
-    assert np.isnan(seed_spread({0: one})).all(), "one seed says nothing of the spread between seeds"
-    np.testing.assert_allclose(seed_spread({0: one, 1: 5 * one + 3, 2: one})[0], 0.0, atol=1e-12)
+    np.testing.assert_allclose(dispersion[0], [2 * a / math.sqrt(2), 0.0, 2 * a / math.sqrt(2)], atol=1e-12)
+    np.testing.assert_allclose(dispersion[1, [0, 2]], 1 / math.sqrt(2))
+    assert np.isnan(dispersion[1, 1])
+    assert np.isnan(seed_dispersion({0: one})).all(), "one seed says nothing of the spread between seeds"
+    np.testing.assert_allclose(seed_dispersion({0: one, 1: 5 * one + 3, 2: one})[0], 0.0, atol=1e-12)
 
 
 def test_an_ensembles_table_has_a_signal_with_its_spread_for_every_firm_and_date() -> None:
@@ -60,16 +60,16 @@ def test_an_ensembles_table_has_a_signal_with_its_spread_for_every_firm_and_date
     seeds = {seed: rng.normal(size=(4, 3)) for seed in range(3)}
     seeds[1][2, 0] = NAN  # one seed has no forecast: no ensemble
     frame = ensemble_table({"net": seeds, "ridge": {0: seeds[0]}}, cast("Panel", market(("A", "B", "C"))))
-    assert frame.columns == ["model", "date", "ticker", "signal", "spread", "seeds"]
+    assert frame.columns == ["model", "date", "ticker", "signal", "seed_dispersion", "seeds"]
     net = frame.filter(pl.col("model") == "net")
     assert net.height == 11
     assert net["seeds"].unique().to_list() == [3]
     row = net.row(by_predicate=(pl.col("date") == DATES[3]) & (pl.col("ticker") == "B"), named=True)
     scores = [(one[3] - one[3].mean()) / one[3].std() for one in seeds.values()]
     assert math.isclose(row["signal"], np.mean(scores, axis=0)[1])
-    assert math.isclose(row["spread"], np.std(scores, axis=0, ddof=1)[1])
+    assert math.isclose(row["seed_dispersion"], np.std(scores, axis=0, ddof=1)[1])
     alone = frame.filter(pl.col("model") == "ridge")
-    assert alone["spread"].null_count() == alone.height == 12
+    assert alone["seed_dispersion"].null_count() == alone.height == 12
 
 
 def test_forecasts_are_spread_over_sessions_and_firms_and_unknown_ones_left_out() -> None:
@@ -92,7 +92,7 @@ def test_forecasts_are_spread_over_sessions_and_firms_and_unknown_ones_left_out(
 
 def test_spread_reads_dates_and_tickers_in_any_order() -> None:
     frame = pl.DataFrame({"date": [DATES[2], DATES[0]], "ticker": ["A", "B"], "mu": [1.0, 2.0]})
-    mu_TN = spread(frame, "mu", cast("Panel", market(("A", "B"))))
+    mu_TN = to_panel(frame, "mu", cast("Panel", market(("A", "B"))))
     assert mu_TN[2, 0] == 1.0
     assert mu_TN[0, 1] == 2.0
     assert np.isfinite(mu_TN).sum() == 2

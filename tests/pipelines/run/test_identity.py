@@ -292,7 +292,7 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "source.files.columns": (BY_DATA, {"close": "c"}),
     "source.files.units": (BY_DATA, {"close": 2.0}),
     "source.files.items": (BY_DATA, {"net_income": "n"}),
-    "source.files.zero_is_unknown": (BY_DATA, ["net_income"]),
+    "source.files.zero_means_missing": (BY_DATA, ["net_income"]),
     "source.files.statement_months": (BY_DATA, 3),
     "source.files.assumed_lag_days": (BY_DATA, 60),
     "source.files.shares_stated": (BY_DATA, "today"),
@@ -343,8 +343,8 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "label.transform": (FORECAST, "rank"),
     "label.clip": (FORECAST, 1.0),
     "label.unknown_ending_return": (FORECAST, -0.3),
-    "label.beyond_factors": (FORECAST, 1),
-    "label.decide": (FORECAST, "weekly"),
+    "label.residualise_factors": (FORECAST, 1),
+    "label.forecast_frequency": (FORECAST, "weekly"),
     "label.also_delays": (FORECAST, [3]),  # the longest one moves the purge
     "label.shorter_horizons": (FORECAST, None),  # needs a longer horizon: tested apart
     "folds.walk.scheme": (FORECAST, "rolling"),

@@ -27,7 +27,7 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare
 from pipelines.run.record import Run, open_run
 from pipelines.run.scores import read_scores
-from pipelines.run.snapshots import FileKeeper
+from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.stages import train_config
 from pipelines.train.plan import gather, plan_tasks
 from pipelines.train.task import run_task
@@ -164,7 +164,7 @@ def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
         **tiny_settings,
         "models": {MODEL: {**OPTIONS, "fit": {"pretrain": PRETRAIN}}},
         "features": {"window": 3, "characteristics": ["return_1"]},
-        "label": {**tiny_settings["label"], "decide": decide},
+        "label": {**tiny_settings["label"], "forecast_frequency": decide},
     }
     result = CHECKS["fit_scope"](subject_of(*market(settings)))
     assert result.verdict == "pass", result.sentence
@@ -178,7 +178,7 @@ def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
     assert result.verdict == "fail"
 
 
-class Dying(FileKeeper):
+class Dying(FileSnapshotStore):
     """Keeps snapshots on disk, and dies after the first."""
 
     def save(self, snapshot: Snapshot) -> None:
@@ -197,10 +197,10 @@ def test_a_task_killed_in_its_pretraining_goes_on_from_its_file_to_the_same_bits
     assert task.snapshot is not None
     with pytest.raises(KeyboardInterrupt):
         run_task(task, arrays, Dying(task.snapshot))
-    keeper = FileKeeper(task.snapshot)
-    kept = keeper.load()
+    snapshots = FileSnapshotStore(task.snapshot)
+    kept = snapshots.load()
     assert kept is not None
     assert kept.stage == "pretrain"
-    resumed = run_task(task, arrays, keeper)
+    resumed = run_task(task, arrays, snapshots)
     for name, value in whole.state.tensors.items():
         np.testing.assert_array_equal(resumed.state.tensors[name], value, err_msg=name)

@@ -25,7 +25,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
 def test_every_item_that_the_data_set_has_is_mapped(config: Config) -> None:
     assert config.source.kind == "files"
     assert set(ITEMS) - set(config.source.items) == {"dividends_paid"}
-    assert set(config.source.zero_is_unknown) <= set(config.source.items)
+    assert set(config.source.zero_means_missing) <= set(config.source.items)
     assert isinstance(make_source(config), FilesSource)
 
 

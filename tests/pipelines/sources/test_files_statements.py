@@ -40,14 +40,14 @@ def fetch(
     *,
     items: Mapping[str, str] | None = None,
     months: int | None = None,
-    zero_is_unknown: tuple[str, ...] = (),
+    zero_means_missing: tuple[str, ...] = (),
     columns: Mapping[str, str] | None = None,
     units: Mapping[str, float] | None = None,
 ) -> SourceTables:
     (folder / "prices.csv").write_text("date,ticker,close\n2020-01-02,AAA,1\n2020-01-02,BBB,1\n")
     (folder / "s.csv").write_text(text)
     files = StatementFiles(
-        folder / "s.csv", items=items or {}, months=months, zero_is_unknown=zero_is_unknown
+        folder / "s.csv", items=items or {}, months=months, zero_means_missing=zero_means_missing
     )
     return FilesSource(folder / "prices.csv", statements=files, columns=columns, units=units).fetch()
 
@@ -58,7 +58,7 @@ def test_a_column_an_item_becomes_a_row_an_item_in_our_units_and_signs(tmp_path:
         WIDE,
         items=ITEMS,
         months=12,
-        zero_is_unknown=("current_assets",),
+        zero_means_missing=("current_assets",),
         columns=SYMBOL,
         units={"capital_expenditure": -1, "revenue": 1000},
     )
@@ -164,8 +164,8 @@ def test_files_of_a_pattern_may_give_different_items_and_dates(tmp_path: Path) -
 def test_wrong_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="items names sales, which no statement item is called"):
         StatementFiles(tmp_path / "s.csv", items={"sales": "Sales"})
-    with pytest.raises(ConfigError, match="zero_is_unknown names sales"):
-        StatementFiles(tmp_path / "s.csv", zero_is_unknown=("sales",))
+    with pytest.raises(ConfigError, match="zero_means_missing names sales"):
+        StatementFiles(tmp_path / "s.csv", zero_means_missing=("sales",))
     with pytest.raises(ConfigError, match=r"columns maps fundamentals\.volume, which no table has"):
         fetch(tmp_path, WIDE, columns={"fundamentals.volume": "x"})
     with pytest.raises(DataError, match="no column 'Sales' for the item revenue"):

@@ -23,7 +23,7 @@ from pipelines.run.hazards import hazards_of
 from pipelines.run.open import prepare
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_scores
-from pipelines.run.snapshots import FileKeeper
+from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.warm_start import write_folds
 from pipelines.stages import train_config
 from pipelines.train.plan import gather, plan_tasks
@@ -60,7 +60,7 @@ def task_of(config: Config, model: str = MODEL) -> tuple[Task, Arrays, Dataset]:
     return task, gather(dataset, config.features.window), dataset
 
 
-class Dying(FileKeeper):
+class Dying(FileSnapshotStore):
     """Keeps snapshots on disk; the one of the second fit dies after its first."""
 
     def save(self, snapshot: Snapshot) -> None:
@@ -92,10 +92,10 @@ def test_a_kill_in_the_second_fit_changes_no_bit(home: Path, tiny_settings: Mapp
     assert task.snapshot is not None
     with pytest.raises(KeyboardInterrupt):
         run_task(task, arrays, Dying(task.snapshot))
-    keeper = FileKeeper(task.snapshot)
-    assert keeper.load() is not None
-    assert keeper.beside("refit").load() is not None
-    resumed = run_task(task, arrays, keeper)
+    snapshots = FileSnapshotStore(task.snapshot)
+    assert snapshots.load() is not None
+    assert snapshots.sibling("refit").load() is not None
+    resumed = run_task(task, arrays, snapshots)
     for name, value in whole.state.tensors.items():
         np.testing.assert_array_equal(resumed.state.tensors[name], value, err_msg=name)
     np.testing.assert_array_equal(resumed.test_BN, whole.test_BN)
@@ -107,9 +107,9 @@ def test_the_snapshot_in_the_way_is_the_one_that_is_named(
 ) -> None:
     task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
     assert task.snapshot is not None
-    keeper = FileKeeper(task.snapshot)
-    again = keeper.beside("refit")
-    again.forget()
+    snapshots = FileSnapshotStore(task.snapshot)
+    again = snapshots.sibling("refit")
+    again.delete()
     with pytest.raises(KeyboardInterrupt):
         run_task(task, arrays, Dying(task.snapshot))
     kept = again.load()
@@ -118,7 +118,7 @@ def test_the_snapshot_in_the_way_is_the_one_that_is_named(
     with pytest.raises(
         DataError, match=r"temporal_peer-fold-0-seed-0-refit\.safetensors cannot be continued"
     ):
-        run_task(task, arrays, keeper)
+        run_task(task, arrays, snapshots)
 
 
 def test_a_finished_run_keeps_no_snapshot_of_either_fit(home: Path, tiny_settings: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_curves, read_scores
-from pipelines.run.snapshots import FileKeeper
+from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.stages import train_config
 from pipelines.train.trials import trial_count
 
@@ -223,10 +223,10 @@ def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bi
 
 def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
     path = tmp_path / "snapshots" / "x-fold-0-seed-0.safetensors"
-    keeper = FileKeeper(path)
-    assert keeper.load() is None
-    keeper.save(Snapshot({"module/w": torch.arange(3.0)}, "{}"))
-    kept = keeper.load()
+    snapshots = FileSnapshotStore(path)
+    assert snapshots.load() is None
+    snapshots.save(Snapshot({"module/w": torch.arange(3.0)}, "{}"))
+    kept = snapshots.load()
     assert kept is not None
     assert kept.numbers == "{}"
     assert torch.equal(kept.tensors["module/w"], torch.arange(3.0))
@@ -234,10 +234,10 @@ def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
     for damage in (b"", path.read_bytes()[:20], b"{}" * 50):
         path.write_bytes(damage)
         with pytest.raises(DataError, match=r"cannot be continued .* delete it and run 'peerglass train'"):
-            keeper.load()
-    keeper.forget()
-    keeper.forget()
-    assert keeper.load() is None
+            snapshots.load()
+    snapshots.delete()
+    snapshots.delete()
+    assert snapshots.load() is None
 
 
 def test_a_pool_that_is_killed_ends_as_one_process_does(

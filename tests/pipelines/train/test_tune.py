@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from models.fitted import Unlearnable
+from models.fitted import NoTrainingSignal
 from models.fitting.fit import fit
 from models.registry import MODELS
 from models.spec import parse_config
@@ -162,7 +162,7 @@ def test_a_trial_too_large_for_the_device_has_no_score_and_nothing_to_learn_ends
     code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "1")
     assert code == 0
     assert "all 1 trials diverged" in out
-    ends_with(Unlearnable("The training targets are all the same."))
+    ends_with(NoTrainingSignal("The training targets are all the same."))
     code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")
     assert (code, out) == (5, "")
     assert err.splitlines()[-1] == (
