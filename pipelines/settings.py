@@ -1,21 +1,38 @@
-"""Blocks of settings: frozen, strict about unknown keys, and shown without their secrets."""
+"""Sections of the configuration: frozen, strict about unknown keys, printed without their secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
 
 from pipelines.secrets import masked
 
 Settings = dict[str, Any]
+UNKNOWN_KEY = "unknown_key"
+"""Type of the error for an unknown key; its context holds the ``key`` and the ``known`` keys."""
 
 
 class Section(BaseModel):
-    """A frozen block of the configuration that refuses keys it does not know."""
+    """A frozen block of the configuration that refuses unknown keys.
+
+    The refusal is a pydantic error of type `UNKNOWN_KEY`, located at the section. pydantic's own
+    ``extra_forbidden`` does not name the keys that are allowed.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
+        if isinstance(given, Mapping):
+            for key in given:
+                if key not in cls.model_fields:
+                    context = {"key": str(key), "known": sorted(cls.model_fields)}
+                    raise PydanticCustomError(UNKNOWN_KEY, "{key} is not a known name", context)
+        return given
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Show the settings with their secrets masked."""

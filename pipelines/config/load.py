@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from pipelines.config.errors import describe, unknown_key
 from pipelines.config.models import KEY, registry_name, validation_error
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
@@ -24,7 +24,7 @@ from pipelines.secrets import REFERENCE, learn, learn_all
 from pipelines.settings import Settings
 
 DataclassT = TypeVar("DataclassT")
-_BESIDE_OWN = (KEY, "fit", "init_from")  # what a model's settings hold beside its own options
+_NOT_OPTIONS = (KEY, "fit", "init_from")  # keys of a model's entry that are not options of the model
 
 
 def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
@@ -60,11 +60,10 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
 def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
     """Turn merged settings into a :class:`Config`, or say in one sentence why not."""
     learn_all(raw)
-    _refuse_unknown_keys(raw, Config, (), origin)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(_describe(error, origin)) from None
+        raise ConfigError(describe(error, origin, raw)) from None
     _check_settings(config, origin)
     return config
 
@@ -104,14 +103,14 @@ def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) 
     hints = get_type_hints(cls)
     for key, value in given.items():
         if key not in known:
-            raise ConfigError(_unknown(f"{where}.{key}", str(key), known))
+            raise ConfigError(unknown_key(f"{where}.{key}", str(key), known))
         for nested in (hints[key], *get_args(hints[key])):
             if isinstance(value, Mapping) and isinstance(nested, type) and dataclasses.is_dataclass(nested):
                 build_settings(nested, value, f"{where}.{key}")
     try:
         return TypeAdapter(cls).validate_python(dict(given))
     except ValidationError as error:
-        raise ConfigError(_describe(error, where)) from None
+        raise ConfigError(describe(error, where, given)) from None
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
 
@@ -148,7 +147,7 @@ def _check_settings(config: Config, origin: str) -> None:
         about_name = validation_error(name, registered, MODELS)
         if about_name is not None:
             raise ConfigError(f"{origin}: models.{name} {about_name}.")
-        own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
+        own = {key: value for key, value in settings.items() if key not in _NOT_OPTIONS}
         build_settings(MODELS[registered].config, own, f"{origin}: models.{name}")
         fit = settings.get("fit", {})
         if not isinstance(fit, dict):
@@ -171,7 +170,7 @@ def _check_settings(config: Config, origin: str) -> None:
     for kind, (names, known) in wanted.items():
         for name in names:
             if name not in known:
-                raise ConfigError(_unknown(f"{origin}: features.{kind}.{name}", name, known))
+                raise ConfigError(unknown_key(f"{origin}: features.{kind}.{name}", name, known))
     if min(config.label.delays) < 0:
         raise ConfigError(
             f"{origin}: label.also_delays is {list(config.label.also_delays)}; give sessions of at least 0."
@@ -286,65 +285,10 @@ def _resolve(
     return resolved
 
 
-def _refuse_unknown_keys(raw: Any, annotation: Any, path: tuple[str, ...], origin: str) -> None:  # noqa: ANN401
-    """Walk settings beside their schema and stop at the first key that the schema does not have."""
-    model = _section_for(annotation, raw)
-    if model is None:
-        if get_origin(annotation) is dict and isinstance(raw, dict):
-            for key, item in raw.items():
-                _refuse_unknown_keys(item, get_args(annotation)[1], (*path, str(key)), origin)
-        return
-    for key, item in raw.items():
-        if key not in model.model_fields:
-            raise ConfigError(
-                _unknown(f"{origin}: {'.'.join((*path, str(key)))}", str(key), model.model_fields)
-            )
-        field = model.model_fields[key]
-        _refuse_unknown_keys(item, field.annotation, (*path, str(key)), origin)
-
-
-def _section_for(annotation: Any, raw: Any) -> type[BaseModel] | None:  # noqa: ANN401
-    """The section that a mapping is meant to be, with unions resolved by their tag."""
-    if not isinstance(raw, dict):
-        return None
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    arguments = get_args(annotation)
-    if get_origin(annotation) is dict or not arguments:
-        return None
-    if get_origin(annotation) is not Union and not isinstance(annotation, type(int | str)):
-        return _section_for(arguments[0], raw)  # Annotated[...]
-    for candidate in arguments:
-        if not (isinstance(candidate, type) and issubclass(candidate, BaseModel)):
-            continue
-        for tag in ("kind", "scheme"):
-            field = candidate.model_fields.get(tag)
-            if field is not None and raw.get(tag) in get_args(field.annotation):
-                return candidate
-    return None
-
-
-def _unknown(where: str, key: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(names)}."
-    return f"{where} is not a known name; {hint}"
-
-
 def _unknown_model(where: str, registered: str, settings: Settings, known: Iterable[str]) -> str:
     if KEY in settings:
-        return _unknown(f"{where}.{KEY} {registered!r}", registered, known)
-    return f"{_unknown(where, registered, known)} (A variant says which model it is by '{KEY}:'.)"
-
-
-def _describe(error: ValidationError, origin: str) -> str:
-    """The first problem of a validation, in one sentence."""
-    problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    given = "" if problem["type"] == "missing" else f" (given: {problem['input']!r})"
-    message = problem["msg"].removeprefix("Value error, ")
-    more = f" {error.error_count() - 1} more problem(s) follow." if error.error_count() > 1 else ""
-    return f"{origin}: {where or 'settings'}: {message}{given}.{more}"
+        return unknown_key(f"{where}.{KEY} {registered!r}", registered, known)
+    return f"{unknown_key(where, registered, known)} (A variant says which model it is by '{KEY}:'.)"
 
 
 def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
@@ -353,7 +297,7 @@ def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
     from models.registry import MODELS
 
     settings = config.models[model]
-    own = {key: value for key, value in settings.items() if key not in _BESIDE_OWN}
+    own = {key: value for key, value in settings.items() if key not in _NOT_OPTIONS}
     options = build_settings(MODELS[registry_name(config, model)].config, own, f"models.{model}")
     fit = build_settings(FitConfig, {**config.fit, **settings.get("fit", {})}, f"models.{model}.fit")
     return dataclasses.asdict(options), dataclasses.asdict(fit)

@@ -26,8 +26,8 @@ def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Pan
     -------
     polars.DataFrame
         model, date, ticker, signal (mean over seeds of the forecasts standardised within the date),
-        seed_dispersion (standard deviation between the seeds; null for a single seed), seeds (how many). A row
-        that breaks the contract `pipelines.lake.schemas.EnsembleForecasts` is a bug and raises.
+        seed_dispersion (standard deviation between the seeds; null for a single seed), seeds (how many). A
+        row that breaks the contract `pipelines.lake.schemas.EnsembleForecasts` is a bug and raises.
     """
     dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
     parts = []

@@ -1,0 +1,99 @@
+"""Error sentences of configs: paths of unknown keys, and old names of keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipelines.config import errors
+from pipelines.config.errors import RENAMED
+from pipelines.config.load import check_config
+from pipelines.config.schema import LabelConfig
+from pipelines.errors import ConfigError
+from pipelines.settings import Section
+from pipelines.sources.settings import FilesSourceConfig
+
+MINIMAL: dict[str, Any] = {
+    "name": "tiny",
+    "source": {"kind": "files", "prices": "prices.csv"},
+    "lake": "data/lake/tiny",
+    "folds": {"scheme": "expanding", "train": 100, "valid": 20, "test": 20, "embargo": 1},
+    "models": {"zero": {}, "ridge": {}},
+}
+
+
+def message_of(**changes: Any) -> str:  # noqa: ANN401 (settings)
+    with pytest.raises(ConfigError) as caught:
+        check_config({**MINIMAL, **changes}, origin="a.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_key_is_answered_with_its_new_name(old: str) -> None:
+    section, key = old.split(".")
+    given = {**MINIMAL.get(section, {}), key: 1}
+    assert message_of(**{section: given}) == f"a.yaml: {old} is now called {RENAMED[old]}; rename the key."
+
+
+def test_new_names_of_keys_exist_and_old_ones_do_not() -> None:
+    sections: dict[str, type[Section]] = {"label": LabelConfig, "source": FilesSourceConfig}
+    for old, new in RENAMED.items():
+        section, key = new.split(".")
+        known = sections[section].model_fields
+        assert key in known
+        assert old.split(".")[1] not in known
+
+
+def test_a_renamed_option_of_models_is_named_only_where_the_model_has_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(errors, "RENAMED", {"models.*.penalties": "models.*.alphas"})
+    assert message_of(models={"mine": {"model": "ridge", "penalties": [1]}}) == (
+        "a.yaml: models.mine.penalties is now called models.mine.alphas; rename the key."
+    )
+    message = message_of(models={"zero": {"penalties": [1]}})
+    assert message.startswith("a.yaml: models.zero.penalties is not a known name; ")
+
+
+def test_a_key_that_moved_to_another_section_is_named_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "RENAMED", {"models.*.old": "models.*.fit.epochs", "fit.old": "seeds"})
+    moved = message_of(models={"mlp": {"old": 3}})
+    assert moved.startswith("a.yaml: models.mlp.old is not a known name; ")  # "fit" is no option of a model
+    assert message_of(fit={"old": 3}) == "a.yaml: fit.old is now called seeds; rename the key."
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"source": {**MINIMAL["source"], "price": "p"}},
+            "source.price is not a known name; did you mean 'prices'?",
+        ),
+        (
+            {"backtest": {"books": {"mine": {"kind": "top_k_long_only", "kk": 3}}}},
+            "backtest.books.mine.kk is not a known name; did you mean 'k'?",
+        ),
+        (
+            {"folds": {"scheme": "rolling", "train": 9, "valid": 9, "test": 9}},
+            "folds.embargo: Field required.",
+        ),
+        (
+            {"folds": {**MINIMAL["folds"], "train": 0}},
+            "folds.train: Input should be greater than or equal to 1 (given: 0).",
+        ),
+        (
+            {"seeds": [0, "x"]},
+            "seeds.1: Input should be a valid integer, unable to parse string as an integer (given: 'x').",
+        ),
+    ],
+)
+def test_paths_are_those_of_the_file_without_the_kinds_of_unions(
+    changes: dict[str, Any], expected: str
+) -> None:
+    assert message_of(**changes) == f"a.yaml: {expected}"
+
+
+def test_an_unknown_key_comes_before_other_problems() -> None:
+    message = message_of(label={"horizon": 0}, universe={"min_prise": 1})
+    assert message == "a.yaml: universe.min_prise is not a known name; did you mean 'min_price'?"
