@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.ranking import Places, as_signal
+from backtest.ranking import RankSelector, as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 
 
@@ -87,12 +87,12 @@ def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: i
     if q < 2:
         msg = f"q is {q}: a long-short book needs at least 2 quantiles."
         raise ValueError(msg)
-    places = Places(signal_TN)
-    side_T = places.count_T // q
-    weight_TN = places.highest(side_T)
-    weight_TN -= places.lowest(side_T)
+    selector = RankSelector(signal_TN)
+    side_T = selector.count_T // q
+    weight_TN = selector.highest(side_T)
+    weight_TN -= selector.lowest(side_T)
     weight_TN /= np.maximum(side_T, 1)[:, None]
-    return _decide(weight_TN, places.count_T, q, rebalance_every)
+    return _apply_schedule(weight_TN, selector.count_T, q, rebalance_every)
 
 
 def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int = 1) -> FloatArray:
@@ -121,10 +121,10 @@ def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int 
     if k < 1:
         msg = f"k is {k}: hold at least 1 firm."
         raise ValueError(msg)
-    places = Places(signal_TN)
-    weight_TN = places.highest(np.minimum(places.count_T, k))
+    selector = RankSelector(signal_TN)
+    weight_TN = selector.highest(np.minimum(selector.count_T, k))
     weight_TN /= k
-    return _decide(weight_TN, places.count_T, k, rebalance_every)
+    return _apply_schedule(weight_TN, selector.count_T, k, rebalance_every)
 
 
 def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
@@ -148,7 +148,7 @@ def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
     return weight_TN
 
 
-def _decide(weight_TN: FloatArray, count_T: IntArray, needed: int, every: int) -> FloatArray:
+def _apply_schedule(weight_TN: FloatArray, count_T: IntArray, needed: int, every: int) -> FloatArray:
     """Turn rows into NaN on which nothing is decided: too few signals, or not the session's turn."""
     if every < 1:
         msg = f"rebalance_every is {every}: decide at least every 1 session."

@@ -3,7 +3,7 @@
 A (date, firm) pair counts where forecast and label are both known. A date that has no value for a metric is
 NaN in its series and left out of its mean; a metric without any date is NaN. Correlations within a date are
 those of `features.information_coefficient`, which models choose their epochs by: a constant forecast counts
-as 0. Where a metric selects firms by forecast, tied firms share the places (`backtest.ranking`): it is the
+as 0. Where a metric selects firms by forecast, tied firms share the selector (`backtest.ranking`): it is the
 expectation over a random order of them. The literature's metrics (ICIR, precision at k, top-k SR) follow the
 common definitions of the Nasdaq benchmark of Feng et al. 2019.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backtest.performance import BookMetrics, book_metrics, ratio
-from backtest.ranking import Places, as_signal
+from backtest.ranking import RankSelector, as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
 from features.information_coefficient import (
     MIN_FIRMS,
@@ -132,8 +132,8 @@ def forecast_metrics(
     """
     labels_T, with_ic_T = (~np.isnan(label_TN)).sum(axis=1), _can_have_ic(label_TN)
     forecast_TN, label_TN = _pairs(forecast_TN, label_TN)
-    places = Places(forecast_TN)
-    n_pairs = int(places.count_T.sum())
+    selector = RankSelector(forecast_TN)
+    n_pairs = int(selector.count_T.sum())
     if not n_pairs:
         msg = "No forecast has a label: give dates whose labels end inside the data."
         raise ValueError(msg)
@@ -146,8 +146,8 @@ def forecast_metrics(
         n_dates=n_dates,
         n_pairs=n_pairs,
         coverage_dates=ratio(n_dates, int(with_ic_T.sum())),
-        coverage_firms=ratio(int(places.count_T[known_T].sum()), int(labels_T[known_T].sum())),
-        tied=int(places.tied().sum()) / n_pairs,
+        coverage_firms=ratio(int(selector.count_T[known_T].sum()), int(labels_T[known_T].sum())),
+        tied=int(selector.tied().sum()) / n_pairs,
         ic=mean_known(ic_T),
         icir=icir(ic_T),
         ic_t=newey_west_t(ic_T, lags),
@@ -213,7 +213,7 @@ def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
 def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int = 5) -> FloatArray:
     """Mean over dates of the equal-weight label of each forecast quantile, shape (Q,), lowest first.
 
-    With n pairs on a date, quantile i takes the places ``ceil(i n / q)`` up to ``ceil((i + 1) n / q)`` from
+    With n pairs on a date, quantile i takes the selector ``ceil(i n / q)`` up to ``ceil((i + 1) n / q)`` from
     below, so that sizes differ by at most one. A group of tied firms that straddles a boundary is split
     between the quantiles, every firm in the same proportion. Dates with fewer than q pairs do not count.
     """
@@ -224,12 +224,12 @@ def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int
     enough_T = (~np.isnan(x_TN)).sum(axis=1) >= q
     if not enough_T.any():
         return np.full(q, np.nan)
-    places, y_TN = Places(x_TN[enough_T]), np.nan_to_num(y_TN[enough_T])
-    below_T, sum_below_T = np.zeros_like(places.count_T), np.zeros(len(y_TN))
+    selector, y_TN = RankSelector(x_TN[enough_T]), np.nan_to_num(y_TN[enough_T])
+    below_T, sum_below_T = np.zeros_like(selector.count_T), np.zeros(len(y_TN))
     mean_Q = np.empty(q)
     for i in range(q):
-        upper_T = -(-(i + 1) * places.count_T // q)
-        sum_T = (places.lowest(upper_T) * y_TN).sum(axis=1)
+        upper_T = -(-(i + 1) * selector.count_T // q)
+        sum_T = (selector.lowest(upper_T) * y_TN).sum(axis=1)
         mean_Q[i] = np.mean((sum_T - sum_below_T) / (upper_T - below_T))
         below_T, sum_below_T = upper_T, sum_T
     return mean_Q
@@ -296,7 +296,7 @@ def _top_k_mean(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int, *, 
     if k < 1:
         msg = f"k is {k}: count at least 1 firm."
         raise ValueError(msg)
-    places = Places(x_TN)
+    selector = RankSelector(x_TN)
     value_TN = (y_TN >= 0).astype(np.float64) if hits else np.nan_to_num(y_TN)
-    sum_T = (places.highest(np.minimum(places.count_T, k)) * value_TN).sum(axis=1)
-    return np.where(places.count_T >= k, sum_T / k, np.nan)
+    sum_T = (selector.highest(np.minimum(selector.count_T, k)) * value_TN).sum(axis=1)
+    return np.where(selector.count_T >= k, sum_T / k, np.nan)

@@ -1,4 +1,4 @@
-"""Places within a date that books and metrics share: the firms a book buys are those a metric counts.
+"""RankSelector within a date that books and metrics share: the firms a book buys are those a metric counts.
 
 Firms with equal values are tied, and whatever is left for a group of tied firms is shared equally among them.
 This is the expectation over a random order of the tied firms, so nothing depends on the order of the columns.
@@ -32,7 +32,7 @@ def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
     return out_TN
 
 
-class Places:
+class RankSelector:
     """The order of each date's known values, for selections of the highest or the lowest.
 
     Parameters

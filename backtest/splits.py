@@ -128,7 +128,7 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
     ValueError
         If not even one fold fits (says how many sessions are needed), or delay or horizon is out of range.
     """
-    gap = _reach(delay, horizon) + plan.embargo
+    gap = _label_span(delay, horizon) + plan.embargo
     stop = n_sessions if plan.stop is None else min(plan.stop, n_sessions)
     step = plan.test if plan.step is None else plan.step
     first_test = plan.first + plan.train + gap + plan.valid + gap
@@ -199,7 +199,7 @@ def dated_fold(
     ValueError
         If the days are out of order, a segment holds no session, or purging leaves none of one.
     """
-    gap = _reach(delay, horizon) + embargo
+    gap = _label_span(delay, horizon) + embargo
     if embargo < 0:
         msg = f"embargo is {embargo}: it counts sessions and must be at least 0."
         raise ValueError(msg)
@@ -236,7 +236,7 @@ def dated_fold(
     )
 
 
-def _reach(delay: int, horizon: int) -> int:
+def _label_span(delay: int, horizon: int) -> int:
     if delay < 0 or horizon < 1:
         msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
         raise ValueError(msg)

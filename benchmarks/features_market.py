@@ -60,7 +60,7 @@ WARMUPS = {
 
 NAMES = (*CHARACTERISTICS, *MEDIANS, *(f"{kind}_{name}" for kind, name in CROSS_SECTIONS))
 
-HALT = 20  # sessions over which a close is carried
+MAX_HALT = 20  # sessions over which a close is carried
 TAIL = 0.01  # what is winsorised on each side
 INDUSTRIES = 49
 

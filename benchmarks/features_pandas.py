@@ -8,7 +8,7 @@ from typing import cast
 
 import numpy as np
 import pandas as pd
-from features_market import CROSS_SECTIONS, HALT, TAIL, WARMUPS, FloatArray, half, read
+from features_market import CROSS_SECTIONS, MAX_HALT, TAIL, WARMUPS, FloatArray, half, read
 from scipy.special import ndtri
 
 
@@ -44,7 +44,7 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     """Compute them all."""
     close = market.close
     traded = close.notna()
-    carried = close.ffill(limit=HALT)
+    carried = close.ffill(limit=MAX_HALT)
     r = close / carried.shift(1) - 1
     span = _log(market.high / market.low)
     dv = close * market.volume

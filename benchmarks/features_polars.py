@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from features_market import CROSS_SECTIONS, HALT, TAIL, WARMUPS, FloatArray, half, read
+from features_market import CROSS_SECTIONS, MAX_HALT, TAIL, WARMUPS, FloatArray, half, read
 from polars import Expr, col
 from scipy.special import ndtri
 
@@ -44,7 +44,7 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
     """Compute them all."""
     close, r, dv, m, span = col("close"), col("r"), col("dv"), col("m"), col("span")
     frame = frame.with_columns(
-        carried=close.forward_fill(HALT).over("ticker"),
+        carried=close.forward_fill(MAX_HALT).over("ticker"),
         span=(col("high") / col("low")).log(),
         dv=close * col("volume"),
     )

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from backtest.metrics import forecast_metrics
-from pipelines.audit.subject import scratch_run
+from pipelines.audit.subject import temporary_run
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset, plan_folds, to_panel
@@ -63,7 +63,7 @@ def measured(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None
     """Fit ridge on training, choose its penalty on validation, and print what the test gives."""
     dataset = build_dataset(tables, config)
     (fold,) = plan_folds(dataset, config)
-    with scratch_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
+    with temporary_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
         (task,) = list(plan.plan_tasks(run, dataset, [fold]))
         outcome = tasks.run_task(task, plan.gather(dataset, config.features.window))
     said(

@@ -61,7 +61,7 @@ def market(
     return config.model_copy(update={"universe": config.universe.model_copy(update=universe)}), tables
 
 
-def subject_of(config: Config, tables: Tables, *, quick: bool = True) -> Subject:
+def make_subject(config: Config, tables: Tables, *, quick: bool = True) -> Subject:
     return Subject(
         config=config,
         tables=tables,

@@ -42,11 +42,11 @@ def compiled(loop: Loop) -> Loop:
 
 
 @compiled
-def keep_traded(x_TN: FloatArray, quiet_TN: FloatArray, warmup: int, halt: float, out_TN: FloatArray) -> None:
+def keep_traded(x_TN: FloatArray, idle_TN: FloatArray, warmup: int, halt: float, out_TN: FloatArray) -> None:
     """Keep finite values of firms that trade now and were heard of ``warmup`` sessions ago; NaN elsewhere."""
     out_TN[:warmup] = np.nan
     for t in range(warmup, x_TN.shape[0]):
-        x, now, then, out = x_TN[t], quiet_TN[t], quiet_TN[t - warmup], out_TN[t]
+        x, now, then, out = x_TN[t], idle_TN[t], idle_TN[t - warmup], out_TN[t]
         for i in range(len(x)):
             known = (then[i] <= halt) & (now[i] == 0.0) & (np.abs(x[i]) < np.inf)
             out[i] = x[i] if known else np.nan
@@ -63,17 +63,17 @@ def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
 
 
 @compiled
-def carry(x_TN: FloatArray, longest: float, out_TN: FloatArray, quiet_TN: FloatArray) -> None:
+def carry(x_TN: FloatArray, longest: float, out_TN: FloatArray, idle_TN: FloatArray) -> None:
     """Repeat each firm's last known value for at most ``longest`` sessions; count the sessions since it."""
     last_N, age_N = np.full(x_TN.shape[1], np.nan), np.full(x_TN.shape[1], np.inf)
     for t in range(x_TN.shape[0]):
-        x, out, quiet = x_TN[t], out_TN[t], quiet_TN[t]
+        x, out, idle = x_TN[t], out_TN[t], idle_TN[t]
         for i in range(len(x)):
             known = not np.isnan(x[i])
             last_N[i] = x[i] if known else last_N[i]
             age_N[i] = 0.0 if known else age_N[i] + 1.0
             out[i] = last_N[i] if age_N[i] <= longest else np.nan
-            quiet[i] = age_N[i]
+            idle[i] = age_N[i]
 
 
 @compiled
@@ -82,13 +82,13 @@ def rolling_count(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
     T, N = x_TN.shape
     count_N = np.zeros(N)
     for t in range(T):
-        come, out = x_TN[t], out_TN[t]
+        entering, out = x_TN[t], out_TN[t]
         if t >= window:
-            gone = x_TN[t - window]
+            leaving = x_TN[t - window]
             for i in range(N):
-                count_N[i] -= 0.0 if np.isnan(gone[i]) else 1.0
+                count_N[i] -= 0.0 if np.isnan(leaving[i]) else 1.0
         for i in range(N):
-            count_N[i] += 0.0 if np.isnan(come[i]) else 1.0
+            count_N[i] += 0.0 if np.isnan(entering[i]) else 1.0
             out[i] = count_N[i]
 
 
@@ -132,19 +132,19 @@ def rolling_sum(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
 
 
 @compiled
-def rolling_mean(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
-    """Average known values; NaN below ``least`` of them."""
+def rolling_mean(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
+    """Average known values; NaN below ``min_count`` of them."""
     rolling_sum(x_TN, window, out_TN)
     count_TN = np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
     out, count = out_TN.reshape(-1), count_TN.reshape(-1)
     for i in range(len(out)):
-        out[i] = out[i] / count[i] if count[i] >= least else np.nan
+        out[i] = out[i] / count[i] if count[i] >= min_count else np.nan
 
 
 @compiled
-def rolling_std(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
-    """Take the sample deviation of known values; NaN below ``least``, which is at least 2."""
+def rolling_std(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
+    """Take the sample deviation of known values; NaN below ``min_count``, which is at least 2."""
     N = x_TN.shape[1]
     count_TN, square_TN = np.empty_like(x_TN), np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
@@ -159,12 +159,12 @@ def rolling_std(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray)
         mean, mean_square = out[i] / n, square[i] / n
         variance = mean_square - mean * mean
         variance = 0.0 if variance < 1e-14 * mean_square else variance
-        out[i] = np.sqrt(variance * n / (n - 1.0)) if count[i] >= least else np.nan
+        out[i] = np.sqrt(variance * n / (n - 1.0)) if count[i] >= min_count else np.nan
 
 
 @compiled
-def rolling_skewness(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
-    """Take ``m3 / m2^1.5`` of known values; NaN below ``least`` >= 3 and without variation."""
+def rolling_skewness(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
+    """Take ``m3 / m2^1.5`` of known values; NaN below ``min_count`` >= 3 and without variation."""
     N = x_TN.shape[1]
     count_TN, square_TN, cube_TN = np.empty_like(x_TN), np.empty_like(x_TN), np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
@@ -183,7 +183,7 @@ def rolling_skewness(x_TN: FloatArray, window: int, least: float, out_TN: FloatA
         mean, mean_square, mean_cube = out[i] / n, square[i] / n, cube[i] / n
         variance = mean_square - mean * mean
         third = mean_cube - 3.0 * mean * mean_square + 2.0 * mean * mean * mean
-        known = count[i] >= least and variance > 1e-14 * mean_square
+        known = count[i] >= min_count and variance > 1e-14 * mean_square
         out[i] = third / (variance * np.sqrt(variance)) if known else np.nan
 
 
@@ -221,11 +221,11 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
     y_TN: FloatArray,
     x_TN: FloatArray,
     window: int,
-    least: float,
+    min_count: float,
     slope_TN: FloatArray,
     residual_TN: FloatArray,
 ) -> None:
-    """Regress y on x with an intercept over the sessions on which both are known, at least ``least`` >= 3."""
+    """Regress y on x with an intercept over the sessions with both known; NaN below ``min_count`` >= 3."""
     sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
     _sum_products(y_TN, x_TN, window, sums_6TN, slope_TN)
     count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
@@ -237,7 +237,7 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
         variance_x, variance_y = sum_xx[i] / n - mean_x * mean_x, sum_yy[i] / n - mean_y * mean_y
         covariance = sum_xy[i] / n - mean_y * mean_x
         varies = variance_x > 1e-14 * (sum_xx[i] / n)  # else x is constant but for rounding
-        slope[i] = covariance / variance_x if count[i] >= least and varies else np.nan
+        slope[i] = covariance / variance_x if count[i] >= min_count and varies else np.nan
         left = variance_y - slope[i] * covariance
         left = 0.0 if left <= 1e-14 * (sum_yy[i] / n) else left  # rounding; NaN stays
         residual[i] = np.sqrt(left * n / (n - 2.0))
@@ -245,9 +245,9 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
 
 @compiled
 def rolling_correlation(
-    y_TN: FloatArray, x_TN: FloatArray, window: int, least: float, out_TN: FloatArray
+    y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray
 ) -> None:
-    """Correlate over the sessions on which both are known, at least ``least`` >= 1; NaN without variation."""
+    """Correlate over the sessions with both known; NaN below ``min_count`` >= 1 and without variation."""
     sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
     _sum_products(y_TN, x_TN, window, sums_6TN, out_TN)
     count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
@@ -260,11 +260,11 @@ def rolling_correlation(
         covariance = sum_xy[i] / n - mean_y * mean_x
         varies = variance_x > 1e-14 * square_x and variance_y > 1e-14 * square_y
         ratio = covariance / np.sqrt(variance_y * variance_x)
-        out[i] = min(max(ratio, -1.0), 1.0) if varies and count[i] >= least else np.nan
+        out[i] = min(max(ratio, -1.0), 1.0) if varies and count[i] >= min_count else np.nan
 
 
 @compiled
-def rolling_max(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray) -> None:
+def rolling_max(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
     """Take the largest known value by doubling; overlapping blocks do no harm to an extreme."""
     T, N = x_TN.shape
     for t in range(T):
@@ -281,45 +281,46 @@ def rolling_max(x_TN: FloatArray, window: int, least: float, out_TN: FloatArray)
     rolling_count(x_TN, window, count_TN)
     for t in range(T):
         for i in range(N):
-            out_TN[t, i] = out_TN[t, i] if count_TN[t, i] >= least else np.nan
+            out_TN[t, i] = out_TN[t, i] if count_TN[t, i] >= min_count else np.nan
 
 
 @compiled
-def rolling_median(x_TN: AnyFloatArray, window: int, least: float, out_TN: AnyFloatArray) -> None:
+def rolling_median(x_TN: AnyFloatArray, window: int, min_count: float, out_TN: AnyFloatArray) -> None:
     """Take the median of known values from sorted windows of all firms at once.
 
-    One sweep over the ranks takes a value out and puts another in: without ``gone`` the j-th of the others is
-    ``s[j]`` below it and ``s[j+1]`` from it on; with ``come`` the j-th is the middle one of come and two
-    neighbours. What is unknown stands as infinity at the end.
+    One pass over the ranks removes the leaving value and inserts the entering one. Without the leaving value,
+    rank j holds ``s[j]`` if that is below the leaving value, else ``s[j+1]``. With the entering value, rank j
+    holds the median of the entering value and two neighbours. Unknown values are stored as infinity, at the
+    end.
     """
     T, N = x_TN.shape
     sorted_WN = np.full((min(window, T) + 1, N), np.inf, dtype=x_TN.dtype)  # one more, which stays infinite
-    below_N, come_N, gone_N = sorted_WN[0].copy(), sorted_WN[0].copy(), sorted_WN[0].copy()
+    below_N, entering_N, leaving_N = sorted_WN[0].copy(), sorted_WN[0].copy(), sorted_WN[0].copy()
     count_N = np.zeros(N)
     for t in range(T):
         x, out = x_TN[t], out_TN[t]
         for i in range(N):
             known = not np.isnan(x[i])
             count_N[i] += 1.0 if known else 0.0
-            come_N[i] = x[i] + 0.0 if known else np.inf  # -0 becomes 0: of equal values, any may leave
+            entering_N[i] = x[i] + 0.0 if known else np.inf  # -0 becomes 0; equal values are interchangeable
             below_N[i] = -np.inf
-            gone_N[i] = np.inf
+            leaving_N[i] = np.inf
         if t >= window:
             old = x_TN[t - window]
             for i in range(N):
                 known = not np.isnan(old[i])
                 count_N[i] -= 1.0 if known else 0.0
-                gone_N[i] = old[i] if known else np.inf
+                leaving_N[i] = old[i] if known else np.inf
         for j in range(len(sorted_WN) - 1):
             this, following = sorted_WN[j], sorted_WN[j + 1]
             for i in range(N):
-                other = this[i] if this[i] < gone_N[i] else following[i]
-                smaller = come_N[i] if come_N[i] < other else other
+                other = this[i] if this[i] < leaving_N[i] else following[i]
+                smaller = entering_N[i] if entering_N[i] < other else other
                 this[i] = below_N[i] if below_N[i] > smaller else smaller
                 below_N[i] = other
         for i in range(N):
             n = int(count_N[i])
-            if n >= least:
+            if n >= min_count:
                 out[i] = 0.5 * (sorted_WN[(n - 1) // 2, i] + sorted_WN[n // 2, i])
             else:
                 out[i] = np.nan

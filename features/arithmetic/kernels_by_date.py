@@ -24,7 +24,7 @@ def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, cou
 
 
 @compiled
-def spread_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -> None:
+def expand_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -> None:
     """Give each firm the mean of its session's and group's; NaN for group -1."""
     for t in range(group_TN.shape[0]):
         for i in range(group_TN.shape[1]):

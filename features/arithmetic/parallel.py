@@ -47,13 +47,13 @@ def keep_freed_memory() -> None:
             mallopt(parameter, size)
 
 
-def runs_of_firms(n_sessions: int, n_firms: int) -> list[slice]:
+def firm_blocks(n_sessions: int, n_firms: int) -> list[slice]:
     """Ablation the firms into runs of neighbours that fit the cache, in order."""
     width = max(1, _CELLS // max(n_sessions, 1) // _LINE) * _LINE
     return [slice(start, min(start + width, n_firms)) for start in range(0, n_firms, width)]
 
 
-def in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterator[Answer]:
+def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterator[Answer]:
     """Do work on parts, several at a time, and give the answers in the order of the parts.
 
     Only a few answers are held at any time. An error in one part is raised when its turn comes.
@@ -88,5 +88,5 @@ def in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterator[An
 
 def for_each(work: Callable[[slice], None], parts: list[slice]) -> None:
     """Do work on parts, several at a time, each of which writes to its own place."""
-    for _ in in_order(work, parts):
+    for _ in map_in_order(work, parts):
         pass

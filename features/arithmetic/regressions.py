@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arithmetic.rolling import on_tiles, require_window, rolling_mean
+from features.arithmetic.rolling import map_tiles, require_window, rolling_mean
 from features.arrays import FloatArray
 
 FLAT = 1e-14  # of the mean square: a variance below it is rounding
@@ -40,7 +40,7 @@ def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_cou
     from features.arithmetic import kernels
 
     least = float(max(min_count, 1))
-    return on_tiles(
+    return map_tiles(
         lambda x, out: kernels.rolling_correlation(x[0], x[1], window, least, out[0]),
         y_TN,
         np.broadcast_to(x_TN, y_TN.shape),

@@ -19,14 +19,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from features.arithmetic.parallel import for_each, runs_of_firms
+from features.arithmetic.parallel import firm_blocks, for_each
 from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, frozen
 
 Floats = TypeVar("Floats", Float32Array, FloatArray)
 Work = Callable[[list[FloatArray], list[FloatArray]], None]
 
 
-def on_tiles(
+def map_tiles(
     work: Work, *x_TN: AnyFloatArray, answers: int = 1, dtype: npt.DTypeLike = np.float64
 ) -> list[FloatArray]:
     """Run a kernel on tiles of firms: contiguous inputs of a type, and places for as many answers alike."""
@@ -43,7 +43,7 @@ def on_tiles(
         for out, place in zip(out_TN, places, strict=True):
             out[:, firms] = place
 
-    for_each(one, runs_of_firms(T, N))
+    for_each(one, firm_blocks(T, N))
     return out_TN
 
 
@@ -106,7 +106,7 @@ def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatAr
     """Carry values as `carry` does, and count the sessions since the last known one, infinite before one."""
     from features.arithmetic import kernels
 
-    carried_TN, age_TN = on_tiles(
+    carried_TN, age_TN = map_tiles(
         lambda x, out: kernels.carry(x[0], longest, out[0], out[1]), x_TN, answers=2
     )
     return carried_TN, age_TN
@@ -142,7 +142,7 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
     require_window(window)
     from features.arithmetic import kernels
 
-    return on_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
+    return map_tiles(lambda x, out: kernels.rolling_count(x[0], window, out[0]), x_TN)[0]
 
 
 def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
@@ -150,7 +150,7 @@ def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
     require_window(window)
     from features.arithmetic import kernels
 
-    return on_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
+    return map_tiles(lambda x, out: kernels.rolling_sum(x[0], window, out[0]), x_TN)[0]
 
 
 def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -174,7 +174,7 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     from features.arithmetic import kernels
 
     least = float(max(min_count, 1))
-    return on_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
+    return map_tiles(lambda x, out: kernels.rolling_mean(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -201,7 +201,7 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     from features.arithmetic import kernels
 
     least = float(max(min_count, 2))
-    return on_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
+    return map_tiles(lambda x, out: kernels.rolling_std(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
@@ -225,7 +225,7 @@ def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArra
     from features.arithmetic import kernels
 
     least = float(max(min_count, 3))
-    return on_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
+    return map_tiles(lambda x, out: kernels.rolling_skewness(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_regression(
@@ -257,7 +257,7 @@ def rolling_regression(
     from features.arithmetic import kernels
 
     least = float(max(min_count, 3))
-    slope_TN, residual_TN = on_tiles(
+    slope_TN, residual_TN = map_tiles(
         lambda x, out: kernels.rolling_regression(x[0], x[1], window, least, out[0], out[1]),
         y_TN,
         np.broadcast_to(x_TN, y_TN.shape),
@@ -272,7 +272,7 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     from features.arithmetic import kernels
 
     least = float(max(min_count, 1))
-    return on_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
+    return map_tiles(lambda x, out: kernels.rolling_max(x[0], window, least, out[0]), x_TN)[0]
 
 
 def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
@@ -298,7 +298,7 @@ def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
     from features.arithmetic import kernels
 
     least = float(max(min_count, 1))
-    median = on_tiles(
+    median = map_tiles(
         lambda x, out: kernels.rolling_median(x[0], window, least, out[0]), x_TN, dtype=x_TN.dtype
     )
     return median[0].astype(x_TN.dtype, copy=False)

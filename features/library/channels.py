@@ -1,6 +1,6 @@
 """The registry of channels: what a window over days shows a model of each firm and session.
 
-Shape suffixes: T sessions, N firms. ``C`` is the close carried through halts of at most `HALT` sessions.
+Shape suffixes: T sessions, N firms. ``C`` is the close carried through halts of at most `MAX_HALT` sessions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from features.arrays import FloatArray
 from features.library.factors import FACTORS, MONTH, WINDOW, factor_residual
 from features.library.registry import Registry
 from features.panel.derived import (
-    HALT,
+    MAX_HALT,
     carried_close,
     column,
     daily_return,
@@ -27,7 +27,7 @@ channel = CHANNELS.register
 available_channels = CHANNELS.available
 compute_channels = CHANNELS.compute
 
-_DAY = HALT + 2  # a day's return reaches the last close before it
+_DAY = MAX_HALT + 2  # a day's return reaches the last close before it
 
 
 @channel(
@@ -136,7 +136,7 @@ def group_relative_return(panel: Panel) -> FloatArray:
 @channel(
     "scaled_return",
     "channel",
-    window=64 + HALT,
+    window=64 + MAX_HALT,
     warmup=63,
     formula="return over its standard deviation over t-62..t",
     nan_rule="fewer than 32 returns known, or no variation",
@@ -152,13 +152,13 @@ def scaled_return(panel: Panel) -> FloatArray:
 @channel(
     "factor_residual",
     "channel",
-    window=WINDOW + MONTH + 1 + HALT,
+    window=WINDOW + MONTH + 1 + MAX_HALT,
     warmup=WINDOW + MONTH,
     formula="return beyond 20 statistical factors, over the standard deviation of returns over t-62..t",
     nan_rule="fewer than 32 returns known, or no variation",
     unit="standard deviations",
     source="Avellaneda and Lee 2010",
 )
-def own_return(panel: Panel) -> FloatArray:
+def scaled_factor_residual(panel: Panel) -> FloatArray:
     """Compute how far the firm went its own way on the day."""
     return factor_residual(panel, FACTORS) / rolling_std(daily_return(panel), 63, 32)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray, require_shape
-from features.panel.derived import daily_return, remember
+from features.panel.derived import cached, daily_return
 from features.panel.panel import Panel
-from features.panel.tiles import whole
+from features.panel.tiles import full_panel
 
 WINDOW = 252
 """Sessions that an estimate looks back over; before half of them have passed there is none."""
@@ -26,7 +26,7 @@ MONTH = 31
 FACTORS = 20
 """Factors behind the features: Avellaneda and Lee take 15, or what explains about half of the variance."""
 
-FIRMS_A_FACTOR = 4
+FIRMS_PER_FACTOR = 4
 """An estimate keeps at most one factor for so many firms: eight firms have no five common causes."""
 
 _OUTLIER = 4.0  # standard deviations at which a return is cut off before it says what is common
@@ -63,7 +63,7 @@ def statistical_factors(panel: Panel, count: int) -> tuple[Estimate, ...]:
     panel : Panel
         The data.
     count : int
-        Factors, at least 1; fewer where there are fewer than `FIRMS_A_FACTOR` firms for each.
+        Factors, at least 1; fewer where there are fewer than `FIRMS_PER_FACTOR` firms for each.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def statistical_factors(panel: Panel, count: int) -> tuple[Estimate, ...]:
         every = (_estimate(r_TN, int(start), count) for start in starts if start >= WINDOW // 2)
         return tuple(one for one in every if one is not None)
 
-    return remember(panel, (statistical_factors, count), estimate)
+    return cached(panel, (statistical_factors, count), estimate)
 
 
 def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
@@ -98,7 +98,7 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
     deviation_L = np.nanstd(r_WL, axis=0)
     moving_L = deviation_L > _FLAT
     firms_L, r_WL, deviation_L = firms_L[moving_L], r_WL[:, moving_L], deviation_L[moving_L]
-    kept = min(count, len(firms_L) // FIRMS_A_FACTOR)
+    kept = min(count, len(firms_L) // FIRMS_PER_FACTOR)
     if not kept:
         return None
     z_WL = (r_WL - np.nanmean(r_WL, axis=0)) / deviation_L
@@ -169,11 +169,11 @@ def factor_residual(panel: Panel, count: int) -> FloatArray:
     ndarray of shape (T, N)
         Known at the close of t, from rows ``t-283..t``; NaN as in `residualise_factors`.
     """
-    everyone = whole(panel)
+    full = full_panel(panel)
 
     def compute() -> FloatArray:
-        r_TN = daily_return(everyone)
-        return residualise_factors(r_TN, np.isfinite(r_TN), statistical_factors(everyone, count))
+        r_TN = daily_return(full)
+        return residualise_factors(r_TN, np.isfinite(r_TN), statistical_factors(full, count))
 
-    e_TN = remember(everyone, (factor_residual, count), compute)
-    return e_TN if panel is everyone else e_TN[:, np.searchsorted(everyone.tickers_N, panel.tickers_N)]
+    e_TN = cached(full, (factor_residual, count), compute)
+    return e_TN if panel is full else e_TN[:, np.searchsorted(full.tickers_N, panel.tickers_N)]

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.arithmetic.parallel import for_each, runs_of_firms
+from features.arithmetic.parallel import firm_blocks, for_each
 from features.arrays import Float32Array, FloatArray, frozen
-from features.panel.derived import HALT, sessions_quiet
+from features.panel.derived import MAX_HALT, sessions_since_trade
 from features.panel.panel import Panel
-from features.panel.tiles import cut
+from features.panel.tiles import take_firms
 
 Compute = Callable[[Panel], FloatArray]
 
 NAN_RULE = (
     "NaN where the firm did not trade at t, where an input is unknown, where the formula has no finite "
-    f"value, and where the firm had no price on any of the sessions t-warmup-{HALT}..t-warmup."
+    f"value, and where the firm had no price on any of the sessions t-warmup-{MAX_HALT}..t-warmup."
 )
 """What holds for every feature; `Feature.nan_rule` says what is added."""
 
@@ -118,17 +118,17 @@ class Registry(dict[str, Feature]):
             As in `Feature`.
         window : int, optional
             As in `Feature`. By default one session without a warm-up, else what the warm-up and a halt before
-            it take: ``warmup + 1 + HALT``.
+            it take: ``warmup + 1 + MAX_HALT``.
 
         Returns
         -------
         callable
             Decorator that registers the function and returns it unchanged.
         """
-        reach = window if window is not None else (warmup + 1 + HALT if warmup else 1)
+        reach = window if window is not None else (warmup + 1 + MAX_HALT if warmup else 1)
         assert name not in self, f"the {self.kind} {name} is registered twice"
-        assert family in self.families, f"{family} is no family of a {self.kind}"
-        assert warmup == 0 or reach > warmup + HALT, f"{name}: a window of {reach} cannot hold its warm-up"
+        assert family in self.families, f"unknown {self.kind} family {family}"
+        assert warmup == 0 or reach > warmup + MAX_HALT, f"{name}: window {reach} is below its warm-up"
 
         def register(raw: Compute) -> Compute:
             def compute(panel: Panel) -> FloatArray:
@@ -138,7 +138,7 @@ class Registry(dict[str, Feature]):
                 with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                     value_TN = frozen(np.ascontiguousarray(raw(panel)))
                 out_TN = np.empty(value_TN.shape)
-                keep_traded(value_TN, frozen(sessions_quiet(panel)), warmup, float(HALT), out_TN)
+                keep_traded(value_TN, frozen(sessions_since_trade(panel)), warmup, float(MAX_HALT), out_TN)
                 return out_TN
 
             self[name] = Feature(
@@ -218,13 +218,13 @@ class Registry(dict[str, Feature]):
         if wanted is not None and messages:
             raise ValueError(messages[0])
         out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
-        parts = runs_of_firms(panel.n_sessions, panel.n_firms)
+        parts = firm_blocks(panel.n_sessions, panel.n_firms)
         needs = frozenset[str]().union(*(self[name].needs for name in usable))
 
         from features.arithmetic.kernels import store_float32
 
         def fill(firms: slice) -> None:
-            tile = panel if len(parts) == 1 else cut(panel, firms, needs)
+            tile = panel if len(parts) == 1 else take_firms(panel, firms, needs)
             for k, name in enumerate(usable):
                 store_float32(frozen(self[name].compute(tile)), firms.start, out_KTN[k])
 

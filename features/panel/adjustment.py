@@ -48,15 +48,16 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
     return factor_TN
 
 
-def total_return_index(close_TN: FloatArray, worth_TN: FloatArray) -> FloatArray:
+def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> FloatArray:
     """Follow what one share is worth, through halts and delistings.
 
     Parameters
     ----------
     close_TN : ndarray of shape (T, N)
         Forward-adjusted closes; NaN = no trade.
-    worth_TN : ndarray of shape (T, N)
-        Value of a share without a price as a fraction of its last one, `features.panel.endings.find_endings`.
+    value_ratio_TN : ndarray of shape (T, N)
+        Value of a share without a price, as a fraction of its last price
+        (`features.panel.delistings.find_delistings`).
 
     Returns
     -------
@@ -64,4 +65,4 @@ def total_return_index(close_TN: FloatArray, worth_TN: FloatArray) -> FloatArray
         The close; in halts the last close; after a delisting ``last * (1 + delisting return)``, constant; NaN
         before the first price and where nobody knows. Row t depends on rows <= t alone.
     """
-    return np.where(np.isnan(close_TN), carry(close_TN) * worth_TN, close_TN)
+    return np.where(np.isnan(close_TN), carry(close_TN) * value_ratio_TN, close_TN)

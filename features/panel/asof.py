@@ -125,7 +125,7 @@ class Statements(Mapping[str, FloatArray]):
         """Count the keys."""
         return len(self._known)
 
-    def cut(self, firms: slice) -> Statements:
+    def take_firms(self, firms: slice) -> Statements:
         """Take some of the firms, neighbours of each other."""
         return Statements(self._known, self._firms[firms], self._total_TN)
 

@@ -13,15 +13,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from features.arithmetic.parallel import for_each, in_order, runs_of_firms
+from features.arithmetic.parallel import firm_blocks, for_each, map_in_order
 from features.arithmetic.rolling import carry_and_age, lag, rolling_median
 from features.arrays import Float32Array, FloatArray, IntArray, frozen
 from features.panel.panel import Panel
-from features.panel.tiles import cut, whole
+from features.panel.tiles import full_panel, take_firms
 
-HALT = 20
+MAX_HALT = 20
 """Sessions without a price over which a close is carried; a longer silence is taken as an ending
-(`features.panel.endings`), and a firm that trades again starts anew. It bounds how far back a feature can
+(`features.panel.delistings`), and a firm that trades again starts anew. It bounds how far back a feature can
 reach."""
 
 Settings = ParamSpec("Settings")
@@ -38,11 +38,11 @@ class _Cell:
         self.value: Any = None
 
 
-_remembered: WeakKeyDictionary[Panel, dict[Hashable, _Cell]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Panel, dict[Hashable, _Cell]] = WeakKeyDictionary()
 _registering = Lock()
 
 
-def remember(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
+def cached(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
     """Compute something once a panel; panels are immutable, so it cannot go stale.
 
     Parameters
@@ -60,7 +60,7 @@ def remember(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value
         What ``compute`` gave the first time.
     """
     with _registering:
-        cell = _remembered.setdefault(panel, {}).setdefault(key, _Cell())
+        cell = _cache.setdefault(panel, {}).setdefault(key, _Cell())
     with cell.lock:
         if cell.value is None:
             cell.value = compute()
@@ -68,7 +68,7 @@ def remember(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value
     return value
 
 
-def once_a_panel(
+def cached_per_panel(
     compute: Callable[Concatenate[Panel, Settings], FloatArray],
 ) -> Callable[Concatenate[Panel, Settings], FloatArray]:
     """Remember a series with its panel and settings."""
@@ -80,7 +80,7 @@ def once_a_panel(
             array.setflags(write=False)
             return array
 
-        return remember(panel, (compute, args, *sorted(kwargs.items())), frozen)
+        return cached(panel, (compute, args, *sorted(kwargs.items())), frozen)
 
     return remembered
 
@@ -103,29 +103,29 @@ def column(panel: Panel, name: str) -> FloatArray:
 def carried_close(panel: Panel) -> FloatArray:
     """Give the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade.
 
-    NaN where ``t - s`` exceeds `HALT`, so that row t depends on rows t-HALT..t alone.
+    NaN where ``t - s`` exceeds `MAX_HALT`, so that row t depends on rows t-MAX_HALT..t alone.
     """
     return _last_price(panel)[0]
 
 
-def sessions_quiet(panel: Panel) -> FloatArray:
+def sessions_since_trade(panel: Panel) -> FloatArray:
     """Count the sessions since a firm's last price: 0 on a trade, infinite before the first."""
     return _last_price(panel)[1]
 
 
 def _last_price(panel: Panel) -> tuple[FloatArray, FloatArray]:
     def carried() -> tuple[FloatArray, FloatArray]:
-        close_TN, quiet_TN = carry_and_age(panel.close_TN, HALT)
-        return frozen(close_TN), frozen(quiet_TN)
+        close_TN, idle_TN = carry_and_age(panel.close_TN, MAX_HALT)
+        return frozen(close_TN), frozen(idle_TN)
 
-    return remember(panel, _last_price, carried)
+    return cached(panel, _last_price, carried)
 
 
-@once_a_panel
+@cached_per_panel
 def daily_return(panel: Panel) -> FloatArray:
     """Compute ``close[t] / carried_close[t-1] - 1``; NaN without a trade (a halt's return is its end's).
 
-    NaN after a silence longer than `HALT` as well: that is not the return of a day.
+    NaN after a silence longer than `MAX_HALT` as well: that is not the return of a day.
     """
     return panel.close_TN / lag(carried_close(panel), 1) - 1.0
 
@@ -135,7 +135,7 @@ def market_return(panel: Panel) -> FloatArray:
     return market_mean(panel, daily_return)
 
 
-@once_a_panel
+@cached_per_panel
 def dollar_volume(panel: Panel) -> FloatArray:
     """Compute raw close times shares traded."""
     return panel.raw_close_TN * column(panel, "volume")
@@ -149,10 +149,10 @@ def median_dollar_volume(panel: Panel, window: int) -> Float32Array:
     out_TN = np.empty(panel.close_TN.shape, dtype=np.float32)
 
     def fill(firms: slice) -> None:
-        tile = cut(panel, firms, frozenset())  # each array is read once: not worth a copy
+        tile = take_firms(panel, firms, frozenset())  # each array is read once: not worth a copy
         out_TN[:, firms] = rolling_median(dollar_volume(tile).astype(np.float32), window, (window + 1) // 2)
 
-    for_each(fill, runs_of_firms(panel.n_sessions, panel.n_firms))
+    for_each(fill, firm_blocks(panel.n_sessions, panel.n_firms))
     return out_TN
 
 
@@ -212,11 +212,11 @@ def group_mean(
         The mean over the group's firms with a known value, the firm itself included; NaN where the group is
         unknown or has fewer than two such firms (a firm is no peer of itself).
     """
-    from features.arithmetic.kernels_by_date import spread_groups
+    from features.arithmetic.kernels_by_date import expand_groups
 
     mean_TS = _means(panel, True, series, *args, **kwargs)
     mean_TN = np.empty(panel.group_TN.shape)
-    spread_groups(frozen(mean_TS), frozen(np.ascontiguousarray(panel.group_TN)), mean_TN)
+    expand_groups(frozen(mean_TS), frozen(np.ascontiguousarray(panel.group_TN)), mean_TN)
     return mean_TN
 
 
@@ -231,23 +231,23 @@ def _means(
 
     Firms are added one after the other in their order, so that those without a value leave no trace.
     """
-    everyone = whole(panel)
+    full = full_panel(panel)
 
     def compute() -> FloatArray:
         from features.arithmetic.kernels_by_date import add_by_group
 
-        n_groups, least = (max(len(everyone.groups_S), 1), 2) if by_group else (1, 1)
-        total_TS = np.zeros((everyone.n_sessions, n_groups))
-        count_TS = np.zeros((everyone.n_sessions, n_groups), dtype=np.int64)
+        n_groups, least = (max(len(full.groups_S), 1), 2) if by_group else (1, 1)
+        total_TS = np.zeros((full.n_sessions, n_groups))
+        count_TS = np.zeros((full.n_sessions, n_groups), dtype=np.int64)
 
         def values(firms: slice) -> tuple[FloatArray, IntArray]:
-            tile = cut(everyone, firms, frozenset({"close", "group"}))
+            tile = take_firms(full, firms, frozenset({"close", "group"}))
             group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
             return series(tile, *args, **kwargs), group_Tn
 
-        for x_Tn, group_Tn in in_order(values, runs_of_firms(everyone.n_sessions, everyone.n_firms)):
+        for x_Tn, group_Tn in map_in_order(values, firm_blocks(full.n_sessions, full.n_firms)):
             add_by_group(frozen(x_Tn), frozen(group_Tn), total_TS, count_TS)
         mean_TS: FloatArray = np.where(count_TS >= least, total_TS / np.maximum(count_TS, 1), np.nan)
         return mean_TS
 
-    return remember(everyone, (series, args, *sorted(kwargs.items()), by_group), compute)
+    return cached(full, (series, args, *sorted(kwargs.items()), by_group), compute)

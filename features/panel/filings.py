@@ -31,31 +31,31 @@ def _find(end_P: IntArray, n: int, day: float) -> int:
 
 
 @compiled
-def _quarter(p: int, n: int, end_P: IntArray, said_P3: FloatArray) -> float:
+def _quarter(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
     """Give a period's last quarter: as reported, or the year without the three quarters before it."""
-    if not np.isnan(said_P3[p, 2]):
-        return float(said_P3[p, 2])
-    rest = said_P3[p, 1]
+    if not np.isnan(reported_P3[p, 2]):
+        return float(reported_P3[p, 2])
+    rest = reported_P3[p, 1]
     for k in range(1, 4):
         earlier = _find(end_P, n, end_P[p] - QUARTER * k)
         if earlier < 0:
             return np.nan
-        rest -= said_P3[earlier, 2]
+        rest -= reported_P3[earlier, 2]
     return float(rest)
 
 
 @compiled
-def _value(p: int, n: int, end_P: IntArray, said_P3: FloatArray) -> float:
+def _value(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
     """Give a period's value: as reported for a year or an instant, or the sum of its last four quarters."""
     for span in range(2):
-        if not np.isnan(said_P3[p, span]):
-            return float(said_P3[p, span])
+        if not np.isnan(reported_P3[p, span]):
+            return float(reported_P3[p, span])
     total = 0.0
     for k in range(4):
         at = _find(end_P, n, end_P[p] - QUARTER * k)
         if at < 0:
             return np.nan
-        total += _quarter(at, n, end_P, said_P3)
+        total += _quarter(at, n, end_P, reported_P3)
     return total
 
 
@@ -92,7 +92,7 @@ def follow_filings(
         run = run + 1 if r > 0 and series_R[r] == series_R[r - 1] else 1
         longest = max(longest, run)
     end_P = np.empty(longest, dtype=np.int64)
-    said_P3 = np.empty((longest, 3))  # known last: without a span, of twelve months, of three
+    reported_P3 = np.empty((longest, 3))  # known last: without a span, of twelve months, of three
     n = 0
     for r in range(rows):
         if r > 0 and series_R[r] != series_R[r - 1]:
@@ -104,19 +104,19 @@ def follow_filings(
             p -= 1
         else:
             for q in range(n, p, -1):
-                end_P[q], said_P3[q] = end_P[q - 1], said_P3[q - 1]
+                end_P[q], reported_P3[q] = end_P[q - 1], reported_P3[q - 1]
             n += 1
-            end_P[p], said_P3[p] = end_R[r], np.nan
+            end_P[p], reported_P3[p] = end_R[r], np.nan
         if months_R[r] == 3:
-            said_P3[p, 2] = value_R[r]
+            reported_P3[p, 2] = value_R[r]
         else:
-            said_P3[p, :2] = np.nan
-            said_P3[p, 1 if months_R[r] == 12 else 0] = value_R[r]
+            reported_P3[p, :2] = np.nan
+            reported_P3[p, 1 if months_R[r] == 12 else 0] = value_R[r]
         newest = n - 1
-        now_R[r] = _value(newest, n, end_P, said_P3)
+        now_R[r] = _value(newest, n, end_P, reported_P3)
         now_end_R[r] = end_P[newest]
         before_R[r] = np.nan
         before = _find(end_P, n, end_P[newest] - YEAR)
         if before >= 0:
-            before_R[r] = _value(before, n, end_P, said_P3)
+            before_R[r] = _value(before, n, end_P, reported_P3)
     return now_R, now_end_R, before_R

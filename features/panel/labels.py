@@ -41,7 +41,7 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     ndarray of shape (T, N)
         A fraction, known at the close of ``t+delay+horizon``; NaN before the first price, where the span
         passes the panel's end, or where the firm is held at a close at which the data have a gap
-        (`features.panel.endings`).
+        (`features.panel.delistings`).
 
     Raises
     ------

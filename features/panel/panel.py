@@ -15,7 +15,7 @@ from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
 from features.panel.adjustment import forward_factor, total_return_index
 from features.panel.asof import Statements, groups_as_of, statements_as_of
-from features.panel.endings import EndingRule, find_endings
+from features.panel.delistings import DelistingRule, find_delistings
 
 PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "split_ratio", "dividend")
 
@@ -43,9 +43,10 @@ class Panel:
         Total-return index through halts and delistings, for labels and accounting;
         `features.panel.adjustment.total_return_index`.
     delisted_TN : ndarray of bool, shape (T, N)
-        Whether an ending has paid holders out in cash, `features.panel.endings.find_endings`.
+        Whether an ending has paid holders out in cash, `features.panel.delistings.find_delistings`.
     unknown_TN : ndarray of bool, shape (T, N)
-        Whether that ending has neither a recorded return nor a known reason; see `wealth_if_unknown_pays`.
+        Whether that delisting has neither a recorded return nor a known reason; see
+        `total_return_index_assuming`.
     group_TN : ndarray of int16, shape (T, N)
         Industry or sector as of t; -1 unknown.
     groups_S : tuple of str
@@ -88,7 +89,7 @@ class Panel:
         """Whether a firm has a price on a session: bool, shape (T, N)."""
         return ~np.isnan(self.close_TN)
 
-    def wealth_if_unknown_pays(self, unknown_return: float) -> FloatArray:
+    def total_return_index_assuming(self, unknown_return: float) -> FloatArray:
         """Give the wealth, shape (T, N), if endings for unknown reasons had this return on the last price."""
         paid_TN = carry(self.close_TN) * (1.0 + unknown_return)
         return np.where(self.unknown_TN, paid_TN, self.total_return_index_TN)
@@ -108,7 +109,7 @@ def build_panel(
     fundamentals: pl.DataFrame | None = None,
     *,
     group_by: Literal["sector", "industry"] = "industry",
-    endings: EndingRule = EndingRule(),  # noqa: B008  # frozen
+    delisting_rule: DelistingRule = DelistingRule(),  # noqa: B008  # frozen
 ) -> Panel:
     """Build the panel from validated tables.
 
@@ -125,8 +126,8 @@ def build_panel(
         Columns ticker, period_end, known_at, item, value.
     group_by : {"sector", "industry"}
         Which of them the groups are.
-    endings : EndingRule
-        What is assumed where no delisting, or no delisting return, is recorded.
+    delisting_rule : DelistingRule
+        Assumptions where no delisting, or no delisting return, is recorded.
 
     Returns
     -------
@@ -188,7 +189,7 @@ def build_panel(
     if volume_TN is not None:
         volume_TN[np.isnan(raw_TN)] = np.nan
 
-    ends = find_endings(~np.isnan(raw_TN), dates_T, tickers_N, securities, endings)
+    delistings = find_delistings(~np.isnan(raw_TN), dates_T, tickers_N, securities, delisting_rule)
     group_TN: IntArray = np.full(raw_TN.shape, -1, dtype=np.int16)
     groups_S: tuple[str, ...] = ()
     if securities is not None:
@@ -196,7 +197,7 @@ def build_panel(
     statements = Statements({}, range(len(tickers_N)), split_TN)
     if fundamentals is not None:
         statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
-    total_return_index_TN = total_return_index(close_TN, ends.worth_TN)
+    total_return_index_TN = total_return_index(close_TN, delistings.value_ratio_TN)
     arrays = (
         dates_T,
         close_TN,
@@ -206,8 +207,8 @@ def build_panel(
         raw_TN,
         volume_TN,
         total_return_index_TN,
-        ends.delisted_TN,
-        ends.unknown_TN,
+        delistings.delisted_TN,
+        delistings.unknown_TN,
         group_TN,
     )
     for array in arrays:
@@ -223,12 +224,12 @@ def build_panel(
         raw_close_TN=raw_TN,
         volume_TN=volume_TN,
         total_return_index_TN=total_return_index_TN,
-        delisted_TN=ends.delisted_TN,
-        unknown_TN=ends.unknown_TN,
+        delisted_TN=delistings.delisted_TN,
+        unknown_TN=delistings.unknown_TN,
         group_TN=group_TN,
         groups_S=groups_S,
         statements=statements,
-        hazards=(*hazards, *ends.hazards),
+        hazards=(*hazards, *delistings.hazards),
     )
 
 

@@ -22,7 +22,7 @@ from features.panel.panel import Panel
 _origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
 
 
-def cut(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Panel:
+def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Panel:
     """Take some of a panel's firms.
 
     Parameters
@@ -38,7 +38,7 @@ def cut(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Pane
     Returns
     -------
     Panel
-        A panel of these firms. `whole` leads back to the one that it was cut from.
+        A panel of these firms. `full_panel` leads back to the one that it was cut from.
     """
 
     def take(name: str, array_TN: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -54,12 +54,12 @@ def cut(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Pane
         if field.name.endswith("_TN") and value is not None:
             changed[field.name] = take(field.name.removesuffix("_TN"), value)
         elif isinstance(value, Statements):
-            changed[field.name] = value.cut(firms)
+            changed[field.name] = value.take_firms(firms)
     tile = replace(panel, **changed)
-    _origins[tile] = whole(panel)
+    _origins[tile] = full_panel(panel)
     return tile
 
 
-def whole(panel: Panel) -> Panel:
+def full_panel(panel: Panel) -> Panel:
     """Give the panel that a tile was cut from, or the panel itself."""
     return _origins.get(panel, panel)

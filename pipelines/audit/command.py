@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pipelines.audit.conduct import conduct, demand, has_passed, keep, subject_of
+from pipelines.audit.conduct import has_passed, make_subject, raise_on_failure, run_checks, save_audit
 from pipelines.audit.result import describe, summary_line
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
@@ -46,11 +46,11 @@ def audit_target(
                 )
             run, dataset, lake = reopen(target, output, progress, locks)
         tables = read_tables(lake, dict(run.versions))
-        audit = conduct(subject_of(run, tables, dataset, lake, "full", fitted=not is_config), progress)
-        path = keep(audit, run)
+        audit = run_checks(make_subject(run, tables, dataset, lake, "full", fitted=not is_config), progress)
+        path = save_audit(audit, run)
         print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
         _track(run, failed=bool(audit.failures))
-        demand(audit, run)
+        raise_on_failure(audit, run)
 
 
 def audit_before_training(
@@ -71,14 +71,14 @@ def audit_before_training(
         progress.note("This config has passed its audit on these data; it is not made again.")
         return
     tables = read_tables(lake, dict(run.versions))
-    audit = conduct(subject_of(run, tables, dataset, lake, "quick", fitted=False), progress)
-    keep(audit, run)
+    audit = run_checks(make_subject(run, tables, dataset, lake, "quick", fitted=False), progress)
+    save_audit(audit, run)
     poor = [result for result in audit.results if result.verdict in ("fail", "warn")]
     lines = [f"  {result.verdict}: {result.check}: {result.sentence}" for result in poor]
     say("\n".join([f"audit: {summary_line(audit.table)}", *lines]))
     if settings.on_failure == "stop" and audit.failures:
         _track(run, failed=True)
-        demand(audit, run)
+        raise_on_failure(audit, run)
 
 
 def _fill(config: Config, progress: Progress, *, wait: bool) -> None:

@@ -26,7 +26,7 @@ Depth = Literal["quick", "full"]
 _FILE = "audit.json"
 
 
-def subject_of(
+def make_subject(
     run: Run, tables: dict[str, pl.DataFrame], dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool
 ) -> Subject:
     """Gather what the checks read.
@@ -57,7 +57,7 @@ def subject_of(
     )
 
 
-def conduct(subject: Subject, progress: Progress) -> Audit:
+def run_checks(subject: Subject, progress: Progress) -> Audit:
     """Make every check that the config does not skip.
 
     Raises
@@ -81,7 +81,7 @@ def conduct(subject: Subject, progress: Progress) -> Audit:
     return Audit(tuple(results), "quick" if subject.budget.quick else "full")
 
 
-def keep(audit: Audit, run: Run) -> Path:
+def save_audit(audit: Audit, run: Run) -> Path:
     """Write an audit into its run's folder: ``audit.json``, and a table for each check's evidence."""
     for stale in (run.folder / "tables").glob("audit*.parquet"):
         stale.unlink()
@@ -106,11 +106,6 @@ def _settings(run: Run) -> dict[str, Any]:
     return run.config.audit.model_dump(mode="json", include={"times", "seed", "skip"})
 
 
-def kept(run: Run) -> pl.DataFrame | None:
-    """Read the verdicts of a run's last audit (check, verdict, sentence, seconds); None without one."""
-    return run.read_table("audit")
-
-
 def has_passed(run: Run) -> bool:
     """Whether a run's last audit failed nowhere, and was made with today's checks and these settings.
 
@@ -125,7 +120,7 @@ def has_passed(run: Run) -> bool:
     return not failed and known == set(CHECKS) and record.get("settings") == _settings(run)
 
 
-def demand(audit: Audit, run: Run) -> None:
+def raise_on_failure(audit: Audit, run: Run) -> None:
     """Raise if anything failed.
 
     Raises

@@ -21,7 +21,7 @@ _BAR: Final = ("open", "high", "low", "close")
 _GROUPS: Final = ("sector", "industry")
 
 
-def newcomer(tables: Tables) -> str:
+def new_ticker(tables: Tables) -> str:
     """Name a firm that nobody has heard of; it sorts before the others, so that every column moves."""
     taken = set(tables["prices"]["ticker"].unique().to_list())
     name = "0"
@@ -30,7 +30,7 @@ def newcomer(tables: Tables) -> str:
     return name
 
 
-def noise_after(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFrame]:
+def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFrame]:
     """Replace all that became known after a day, for every firm, by noise that satisfies the contracts.
 
     Prices: other bars, volumes, splits and dividends, some sessions missing, some firms gone for good, and a
@@ -48,7 +48,7 @@ def noise_after(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFra
         Of the noise.
     """
     rng = np.random.default_rng(seed)
-    stranger = newcomer(tables)
+    stranger = new_ticker(tables)
     makers: dict[str, Callable[[pl.DataFrame, dt.date, str, Draw], pl.DataFrame]] = {
         "prices": _noisy_prices,
         "fundamentals": _noisy_statements,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from backtest.splits import Fold
 from models.registry import MODELS
 from pipelines.audit.compare import Difference, difference
-from pipelines.audit.subject import Subject, scratch_run, small_config
+from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, FoldInputs
@@ -52,13 +52,13 @@ def fits(
     """
     arrays = plan.gather(dataset, config.features.window)
     if columns_N is not None:
-        arrays = of_firms(arrays, columns_N)
-    with scratch_run(small_config(config, models)) as run:
+        arrays = select_firms(arrays, columns_N)
+    with temporary_run(small_fit_config(config, models)) as run:
         planned = plan.plan_tasks(run, dataset, [fold])
         return [(task, tasks.run_task(task, arrays)) for task in planned]
 
 
-def of_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
+def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
     """Keep some firms of the arrays that a task reads."""
     return replace(
         arrays,
@@ -73,9 +73,9 @@ def of_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
     )
 
 
-def inputs_of(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
+def fit_inputs(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
     """What the pipeline fits for a fold's inputs, asked of the pipeline itself."""
-    with scratch_run(small_config(config, tuple(config.models)[:1])) as run:
+    with temporary_run(small_fit_config(config, tuple(config.models)[:1])) as run:
         return next(iter(plan.plan_tasks(run, dataset, [fold]))).inputs
 
 
@@ -100,7 +100,7 @@ def weights_differ(left: Outcome, right: Outcome, model: str) -> list[Difference
     return [*found, *([choice] if choice is not None else [])]
 
 
-def some_columns(dataset: Dataset, sessions: npt.NDArray[np.integer], count: int, seed: int) -> IntArray:
+def sample_columns(dataset: Dataset, sessions: npt.NDArray[np.integer], count: int, seed: int) -> IntArray:
     """Draw firms that are in the universe on some of the sessions."""
     present = np.flatnonzero(dataset.universe_TN[sessions].any(axis=0))
     if len(present) <= count:

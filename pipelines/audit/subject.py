@@ -133,7 +133,7 @@ class Subject:
         return tuple(name.removeprefix(INPUT_PREFIX) for name in names if name.startswith(INPUT_PREFIX))
 
     @cached_property
-    def reach_back(self) -> int:
+    def lookback(self) -> int:
         """Sessions before t that a dataset must have to be complete at t."""
         data = self.dataset
         windows = [CHANNELS[name].window for name in data.channel_names]
@@ -168,7 +168,7 @@ class Subject:
             cut["fundamentals"] = cut["fundamentals"].filter(known & carried)
         return cut
 
-    def some_firms(self, tables: Mapping[str, pl.DataFrame], count: int) -> dict[str, pl.DataFrame]:
+    def sample_firms(self, tables: Mapping[str, pl.DataFrame], count: int) -> dict[str, pl.DataFrame]:
         """Draw firms from the tables, for what would take too long on all of them."""
         firms = tables["prices"]["ticker"].unique().sort()
         if len(firms) <= count:
@@ -219,13 +219,13 @@ class Subject:
 
 
 @contextmanager
-def scratch_run(config: Config) -> Iterator[Run]:
+def temporary_run(config: Config) -> Iterator[Run]:
     """A run whose folder is gone afterwards, for fitting through the pipeline's own tasks."""
     with TemporaryDirectory(prefix="peerglass-audit-") as folder:
         yield Run("audit", config, None, Path(folder))
 
 
-def small_config(config: Config, models: tuple[str, ...]) -> Config:
+def small_fit_config(config: Config, models: tuple[str, ...]) -> Config:
     """Make the config of a fit that takes little: few epochs of few dates, few trees."""
     settings = {}
     for name in models:

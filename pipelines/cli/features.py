@@ -112,7 +112,7 @@ def as_markdown() -> str:
     from features.library.characteristics import CHARACTERISTICS
     from features.library.registry import NAN_RULE
     from features.panel.asof import STALE_DAYS
-    from features.panel.derived import HALT
+    from features.panel.derived import MAX_HALT
 
     parts = [
         "# Features",
@@ -121,8 +121,8 @@ def as_markdown() -> str:
         f"and {len(CHANNELS)} channels (what windows over days are made of). All are known at the close of "
         "session `t` and causal to the bit: nothing after `t` changes a value at or before it.",
         "- **Notation.** `x[t]` is the value of session t, `C` the close carried through halts of at most "
-        f"{HALT} sessions, `r[t] = close[t] / C[t-1] - 1`, `m` the equal-weight mean of `r` over the firms "
-        "that traded, `dv` raw close times volume. Prices are adjusted for splits and dividends. "
+        f"{MAX_HALT} sessions, `r[t] = close[t] / C[t-1] - 1`, `m` the equal-weight mean of `r` over the "
+        "firms that traded, `dv` raw close times volume. Prices are adjusted for splits and dividends. "
         "Averages, sums and moments are over known values.",
         "- **Statements.** `item[t]` is the value known at t, `item[1y]` that of the period a year "
         "earlier as known at t. Flows are those of a year: the sum of four quarters where quarters are "

@@ -17,8 +17,8 @@ from features.library.characteristics import available_characteristics, compute_
 from features.library.factors import residualise_factors, statistical_factors
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from features.library.standardise import TransformRule, transform_characteristics
+from features.panel.delistings import DelistingRule
 from features.panel.derived import row_mean
-from features.panel.endings import EndingRule
 from features.panel.labels import forward_returns, target
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
@@ -86,7 +86,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         tables.get("securities"),
         tables.get("fundamentals"),
         group_by=config.features.group_by,
-        endings=EndingRule(unknown_return=config.label.unknown_ending_return),
+        delisting_rule=DelistingRule(unknown_return=config.label.unknown_ending_return),
     )
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
     universe_TN = universe(panel, rule, _membership(tables, config))

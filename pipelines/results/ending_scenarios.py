@@ -47,7 +47,7 @@ def ending_table(
     panel = dataset.panel
     if not panel.unknown_TN.any():
         return None
-    wealth = {suffix: panel.wealth_if_unknown_pays(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
+    wealth = {suffix: panel.total_return_index_assuming(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
     dates_T = panel.dates_T.astype("datetime64[D]")
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
     rows: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from backtest.accounting import run_book
 from backtest.costs import CostModel
-from features.panel.endings import EndingRule
+from features.panel.delistings import DelistingRule
 from features.panel.panel import build_panel
 
 HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # of the traded and, a session, of the short value
@@ -154,7 +154,7 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     """Run both on one market; the answer counts what happened in it."""
     market = raw_market(seed)
     panel = build_panel(
-        market.prices(), market.securities(), endings=EndingRule(STALE, unknown_return=UNKNOWN)
+        market.prices(), market.securities(), delisting_rule=DelistingRule(STALE, unknown_return=UNKNOWN)
     )
     T, N = panel.close_TN.shape
     assert (T, panel.tickers_N) == (market.sessions, market.tickers)

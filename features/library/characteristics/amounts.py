@@ -14,7 +14,7 @@ import numpy as np
 from features.arrays import FloatArray
 from features.library.characteristics.registry import characteristic
 from features.panel.asof import SHARE_COUNT, STALE_DAYS
-from features.panel.derived import once_a_panel
+from features.panel.derived import cached_per_panel
 from features.panel.panel import Panel
 
 SPLIT_REACH = STALE_DAYS + 1
@@ -70,7 +70,7 @@ def positive(x_TN: FloatArray) -> FloatArray:
     return np.where(x_TN > 0, x_TN, np.nan)
 
 
-@once_a_panel
+@cached_per_panel
 def market_equity(panel: Panel) -> FloatArray:
     """Compute shares outstanding, splits included, times the raw close, in the price's currency."""
     return positive(panel.statements[SHARE_COUNT]) * panel.raw_close_TN

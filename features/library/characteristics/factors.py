@@ -14,7 +14,7 @@ from features.library.registry import Compute
 from features.panel.derived import daily_return
 
 
-def _own_way(window: int) -> Compute:
+def _mean_residual(window: int) -> Compute:
     return lambda panel: (
         rolling_mean(factor_residual(panel, FACTORS), window, half(window))
         / rolling_std(daily_return(panel), 63, half(63))
@@ -30,4 +30,4 @@ for _window in (1, 2, 3, 5, 10, 21):
         unit="standard deviations a day",
         nan_rule=f"fewer than {half(_window)} e known; no variation",
         source="Avellaneda and Lee 2010",
-    )(_own_way(_window))
+    )(_mean_residual(_window))

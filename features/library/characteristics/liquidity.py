@@ -16,7 +16,7 @@ from features.library.characteristics.registry import characteristic
 from features.library.characteristics.volatility import half, sign
 from features.library.registry import Compute
 from features.panel.asof import SHARE_COUNT
-from features.panel.derived import column, daily_return, dollar_volume, once_a_panel
+from features.panel.derived import cached_per_panel, column, daily_return, dollar_volume
 from features.panel.panel import Panel
 
 
@@ -35,7 +35,7 @@ def log_dollar_volume(panel: Panel) -> FloatArray:
     return np.log(rolling_mean(dollar_volume(panel), 21, half(21)))
 
 
-@once_a_panel
+@cached_per_panel
 def price_impact(panel: Panel) -> FloatArray:
     """Compute ``|r| / dv``; NaN without volume."""
     volume_TN = dollar_volume(panel)

@@ -14,7 +14,7 @@ from features.arrays import FloatArray
 from features.library.characteristics.registry import characteristic
 from features.library.characteristics.volatility import half
 from features.library.registry import Compute
-from features.panel.derived import daily_return, market_return, once_a_panel, remember
+from features.panel.derived import cached, cached_per_panel, daily_return, market_return
 from features.panel.panel import Panel
 
 
@@ -39,7 +39,7 @@ def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray
     def regress() -> tuple[FloatArray, FloatArray]:
         return rolling_regression(daily_return(panel), market_return(panel), window, half(window))
 
-    return remember(panel, (market_regression, window), regress)
+    return cached(panel, (market_regression, window), regress)
 
 
 def _beta(window: int) -> Compute:
@@ -106,7 +106,7 @@ def _residual_skewness(panel: Panel) -> tuple[FloatArray, FloatArray]:
     def regress() -> tuple[FloatArray, FloatArray]:
         return residual_skewness(daily_return(panel), market_return(panel), 252, 126)
 
-    return remember(panel, (residual_skewness, 252), regress)
+    return cached(panel, (residual_skewness, 252), regress)
 
 
 @characteristic(
@@ -137,7 +137,7 @@ def coskewness(panel: Panel) -> FloatArray:
     return _residual_skewness(panel)[1]
 
 
-@once_a_panel
+@cached_per_panel
 def market_component(panel: Panel) -> FloatArray:
     """Compute ``beta_63[t-1] m[t]``: what yesterday's beta and today's market explain of the day's return."""
     return lag(market_regression(panel, 63)[0], 1) * market_return(panel)
@@ -151,7 +151,7 @@ def market_component(panel: Panel) -> FloatArray:
     unit="fraction",
     source="Blitz, Huij, Lansdorp and Verbeek 2013, with the market as the one factor",
 )
-@once_a_panel
+@cached_per_panel
 def residual_return(panel: Panel) -> FloatArray:
     """Compute the day's return beyond its market component."""
     return daily_return(panel) - market_component(panel)

@@ -2,7 +2,7 @@
 
 Shape suffixes: T sessions, N firms. Adjusted prices throughout; ``r`` is the day's return
 (`features.panel.derived.daily_return`), ``C`` the close carried through halts (of at most
-`features.panel.derived.HALT` sessions).
+`features.panel.derived.MAX_HALT` sessions).
 """
 
 from __future__ import annotations

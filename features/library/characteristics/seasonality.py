@@ -11,7 +11,7 @@ import numpy as np
 from features.arrays import DateArray, FloatArray, IntArray
 from features.library.characteristics.registry import characteristic
 from features.library.characteristics.reversal import trailing_return
-from features.panel.derived import HALT, daily_return
+from features.panel.derived import MAX_HALT, daily_return
 from features.panel.panel import Panel
 
 WEEKS = 20
@@ -38,7 +38,7 @@ def same_month_return(panel: Panel) -> FloatArray:
     "same_month_return_3y",
     "seasonality",
     warmup=504,
-    window=756 + 1 + HALT,
+    window=756 + 1 + MAX_HALT,
     formula="mean(C[t-252k+21] / C[t-252k] - 1 over k = 1..3)",
     unit="fraction",
     nan_rule="fewer than 2 of the 3 known",
@@ -56,7 +56,7 @@ def same_month_returns(panel: Panel) -> FloatArray:
     "same_weekday_return_100",
     "seasonality",
     warmup=100,
-    window=7 * WEEKS + 1 + HALT,  # as many sessions as there are days, on a market that never closes
+    window=7 * WEEKS + 1 + MAX_HALT,  # as many sessions as there are days, on a market that never closes
     formula="mean of r on the days D - 7k, k = 1..20, D the first day after t with 10 sessions among them",
     unit="fraction a day",
     nan_rule="no such D; fewer than 10 of the 20 known (a day without a session is not)",

@@ -14,7 +14,14 @@ import polars as pl
 
 from backtest.splits import Fold
 from pipelines.audit.compare import Difference, difference
-from pipelines.audit.refit import fits, inputs_differ, inputs_of, models_to_fit, some_columns, weights_differ
+from pipelines.audit.refit import (
+    fit_inputs,
+    fits,
+    inputs_differ,
+    models_to_fit,
+    sample_columns,
+    weights_differ,
+)
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject, shorter
 from pipelines.dataset.build import Dataset, FoldInputs
@@ -65,10 +72,10 @@ def check(subject: Subject) -> Result:
 
 
 def _inputs_of_fold(subject: Subject, fold: Fold) -> list[dict[str, object]]:
-    true = inputs_of(subject.config, subject.dataset, fold)
+    true = fit_inputs(subject.config, subject.dataset, fold)
     train_T = _rows(fold.train, subject.dataset)
-    replaced = outside_replaced(subject.dataset, train_T, train_T, subject.seed)
-    found = inputs_differ(true, inputs_of(subject.config, replaced, fold))
+    replaced = replace_outside(subject.dataset, train_T, train_T, subject.seed)
+    found = inputs_differ(true, fit_inputs(subject.config, replaced, fold))
     rows = [_row(one, "train") for one in found]
     for where, stored in _stored_inputs(subject, fold):
         for one in inputs_differ(true, stored):
@@ -95,16 +102,16 @@ def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> l
     budget, config, dataset = subject.budget, subject.config, subject.dataset
     small = shorter(fold, budget.train, budget.valid, 2)
     seen = np.concatenate([small.train, small.valid])
-    columns = some_columns(dataset, seen, budget.firms, subject.seed)
+    columns = sample_columns(dataset, seen, budget.firms, subject.seed)
     window = config.features.window
     span = np.arange(small.train[0], small.train[-1] + 1)  # a pretraining reads windows between decisions
-    without_test = outside_replaced(
+    without_test = replace_outside(
         dataset,
         _rows(seen, dataset),
         _reached(np.concatenate([span, small.valid]), window, dataset),
         subject.seed + 1,
     )
-    train_alone = outside_replaced(
+    train_alone = replace_outside(
         dataset, _rows(small.train, dataset), _reached(span, window, dataset), subject.seed + 2
     )
     rows = []
@@ -143,7 +150,7 @@ def _reached(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -
     return kept_T
 
 
-def outside_replaced(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:
+def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:
     """Replace a dataset's arrays on all sessions but the kept ones.
 
     Parameters

@@ -19,7 +19,7 @@ from models.batch import PanelTensors
 from models.fitted import Fitted, IntArray
 from models.fitting.fit import NeuralFitted
 from pipelines.audit.compare import Difference, difference
-from pipelines.audit.noise import noise_after
+from pipelines.audit.noise import replace_future
 from pipelines.audit.refit import fits, inputs_differ, models_to_fit, weights_differ
 from pipelines.audit.result import Result
 from pipelines.audit.subject import AFTER, Subject
@@ -38,10 +38,10 @@ _STORED_TOLERANCE = 1e-3  # of a date's deviation of forecasts; accelerators do 
 
 def check(subject: Subject) -> Result:
     """Demand the same fitted models and the same forecasts up to t on a replaced future."""
-    return _ask_again(subject) if subject.run is not None else _fit_again(subject)
+    return _check_checkpoints(subject) if subject.run is not None else _check_refits(subject)
 
 
-def _fit_again(subject: Subject) -> Result:
+def _check_refits(subject: Subject) -> Result:
     models = models_to_fit(subject)
     if not models:
         return Result(NAME, "skipped", "The config has no model that is fitted.")
@@ -103,10 +103,10 @@ def _sessions(subject: Subject) -> int:
 
 def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int) -> list[Difference]:
     need = _sessions(subject)
-    cut = subject.window(t - need - subject.reach_back, t + max(AFTER, need // 2))
-    tables = subject.some_firms(cut, subject.budget.firms)
+    cut = subject.window(t - need - subject.lookback, t + max(AFTER, need // 2))
+    tables = subject.sample_firms(cut, subject.budget.firms)
     true = datasets.build_dataset(tables, config)
-    noisy = datasets.build_dataset(noise_after(tables, subject.day(t), seed=subject.seed + t), config)
+    noisy = datasets.build_dataset(replace_future(tables, subject.day(t), seed=subject.seed + t), config)
     at = int(np.searchsorted(true.panel.dates_T, subject.dataset.panel.dates_T[t]))
     left_fold, right_fold = _fold_with(at, true, config), _fold_with(at, noisy, config)
     if left_fold is None or right_fold is None:
@@ -163,7 +163,7 @@ def _forecasts_differ(  # noqa: PLR0917 (two fits of one fold)
     return [one for one in found if one is not None]
 
 
-def _ask_again(subject: Subject) -> Result:
+def _check_checkpoints(subject: Subject) -> Result:
     from pipelines.run.checkpoints import load_checkpoint
 
     run, stored = subject.run, subject.forecasts
@@ -177,7 +177,7 @@ def _ask_again(subject: Subject) -> Result:
     for fold in folds:
         t = int(rng.choice(fold.test[: max(len(fold.test) - 2, 1)]))
         noisy = datasets.build_dataset(
-            noise_after(subject.tables, subject.day(t), seed=subject.seed + t), run.config
+            replace_future(subject.tables, subject.day(t), seed=subject.seed + t), run.config
         )
         noisy_arrays = plan.gather(noisy, run.config.features.window)
         columns = [

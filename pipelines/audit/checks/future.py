@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.audit.compare import Difference, differences_until
-from pipelines.audit.noise import noise_after
+from pipelines.audit.noise import replace_future
 from pipelines.audit.result import Result
 from pipelines.audit.subject import AFTER, Subject
 from pipelines.dataset import build as datasets
@@ -48,7 +48,7 @@ def check(subject: Subject) -> Result:
             f"{compared} features, the universe and closed labels are the same to the bit when all that "
             f"comes after {days} is replaced by noise.",
         )
-    named = culprits([row["what"] for row in rows])
+    named = furthest_upstream([row["what"] for row in rows])
     first = next(row for row in rows if row["what"] == named[0])
     where = f", first at {first['first_on']} for {first['ticker']}" if first["first_on"] else ""
     return Result(
@@ -60,7 +60,7 @@ def check(subject: Subject) -> Result:
     )
 
 
-def culprits(found: Iterable[str]) -> list[str]:
+def furthest_upstream(found: Iterable[str]) -> list[str]:
     """Name what stands furthest upstream: what follows from it differs because of it."""
     by_stage: dict[int, list[str]] = {}
     for what in found:
@@ -72,10 +72,10 @@ def culprits(found: Iterable[str]) -> list[str]:
 
 def _replaced(subject: Subject, t: int) -> list[tuple[Difference, str]]:
     config = subject.config
-    tables = subject.window(t - subject.reach_back, t + AFTER)
+    tables = subject.window(t - subject.lookback, t + AFTER)
     whole = tables["prices"].height == subject.tables["prices"].height
     true = subject.dataset if whole else datasets.build_dataset(tables, config)
-    noisy = datasets.build_dataset(noise_after(tables, subject.day(t), seed=subject.seed + t), config)
+    noisy = datasets.build_dataset(replace_future(tables, subject.day(t), seed=subject.seed + t), config)
     at = int(np.searchsorted(true.panel.dates_T, subject.dataset.panel.dates_T[t]))
     shift = t - at
     return [

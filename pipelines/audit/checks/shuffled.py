@@ -17,9 +17,9 @@ import polars as pl
 
 from backtest.splits import Fold
 from features.information_coefficient import ic_by_date, is_constant
-from pipelines.audit.refit import of_firms, some_columns
+from pipelines.audit.refit import sample_columns, select_firms
 from pipelines.audit.result import Result
-from pipelines.audit.subject import Subject, scratch_run
+from pipelines.audit.subject import Subject, temporary_run
 from pipelines.train import plan
 from pipelines.train import task as tasks
 
@@ -42,7 +42,7 @@ def check(subject: Subject) -> Result:
     """
     fold = subject.folds[-1]
     thin = _thinned(fold, subject.budget.permuted_train)
-    columns = some_columns(subject.dataset, fold.test, FIRMS, subject.seed)
+    columns = sample_columns(subject.dataset, fold.test, FIRMS, subject.seed)
     rows = []
     for permutation in range(subject.budget.permutations):
         rng = np.random.default_rng((subject.seed, 4, permutation))
@@ -94,9 +94,9 @@ def _fits(
     """Fit the quick models on a target; give their test forecasts with the target itself as the label."""
     whole = plan.gather(subject.dataset, subject.config.features.window)
     label_TN = np.where(whole.universe_TN, target_TN, np.nan).astype(np.float64)
-    arrays = of_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
+    arrays = select_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
     settings = {"models": dict(QUICK_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
-    with scratch_run(subject.config.model_copy(update=settings)) as run:
+    with temporary_run(subject.config.model_copy(update=settings)) as run:
         return [
             (task.model, tasks.run_task(task, arrays).test_BN, arrays.label_TN[fold.test])
             for task in plan.plan_tasks(run, subject.dataset, [fold])

@@ -50,7 +50,7 @@ _MONTHLY = (
     "monthly ICs of single characteristics stay below 0.1 (Gu, Kelly and Xiu 2020, whose best forecasts "
     "combine 94 of them); the limit leaves half as much again"
 )
-RECORDS: Final = {
+IC_LIMITS: Final = {
     "reversal": Record(0.30, 0.30, _BOUNCE),
     "channel": Record(0.30, 0.30, f"channels are the day's own numbers, reversal among them: {_BOUNCE}"),
     "momentum": Record(0.12, 0.15, f"with the lead of industries (Hou 2007); {_MONTHLY}"),
@@ -151,7 +151,7 @@ def _family(name: str) -> str:
 
 
 def _measured(name: str, family: str, ic_D: FloatArray, overlap: int, horizon: int) -> dict[str, object]:
-    record = RECORDS.get(family, OTHER)
+    record = IC_LIMITS.get(family, OTHER)
     limit = record.short if horizon <= SHORT_HORIZON else record.long
     known = ic_D[np.isfinite(ic_D)]
     row: dict[str, object] = {

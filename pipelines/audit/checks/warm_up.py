@@ -85,7 +85,7 @@ def check(subject: Subject) -> Result:
 def _times(subject: Subject) -> list[int]:
     """Draw sessions before which every declared window fits, or late ones where none is that long."""
     decisions = subject.decisions
-    late = decisions[decisions > subject.reach_back]
+    late = decisions[decisions > subject.lookback]
     pool = late if len(late) else decisions[len(decisions) // 2 :]
     count = min(max(subject.budget.times // 2, 1), len(pool))
     drawn = np.random.default_rng((subject.seed, 5)).choice(pool, count, replace=False)

@@ -207,7 +207,7 @@ def test_neither_tiles_nor_threads_change_a_bit(name: str, monkeypatch: pytest.M
     alone = np.concatenate([roll(x_TN[:, n : n + 1], 21, 5) for n in range(150)], axis=1)
     assert alone.tobytes() == expected
     monkeypatch.setattr(parallel, "_CELLS", 16 * 90)
-    assert len(parallel.runs_of_firms(90, 150)) == 10
+    assert len(parallel.firm_blocks(90, 150)) == 10
     for threads in (1, 2, 7):
         monkeypatch.setattr(parallel, "n_threads", lambda threads=threads: threads)
         assert roll(x_TN, 21, 5).tobytes() == expected

@@ -34,7 +34,7 @@ from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
 
 T, N = 1000, 9
-HALT = 20  # a close is carried over so many sessions without one
+MAX_HALT = 20  # a close is carried over so many sessions without one
 SESSIONS = xcals.get_calendar("XNYS", start="2020-01-02", end="2024-06-03").sessions
 DAYS: list[dt.date] = [session.date() for session in SESSIONS[:T]]  # with weekends and holidays between them
 TICKERS = [f"F{i}" for i in range(N)]
@@ -146,7 +146,7 @@ class Firm:
 
     def last(self, t: int) -> float:
         """Last adjusted close at or before t, at most 20 sessions old."""
-        known = [c for c in self.close[max(t - HALT, 0) : max(t + 1, 0)] if not math.isnan(c)]
+        known = [c for c in self.close[max(t - MAX_HALT, 0) : max(t + 1, 0)] if not math.isnan(c)]
         return known[-1] if known else nan
 
     def dv(self) -> FloatArray:
@@ -187,7 +187,7 @@ def follow(tables: Tables, ticker: str) -> Firm:
         series["raw"][t], series["volume"][t] = row["close"], row["volume"]
         for name in ("close", "open", "high", "low"):
             series[name][t] = nan if row[name] is None else shares * row[name]
-        series["r"][t] = nan if t - since > HALT + 1 else series["close"][t] / before - 1
+        series["r"][t] = nan if t - since > MAX_HALT + 1 else series["close"][t] / before - 1
         before, since = series["close"][t], t
     rows_of = (
         tables["fundamentals"].filter(pl.col("ticker") == ticker).sort("known_at", "period_end").to_dicts()

@@ -11,7 +11,7 @@ import pytest
 from sklearn.decomposition import PCA
 
 from features.library.factors import (
-    FIRMS_A_FACTOR,
+    FIRMS_PER_FACTOR,
     WINDOW,
     factor_residual,
     residualise_factors,
@@ -19,7 +19,7 @@ from features.library.factors import (
 )
 from features.panel.derived import daily_return
 from features.panel.panel import Panel, build_panel
-from features.panel.tiles import cut
+from features.panel.tiles import take_firms
 
 T, N = 420, 40
 DAYS = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(T)]
@@ -95,7 +95,7 @@ def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(pla
 
 def test_a_tile_of_the_panel_has_the_factors_of_all_firms(planted: Planted) -> None:
     panel = planted[0]
-    tile = cut(panel, slice(10, 15))
+    tile = take_firms(panel, slice(10, 15))
     assert np.isfinite(factor_residual(tile, 2)).any()
     np.testing.assert_array_equal(factor_residual(tile, 2), factor_residual(panel, 2)[:, 10:15])
 
@@ -103,9 +103,9 @@ def test_a_tile_of_the_panel_has_the_factors_of_all_firms(planted: Planted) -> N
 def test_few_firms_have_few_factors_and_none_come_before_half_a_window(planted: Planted) -> None:
     panel = planted[0]
     many = statistical_factors(panel, 99)
-    assert all(one.loadings_LK.shape[1] == N // FIRMS_A_FACTOR for one in many)
+    assert all(one.loadings_LK.shape[1] == N // FIRMS_PER_FACTOR for one in many)
     assert many[0].start >= WINDOW // 2
-    assert statistical_factors(cut(panel, slice(0, FIRMS_A_FACTOR - 1)), 1) == ()
+    assert statistical_factors(take_firms(panel, slice(0, FIRMS_PER_FACTOR - 1)), 1) == ()
     with pytest.raises(ValueError, match="at least 1, not 0"):
         statistical_factors(panel, 0)
 

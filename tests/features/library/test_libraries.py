@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 import statsmodels.api as sm
 from statsmodels.regression.rolling import RollingOLS
-from test_characteristics import DAYS, HALT, Tables, panel_of, random_tables
+from test_characteristics import DAYS, MAX_HALT, Tables, panel_of, random_tables
 
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
@@ -47,7 +47,7 @@ def wide(tables: Tables) -> Wide:
     assert panel.volume_TN is not None
     days = pd.DatetimeIndex(DAYS)
     close = pd.DataFrame(panel.close_TN, index=days, columns=list(panel.tickers_N))
-    carried = close.ffill(limit=HALT)
+    carried = close.ffill(limit=MAX_HALT)
     returns = close / carried.shift(1) - 1
     dollars = pd.DataFrame(panel.raw_close_TN * panel.volume_TN, index=days, columns=close.columns)
     return Wide(panel, close, carried, returns, returns.mean(axis=1), dollars)

@@ -134,10 +134,11 @@ def test_statements_are_laid_out_read_only_and_can_be_cut() -> None:
     statements = statements_as_of(pl.DataFrame(rows), DATES_T, ("A", "B", "C"), np.ones((SESSIONS, 3)))
     assert list(statements) == ["revenue", "revenue@1y"]
     for firms in (slice(0, 2), slice(1, 2), slice(1, 3)):
-        part = statements.cut(firms)["revenue"]
+        part = statements.take_firms(firms)["revenue"]
         np.testing.assert_array_equal(part, statements["revenue"][:, firms])
         np.testing.assert_array_equal(
-            statements.cut(slice(1, 3)).cut(slice(1, 2))["revenue"], statements["revenue"][:, 2:]
+            statements.take_firms(slice(1, 3)).take_firms(slice(1, 2))["revenue"],
+            statements["revenue"][:, 2:],
         )
     with pytest.raises(ValueError, match="read-only"):
         statements["revenue"][0, 0] = 1.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backtest.accounting import BookResult, run_book
 from backtest.costs import CostModel
-from features.panel.endings import EndingRule
+from features.panel.delistings import DelistingRule
 from features.panel.labels import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
@@ -25,7 +25,9 @@ NAN = np.nan
 def panel_of(seed: int) -> Panel:
     market = raw_market(seed)
     return build_panel(
-        market.prices(), market.securities(), endings=EndingRule(stale_sessions=STALE, unknown_return=-0.3)
+        market.prices(),
+        market.securities(),
+        delisting_rule=DelistingRule(stale_sessions=STALE, unknown_return=-0.3),
     )
 
 
@@ -109,7 +111,7 @@ def panel_by_hand(*closes: list[float | None]) -> Panel:
         split_ratio=pl.lit(1.0),
         dividend=pl.lit(0.0),
     )
-    return build_panel(prices, endings=EndingRule(stale_sessions=2, unknown_return=-0.3))
+    return build_panel(prices, delisting_rule=DelistingRule(stale_sessions=2, unknown_return=-0.3))
 
 
 def test_a_firm_that_is_paid_out_and_comes_back_is_not_owned_any_more() -> None:

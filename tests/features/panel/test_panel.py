@@ -10,7 +10,7 @@ import pytest
 from ending_markets import securities_table
 
 from features.panel.adjustment import forward_factor
-from features.panel.endings import EndingRule
+from features.panel.delistings import DelistingRule
 from features.panel.labels import forward_returns
 from features.panel.panel import Panel, build_panel
 
@@ -149,10 +149,10 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
         "3 time(s) a firm had no price for more than 20 sessions and no recorded delisting: taken as ended "
         "for an unknown reason from then on, the last price is paid.",
     )
-    harsh = build_panel(prices_of(closes, {}), securities, endings=EndingRule(unknown_return=-0.55))
+    harsh = build_panel(prices_of(closes, {}), securities, delisting_rule=DelistingRule(unknown_return=-0.55))
     assert all("-55% is paid." in hazard for hazard in harsh.hazards[2:])
-    np.testing.assert_array_equal(harsh.total_return_index_TN, panel.wealth_if_unknown_pays(-0.55))
-    np.testing.assert_array_equal(harsh.wealth_if_unknown_pays(0.0), panel.total_return_index_TN)
+    np.testing.assert_array_equal(harsh.total_return_index_TN, panel.total_return_index_assuming(-0.55))
+    np.testing.assert_array_equal(harsh.total_return_index_assuming(0.0), panel.total_return_index_TN)
     label = dict(zip(panel.tickers_N, forward_returns(panel, 1, 1).T, strict=True))
     np.testing.assert_allclose(
         label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
@@ -212,7 +212,7 @@ def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -
     ]
     securities = securities_of(*records)
     whole = build_panel(
-        prices_of(closes, {}), securities, endings=EndingRule(stale_sessions=4, unknown_return=-0.3)
+        prices_of(closes, {}), securities, delisting_rule=DelistingRule(stale_sessions=4, unknown_return=-0.3)
     )
     assert whole.delisted_TN.any()
     assert whole.unknown_TN.any()
@@ -223,7 +223,7 @@ def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -
                 pl.col("delisted_on", "delisting_return", "delisting_reason")
             )
         )
-        part = build_panel(past, known, endings=EndingRule(stale_sessions=4, unknown_return=-0.3))
+        part = build_panel(past, known, delisting_rule=DelistingRule(stale_sessions=4, unknown_return=-0.3))
         columns = [whole.tickers_N.index(ticker) for ticker in part.tickers_N]
         np.testing.assert_array_equal(
             part.total_return_index_TN, whole.total_return_index_TN[: t + 1, columns]

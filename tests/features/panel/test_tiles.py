@@ -15,13 +15,13 @@ import pytest
 from places import ROOT
 
 from features.arithmetic import parallel
-from features.arithmetic.parallel import for_each, in_order, n_threads, runs_of_firms
+from features.arithmetic.parallel import firm_blocks, for_each, map_in_order, n_threads
 from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
 from features.panel import derived
-from features.panel.derived import daily_return, group_mean, market_mean, market_return, remember
+from features.panel.derived import cached, daily_return, group_mean, market_mean, market_return
 from features.panel.panel import Panel, build_panel
-from features.panel.tiles import cut, whole
+from features.panel.tiles import full_panel, take_firms
 from pipelines.config.load import check_config
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
@@ -69,7 +69,7 @@ def test_every_channel_is_the_same_on_tiles(panel: Panel, monkeypatch: pytest.Mo
 
 
 def test_a_tile_holds_its_firms_and_leads_back_to_all(panel: Panel) -> None:
-    tile = cut(panel, slice(5, 9), frozenset({"close"}))
+    tile = take_firms(panel, slice(5, 9), frozenset({"close"}))
     assert tile.tickers_N == panel.tickers_N[5:9]
     np.testing.assert_array_equal(tile.close_TN, panel.close_TN[:, 5:9])
     np.testing.assert_array_equal(tile.group_TN, panel.group_TN[:, 5:9])
@@ -77,17 +77,17 @@ def test_a_tile_holds_its_firms_and_leads_back_to_all(panel: Panel) -> None:
         np.testing.assert_array_equal(tile.statements[item], panel.statements[item][:, 5:9])
     assert tile.close_TN.flags.c_contiguous
     assert not tile.close_TN.flags.writeable
-    assert whole(tile) is panel
-    assert whole(cut(tile, slice(1, 2))) is panel
-    assert whole(panel) is panel
+    assert full_panel(tile) is panel
+    assert full_panel(take_firms(tile, slice(1, 2))) is panel
+    assert full_panel(panel) is panel
 
 
 def test_means_are_over_all_firms_behind_a_tile(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_CELLS", 1)
-    assert len(runs_of_firms(panel.n_sessions, panel.n_firms)) == 3
+    assert len(firm_blocks(panel.n_sessions, panel.n_firms)) == 3
     r_TN = daily_return(panel)
     expected_T = np.array([np.mean(r[~np.isnan(r)]) if (~np.isnan(r)).any() else np.nan for r in r_TN])
-    tile = cut(panel, slice(17, 20))
+    tile = take_firms(panel, slice(17, 20))
     np.testing.assert_allclose(market_return(tile)[:, 0], expected_T, rtol=1e-12)
     group_TN = group_mean(tile, daily_return)
     for t in (50, 200, 379):
@@ -128,9 +128,7 @@ def test_a_series_is_computed_once_however_many_threads_ask(panel: Panel) -> Non
         return 42
 
     answers: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(remember(fresh, "slow", slow))) for _ in range(6)
-    ]
+    threads = [threading.Thread(target=lambda: answers.append(cached(fresh, "slow", slow))) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -140,12 +138,12 @@ def test_a_series_is_computed_once_however_many_threads_ask(panel: Panel) -> Non
 
 
 def test_what_is_remembered_is_forgotten_with_its_panel(panel: Panel) -> None:
-    before = len(derived._remembered)
+    before = len(derived._cache)
     fresh = replace(panel)
     daily_return(fresh)
-    assert len(derived._remembered) == before + 1
+    assert len(derived._cache) == before + 1
     del fresh
-    assert len(derived._remembered) == before
+    assert len(derived._cache) == before
 
 
 def test_parts_are_answered_in_order_and_an_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +154,7 @@ def test_parts_are_answered_in_order_and_an_error_is_raised(monkeypatch: pytest.
         time.sleep(0.01 if part.start % 4 == 0 else 0.0)
         return int(part.start)
 
-    assert list(in_order(late_first, parts)) == list(range(20))
+    assert list(map_in_order(late_first, parts)) == list(range(20))
 
     def fail(part: slice) -> None:
         if part.start == 7:
@@ -173,7 +171,7 @@ def test_a_thread_works_under_the_callers_error_state(monkeypatch: pytest.Monkey
         return float(np.ones(1)[0] / np.zeros(1)[0])
 
     with np.errstate(divide="ignore"):
-        assert list(in_order(divide, [slice(0, 1), slice(1, 2)])) == [np.inf, np.inf]
+        assert list(map_in_order(divide, [slice(0, 1), slice(1, 2)])) == [np.inf, np.inf]
 
 
 def test_the_environment_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +187,10 @@ def test_the_environment_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_runs_of_firms_cover_them_once_and_share_no_line() -> None:
     for sessions, firms in ((1, 1), (2520, 3000), (9000, 50), (3, 7), (0, 5)):
-        runs = runs_of_firms(sessions, firms)
+        runs = firm_blocks(sessions, firms)
         assert [n for run in runs for n in range(run.start, run.stop)] == list(range(firms))
         assert all(run.start % 16 == 0 for run in runs)
-    assert runs_of_firms(10, 0) == []
+    assert firm_blocks(10, 0) == []
 
 
 def test_features_load_without_the_compiler_and_work_where_nothing_can_be_written() -> None:

@@ -15,9 +15,9 @@ from audit_markets import (
     LEAVERS,
     Array,
     Leak,
+    make_subject,
     market,
     splits_on_their_day,
-    subject_of,
     todays_members,
 )
 
@@ -26,7 +26,7 @@ from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
 from models.registry import MODELS
 from pipelines.audit.checks import shuffled
-from pipelines.audit.conduct import conduct
+from pipelines.audit.conduct import run_checks
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import Audit, Result, counts, describe, summary_line
 from pipelines.config.schema import Config
@@ -66,7 +66,7 @@ def test_a_planted_leak_is_caught_and_named(
     name: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leak: Leak = LEAKS[name]
-    subject = subject_of(*leak.plant(monkeypatch, *market(base, 3, leak.market)))
+    subject = make_subject(*leak.plant(monkeypatch, *market(base, 3, leak.market)))
     result = CHECKS[leak.caught_by](subject)
     assert result.verdict == "fail", result.sentence
     assert leak.names in result.sentence
@@ -101,9 +101,9 @@ def test_a_clean_market_raises_no_alarm(seed: int, base: dict[str, Any]) -> None
     """PEERGLASS_AUDIT_SEEDS=20 tries twenty of them; every other one has many leavers."""
     config, tables = market(base, seed, LEAVERS if seed % 2 else {})
     settings = config.audit.model_copy(update={"seed": seed})
-    audit = conduct(
+    audit = run_checks(
         dataclasses.replace(
-            subject_of(config.model_copy(update={"audit": settings}), tables, quick=len(SEEDS) < 10),
+            make_subject(config.model_copy(update={"audit": settings}), tables, quick=len(SEEDS) < 10),
             seed=seed,
         ),
         Progress(),
@@ -115,7 +115,7 @@ def test_a_clean_market_raises_no_alarm(seed: int, base: dict[str, Any]) -> None
 
 
 def test_splits_on_their_own_day_are_no_alarm(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    result = CHECKS["splits"](subject_of(*splits_on_their_day(monkeypatch, *market(base))))
+    result = CHECKS["splits"](make_subject(*splits_on_their_day(monkeypatch, *market(base))))
     assert result.verdict == "pass"
     assert result.evidence.height >= 4
 
@@ -124,7 +124,7 @@ def test_a_universe_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> Non
     config, tables = market(base, 3, {"delistings_per_year": 0.0, "firms": 40, "sessions": 800})
     everyone = config.universe.model_copy(update={"membership": None})
     config = config.model_copy(update={"universe": everyone})
-    result = CHECKS["survivorship"](subject_of(config, tables))
+    result = CHECKS["survivorship"](make_subject(config, tables))
     assert result.verdict == "warn"
     assert "none of 40 firms" in result.sentence
 
@@ -133,7 +133,7 @@ def test_a_short_list_that_never_changes_is_a_warning_and_no_failure(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"delistings_per_year": 0.0}
-    result = CHECKS["membership"](subject_of(*todays_members(monkeypatch, *market(base, 3, changes))))
+    result = CHECKS["membership"](make_subject(*todays_members(monkeypatch, *market(base, 3, changes))))
     assert result.verdict == "warn"
 
 
@@ -148,7 +148,7 @@ def test_a_list_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
         days.gather(joined["n"] * 10).alias("from_date"),
         pl.lit(None, dtype=pl.Date).alias("to_date"),
     )
-    result = CHECKS["membership"](subject_of(config, {**tables, "membership": stays}))
+    result = CHECKS["membership"](make_subject(config, {**tables, "membership": stays}))
     assert result.verdict == "warn"
     assert "Nobody ever leaves" in result.sentence
 
@@ -172,7 +172,7 @@ def test_a_feature_with_more_memory_than_it_declares_is_caught(
 
     entry = dataclasses.replace(CHANNELS["return"], compute=since_ever)
     monkeypatch.setitem(CHANNELS, "return", entry)
-    subject = subject_of(*market(base))
+    subject = make_subject(*market(base))
     assert CHECKS["future"](subject).verdict == "pass", "it looks back, not ahead"
     result = CHECKS["warm_up"](subject)
     assert result.verdict == "fail"
@@ -191,7 +191,7 @@ def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
         ]
 
     monkeypatch.setattr(datasets, "plan_folds", greedy)
-    subject = subject_of(*market(base))
+    subject = make_subject(*market(base))
     shuffled_result = CHECKS["shuffled_labels"](subject)
     assert shuffled_result.verdict == "fail"
     assert "the test reaches the fit" in shuffled_result.sentence
@@ -209,7 +209,7 @@ def test_weights_that_see_the_test_are_caught(base: dict[str, Any], monkeypatch:
         return honest(dataclasses.replace(task, fold=dataclasses.replace(task.fold, train=wide)), arrays)
 
     monkeypatch.setattr(tasks, "run_task", greedy)
-    result = CHECKS["fit_scope"](subject_of(*market(base)))
+    result = CHECKS["fit_scope"](make_subject(*market(base)))
     assert result.verdict == "fail"
     assert "outside its training and validation sessions" in result.sentence
 
@@ -237,11 +237,11 @@ def test_the_null_interval_is_that_of_permutations() -> None:
 def test_a_check_is_left_out_only_by_name(base: dict[str, Any]) -> None:
     everything = tuple(CHECKS)
     config, tables = market({**base, "audit": {"skip": list(everything)}})
-    audit = conduct(subject_of(config, tables), Progress())
+    audit = run_checks(make_subject(config, tables), Progress())
     assert counts(audit.table) == {"skipped": len(CHECKS)}
     config, tables = market({**base, "audit": {"skip": ["futur"]}})
     with pytest.raises(ConfigError, match=r"'futur', which is no check"):
-        conduct(subject_of(config, tables), Progress())
+        run_checks(make_subject(config, tables), Progress())
 
 
 def test_an_audit_says_its_counts_and_its_worst() -> None:
@@ -261,10 +261,10 @@ def test_an_audit_says_its_counts_and_its_worst() -> None:
 
 
 def test_every_family_has_a_record_or_the_general_one() -> None:
-    from pipelines.audit.checks.too_good import OTHER, RECORDS
+    from pipelines.audit.checks.too_good import IC_LIMITS, OTHER
 
     for entry in CHARACTERISTICS.values():
-        record = RECORDS.get(entry.family, OTHER)
+        record = IC_LIMITS.get(entry.family, OTHER)
         assert 0 < record.short <= record.long < 0.5
         assert record.reason
     assert {"ridge", "lightgbm"} <= set(MODELS)

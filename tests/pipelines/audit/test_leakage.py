@@ -27,7 +27,7 @@ from models.batch import PanelTensors
 from models.fitting.fit import restore
 from models.registry import MODELS
 from pipelines.audit.compare import difference, differences_until
-from pipelines.audit.noise import newcomer, noise_after
+from pipelines.audit.noise import new_ticker, replace_future
 from pipelines.config.schema import Config
 from pipelines.dataset import build as dataset_module
 from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds
@@ -103,14 +103,14 @@ def test_the_noise_satisfies_the_contracts_and_invents_no_column(
         for name in tables
     }
     day = market["prices"]["date"].unique().sort()[200]
-    noisy = noise_after(given, day, seed=1)
+    noisy = replace_future(given, day, seed=1)
     assert set(noisy) == set(tables)
     for name, frame in noisy.items():
         assert check(name, frame).rejected.is_empty(), name
         assert not frame.equals(given[name])
         for column in without:
             assert column not in frame.columns or frame[column].null_count() == frame.height
-    assert newcomer(given) in noisy["prices"]["ticker"].to_list()
+    assert new_ticker(given) in noisy["prices"]["ticker"].to_list()
 
 
 def day_of(dataset: Dataset, t: int) -> dt.date:
@@ -140,7 +140,7 @@ def test_the_registries_are_covered(true: Dataset) -> None:
 def test_features_and_universe_up_to_t_do_not_see_what_comes_after(
     t: int, true: Dataset, market: Tables, tiny_config: Config
 ) -> None:
-    noisy = build_dataset(noise_after(market, day_of(true, t), seed=t), tiny_config)
+    noisy = build_dataset(replace_future(market, day_of(true, t), seed=t), tiny_config)
     assert not np.array_equal(true.channels_TNC[t + 1 :, 0], noisy.channels_TNC[t + 1 :, 0], equal_nan=True)
     assert_same_until(t, true, noisy)
 
@@ -165,7 +165,7 @@ def test_forecasts_up_to_t_do_not_see_what_comes_after(  # noqa: PLR0917 (fixtur
 ) -> None:
     rng = np.random.default_rng(seed)
     t = int(rng.integers(210, 300))
-    noisy = build_dataset(noise_after(market, day_of(true, t), seed=seed), tiny_config)
+    noisy = build_dataset(replace_future(market, day_of(true, t), seed=seed), tiny_config)
     before = compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
     assert np.isfinite(before).any(axis=1).all(), "every session up to t must have been forecast"
     if model != "zero":
@@ -193,7 +193,7 @@ def test_steps_of_many_dates_do_not_see_how_many_firms_will_ever_be_listed(
     model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
 ) -> None:
     config = tiny_config.model_copy(update={"fit": {"epochs": 1, "batch_dates": 120}})
-    noisy = build_dataset(noise_after(market, day_of(true, 240), seed=5), config)
+    noisy = build_dataset(replace_future(market, day_of(true, 240), seed=5), config)
     compare_forecasts(240, true, noisy, config, model, tmp_path)
 
 
@@ -228,7 +228,7 @@ def test_a_feature_that_looks_ahead_is_noticed(
     monkeypatch.setitem(entries, name, dataclasses.replace(entries[name], compute=leak))
     leaky = build_dataset(market, tiny_config)
     t = 200
-    noisy = build_dataset(noise_after(market, day_of(leaky, t), seed=2), tiny_config)
+    noisy = build_dataset(replace_future(market, day_of(leaky, t), seed=2), tiny_config)
     with pytest.raises(AssertionError, match=f"{registry} {name} knew the future"):
         assert_same_until(t, leaky, noisy)
 
@@ -243,7 +243,7 @@ def test_a_universe_that_drops_firms_without_a_next_price_is_noticed(
     monkeypatch.setattr(dataset_module, "universe", survivors)
     leaky = build_dataset(market, tiny_config)
     t = 200
-    noisy = build_dataset(noise_after(market, day_of(leaky, t), seed=t), tiny_config)
+    noisy = build_dataset(replace_future(market, day_of(leaky, t), seed=t), tiny_config)
     with pytest.raises(AssertionError, match="the universe knew the future"):
         assert_same_until(t, leaky, noisy)
 
@@ -277,7 +277,7 @@ def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa:
         monkeypatch.setattr(f"{__name__}.fold_until", lambda *_: unpurged)
     else:
         monkeypatch.setattr(plan, "fit_inputs", fitted_on_all)
-    noisy = build_dataset(noise_after(market, day_of(true, t), seed=1), tiny_config)
+    noisy = build_dataset(replace_future(market, day_of(true, t), seed=1), tiny_config)
     if model == "ridge" and leak != "purge":  # ridge reads neither channels nor groups
         compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
         return

@@ -17,7 +17,7 @@ from mlflow import MlflowClient
 from stored import measured
 
 from pipelines.audit.refit import models_to_fit
-from pipelines.audit.subject import small_config
+from pipelines.audit.subject import small_fit_config
 from pipelines.config.load import check_config, init_from_of, load_config, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -453,7 +453,7 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_fits_it_small(
     assert [task.key for task in stack] == [("peers", 0, 0), ("peers", 0, 1)]
     train_config(config)
     assert set(Lake("lake").read("forecasts")["model"]) == {"peers", "trees"}
-    small = small_config(config, ("trees", "peers"))
+    small = small_fit_config(config, ("trees", "peers"))
     assert small.models["trees"]["rounds"] == 10
     assert "rounds" not in small.models["peers"]
     assert models_to_fit_of(config) == ("peers", "trees")

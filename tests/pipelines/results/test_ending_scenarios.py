@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from ending_markets import securities_table
 
-from features.panel.endings import EndingRule
+from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, build_panel
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
@@ -43,7 +43,7 @@ def panel_of(last: dict[str, int], *told: dict[str, object]) -> Panel:
         split_ratio=pl.lit(1.0),
         dividend=pl.lit(0.0),
     )
-    return build_panel(prices, securities_table(told), endings=EndingRule(stale_sessions=1))
+    return build_panel(prices, securities_table(told), delisting_rule=DelistingRule(stale_sessions=1))
 
 
 def table_of(panel: Panel, tiny: dict[str, Any]) -> pl.DataFrame | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from audit_markets import market, subject_of
+from audit_markets import make_subject, market
 
 from models.batch import PanelTensors
 from models.fitting import pretraining
@@ -166,7 +166,7 @@ def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
         "features": {"window": 3, "characteristics": ["return_1"]},
         "label": {**tiny_settings["label"], "forecast_frequency": decide},
     }
-    result = CHECKS["fit_scope"](subject_of(*market(settings)))
+    result = CHECKS["fit_scope"](make_subject(*market(settings)))
     assert result.verdict == "pass", result.sentence
     honest = pretraining.windows_of
 
@@ -174,7 +174,7 @@ def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
         return honest(data, np.arange(train[0], len(data.mask_TN)))
 
     monkeypatch.setattr(pretraining, "windows_of", greedy)
-    result = CHECKS["fit_scope"](subject_of(*market(settings)))
+    result = CHECKS["fit_scope"](make_subject(*market(settings)))
     assert result.verdict == "fail"
 
 

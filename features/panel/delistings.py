@@ -22,7 +22,7 @@ GAP_SHARE, GAP_FIRMS = 0.25, 10  # a session that so many of the listed firms mi
 
 
 @dataclass(frozen=True, slots=True)
-class EndingRule:
+class DelistingRule:
     """What is assumed where no delisting, or no delisting return, is recorded.
 
     A merger without a recorded return pays the last price.
@@ -46,7 +46,7 @@ class EndingRule:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Endings:
+class Delistings:
     """What a firm without a price is worth to a holder, at every close.
 
     Attributes
@@ -54,8 +54,8 @@ class Endings:
     delisted_TN : ndarray of bool, shape (T, N)
         Whether a holder has been paid out in cash by the close of t.
     unknown_TN : ndarray of bool, shape (T, N)
-        Whether that payout is `EndingRule.unknown_return`: no return is recorded, and no reason.
-    worth_TN : ndarray of shape (T, N)
+        Whether that payout is `DelistingRule.unknown_return`: no return is recorded, and no reason.
+    value_ratio_TN : ndarray of shape (T, N)
         Value as a fraction of the last price: 1, after an ending 1 + its return, NaN where nobody knows.
     hazards : tuple of str
         What was assumed, one sentence each, with the number of endings of each kind.
@@ -63,7 +63,7 @@ class Endings:
 
     delisted_TN: BoolArray
     unknown_TN: BoolArray
-    worth_TN: FloatArray
+    value_ratio_TN: FloatArray
     hazards: tuple[str, ...]
 
 
@@ -88,17 +88,17 @@ class _Records:
         return bool(known) and known[-1]
 
 
-def find_endings(
+def find_delistings(
     traded_TN: BoolArray,
     dates_T: DateArray,
     tickers_N: tuple[str, ...],
     securities: pl.DataFrame | None,
-    rule: EndingRule,
-) -> Endings:
+    rule: DelistingRule,
+) -> Delistings:
     """Decide what each firm without a price is worth, at every close with what is known then.
 
     - A recorded delisting pays on the first session from ``delisted_on`` on that has no price: its recorded
-      return, else by its reason (`EndingRule`; no reason is ``unknown``). A price after ``delisted_on``
+      return, else by its reason (`DelistingRule`; no reason is ``unknown``). A price after ``delisted_on``
       overrules the record.
     - Without a record, a firm is halted for ``rule.stale_sessions`` sessions. On the next one it is taken as
       ended for an unknown reason. If it trades again it is worth its price again, but whoever was paid out
@@ -118,17 +118,17 @@ def find_endings(
         Columns ticker, valid_from, delisted_on, delisting_return, delisting_reason (merger, performance,
         unknown or null), exchange. A delisting, its return and its reason are known from ``delisted_on`` on,
         an exchange from ``valid_from`` on.
-    rule : EndingRule
+    rule : DelistingRule
         Assumptions where nothing is recorded.
 
     Returns
     -------
-    Endings
+    Delistings
         Who has been paid out, what a share is worth, and the sentences on what was assumed.
     """
     T, N = traded_TN.shape
     records = _read(securities)
-    delisted_TN, unknown_TN, worth_TN = (
+    delisted_TN, unknown_TN, value_ratio_TN = (
         np.zeros((T, N), np.bool_),
         np.zeros((T, N), np.bool_),
         np.ones((T, N)),
@@ -155,14 +155,14 @@ def find_endings(
                 unknown_TN[paid_at:resumes, n] = kind in {"silence", "unknown"}
                 assumed[kind] += 1
             delisted_TN[paid_at:resumes, n] = True
-            worth_TN[paid_at:resumes, n] = 1.0 + paid
+            value_ratio_TN[paid_at:resumes, n] = 1.0 + paid
     gap_TN = _gaps(traded_TN, rule.stale_sessions) & ~delisted_TN
-    worth_TN[gap_TN] = np.nan
+    value_ratio_TN[gap_TN] = np.nan
     gaps = int(gap_TN.any(axis=1).sum())
-    return Endings(delisted_TN, unknown_TN, worth_TN, tuple(_hazards(assumed, gaps, rule)))
+    return Delistings(delisted_TN, unknown_TN, value_ratio_TN, tuple(_hazards(assumed, gaps, rule)))
 
 
-def _assumed_return(kind: str, rule: EndingRule, *, on_nasdaq: bool) -> float:
+def _assumed_return(kind: str, rule: DelistingRule, *, on_nasdaq: bool) -> float:
     """Give the return of an ending for which none is recorded."""
     if kind == "merger":
         return 0.0
@@ -171,7 +171,7 @@ def _assumed_return(kind: str, rule: EndingRule, *, on_nasdaq: bool) -> float:
     return rule.unknown_return
 
 
-def _hazards(assumed: Counter[str], gaps: int, rule: EndingRule) -> Iterator[str]:
+def _hazards(assumed: Counter[str], gaps: int, rule: DelistingRule) -> Iterator[str]:
     """Say how many endings of each kind pay an assumed return, and how many sessions are gaps."""
     unknown = f"{rule.unknown_return:.0%} is paid" if rule.unknown_return else "the last price is paid"
     sentences = {
@@ -220,7 +220,7 @@ def _read(securities: pl.DataFrame | None) -> _Records:
             if exchange is not None:
                 known = np.datetime64(since, "D") if since is not None else np.datetime64("0001-01-01", "D")
                 exchanges[ticker].append((known, "nasdaq" in exchange.lower()))
-    in_order = {
+    map_in_order = {
         ticker: [known for _, known in sorted(by_day.items())] for ticker, by_day in delistings.items()
     }
-    return _Records(in_order, dict(exchanges))
+    return _Records(map_in_order, dict(exchanges))
