@@ -159,7 +159,7 @@ def main() -> None:
             path.write_text(json.dumps(found, indent=1) + "\n")
             print(f"wrote {path.relative_to(ROOT)}: {sum(map(len, found.values()))} figures")
     if wrong:
-        sys.exit("\n".join([*wrong, "If this is meant, say so in docs/experiments.md and run make golden."]))
+        sys.exit("\n".join([*wrong, "If this is meant, explain it in docs/experiments and run make golden."]))
 
 
 if __name__ == "__main__":
