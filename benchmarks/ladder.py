@@ -36,7 +36,7 @@ from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_fol
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
-from pipelines.train.plan import gather
+from pipelines.train.plan import collect_arrays
 from pipelines.train.task import to_tensors
 
 PARTS = ("characteristic", "temporal", "peer")
@@ -99,7 +99,7 @@ def run_job(job: Job) -> dict[str, Any]:
     world = _worlds[job.market]
     config, dataset = world.config, world.dataset
     fold = plan_folds(dataset, config)[job.fold]
-    data = to_tensors(gather(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
+    data = to_tensors(collect_arrays(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
     settings, fit_settings = settings_of(config, job.model)
     fit_config = build_settings(FitConfig, fit_settings, f"models.{job.model}.fit")
     fitted = fit(

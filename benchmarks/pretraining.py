@@ -35,7 +35,7 @@ from pipelines.config.load import build_settings, digest, load_config, settings_
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import fit_inputs, plan_folds
-from pipelines.train.plan import gather
+from pipelines.train.plan import collect_arrays
 from pipelines.train.task import to_tensors
 
 Beginning = Literal["scratch", "masked_days", "next_day"]
@@ -78,7 +78,7 @@ def run_job(asked: tuple[Job, PretrainConfig]) -> dict[str, Any]:
     (world,) = _world
     config, dataset = world.config, world.dataset
     fold = plan_folds(dataset, config)[job.fold]
-    data = to_tensors(gather(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
+    data = to_tensors(collect_arrays(dataset, config.features.window), fit_inputs(dataset, fold), "cpu")
     how = fitting(config, job, pretraining)
     own, label_TN = settings_of(config, job.model)[0], dataset.labels[config.label.delay]
     name = registry_name(config, job.model)

@@ -65,7 +65,7 @@ def measured(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None
     (fold,) = plan_folds(dataset, config)
     with temporary_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
         (task,) = list(plan.plan_tasks(run, dataset, [fold]))
-        outcome = tasks.run_task(task, plan.gather(dataset, config.features.window))
+        outcome = tasks.run_task(task, plan.collect_arrays(dataset, config.features.window))
     said(
         name, outcome.test_BN, dataset, fold.test, f"{outcome.valid_ic:>10.4f}{outcome.valid_rank_ic:>10.4f}"
     )

@@ -16,7 +16,7 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import data_of, prepare, reopen
+from pipelines.run.open import load_run_data, prepare_run, reopen_run
 from pipelines.run.record import Run, open_run
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def train_config(config: Config, as_of: str | None = None, *, wait: bool = False
     from pipelines.train.walkforward import train
 
     progress = Progress()
-    with Locks(wait=wait, say=progress.note) as locks:
-        run, dataset, lake = prepare(config, progress, as_of, locks)
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run, dataset, lake = prepare_run(config, progress, as_of, locks)
         with tracked(run, progress):
             train(run, dataset, lake, progress)
     return run.run_id
@@ -52,7 +52,7 @@ def backtest_target(
     overrides: list[str],
     output: Path,
     *,
-    say: Callable[[str], None],
+    echo: Callable[[str], None],
     as_of: str | None = None,
     wait: bool = False,
 ) -> None:
@@ -63,19 +63,19 @@ def backtest_target(
     if config is None and not Path(target).is_file():
         if as_of is not None:
             raise ConfigError("--as-of needs --config and a FILE: a run has recorded its data versions.")
-        with Locks(wait=wait, say=progress.note) as locks:
+        with Locks(wait=wait, notify=progress.note) as locks:
             run = open_run(target, output)
-            locks.hold_run(run.folder)
+            locks.lock_run(run.folder)
             run = replace(run, config=override_backtest(run.config, overrides))
-            evaluation = evaluate_run(run, *data_of(run, progress), progress)
-            say(describe_evaluation(evaluation, run.config))
+            evaluation = evaluate_run(run, *load_run_data(run, progress), progress)
+            echo(describe_evaluation(evaluation, run.config))
             track_run(run, progress)
         return
     if config is None:
         raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
     from pipelines.results.signal_file import backtest_file
 
-    say(backtest_file(Path(target), load_config(config, overrides), progress, as_of))
+    echo(backtest_file(Path(target), load_config(config, overrides), progress, as_of))
 
 
 def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
@@ -83,25 +83,25 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
     from pipelines.explain.games import explain
 
     progress = Progress()
-    with Locks(wait=wait, say=progress.note) as locks:
-        run, dataset, lake = reopen(name, output, progress, locks)
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run, dataset, lake = reopen_run(name, output, progress, locks)
         return explain(run, dataset, lake, progress)
 
 
 def report_run(name: str, output: Path, wanted: str | None = None, *, wait: bool = False) -> str:
     """``peerglass report RUN``: the report's path; ``wanted`` is an evaluation's id, None the newest."""
-    from pipelines.results.backtest import evaluate_run, missing_now
+    from pipelines.results.backtest import evaluate_run, missing_tasks_of_run
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
 
     progress = Progress()
-    with Locks(wait=wait, say=progress.note) as locks:
+    with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
-        locks.hold_run(run.folder)
+        locks.lock_run(run.folder)
         evaluation = newest_evaluation(run) if wanted is None else find_evaluation(run, wanted)
         if evaluation is not None:
-            run = replace(run, config=evaluation.record.applied_to(run.config))
-        dataset, lake = data_of(run, progress)
-        if evaluation is None or evaluation.record.missing != missing_now(run, dataset, lake):
+            run = replace(run, config=evaluation.record.apply_to(run.config))
+        dataset, lake = load_run_data(run, progress)
+        if evaluation is None or evaluation.record.missing != missing_tasks_of_run(run, dataset, lake):
             evaluation = evaluate_run(run, dataset, lake, progress)
         path = write_report(run, evaluation, dataset, lake, progress)
         track_run(run, progress)
@@ -130,7 +130,7 @@ def track_run(run: Run, progress: Progress) -> None:
 
 
 def run_config(
-    config: Config, say: Callable[[str], None], as_of: str | None = None, *, wait: bool = False
+    config: Config, echo: Callable[[str], None], as_of: str | None = None, *, wait: bool = False
 ) -> Path:
     """Ingest, audit, train, backtest, explain, report; what each stage found is said as soon as it is known.
 
@@ -148,16 +148,16 @@ def run_config(
 
     progress = Progress()
     if as_of is None:
-        ingest_config(config, say, progress, wait=wait)
-    with Locks(wait=wait, say=progress.note) as locks:
-        run, dataset, lake = prepare(config, progress, as_of, locks)
+        ingest_config(config, echo, progress, wait=wait)
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run, dataset, lake = prepare_run(config, progress, as_of, locks)
         with tracked(run, progress):
-            audit_before_training(run, dataset, lake, progress, say)
+            audit_before_training(run, dataset, lake, progress, echo)
             train(run, dataset, lake, progress)
             evaluation = evaluate_run(run, dataset, lake, progress)
-            say(f"\n{describe_evaluation(evaluation, config)}\n")
-            say(explain(run, dataset, lake, progress))
+            echo(f"\n{describe_evaluation(evaluation, config)}\n")
+            echo(explain(run, dataset, lake, progress))
             path = write_report(run, evaluation, dataset, lake, progress)
     took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
-    say(f"\nrun {run.run_id}  ({took})")
+    echo(f"\nrun {run.run_id}  ({took})")
     return path.resolve()

@@ -10,7 +10,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.lake.options import place
 from pipelines.lake.versions import TableVersion
-from pipelines.run.identity import identity_of
+from pipelines.run.identity import build_identity
 from pipelines.run.record import Run, name_run, record_run
 from pipelines.secrets import masked
 
@@ -20,7 +20,7 @@ def recorded(config: Config, versions: Mapping[str, int]) -> Run:
     names = SimpleNamespace(channel_names=("return",), characteristic_names=("return_1",))
     tables = {table: TableVersion(f"id of {table}", version) for table, version in versions.items()}
     run = name_run(
-        config, identity_of(config, cast("Dataset", names), masked(place(config.lake)), tables, {})
+        config, build_identity(config, cast("Dataset", names), masked(place(config.lake)), tables, {})
     )
     record_run(run)
     return run

@@ -16,7 +16,7 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import open_lake, prepare, read_tables, reopen
+from pipelines.run.open import open_lake, prepare_run, read_tables, reopen_run
 from pipelines.run.record import Run
 
 
@@ -34,17 +34,17 @@ def audit_target(
     """
     progress = Progress()
     is_config = Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml")
-    with Locks(wait=wait, say=progress.note) as locks:
+    with Locks(wait=wait, notify=progress.note) as locks:
         if is_config:
             config = load_config(Path(target), overrides)
             _fill(config, progress, wait=wait)
-            run, dataset, lake = prepare(config, progress, as_of, locks)
+            run, dataset, lake = prepare_run(config, progress, as_of, locks)
         else:
             if overrides or as_of is not None:
                 raise ConfigError(
                     "--set and --as-of need a CONFIG: a run has recorded its settings and data versions."
                 )
-            run, dataset, lake = reopen(target, output, progress, locks)
+            run, dataset, lake = reopen_run(target, output, progress, locks)
         tables = read_tables(lake, dict(run.versions))
         audit = run_checks(make_subject(run, tables, dataset, lake, "full", fitted=not is_config), progress)
         path = save_audit(audit, run)
@@ -54,7 +54,7 @@ def audit_target(
 
 
 def audit_before_training(
-    run: Run, dataset: Dataset, lake: Lake, progress: Progress, say: Callable[[str], None]
+    run: Run, dataset: Dataset, lake: Lake, progress: Progress, echo: Callable[[str], None]
 ) -> None:
     """Make the quick audit of a run that is about to be trained, unless it has passed one already.
 
@@ -75,7 +75,7 @@ def audit_before_training(
     save_audit(audit, run)
     poor = [result for result in audit.results if result.verdict in ("fail", "warn")]
     lines = [f"  {result.verdict}: {result.check}: {result.sentence}" for result in poor]
-    say("\n".join([f"audit: {summary_line(audit.table)}", *lines]))
+    echo("\n".join([f"audit: {summary_line(audit.table)}", *lines]))
     if settings.on_failure == "stop" and audit.failures:
         _track(run, failed=True)
         raise_on_failure(audit, run)

@@ -50,7 +50,7 @@ def fits(
     columns_N
         Firms to fit on; None for all.
     """
-    arrays = plan.gather(dataset, config.features.window)
+    arrays = plan.collect_arrays(dataset, config.features.window)
     if columns_N is not None:
         arrays = select_firms(arrays, columns_N)
     with temporary_run(small_fit_config(config, models)) as run:

@@ -49,8 +49,8 @@ def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOptio
 
     progress = Progress()
     lake = open_lake(load_config(config, overrides or []), progress.note)
-    with Locks(wait=wait, say=progress.note) as locks, progress.stage("compact"):
-        locks.hold_upkeep(lake)
+    with Locks(wait=wait, notify=progress.note) as locks, progress.stage("compact"):
+        locks.lock_existing_lake(lake)
         done = compact(lake)
     print(describe_compaction(done))
 
@@ -106,9 +106,9 @@ def vacuum(
             raise ConfigError(f"--runs {folder} is not a folder; check the path.")
     progress = Progress()
     lake = open_lake(checked, progress.note)
-    with Locks(wait=wait, say=progress.note) as locks:
+    with Locks(wait=wait, notify=progress.note) as locks:
         if not dry_run:
-            locks.hold_upkeep(lake)
+            locks.lock_existing_lake(lake)
         recorded = _recorded(checked, lake, runs or [], forget or [])
         with progress.stage("vacuum"):
             plans = vacuum(

@@ -64,7 +64,7 @@ def demo(overrides: SetOption = None, wait: WaitOption = False) -> None:
     from pipelines.cli.demo import demo_config
     from pipelines.stages import run_config
 
-    print(run_config(demo_config(overrides or []), say=_say, wait=wait))
+    print(run_config(demo_config(overrides or []), echo=_say, wait=wait))
 
 
 @app.command()
@@ -141,7 +141,7 @@ def backtest(
     """
     from pipelines.stages import backtest_target
 
-    backtest_target(target, config, overrides or [], output, say=_say, as_of=as_of, wait=wait)
+    backtest_target(target, config, overrides or [], output, echo=_say, as_of=as_of, wait=wait)
 
 
 @app.command()
@@ -201,7 +201,7 @@ def run_(
     from pipelines.config.load import load_config
     from pipelines.stages import run_config
 
-    print(run_config(load_config(config, overrides or []), say=_say, as_of=as_of, wait=wait))
+    print(run_config(load_config(config, overrides or []), echo=_say, as_of=as_of, wait=wait))
 
 
 @app.command()

@@ -83,7 +83,7 @@ def release(
 
     progress = Progress()
     lake = open_lake(load_config(config, overrides or []), progress.note)
-    with Locks(wait=wait, say=progress.note) as locks:
-        locks.hold_upkeep(lake)
+    with Locks(wait=wait, notify=progress.note) as locks:
+        locks.lock_existing_lake(lake)
         told = accept(lake, Selection(rule, ticker, table, row))
     print(told)

@@ -45,7 +45,7 @@ from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.provenance import ExplanationMade, environment, record
 from pipelines.run.record import Run
-from pipelines.train.plan import gather
+from pipelines.train.plan import collect_arrays
 from pipelines.train.task import to_tensors
 
 IntArray = npt.NDArray[np.integer]
@@ -143,7 +143,7 @@ def _fitted(
     run: Run, dataset: Dataset, folds: list[Fold], name: str
 ) -> Iterator[tuple[Fold, int, Fitted, PanelTensors]]:
     """Every fitted model of a name with its fold's data, on one thread as it was fitted."""
-    arrays = gather(dataset, run.config.features.window)
+    arrays = collect_arrays(dataset, run.config.features.window)
     device = pick_device(run.config.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -81,7 +81,7 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
 
 def _config(run: Run, evaluation: StoredEvaluation, events: Sequence[Event]) -> Config:
     """Give the run's config with the settings that its evaluation and its explanation were made with."""
-    config = evaluation.record.applied_to(run.config)
+    config = evaluation.record.apply_to(run.config)
     explained = [event for event in events if isinstance(event, ExplanationMade)]
     if explained:
         settings = ExplainConfig.model_validate(explained[-1].settings)

@@ -21,12 +21,12 @@ from pipelines.results.evaluate import evaluate, forecasts_to_arrays
 from pipelines.results.horizons import horizon_table
 from pipelines.results.label_shares import label_share_table
 from pipelines.run.completeness import (
+    add_missing_column,
     common_dates,
     comparable_folds,
     describe_missing,
     missing_tasks,
-    name_missing,
-    on_dates,
+    restrict_to_dates,
 )
 from pipelines.run.evaluations import (
     EvaluationRecord,
@@ -71,18 +71,18 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         arrays = forecasts_to_arrays(forecasts, dataset.panel)
         ordered = {model: arrays[model] for model in config.models if model in arrays}
         dates_T = common_dates(ordered)
-        ordered = on_dates(ordered, dates_T)
+        ordered = restrict_to_dates(ordered, dates_T)
         scores = read_scores(run).filter(pl.col("fold").is_in(complete))
         result = evaluate(
             ordered,
             dataset,
             config,
             scores,
-            truth_TN=truth_of(run, dataset, lake),
+            truth_TN=load_truth(run, dataset, lake),
             sessions=np.unique(np.concatenate([fold.test for fold in plan])),
         )
         tables = {
-            "ladder": name_missing(result.ladder, missing, folds, config.seeds),
+            "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
             "ic_series": result.ic_series,
             "quantiles": result.quantiles,
             "equity": result.equity,
@@ -141,13 +141,13 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     return "\n".join(parts)
 
 
-def missing_now(run: Run, dataset: Dataset, lake: Lake) -> tuple[tuple[str, int, int], ...]:
+def missing_tasks_of_run(run: Run, dataset: Dataset, lake: Lake) -> tuple[tuple[str, int, int], ...]:
     """Give the tasks (model, fold, seed) of a run that have no forecasts now."""
     folds = [fold.index for fold in plan_folds(dataset, run.config)]
     return missing_tasks(run.config.models, folds, run.config.seeds, _forecasts(run, lake))
 
 
-def truth_of(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
+def load_truth(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
     """Conditional mean of the simulated market over the panel, or None on real data."""
     if "truth_mu" not in run.versions:
         return None

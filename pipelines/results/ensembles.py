@@ -1,4 +1,4 @@
-"""A run's seed ensembles as a table: a signal a firm and date, and how far the seeds are apart on it."""
+"""The seed ensembles of a run as a table: one signal and one seed dispersion per date and firm."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from pipelines.results.evaluate import FloatArray, ensemble, seed_dispersion
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
-    """Give every model's ensemble on every firm and date that all its seeds forecast.
+    """Compute every model's seed ensemble, on the dates and firms that all its seeds forecast.
 
     Parameters
     ----------
     forecasts
-        model -> seed -> [T, N], known at the close of session t.
+        model -> seed -> array of shape (T, N), known at the close of session t.
     panel
-        Dates and tickers.
+        Dates and tickers of the rows and columns.
 
     Returns
     -------
     polars.DataFrame
         model, date, ticker, signal (mean over seeds of the forecasts standardised within the date),
-        seed_dispersion (standard deviation between the seeds; null for a single seed), seeds (how many). A
-        row that breaks the contract `pipelines.lake.schemas.EnsembleForecasts` is a bug and raises.
+        seed_dispersion (standard deviation over seeds of the standardised forecasts; null for a single seed)
+        and seeds (the number of seeds). A row that violates the contract
+        `pipelines.lake.schemas.EnsembleForecasts` is a bug and raises an error.
     """
     dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
     parts = []

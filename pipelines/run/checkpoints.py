@@ -34,7 +34,7 @@ def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> Non
     partial.rename(folder)
 
 
-def sweep_partial(checkpoints: Path) -> None:
+def remove_partial_checkpoints(checkpoints: Path) -> None:
     """Remove what a killed process left half-written under a run's checkpoints."""
     for leftover in checkpoints.glob("*/.*.partial"):
         shutil.rmtree(leftover, ignore_errors=True)

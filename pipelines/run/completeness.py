@@ -42,13 +42,13 @@ def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Co
     A fold without any seed is named as a fold: ``ridge: fold 1; mlp: seed 2 of fold 0``.
     """
     parts = [
-        f"{model}: {missing_of(model, missing, folds, seeds)}"
+        f"{model}: {describe_missing_of_model(model, missing, folds, seeds)}"
         for model in dict.fromkeys(key[0] for key in missing)
     ]
     return "; ".join(parts) or None
 
 
-def missing_of(
+def describe_missing_of_model(
     model: str, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
 ) -> str | None:
     """Name what is missing of one model; None if nothing is."""
@@ -94,7 +94,7 @@ def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArr
     return common_T
 
 
-def on_dates(
+def restrict_to_dates(
     forecasts: Mapping[str, Mapping[int, FloatArray]], dates_T: npt.NDArray[np.bool_]
 ) -> dict[str, dict[int, FloatArray]]:
     """Keep the forecasts of some dates and replace all others by NaN."""
@@ -126,7 +126,7 @@ def comparable_folds(
     return tuple(fold for fold in folds if fold not in lacking)
 
 
-def name_missing(
+def add_missing_column(
     ladder: pl.DataFrame, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
 ) -> pl.DataFrame:
     """Add the column ``missing`` to a ladder, null for a complete model.
@@ -138,7 +138,7 @@ def name_missing(
     delays = ladder["delay"].unique(maintain_order=True)
     rows = [{"model": model, "delay": delay, "seeds": 0} for delay in delays for model in absent]
     more = pl.DataFrame(rows, schema={key: ladder.schema[key] for key in ("model", "delay", "seeds")})
-    words = {model: missing_of(model, missing, folds, seeds) for model in models}
+    words = {model: describe_missing_of_model(model, missing, folds, seeds) for model in models}
     return pl.concat([ladder, more], how="diagonal").with_columns(
         missing=pl.col("model").replace_strict(words, default=None, return_dtype=pl.String)
     )

@@ -77,7 +77,7 @@ def _files_source(wanted: FilesSourceConfig) -> Source:
 
 def ingest_config(
     config: Config,
-    say: Callable[[str], None] = print,
+    echo: Callable[[str], None] = print,
     progress: Progress | None = None,
     *,
     replace: bool = False,
@@ -91,11 +91,11 @@ def ingest_config(
     progress = progress or Progress()
     lake = open_lake(config, progress.note)
     lake.version("prices")  # raises before anything is written if what is there is not a Delta table
-    with Locks(wait=wait, say=progress.note) as locks, progress.stage("ingest"):
-        locks.hold_ingest(lake.root)
+    with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
+        locks.lock_lake(lake.root)
         try:
             summary = ingest(make_source(config), lake, progress, config.quality, replace=replace)
         except IngestStoppedError as stopped:
-            say(describe_ingest(stopped.summary))
+            echo(describe_ingest(stopped.summary))
             raise
-    say(describe_ingest(summary))
+    echo(describe_ingest(summary))

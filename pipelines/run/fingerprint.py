@@ -28,11 +28,13 @@ def source_digest(files: Iterable[Path], root: Path) -> str:
     """SHA-256 of Python files by their names below ``root``; comments, docstrings and layout do not count."""
     found = hashlib.sha256()
     for path in sorted(files):
-        found.update(f"{path.relative_to(root).as_posix()}\n{bare(path.read_text('utf-8'))}\n".encode())
+        found.update(
+            f"{path.relative_to(root).as_posix()}\n{normalise_source(path.read_text('utf-8'))}\n".encode()
+        )
     return found.hexdigest()
 
 
-def bare(source: str) -> str:
+def normalise_source(source: str) -> str:
     """Python source without comments, docstrings and layout."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
@@ -154,7 +156,7 @@ class _Walk:
         file = getattr(module, "__file__", None) or ""
         if not file.endswith(".py") or self.covered(file) or self._is_library(module.__name__, file):
             return ("module", module.__name__)
-        return ("module", module.__name__, bare(Path(file).read_text("utf-8")))
+        return ("module", module.__name__, normalise_source(Path(file).read_text("utf-8")))
 
     def _is_library(self, module: str, file: str) -> bool:
         """Whether code is installed, other than in the package that is described."""

@@ -13,7 +13,7 @@ from pipelines.lake.lake import Lake
 from pipelines.run.record import Run
 
 
-def hazards_of(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[str]]:
+def collect_hazards(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], list[str]]:
     """Collect the hazards and notes that hold now: of the source, the quality rules, the panel and the label.
 
     They are recorded when a run is trained (`pipelines.run.provenance`); a report reads that record.

@@ -107,7 +107,7 @@ class Identity:
         return found
 
 
-def identity_of(
+def build_identity(
     config: Config,
     dataset: Dataset,
     lake: str,
@@ -127,7 +127,7 @@ def identity_of(
     tables
         The tables that are read.
     starts
-        Model -> id of the run whose day encoder it begins with (`pipelines.run.warm_start.starting_runs`).
+        Model -> id of the run whose day encoder it begins with (`pipelines.run.warm_start.warm_start_runs`).
     """
     return Identity(
         settings=forecasting_settings(config, dataset, starts),

@@ -1,8 +1,8 @@
-"""One writer at a time: a lock for the folder of a run, and one for the ingests and the upkeep of a lake.
+"""Locks that allow one writer at a time: one per run folder, and one per lake for ingests and maintenance.
 
-A lock is an advisory lock of the operating system on a file (``flock``), which the kernel releases when its
-process ends, however it ends. Beside it, a note says who holds it. The note is for messages alone: one that
-a dead process has left is not believed.
+A lock is an advisory operating-system lock on a file (``flock``). The kernel releases it when the process
+ends, including after a crash or a kill. A second file next to it names the process that holds the lock. That
+file is used for messages only, and it is ignored if its process no longer exists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url, place
 from pipelines.secrets import redact
 
-_NOTICE = 30.0  # seconds between two notes of a process that waits
+_NOTICE = 30.0  # seconds between two messages of a waiting process
 
 
 class Locks(ExitStack):
@@ -34,52 +34,54 @@ class Locks(ExitStack):
     Parameters
     ----------
     wait
-        Whether to wait for another holder to end, or to raise at once.
-    say
-        Told in a sentence that this process waits, and for whom.
+        Whether to wait until another process releases a lock. If False, a lock that is held elsewhere raises
+        `DataError` at once.
+    notify
+        Called with a message that names the other process, once when waiting starts and every 30 seconds
+        after that.
     """
 
-    def __init__(self, *, wait: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, *, wait: bool, notify: Callable[[str], None]) -> None:
         super().__init__()
-        self._wait, self._say = wait, say
+        self._wait, self._notify = wait, notify
 
-    def hold_run(self, folder: Path) -> None:
-        """Hold the folder of a run.
+    def lock_run(self, folder: Path) -> None:
+        """Lock the folder of a run.
 
         Raises
         ------
         DataError
-            If another process holds it and this one is not to wait, or it cannot be written to.
+            If another process holds the lock and ``wait`` is False, or if the folder is not writable.
         """
         what = f"The run {folder.name}"
-        self.enter_context(_hold(folder / ".lock", what, wait=self._wait, say=self._say))
+        self.enter_context(_hold(folder / ".lock", what, wait=self._wait, notify=self._notify))
 
-    def hold_ingest(self, lake: str) -> None:
-        """Hold the ingests of a lake, and every other command that changes its rows or files.
+    def lock_lake(self, lake: str) -> None:
+        """Lock a lake against ingests and every other command that changes its rows or files.
 
-        Errors are those of `hold_run`. The lock of a lake on an object store is a file in the user's cache on
-        this machine: processes of other machines or users do not see it. Their commits are kept apart by the
-        tables themselves.
+        Raises the same errors as `lock_run`. The lock of a lake on an object store is a file in the user's
+        cache on this machine, so processes of other machines or users do not see it. Delta Lake keeps
+        concurrent commits of such processes consistent.
         """
         where = place(lake)
         path = Path(where) / ".ingest.lock"
         if is_url(where):
             path = Path.home() / ".cache" / "peerglass" / "locks" / f"{digest(where)}.lock"
         what = f"The lake {redact(where)}"
-        self.enter_context(_hold(path, what, wait=self._wait, say=self._say))
+        self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
 
-    def hold_upkeep(self, lake: Lake) -> None:
-        """Hold the ingests of a lake that holds something; one that is empty is not created for its lock."""
+    def lock_existing_lake(self, lake: Lake) -> None:
+        """Lock a lake as `lock_lake` does. Nothing is locked or created if the lake is empty."""
         if lake.versions():
-            self.hold_ingest(lake.root)
+            self.lock_lake(lake.root)
 
 
 @contextmanager
-def _hold(path: Path, what: str, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
+def _hold(path: Path, what: str, *, wait: bool, notify: Callable[[str], None]) -> Iterator[None]:
     lock = FileLock(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _acquire(lock, path, what, wait=wait, say=say)
+        _acquire(lock, path, what, wait=wait, notify=notify)
     except OSError as error:
         raise DataError(f"{what} cannot be locked ({error}); check the permissions of {path}.") from None
     note = _note(path)
@@ -91,7 +93,7 @@ def _hold(path: Path, what: str, *, wait: bool, say: Callable[[str], None]) -> I
         lock.release()
 
 
-def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, say: Callable[[str], None]) -> None:
+def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Callable[[str], None]) -> None:
     timeout = 0.0
     while True:
         try:
@@ -100,9 +102,9 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, say: Callable
             holder = _holder(path)
             if not wait:
                 raise DataError(
-                    f"{what} is being written by {holder}; wait for it to end, or add --wait."
+                    f"{what} is being written by {holder}; wait for it to finish, or add --wait."
                 ) from None
-            say(f"{what} is being written by {holder}: waiting for it to end.")
+            notify(f"{what} is being written by {holder}; waiting for it to finish.")
             timeout = _NOTICE
         else:
             return
@@ -118,7 +120,7 @@ def _me() -> dict[str, str | int]:
 
 
 def _holder(path: Path) -> str:
-    """Name the process that holds a lock; a note of a process that is not there is not its holder's."""
+    """Name the process that holds a lock, or say "another process" if its note is missing or outdated."""
     try:
         note = json.loads(_note(path).read_text(encoding="utf-8"))
         host, pid = str(note["host"]), int(note["pid"])

@@ -14,10 +14,10 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url, place
 from pipelines.lake.readers import record_reader
 from pipelines.progress import Progress
-from pipelines.run.identity import identity_of
+from pipelines.run.identity import build_identity
 from pipelines.run.locks import Locks
-from pipelines.run.record import Run, name_run, news, open_run, record_run
-from pipelines.run.warm_start import starting_runs
+from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
+from pipelines.run.warm_start import warm_start_runs
 from pipelines.secrets import masked
 
 INPUT_TABLES = (
@@ -73,7 +73,7 @@ def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
     return f"as of {as_of}: {listed}"
 
 
-def prepare(
+def prepare_run(
     config: Config, progress: Progress, as_of: str | None = None, locks: Locks | None = None
 ) -> tuple[Run, Dataset, Lake]:
     """Name the run of a config on what its lake holds, now or as of a moment, and build its arrays.
@@ -82,7 +82,7 @@ def prepare(
     """
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
-    starts = starting_runs(config)
+    starts = warm_start_runs(config)
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
@@ -91,18 +91,18 @@ def prepare(
         for note in dataset.notes:
             progress.note(note)
         plan_folds(dataset, config)  # too few sessions: say so before a run's folder is there
-        run = name_run(config, identity_of(config, dataset, masked(place(lake.root)), tables, starts))
-        told = news(run)
+        run = name_run(config, build_identity(config, dataset, masked(place(lake.root)), tables, starts))
+        told = describe_changes(run)
         if told is not None:
             progress.note(told)
     if locks is not None:
-        locks.hold_run(run.folder)
+        locks.lock_run(run.folder)
     record_run(run)
     record_reader(lake, run.run_id, run.versions)
     return run, dataset, lake
 
 
-def reopen(
+def reopen_run(
     name: str, output: Path, progress: Progress, locks: Locks | None = None
 ) -> tuple[Run, Dataset, Lake]:
     """Open a finished run and build its arrays from exactly the data that it recorded.
@@ -116,11 +116,11 @@ def reopen(
     """
     run = open_run(name, output)
     if locks is not None:
-        locks.hold_run(run.folder)
-    return run, *data_of(run, progress)
+        locks.lock_run(run.folder)
+    return run, *load_run_data(run, progress)
 
 
-def data_of(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
+def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
     """Build a run's arrays from exactly the data that it recorded; DataError if its lake lost them."""
     assert run.identity is not None, "a run that is opened has recorded its identity"
     where = run.config.lake if is_url(run.identity.lake) else run.identity.lake

@@ -112,7 +112,7 @@ def record_run(run: Run) -> None:
     run.write_text(_RECORD, json.dumps(record, indent=1))
 
 
-def news(run: Run) -> str | None:
+def describe_changes(run: Run) -> str | None:
     """Say what a run that was not started before differs in from the config's latest one; None otherwise."""
     assert run.identity is not None, "a run without an identity is not compared"
     earlier = [

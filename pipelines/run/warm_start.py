@@ -52,7 +52,7 @@ def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
     run.write_text(_FILE, json.dumps(rows, indent=1, default=str))
 
 
-def starting_runs(config: Config) -> dict[str, str]:
+def warm_start_runs(config: Config) -> dict[str, str]:
     """Model -> id of the run whose day encoder it begins with; models that begin anew are left out.
 
     Raises
@@ -66,7 +66,7 @@ def starting_runs(config: Config) -> dict[str, str]:
     }
 
 
-def starting_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
+def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
     """Give the checkpoint that a model begins with on a fold; None where the config names no run.
 
     The same model of the earlier run is taken (:func:`_same_model`), with the same seed or, where it has not
@@ -93,7 +93,7 @@ def starting_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str
     return run.checkpoint(theirs, earlier.fold, seed if seed in seeds else seeds[0])
 
 
-def load_start(checkpoint: Path | None) -> FittedState | None:
+def load_warm_start(checkpoint: Path | None) -> FittedState | None:
     """Read a starting checkpoint; DataError if it is missing or corrupted."""
     return None if checkpoint is None else load_checkpoint(checkpoint)[0].state()
 

@@ -18,7 +18,7 @@ import polars as pl
 from pipelines.errors import TrackingError
 from pipelines.lake.options import place
 from pipelines.progress import Progress
-from pipelines.run.completeness import missing_of, missing_tasks
+from pipelines.run.completeness import describe_missing_of_model, missing_tasks
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
 from pipelines.run.provenance import FILE as PROVENANCE
 from pipelines.run.provenance import TrainingStarted, read_provenance
@@ -263,7 +263,9 @@ def _missing_of(run: Run, model: str) -> str | None:
     if folds is None:
         return "every fold"
     numbers, seeds = folds["fold"].to_list(), run.config.seeds
-    return missing_of(model, missing_tasks([model], numbers, seeds, read_scores(run)), numbers, seeds)
+    return describe_missing_of_model(
+        model, missing_tasks([model], numbers, seeds, read_scores(run)), numbers, seeds
+    )
 
 
 def _experiment(client: MlflowClient, run: Run) -> str:

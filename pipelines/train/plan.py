@@ -17,11 +17,11 @@ from pipelines.lake.lake import Lake
 from pipelines.run.checkpoints import checkpoint_exists
 from pipelines.run.record import Run
 from pipelines.run.scores import score_file
-from pipelines.run.warm_start import starting_checkpoint
+from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.train.task import Arrays, Key, Task
 
 
-def gather(dataset: Dataset, window: int) -> Arrays:
+def collect_arrays(dataset: Dataset, window: int) -> Arrays:
     """Collect the arrays that tasks read."""
     delay = next(iter(dataset.labels))
     return Arrays(
@@ -57,7 +57,7 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
                     device=device,
                     curve=run.curve(model, fold.index, seed),
                     snapshot=run.snapshot(model, fold.index, seed),
-                    start=starting_checkpoint(run.config, dataset, fold, model, seed),
+                    start=warm_start_checkpoint(run.config, dataset, fold, model, seed),
                 )
 
 

@@ -26,7 +26,7 @@ from models.fitting.loop import OnEpoch
 from models.fitting.snapshot import UnusableSnapshot
 from pipelines.dataset.build import FoldInputs
 from pipelines.run.snapshots import FileSnapshotStore
-from pipelines.run.warm_start import load_start
+from pipelines.run.warm_start import load_warm_start
 from pipelines.train.quantiles import Scores, score_quantiles
 
 Key = tuple[str, int, int]
@@ -93,7 +93,7 @@ def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = N
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data, start = to_tensors(arrays, task.inputs, task.device), load_start(task.start)
+    data, start = to_tensors(arrays, task.inputs, task.device), load_warm_start(task.start)
     with learning_curve(task.curve) as on_epoch, _going_on(snapshots):
         chosen = fit(
             task.registered,

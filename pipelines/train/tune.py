@@ -28,11 +28,11 @@ from pipelines.errors import ConfigError, DivergedError
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
-from pipelines.run.open import prepare
+from pipelines.run.open import prepare_run
 from pipelines.run.record import Run
-from pipelines.run.warm_start import load_start, starting_checkpoint, starting_runs
+from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, warm_start_runs
 from pipelines.tracking.store import TrialLog
-from pipelines.train.plan import gather
+from pipelines.train.plan import collect_arrays
 from pipelines.train.search import Choice, Range, Space, Value, nested, space_of
 from pipelines.train.task import Arrays, to_tensors
 from pipelines.train.trials import record_trials
@@ -76,12 +76,12 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
     except ValueError as error:
         raise ConfigError(str(error)) from None
     progress = Progress()
-    with Locks(wait=wait, say=progress.note) as locks:
-        run, dataset, _ = prepare(config, progress, as_of, locks)
-        began = starting_runs(config)
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run, dataset, _ = prepare_run(config, progress, as_of, locks)
+        began = warm_start_runs(config)
         folds = plan_folds(dataset, config)
         inputs = [fit_inputs(dataset, fold) for fold in folds]
-        arrays = gather(dataset, config.features.window)
+        arrays = collect_arrays(dataset, config.features.window)
         log = TrialLog(config, study_of(run, model, space))
         done = [Trial(json.loads(values), score) for values, score in log.finished()]
         left = max(0, trials - len(done))
@@ -96,7 +96,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
                     run.folder.parent, run.run_id, wanted, forecasting_settings(wanted, dataset, began)
                 )
                 starts = [
-                    starting_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds
+                    warm_start_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds
                 ]
                 score = _score(wanted, model, arrays, folds, inputs, starts)
                 study.tell(asked, score, state=None if score is not None else _failed())
@@ -211,7 +211,7 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
                 fold.valid,
                 fit_config=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
                 seed=config.seeds[0],
-                start=load_start(start),
+                start=load_warm_start(start),
             )
         except (Diverged, torch.OutOfMemoryError):
             return None

@@ -16,15 +16,15 @@ from pipelines.dataset.build import Dataset, fold_table, plan_folds
 from pipelines.device import pick_device
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import sweep_partial
+from pipelines.run.checkpoints import remove_partial_checkpoints
 from pipelines.run.completeness import describe_missing
-from pipelines.run.hazards import hazards_of
+from pipelines.run.hazards import collect_hazards
 from pipelines.run.provenance import TrainingEnded, TrainingStarted, environment, record
 from pipelines.run.record import Run
 from pipelines.run.warm_start import write_folds
 from pipelines.train.commit import commit
 from pipelines.train.execute import execute
-from pipelines.train.plan import constant_channels, done_tasks, gather, plan_tasks
+from pipelines.train.plan import collect_arrays, constant_channels, done_tasks, plan_tasks
 from pipelines.train.stacks import run_stacks, stacks_of
 from pipelines.train.trials import record_trials, trial_count
 from pipelines.train.watch import watch_curves
@@ -33,7 +33,7 @@ from pipelines.train.watch import watch_curves
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     """Do every task of a run that is not done yet, and commit each as soon as it ends."""
     folds = plan_folds(dataset, run.config)
-    sweep_partial(run.folder / "checkpoints")
+    remove_partial_checkpoints(run.folder / "checkpoints")
     done = done_tasks(run, lake)
     assert run.identity is not None, "what is trained has an identity"
     record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
@@ -53,7 +53,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
             progress.note(note)
         if done:
             progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
-        arrays = gather(dataset, run.config.features.window)
+        arrays = collect_arrays(dataset, run.config.features.window)
         try:
             for task, outcome in chain(
                 execute(alone, arrays, run.config.workers), run_stacks(stacks, arrays, done)
@@ -75,7 +75,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
 
 def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:
     """Describe the training session that begins."""
-    hazards, notes = hazards_of(run, dataset, lake)
+    hazards, notes = collect_hazards(run, dataset, lake)
     return TrainingStarted(
         environment=environment(),
         device=pick_device(run.config.device),

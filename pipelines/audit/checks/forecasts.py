@@ -171,7 +171,7 @@ def _check_checkpoints(subject: Subject) -> Result:
     assert stored is not None
     rng = np.random.default_rng((subject.seed, 3))
     folds = subject.folds[-subject.budget.refits :]
-    arrays = plan.gather(subject.dataset, run.config.features.window)
+    arrays = plan.collect_arrays(subject.dataset, run.config.features.window)
     rows: list[dict[str, Any]] = []
     asked = 0
     for fold in folds:
@@ -179,7 +179,7 @@ def _check_checkpoints(subject: Subject) -> Result:
         noisy = datasets.build_dataset(
             replace_future(subject.tables, subject.day(t), seed=subject.seed + t), run.config
         )
-        noisy_arrays = plan.gather(noisy, run.config.features.window)
+        noisy_arrays = plan.collect_arrays(noisy, run.config.features.window)
         columns = [
             noisy.panel.tickers_N.index(name)
             for name in subject.dataset.panel.tickers_N

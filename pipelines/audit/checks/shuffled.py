@@ -92,7 +92,7 @@ def _fits(
     subject: Subject, fold: Fold, target_TN: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
 ) -> list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
     """Fit the quick models on a target; give their test forecasts with the target itself as the label."""
-    whole = plan.gather(subject.dataset, subject.config.features.window)
+    whole = plan.collect_arrays(subject.dataset, subject.config.features.window)
     label_TN = np.where(whole.universe_TN, target_TN, np.nan).astype(np.float64)
     arrays = select_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
     settings = {"models": dict(QUICK_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}

@@ -34,7 +34,7 @@ from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_fol
 from pipelines.lake.contracts import check
 from pipelines.run.record import Run
 from pipelines.train import plan
-from pipelines.train.plan import gather
+from pipelines.train.plan import collect_arrays
 from pipelines.train.task import Outcome, run_task, to_tensors
 
 Tables = Mapping[str, pl.DataFrame]
@@ -67,7 +67,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
     only = config.model_copy(update={"models": {model: config.models[model]}})
     run = Run("tiny", only, None, folder)
     (task,) = list(plan.plan_tasks(run, dataset, [fold]))
-    arrays = gather(dataset, config.features.window)
+    arrays = collect_arrays(dataset, config.features.window)
     outcome = run_task(task, arrays)
     data: PanelTensors = to_tensors(arrays, task.inputs, "cpu")
     dates = np.arange(dataset.first_session, t + 1)

@@ -33,10 +33,10 @@ from pipelines.results.label_shares import label_share_table
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import evaluation_id
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import prepare
+from pipelines.run.open import prepare_run
 from pipelines.run.record import Run, open_run
 from pipelines.run.scores import read_curves, read_scores
-from pipelines.run.warm_start import starting_checkpoint
+from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.stages import train_config
 from pipelines.train.plan import plan_tasks
 from pipelines.train.search import SPACES, Range
@@ -149,7 +149,7 @@ def test_an_entry_that_names_its_own_model_is_the_entry_that_names_none(
     monkeypatch.chdir(tmp_path)
     plain = config_of(tiny, {"ridge": {}, "momentum": {"characteristic": "return_21"}})
     named = config_of(tiny, {"momentum": {"model": "momentum", "characteristic": "return_21"}, "ridge": {}})
-    ingest_config(plain, say=lambda _: None)
+    ingest_config(plain, echo=lambda _: None)
     assert train_config(plain) == train_config(named)
     assert read_trials(Path("runs"))["model"].sort().to_list() == ["momentum", "ridge"]
 
@@ -198,7 +198,7 @@ def test_variants_forecast_what_their_model_forecasts_alone_with_their_settings(
     assert together["run_id"].unique().to_list() == [done.run_id]
     assert set(together["model"]) == set(VARIANTS)
     monkeypatch.chdir(tmp_path)
-    ingest_config(done.config, say=lambda _: None)
+    ingest_config(done.config, echo=lambda _: None)
     for name in ("tt_linear", "ridge-strong", "pretrained_10"):
         registered = registry_name(done.config, name)
         own = {key: value for key, value in VARIANTS[name].items() if key != "model"}
@@ -270,7 +270,7 @@ def test_a_trial_is_counted_by_what_is_trained_and_not_by_its_name(
         "third": {"model": "ridge", "alphas": [1.0]},
     }
     config = check_config(plain(done, ridge), origin="ridges")
-    ingest_config(config, say=lambda _: None)
+    ingest_config(config, echo=lambda _: None)
     train_config(config)
     train_config(check_config(plain(done, {"ridge": {}}), origin="ridge"))
     assert trial_count(Path("runs")) == 2
@@ -385,8 +385,8 @@ def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, 
             | {"folds": {**tiny["folds"], "train": 160, "max_folds": 1}},
             origin="later",
         )
-        _, dataset, _ = prepare(config, Progress())
-        return starting_checkpoint(config, dataset, plan_folds(dataset, config)[0], name, seed=1)
+        _, dataset, _ = prepare_run(config, Progress())
+        return warm_start_checkpoint(config, dataset, plan_folds(dataset, config)[0], name, seed=1)
 
     assert start(earlier, "tt_linear") == done.checkpoint("tt_linear", 0, 1)
     assert start(earlier, "anew") == done.checkpoint(MODEL, 0, 1)
@@ -446,8 +446,8 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_fits_it_small(
     monkeypatch.chdir(tmp_path)
     models = {"peers": {"model": "self_peer", **OPTIONS}, "trees": {"model": "lightgbm"}}
     config = check_config(plain(done, models) | {"stack_seeds": True}, origin="stacked")
-    ingest_config(config, say=lambda _: None)
-    run, dataset, _ = prepare(config, Progress())
+    ingest_config(config, echo=lambda _: None)
+    run, dataset, _ = prepare_run(config, Progress())
     tasks = list(plan_tasks(run, dataset, plan_folds(dataset, config)))
     (stack,) = stacks_of(tasks, set(), wanted=True)
     assert [task.key for task in stack] == [("peers", 0, 0), ("peers", 0, 1)]

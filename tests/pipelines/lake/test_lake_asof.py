@@ -18,7 +18,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import input_versions, prepare
+from pipelines.run.open import input_versions, prepare_run
 from pipelines.run.record import open_run
 from pipelines.stages import backtest_target, train_config
 
@@ -28,7 +28,7 @@ def twice(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     """A config whose lake has prices in two versions: the second doubles every close."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
-    ingest_config(load_config(Path("tiny.yaml")), say=lambda _: None)
+    ingest_config(load_config(Path("tiny.yaml")), echo=lambda _: None)
     lake = Lake("lake")
     prices = ("open", "high", "low", "close")
     lake.upsert("prices", lake.read("prices").with_columns(pl.col(*prices) * 2))
@@ -51,8 +51,8 @@ def test_a_run_as_of_a_version_records_it_and_is_the_run_that_was_made_then(
     notes = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert any(n.get("message", "").startswith("as of 1: prices version 1, ") for n in notes)
 
-    _, dataset, _ = prepare(config, Progress(), as_of="1")
-    _, doubled, _ = prepare(config, Progress())
+    _, dataset, _ = prepare_run(config, Progress(), as_of="1")
+    _, doubled, _ = prepare_run(config, Progress())
     ratio = doubled.panel.raw_close_TN[-1] / dataset.panel.raw_close_TN[-1]
     assert set(ratio[np.isfinite(ratio)]) == {2.0}
 
@@ -81,17 +81,17 @@ def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
     rows.write_csv("signal.csv")
     told: list[str] = []
     for as_of in ("1", "2", None):
-        backtest_target("signal.csv", twice, [], Path("runs"), say=told.append, as_of=as_of)
+        backtest_target("signal.csv", twice, [], Path("runs"), echo=told.append, as_of=as_of)
     assert told[1] == told[2]
     assert told[0] != told[1], "twice the price is another universe and half the dividend yield"
     with pytest.raises(DataError, match=r"the prices of the lake .* have no version 9; they have 1 to 2"):
-        backtest_target("signal.csv", twice, [], Path("runs"), say=print, as_of="9")
+        backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="9")
     with pytest.raises(DataError, match="held no prices at 1999-12-31 23:59:59 UTC"):
-        backtest_target("signal.csv", twice, [], Path("runs"), say=print, as_of="1999-12-31")
+        backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="1999-12-31")
     with pytest.raises(ConfigError, match="--as-of 'last week' is neither a version"):
-        backtest_target("signal.csv", twice, [], Path("runs"), say=print, as_of="last week")
+        backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="last week")
     with pytest.raises(ConfigError, match="--as-of needs --config and a FILE: a run has recorded"):
-        backtest_target("tiny-1", None, [], Path("runs"), say=print, as_of="1")
+        backtest_target("tiny-1", None, [], Path("runs"), echo=print, as_of="1")
 
 
 def test_help_says_what_a_missing_time_and_zone_mean() -> None:

@@ -27,7 +27,7 @@ from pipelines.lake.upkeep import compact
 from pipelines.progress import Progress
 from pipelines.quality.quarantine import Selection, release
 from pipelines.run.fetch import ingest_config, make_source
-from pipelines.run.open import read_tables, reopen
+from pipelines.run.open import read_tables, reopen_run
 from pipelines.sources.files.source import FilesSource
 from pipelines.stages import train_config
 
@@ -183,7 +183,7 @@ def test_a_run_on_an_old_lake_is_repeated_after_the_table_gained_the_column(
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
     config = load_config(Path("tiny.yaml"))
-    ingest_config(config, say=lambda _: None)
+    ingest_config(config, echo=lambda _: None)
     lake = Lake("lake")
     full = {table: lake.read(table) for table in ("prices", "securities", "fundamentals")}
     since = {"prices": ("volume",), "securities": SINCE, "fundamentals": ("filing_id", "months")}
@@ -191,7 +191,7 @@ def test_a_run_on_an_old_lake_is_repeated_after_the_table_gained_the_column(
         shutil.rmtree(tmp_path / "lake" / table)
         write_as_before(tmp_path / "lake", table, full[table], without)
     run_id = train_config(config)
-    before, dataset, _ = reopen(run_id, Path("runs"), Progress())
+    before, dataset, _ = reopen_run(run_id, Path("runs"), Progress())
 
     summary = ingest(make_source(config), lake, Progress(), config.quality)
     assert summary.batches > 0
@@ -199,7 +199,7 @@ def test_a_run_on_an_old_lake_is_repeated_after_the_table_gained_the_column(
         stamps = [name for name in rows.columns if name in STAMPS]
         assert_frame_equal(lake.read(table).drop(stamps), rows.drop(stamps))
     assert lake.versions()["securities"] == before.versions["securities"] + 1
-    after, again, _ = reopen(run_id, Path("runs"), Progress())
+    after, again, _ = reopen_run(run_id, Path("runs"), Progress())
     assert after.versions == before.versions
     old_rows = read_tables(lake, dict(after.versions))["securities"]
     assert old_rows.select(pl.col(SINCE).null_count()).row(0) == (old_rows.height, old_rows.height)

@@ -19,7 +19,7 @@ from pipelines.errors import DataError, TrackingError
 from pipelines.lake.lake import Lake
 from pipelines.lake.readers import record_reader, recorded_in_lake
 from pipelines.progress import Progress
-from pipelines.run.open import reopen
+from pipelines.run.open import reopen_run
 from pipelines.tracking.versions import recorded_in_store
 
 
@@ -54,7 +54,7 @@ def test_a_run_is_repeatable_after_a_vacuum_from_anywhere_and_without_its_folder
     trained = peerglass("train", str(path))
     assert trained.code == 0, trained.err
     run_id = trained.out.strip().splitlines()[-1]
-    _, before, _ = reopen(run_id, Path("runs"), Progress())
+    _, before, _ = reopen_run(run_id, Path("runs"), Progress())
     for factor in (2.0, 3.0):
         lake.upsert(
             "prices", lake.read("prices").with_columns(pl.col("open", "high", "low", "close") * factor)
@@ -68,14 +68,14 @@ def test_a_run_is_repeatable_after_a_vacuum_from_anywhere_and_without_its_folder
     assert "versions that are lost: 2" in said.out
     assert list(elsewhere.iterdir()) == [], "asking for runs makes no store and no folder"
     monkeypatch.chdir(home)
-    _, after, _ = reopen(run_id, Path("runs"), Progress())
+    _, after, _ = reopen_run(run_id, Path("runs"), Progress())
     assert before.panel.close_TN.tobytes() == after.panel.close_TN.tobytes()
 
     (home / "runs").rename(home / "gone")
     said = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
     assert said.code == 0, said.err
     (home / "gone").rename(home / "runs")
-    _, after, _ = reopen(run_id, Path("runs"), Progress())
+    _, after, _ = reopen_run(run_id, Path("runs"), Progress())
     assert before.panel.close_TN.tobytes() == after.panel.close_TN.tobytes()
 
     said = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", "tiny-unknown")

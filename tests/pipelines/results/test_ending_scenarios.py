@@ -21,7 +21,7 @@ from pipelines.report.data import ENDING_COLUMNS
 from pipelines.results.backtest import evaluate_run
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import reopen
+from pipelines.run.open import reopen_run
 from pipelines.sources.simulated.firms import securities_frame
 from pipelines.stages import train_config, write_report
 
@@ -127,7 +127,7 @@ def test_a_run_with_unknown_endings_reports_them_and_one_without_does_not(
         monkeypatch.setattr("pipelines.sources.simulated.source.securities_frame", frame)
         config = check_config({**settings, "lake": f"lake_{name}"}, origin="tiny")
         ingest_config(config, lambda _: None)
-        run, dataset, lake = reopen(train_config(config), Path("runs"), Progress())
+        run, dataset, lake = reopen_run(train_config(config), Path("runs"), Progress())
         evaluation = evaluate_run(run, dataset, lake, Progress())
         page = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
         assert ("Endings for unknown reasons" in page) == (name == "silent")

@@ -16,7 +16,7 @@ from pipelines.errors import ConfigError
 from pipelines.progress import Progress
 from pipelines.results.backtest import evaluate_run
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import reopen
+from pipelines.run.open import reopen_run
 from pipelines.stages import train_config, write_report
 
 SEQ2SEQ = {"width": 8, "heads": 2, "layers": 1}
@@ -33,7 +33,7 @@ def test_forecasts_of_every_horizon_are_stored_measured_and_shown(
     config = check_config(settings, origin="tiny")
     ingest_config(config)
     run_id = train_config(config)
-    run, dataset, lake = reopen(run_id, Path("runs"), Progress())
+    run, dataset, lake = reopen_run(run_id, Path("runs"), Progress())
     paths, own = lake.read("forecast_paths"), lake.read("forecasts")
     one = own.filter(pl.col("model") == "seq2seq")
     assert paths["model"].unique().to_list() == ["seq2seq"]

@@ -32,8 +32,8 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.versions import TableVersion
 from pipelines.run import identity
-from pipelines.run.fingerprint import bare, fingerprint
-from pipelines.run.identity import Identity, identity_of
+from pipelines.run.fingerprint import fingerprint, normalise_source
+from pipelines.run.identity import Identity, build_identity
 from pipelines.run.record import name_run, open_run
 
 FEATURES = ["momentum_63", "return_1", "return_5"]
@@ -111,8 +111,8 @@ def f(x: int) -> int:
         x + 1
     )
 '''
-    assert bare(source) == bare(reworded)
-    assert bare(source) != bare(source.replace("+ 1", "+ 2"))
+    assert normalise_source(source) == normalise_source(reworded)
+    assert normalise_source(source) != normalise_source(source.replace("+ 1", "+ 2"))
 
 
 def test_every_source_on_the_way_to_a_forecast_is_in_the_digest_or_is_named_here() -> None:
@@ -208,7 +208,7 @@ TABLES = {"prices": TableVersion("a", 1)}
 
 def digest_of(settings: Mapping[str, Any], dataset: Dataset) -> str:
     config = check_config(settings, origin="tiny")
-    return identity_of(config, dataset, "/lake", TABLES, {}).digest
+    return build_identity(config, dataset, "/lake", TABLES, {}).digest
 
 
 def test_defaults_left_out_and_written_out_are_one_run(
@@ -268,7 +268,7 @@ def test_where_an_earlier_run_starts_a_model_its_identity_counts(
 
 
 def digest_of_starts(config: Config, dataset: Dataset, starts: Mapping[str, str]) -> str:
-    return identity_of(config, dataset, "/lake", TABLES, starts).digest
+    return build_identity(config, dataset, "/lake", TABLES, starts).digest
 
 
 FORECAST = "part of the identity"
@@ -481,7 +481,7 @@ def test_device_libraries_code_lake_and_tables_are_part_of_the_id(
     tiny: dict[str, Any], dataset: Dataset
 ) -> None:
     config = check_config(tiny, origin="tiny")
-    base = identity_of(config, dataset, "/lake", TABLES, {})
+    base = build_identity(config, dataset, "/lake", TABLES, {})
     others = [
         dataclasses.replace(base, device="cuda"),
         dataclasses.replace(base, code="x"),
@@ -507,9 +507,9 @@ def test_what_changed_in_the_settings_is_named(tiny: dict[str, Any], dataset: Da
     config = check_config({**tiny, "models": {"ridge": {}, "zero": {}}}, origin="tiny")
     changes = {"models": {"ridge": {"alphas": [1.0, 2.0]}, "lstm": {}}, "seeds": [0, 4]}
     other = check_config({**tiny, **changes}, origin="tiny")
-    base = identity_of(config, dataset, "/lake", TABLES, {})
+    base = build_identity(config, dataset, "/lake", TABLES, {})
     fewer = dataclasses.replace(dataset, characteristic_names=dataset.characteristic_names[1:])
-    assert identity_of(other, fewer, "/lake", TABLES, {}).differences(base) == [
+    assert build_identity(other, fewer, "/lake", TABLES, {}).differences(base) == [
         f"features.characteristics (-{dataset.characteristic_names[0]})",
         "models.lstm (added)",
         "models.ridge.alphas (-0.0001, -0.001, -0.01, -0.1, -10.0, +2.0)",

@@ -24,12 +24,12 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import prepare
+from pipelines.run.open import prepare_run
 from pipelines.run.record import Run, open_run
 from pipelines.run.scores import read_scores
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.stages import train_config
-from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.plan import collect_arrays, plan_tasks
 from pipelines.train.task import run_task
 
 MODEL = "temporal_transformer"
@@ -42,7 +42,7 @@ STILL = {"epochs": 1, "lr": 1e-30, "weight_decay": 0.0, "batch_dates": 64}
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
     folder = tmp_path_factory.mktemp("init_from")
-    ingest_config(config_of(folder, tiny_settings), say=lambda _: None)
+    ingest_config(config_of(folder, tiny_settings), echo=lambda _: None)
     return folder
 
 
@@ -190,9 +190,9 @@ def test_a_task_killed_in_its_pretraining_goes_on_from_its_file_to_the_same_bits
     home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     config = config_of(home, tiny_settings, fit={"epochs": 1, "pretrain": PRETRAIN})
-    run, dataset, _ = prepare(config, Progress())
+    run, dataset, _ = prepare_run(config, Progress())
     (task,) = plan_tasks(run, dataset, plan_folds(dataset, config))
-    arrays = gather(dataset, config.features.window)
+    arrays = collect_arrays(dataset, config.features.window)
     whole = run_task(task, arrays)
     assert task.snapshot is not None
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""One writer at a time, in processes of their own."""
+"""Locks between processes: one writer at a time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from pipelines.run.scores import read_scores
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipelines.locks import Locks
-with Locks(wait=False, say=print) as locks:
-    getattr(locks, sys.argv[1])(Path(sys.argv[2]) if sys.argv[1] == "hold_run" else sys.argv[2])
+from pipelines.run.locks import Locks
+with Locks(wait=False, notify=print) as locks:
+    getattr(locks, sys.argv[1])(Path(sys.argv[2]) if sys.argv[1] == "lock_run" else sys.argv[2])
     print("held", flush=True)
     time.sleep(60)
 """
@@ -49,15 +49,15 @@ def holder(method: str, place: Path | str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("method", ["hold_run", "hold_ingest"])
-def test_a_second_process_names_the_holder_and_a_dead_ones_lock_is_taken_over(
+@pytest.mark.parametrize("method", ["lock_run", "lock_lake"])
+def test_a_second_process_names_the_holder_and_takes_over_the_lock_of_a_dead_one(
     tmp_path: Path, method: str
 ) -> None:
     place = tmp_path / "tiny-1"
 
     def take() -> None:
-        with Locks(wait=False, say=print) as locks:
-            getattr(locks, method)(place if method == "hold_run" else str(place))
+        with Locks(wait=False, notify=print) as locks:
+            getattr(locks, method)(place if method == "lock_run" else str(place))
 
     process = holder(method, place)
     try:
@@ -66,7 +66,9 @@ def test_a_second_process_names_the_holder_and_a_dead_ones_lock_is_taken_over(
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert [path for path in place.iterdir() if path.name.endswith(".holder")], "the dead one's note is there"
+    assert [path for path in place.iterdir() if path.name.endswith(".holder")], (
+        "the note of the dead process is still there"
+    )
     take()
     process = holder(method, place)
     try:
@@ -87,7 +89,7 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     monkeypatch.chdir(tmp_path)
     models = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": models, "fit": {"epochs": 12}}))
-    ingest_config(load_config(Path("tiny.yaml")), say=lambda _: None)
+    ingest_config(load_config(Path("tiny.yaml")), echo=lambda _: None)
     command = [*PEERGLASS, "train", "tiny.yaml"]
     started = [
         subprocess.Popen(
@@ -121,10 +123,10 @@ def test_the_lock_of_a_lake_at_a_url_is_in_the_users_cache(
     monkeypatch.chdir(tmp_path)
 
     def take(lake: str) -> None:
-        with Locks(wait=False, say=print) as locks:
-            locks.hold_ingest(lake)
+        with Locks(wait=False, notify=print) as locks:
+            locks.lock_lake(lake)
 
-    process = holder("hold_ingest", "s3://bucket/lake")
+    process = holder("lock_lake", "s3://bucket/lake")
     try:
         (lock,) = (home / ".cache" / "peerglass" / "locks").glob("*.lock")
         held = rf"The lake s3://bucket/lake is being written by process {process.pid} on "
@@ -139,7 +141,7 @@ def test_the_lock_of_a_lake_at_a_url_is_in_the_users_cache(
     assert lock.is_file()
     assert list(tmp_path.iterdir()) == [home], "a URL is not taken for a folder"
 
-    process = holder("hold_ingest", tmp_path / "lake")
+    process = holder("lock_lake", tmp_path / "lake")
     try:
         with pytest.raises(DataError, match=rf"being written by process {process.pid} on "):
             take(f"file://{tmp_path}/lake")
@@ -158,7 +160,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str,
         "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": "artifacts"},
     }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
-    ingest_config(load_config(folder / "tiny.yaml"), say=lambda _: None)
+    ingest_config(load_config(folder / "tiny.yaml"), echo=lambda _: None)
     lake = Lake(str(folder / "lake"))
     for run in ("tiny-1", "tiny-2"):
         record_reader(lake, run, {"prices": 1})
@@ -181,7 +183,7 @@ def call(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     ],
     ids=["compact", "vacuum", "release"],
 )
-def test_what_changes_a_lake_beside_ingest_waits_for_an_ingest_or_names_it(
+def test_commands_that_change_a_lake_wait_for_a_running_ingest_or_name_it(
     filled: Path, command: tuple[str, ...], done: str
 ) -> None:
     lake = Lake(str(filled / "lake"))
@@ -189,17 +191,17 @@ def test_what_changes_a_lake_beside_ingest_waits_for_an_ingest_or_names_it(
         rejected = listing(lake, Selection(table="prices")).filter(pl.col("state") == "rejected")
         command = (*command, rejected["row_hash"][0])
     commits = sorted(filled.glob("lake/*/_delta_log/*"))
-    process = holder("hold_ingest", lake.root)
+    process = holder("lock_lake", lake.root)
     try:
         refused = call(filled, *command)
         out, err = refused.communicate(timeout=60)
         assert (refused.returncode, out) == (3, ""), err
         said = err.splitlines()[-1]
         assert f"The lake {lake.root} is being written by process {process.pid} on" in said
-        assert said.endswith("wait for it to end, or add --wait.")
+        assert said.endswith("wait for it to finish, or add --wait.")
         waiting = call(filled, *command, "--wait")
         assert waiting.stderr is not None
-        assert any("waiting for it to end" in line for line in waiting.stderr)
+        assert any("waiting for it to finish" in line for line in waiting.stderr)
         assert waiting.poll() is None
         assert sorted(filled.glob("lake/*/_delta_log/*")) == commits
     finally:
@@ -211,7 +213,7 @@ def test_what_changes_a_lake_beside_ingest_waits_for_an_ingest_or_names_it(
 
 
 def test_a_dry_run_of_a_vacuum_needs_no_lock(filled: Path) -> None:
-    process = holder("hold_ingest", filled / "lake")
+    process = holder("lock_lake", filled / "lake")
     try:
         dry = call(filled, "lake", "vacuum", "tiny.yaml", "--keep-days", "1", "--dry-run")
         assert dry.communicate(timeout=60)[0] == "nothing to remove\n"
@@ -221,7 +223,7 @@ def test_a_dry_run_of_a_vacuum_needs_no_lock(filled: Path) -> None:
         process.communicate()
 
 
-def test_upkeep_of_a_lake_that_is_not_there_creates_no_folder(
+def test_maintenance_of_an_absent_lake_creates_no_folder(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

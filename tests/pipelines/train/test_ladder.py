@@ -21,7 +21,7 @@ from pipelines.errors import ConfigError, DivergedError
 from pipelines.run.record import Run
 from pipelines.train import execute
 from pipelines.train import task as tasks
-from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.plan import collect_arrays, plan_tasks
 from pipelines.train.task import run_task, to_tensors
 
 
@@ -36,7 +36,7 @@ def task_of(
     only = config.model_copy(update={"models": {name: options}, "fit": {"epochs": 1}})
     run = Run("tiny", only, None, folder)
     task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
-    return task, gather(dataset, only.features.window)
+    return task, collect_arrays(dataset, only.features.window)
 
 
 def test_a_list_of_tickers_is_what_is_looked_up(

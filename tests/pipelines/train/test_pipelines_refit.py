@@ -19,14 +19,14 @@ from pipelines.dataset.build import Dataset, plan_folds
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
-from pipelines.run.hazards import hazards_of
-from pipelines.run.open import prepare
+from pipelines.run.hazards import collect_hazards
+from pipelines.run.open import prepare_run
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_scores
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.warm_start import write_folds
 from pipelines.stages import train_config
-from pipelines.train.plan import gather, plan_tasks
+from pipelines.train.plan import collect_arrays, plan_tasks
 from pipelines.train.task import Arrays, Task, run_task
 
 MODEL = "temporal_peer"
@@ -36,7 +36,7 @@ FIT = {"epochs": 3, "patience": 3, "batch_dates": 16}
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
     folder = tmp_path_factory.mktemp("refit")
-    ingest_config(config_of(folder, tiny_settings), say=lambda _: None)
+    ingest_config(config_of(folder, tiny_settings), echo=lambda _: None)
     return folder
 
 
@@ -54,10 +54,10 @@ def config_of(home: Path, tiny: Mapping[str, Any], **fit: Any) -> Config:  # noq
 
 
 def task_of(config: Config, model: str = MODEL) -> tuple[Task, Arrays, Dataset]:
-    run, dataset, _ = prepare(config, Progress())
+    run, dataset, _ = prepare_run(config, Progress())
     tasks = plan_tasks(run, dataset, plan_folds(dataset, config))
     task = next(task for task in tasks if task.model == model)
-    return task, gather(dataset, config.features.window), dataset
+    return task, collect_arrays(dataset, config.features.window), dataset
 
 
 class Dying(FileSnapshotStore):
@@ -136,7 +136,7 @@ def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
     ends = {}
     for again in (False, True):
         config = config_of(home, tiny_settings, refit=again)
-        run, dataset, _ = prepare(config, Progress())
+        run, dataset, _ = prepare_run(config, Progress())
         (fold,) = plan_folds(dataset, config)
         write_folds(run, dataset, [fold])
         (row,) = json.loads((run.folder / "folds.json").read_text())
@@ -148,12 +148,12 @@ def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
 
 def test_the_report_names_who_was_fitted_again(home: Path, tiny_settings: Mapping[str, Any]) -> None:
     config = config_of(home, tiny_settings)
-    run, dataset, lake = prepare(config, Progress())
-    assert not any("fitted anew" in note for note in hazards_of(run, dataset, lake)[1])
+    run, dataset, lake = prepare_run(config, Progress())
+    assert not any("fitted anew" in note for note in collect_hazards(run, dataset, lake)[1])
     some = {**config.models, "ridge": {"fit": {"refit": True}}}
     for changed, who in (
         (config.model_copy(update={"models": some}), "ridge"),
         (config.model_copy(update={"fit": {**config.fit, "refit": True}}), "All models"),
     ):
-        notes = hazards_of(dataclasses.replace(run, config=changed), dataset, lake)[1]
+        notes = collect_hazards(dataclasses.replace(run, config=changed), dataset, lake)[1]
         assert [note.split(":")[0] for note in notes if "fitted anew" in note] == [who]

@@ -13,7 +13,7 @@ from pipelines.config.load import check_config
 from pipelines.progress import Progress
 from pipelines.results.backtest import evaluate_run
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import prepare
+from pipelines.run.open import prepare_run
 from pipelines.stages import write_report
 from pipelines.train.quantiles import score_quantiles
 from pipelines.train.walkforward import train
@@ -66,7 +66,7 @@ def test_a_runs_quantiles_are_in_its_report_and_nothing_is_where_there_are_none(
     models = {"ridge": {}, "mlp": {"width": 8, "fit": {"loss": "quantile", "quantiles": [0.1, 0.5, 0.9]}}}
     config = check_config({**tiny, "models": models, "seeds": [0, 1]}, origin="tiny")
     ingest_config(config)
-    run, dataset, lake = prepare(config, Progress())
+    run, dataset, lake = prepare_run(config, Progress())
     train(run, dataset, lake, Progress())
     evaluation = evaluate_run(run, dataset, lake, Progress())
     table = evaluation.table("quantile_scores")

@@ -33,7 +33,7 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import prepare
+from pipelines.run.open import prepare_run
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_curves, read_scores
 from pipelines.run.snapshots import FileSnapshotStore
@@ -202,7 +202,7 @@ def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bi
     config = prepared(folder, tiny, **changes)
     rng = random.Random(11)  # noqa: S311 (when to kill is no secret)
     monkeypatch.chdir(folder)
-    own, _, _ = prepare(config, Progress())
+    own, _, _ = prepare_run(config, Progress())
     kept = own.snapshot("temporal_peer", 0, 0)
     for _ in range(3):
         before = kept.stat().st_mtime_ns if kept.exists() else 0

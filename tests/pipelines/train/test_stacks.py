@@ -114,10 +114,10 @@ def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: P
 ) -> None:
     from pipelines.dataset.build import plan_folds
     from pipelines.progress import Progress
-    from pipelines.run.open import prepare
+    from pipelines.run.open import prepare_run
     from pipelines.train.plan import plan_tasks
 
-    run, dataset, _ = prepare(prepared(tmp_path / "here", tiny, monkeypatch, device=device), Progress())
+    run, dataset, _ = prepare_run(prepared(tmp_path / "here", tiny, monkeypatch, device=device), Progress())
     tasks = list(plan_tasks(run, dataset, plan_folds(dataset, run.config)))
     stacks = stacks_of(tasks, set(), wanted)
     assert [[task.key for task in stack] for stack in stacks] == (

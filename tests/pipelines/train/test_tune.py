@@ -185,10 +185,10 @@ def test_models_that_cannot_be_searched(peerglass: Call, model: str, words: str)
 
 def test_a_search_is_named_by_what_its_scores_depend_on(peerglass: Call) -> None:
     from pipelines.progress import Progress
-    from pipelines.run.open import prepare
+    from pipelines.run.open import prepare_run
 
     names = set()
     for change in ([], ["label.horizon=2"], ["models.lightgbm.rounds=11"], ["seeds=[1]"]):
-        run, _, _ = prepare(load_config(Path("tiny.yaml"), change), Progress())
+        run, _, _ = prepare_run(load_config(Path("tiny.yaml"), change), Progress())
         names.add(tune.study_of(run, "lightgbm", SPACES["lightgbm"]))
     assert len(names) == 4
