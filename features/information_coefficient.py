@@ -1,7 +1,7 @@
-"""The information coefficient: how well one number a firm orders another, date by date.
+"""The information coefficient: the correlation of forecasts and labels over the firms of each date.
 
-The one definition for the choice of epochs and settings on validation sessions, for backtests and for
-comparisons of attributions. It needs numpy alone.
+This is the only definition. The choice of epochs and settings on validation sessions, backtests and
+comparisons of attributions use it.
 
 Shape suffixes: T dates, N firms, M known (date, firm) pairs.
 """
@@ -63,11 +63,16 @@ def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArra
 
 
 def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
-    """Spearman correlation within each date: `ic_by_date` of average ranks, under the same rules."""
+    """Spearman correlation within each date: `ic_by_date` of average ranks, under the same rules.
+
+    Ties share their mean rank (`scipy.stats.rankdata`).
+    """
+    from scipy.stats import rankdata  # the import takes half a second: only where ranks are needed
+
     require_shape("the label", label_TN, forecast_TN.shape)
     unknown_TN = ~(np.isfinite(forecast_TN) & np.isfinite(label_TN))
     ranks = (
-        average_ranks(np.where(unknown_TN, np.nan, x_TN.astype(np.float64)))
+        rankdata(np.where(unknown_TN, np.nan, x_TN.astype(np.float64)), axis=1, nan_policy="omit")
         for x_TN in (forecast_TN, label_TN)
     )
     return ic_by_date(*ranks)
@@ -80,22 +85,6 @@ def is_constant(x_TN: AnyFloatArray) -> BoolArray:
     low_T = np.min(x_TN, axis=1, initial=np.inf, where=known_TN)
     constant_T: BoolArray = high_T <= low_T
     return constant_T
-
-
-def average_ranks(x_TN: FloatArray) -> FloatArray:
-    """Rank each date's known values from 1 up, ties sharing their mean rank; NaN stays NaN. Shape (T, N)."""
-    order_TN = np.argsort(x_TN, axis=1)  # NaN last
-    sorted_TN = np.take_along_axis(x_TN, order_TN, axis=1)
-    place_N = np.arange(x_TN.shape[1])
-    edge_TN = np.ones((len(x_TN), x_TN.shape[1] + 1), dtype=np.bool_)
-    edge_TN[:, 1:-1] = sorted_TN[:, 1:] != sorted_TN[:, :-1]
-    first_TN = np.maximum.accumulate(np.where(edge_TN[:, :-1], place_N, 0), axis=1)
-    last_TN = np.where(edge_TN[:, 1:], place_N, x_TN.shape[1])
-    last_TN = np.minimum.accumulate(last_TN[:, ::-1], axis=1)[:, ::-1]
-    rank_TN = np.empty(x_TN.shape)
-    np.put_along_axis(rank_TN, order_TN, (first_TN + last_TN) / 2.0 + 1.0, axis=1)
-    rank_TN[np.isnan(x_TN)] = np.nan
-    return rank_TN
 
 
 def mean_known(x_T: FloatArray) -> float:

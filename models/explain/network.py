@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from features.information_coefficient import average_ranks
 from models.explain.peers import PeerAttribution
 
 if TYPE_CHECKING:
@@ -248,9 +247,9 @@ def homophily(network: PeerNetwork, group_N: IntArray) -> Homophily:
 
 
 def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolArray) -> EdgeRoc:
-    """Area under the ROC curve of weights as a ranking of planted edges.
+    """ROC curve of weights as a ranking of planted edges, and the area under it, by scikit-learn.
 
-    ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2``, by ranks (Mann and Whitney 1947).
+    ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2`` (Mann and Whitney 1947).
 
     Parameters
     ----------
@@ -267,6 +266,8 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
         When shapes differ, a valid weight is not finite, or the valid pairs do not hold both planted
         edges and others.
     """
+    from sklearn.metrics import roc_auc_score, roc_curve
+
     if not weight_NN.shape == planted_NN.shape == valid_pairs_NN.shape:
         raise ValueError(
             f"weight_NN is {weight_NN.shape}, planted_NN {planted_NN.shape} and valid_pairs_NN "
@@ -284,16 +285,9 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
         raise ValueError(
             "weight_NN has values that are not finite: take pairs without a weight out of valid_pairs_NN."
         )
-    n_others = n_pairs - n_edges
-    auc = (average_ranks(weight_V[None, :])[0, planted_V].sum() - n_edges * (n_edges + 1) / 2.0) / (
-        n_edges * n_others
-    )
-    order_V = np.argsort(-weight_V, kind="stable")
-    last_K = np.append(np.flatnonzero(np.diff(weight_V[order_V])), n_pairs - 1)
-    found_V = np.cumsum(planted_V[order_V])
-    true_K = found_V[last_K] / n_edges
-    false_K = (last_K + 1 - found_V[last_K]) / n_others
-    return EdgeRoc(float(auc), np.insert(false_K, 0, 0.0), np.insert(true_K, 0, 0.0), n_edges, n_pairs)
+    auc = float(roc_auc_score(planted_V, weight_V))
+    false_K, true_K, _ = roc_curve(planted_V, weight_V, drop_intermediate=False)
+    return EdgeRoc(auc, false_K, true_K, n_edges, n_pairs)
 
 
 def compare_edges(

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_correlations import one_date
-from scipy import stats
 
 from backtest.metrics import forecast_metrics, newey_west_t
-from features.information_coefficient import average_ranks, ic_by_date, is_constant, rank_ic_by_date
+from features.information_coefficient import ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, fit
 from pipelines.audit.checks.shuffled import _held_to_null
@@ -72,15 +71,6 @@ def test_a_constant_forecast_is_zero_and_a_constant_label_is_unknown() -> None:
         assert by_date(forecast_TN[:0], label_TN[:0]).shape == (0,)
     with pytest.raises(ValueError, match="the label has shape"):
         ic_by_date(forecast_TN, label_TN[:, 1:])
-
-
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10_000), N=st.integers(1, 12))
-def test_average_ranks_are_scipys(seed: int, N: int) -> None:
-    x_TN = np.round(np.random.default_rng(seed).normal(size=(6, N)), 1)
-    x_TN[np.random.default_rng(seed + 1).random(x_TN.shape) < 0.2] = NAN
-    want_TN = stats.rankdata(x_TN, axis=1, nan_policy="omit")
-    np.testing.assert_array_equal(average_ranks(x_TN), want_TN)
 
 
 def test_dates_on_which_a_constant_is_forecast_hide_nothing_from_the_audit() -> None:
