@@ -7,7 +7,7 @@ STAMP := $(VENV)/.up-to-date
 VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test golden golden-check lint format bench
+.PHONY: help venv demo test golden golden-check lint format bench docs
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,3 +65,7 @@ format: venv  ## rewrite the code as `make lint` wants it
 
 bench: venv  ## the benchmarks within half an hour, and which are left out and why
 	$(BIN)/python benchmarks/run_all.py
+
+docs: venv  ## build the user's guide; prints the path of its first page
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo site/index.html

@@ -188,7 +188,7 @@ def fit(  # noqa: PLR0917  (what is fitted, on what, when: the rest is by keywor
         data gives the same bits on a CPU with the same number of threads.
     on_epoch
         Called after each evaluation, and at the start for those that a snapshot remembers.
-    keeper
+    snapshots
         Keeps the newest snapshot of a neural model's training, which then goes on from it to the bit.
     start
         An earlier fit whose day encoder the model begins with (`models.fitting.warm_start`), None for none.
@@ -249,7 +249,7 @@ def refit(
     data, train, valid, fit_config, seed, start
         As given to :func:`fit`.  All validation sessions are trained on, whatever ``valid_dates`` and
         ``label_share`` are.
-    keeper
+    snapshots
         Another one than the first fit's: snapshots of this one.
 
     Returns

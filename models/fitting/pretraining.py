@@ -65,7 +65,7 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
         The fit's options; ``config.pretrain`` says how.
     seed
         The fit's, used where ``config.pretrain.seed`` is None.
-    keeper
+    snapshots
         Keeps the newest snapshot, from which pretraining goes on to the bit; with one of the fit that
         came after, there is nothing left to do.
 
