@@ -67,5 +67,5 @@ bench: venv  ## the benchmarks within half an hour, and which are left out and w
 	$(BIN)/python benchmarks/run_all.py
 
 docs: venv  ## build the user's guide; prints the path of its first page
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo site/index.html
