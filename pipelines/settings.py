@@ -22,7 +22,7 @@ class Section(BaseModel):
     ``extra_forbidden`` does not name the keys that are allowed.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -37,7 +37,7 @@ class TransformRule:
     missing : {"zero", "median", "group_median"}
         What an unknown value of a firm of the universe becomes: the centre, the date's median, or that of the
         firm's group (where the group is unknown, or nobody in it is known, the date's).
-    indicator : bool
+    add_indicator : bool
         Whether every characteristic is joined by one that is 1 where a value was unknown, else 0.
     """
 
@@ -45,7 +45,7 @@ class TransformRule:
     neutralise: Literal["none", "group"] = "none"
     kind: Literal["rank_normal", "zscore"] = "rank_normal"
     missing: Literal["zero", "median", "group_median"] = "zero"
-    indicator: bool = False
+    add_indicator: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= (self.winsorise or 0.0) < 0.5:
@@ -55,7 +55,7 @@ class TransformRule:
     def names(self, characteristics: Iterable[str]) -> tuple[str, ...]:
         """Name the columns that `transform_characteristics` makes of these characteristics."""
         names = tuple(characteristics)
-        return (*names, *(f"{name}{MISSING}" for name in names)) if self.indicator else names
+        return (*names, *(f"{name}{MISSING}" for name in names)) if self.add_indicator else names
 
 
 def transform_characteristics(
@@ -89,11 +89,11 @@ def transform_characteristics(
     T, N, F = values_TNF.shape
     require_shape("the universe", universe_TN, (T, N))
     require_shape("the groups", group_TN, (T, N))
-    out_FTN = np.empty((2 * F if rule.indicator else F, T, N), dtype=np.float32)
+    out_FTN = np.empty((2 * F if rule.add_indicator else F, T, N), dtype=np.float32)
     for f in range(F):
         value_TN = _stepped(values_TNF[:, :, f], universe_TN, group_TN, rule)
         unknown_TN = universe_TN & np.isnan(value_TN)
-        if rule.indicator:
+        if rule.add_indicator:
             out_FTN[F + f] = unknown_TN
         if rule.missing != "zero":
             _fill_with_medians(value_TN, unknown_TN, group_TN if rule.missing == "group_median" else None)

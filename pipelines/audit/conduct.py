@@ -103,7 +103,7 @@ def save_audit(audit: Audit, run: Run) -> Path:
 
 def _settings(run: Run) -> dict[str, Any]:
     """What an audit depends on beside the run's identity."""
-    return run.config.audit.model_dump(mode="json", include={"times", "seed", "skip"})
+    return run.config.audit.model_dump(mode="json", include={"sessions", "seed", "skip"})
 
 
 def has_passed(run: Run) -> bool:

@@ -42,7 +42,7 @@ class Budget:
     ----------
     quick
         Within ``peerglass run``.
-    times
+    sessions
         Sessions after which the future is replaced, for features and universe.
     refits
         Sessions at which models are fitted anew on a replaced future (or asked again, for a run).
@@ -61,7 +61,7 @@ class Budget:
     """
 
     quick: bool
-    times: int
+    sessions: int
     refits: int
     models: int
     firms: int
@@ -74,10 +74,10 @@ class Budget:
 
 def budget(config: Config, *, quick: bool) -> Budget:
     """Say what a config allows: ``peerglass audit`` takes the whole of it, ``peerglass run`` a part."""
-    times = config.audit.times
+    sessions = config.audit.sessions
     if quick:
-        return Budget(True, max(times // 2, 1), 1, 2, 60, 30, 8, 1, 1, 300)
-    return Budget(False, times, max(times // 3, 1), 64, 120, 60, 12, 4, 2, 600)
+        return Budget(True, max(sessions // 2, 1), 1, 2, 60, 30, 8, 1, 1, 300)
+    return Budget(False, sessions, max(sessions // 3, 1), 64, 120, 60, 12, 4, 2, 600)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,14 @@ from pipelines.settings import UNKNOWN_KEY
 RENAMED: Mapping[str, str] = {
     "label.decide": "label.forecast_frequency",
     "label.beyond_factors": "label.residualise_factors",
+    "label.also_delays": "label.extra_delays",
+    "label.unknown_ending_return": "label.unknown_delisting_return",
+    "features.transform.indicator": "features.transform.add_indicator",
     "source.zero_is_unknown": "source.zero_means_missing",
+    "source.assumed_lag_days": "source.reporting_lag_days",
+    "source.shares_stated": "source.share_counts_as_of",
+    "source.batch": "source.batch_size",
+    "audit.times": "audit.sessions",
 }
 """Old path of a key -> its new path. The error sentence of an old key names the new one.
 

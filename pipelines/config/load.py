@@ -173,7 +173,7 @@ def _check_settings(config: Config, origin: str) -> None:
                 raise ConfigError(unknown_key(f"{origin}: features.{kind}.{name}", name, known))
     if min(config.label.delays) < 0:
         raise ConfigError(
-            f"{origin}: label.also_delays is {list(config.label.also_delays)}; give sessions of at least 0."
+            f"{origin}: label.extra_delays is {list(config.label.extra_delays)}; give sessions of at least 0."
         )
     if config.quality.calendar is not None:
         from pipelines.quality.calendars import require_calendar

@@ -1,7 +1,7 @@
-"""Entries of a config's ``models``: the name that one bears in its run, and the registered model that it is.
+"""Entries of a config's ``models``: an entry's name, and the registered model that it is.
 
-Lake, folders, tracking and reports know an entry by its name; whoever fits or builds a model asks for the
-registered one. Without the key ``model`` an entry is the registered model that it is named after.
+The lake, folders, tracking and reports use the entry's name; code that builds or fits a model uses the
+registered name. Without the key ``model``, an entry is the registered model of the same name.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from collections.abc import Collection
 from pipelines.config.schema import Config
 
 KEY = "model"
-"""What an entry says its registered model by."""
+"""Key of an entry that names its registered model."""
 _NAME = re.compile(r"^[a-z][a-z0-9_-]{0,40}$")
 
 
 def registry_name(config: Config, entry: str) -> str:
-    """Look up which registered model an entry of ``models`` is."""
+    """Return the registered model of an entry of ``models``."""
     return str(config.models[entry].get(KEY, entry))
 
 
 def validation_error(entry: str, registered: str, known: Collection[str]) -> str | None:
-    """Say in half a sentence why an entry cannot bear its name; None if it can.
+    """Return why an entry cannot have its name, as half a sentence; None if it can.
 
     Parameters
     ----------
     entry
-        Its name, which becomes a file's and a folder's.
+        Name of the entry, which becomes the name of files and folders.
     registered
-        The registered model that it is.
+        Its registered model.
     known
         All registered models.
     """
     if entry == registered:
         return None
     if entry in known:
-        return f"is the name of a model, but its key '{KEY}' says {registered}; name the variant otherwise"
+        return f"is the name of a model, but its key '{KEY}' is {registered}; give the variant another name"
     if _NAME.match(entry) is None:
         return (
-            "is no name for a variant; take lower-case letters, digits, _ and -, a letter first, 41 at most"
+            "is not a valid name; use lower-case letters, digits, _ and -, starting with a letter, "
+            "41 characters at most"
         )
     return None

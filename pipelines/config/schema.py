@@ -1,8 +1,8 @@
-"""The configuration of a run: what a YAML file may say, and nothing else.
+"""The configuration of a run: every setting that a YAML file may contain.
 
-Frozen pydantic models; an unknown key is refused by :mod:`pipelines.config.load`, which reads files.
-Settings of models, of their fitting and of the simulated market are the dataclasses of those modules,
-checked by :func:`pipelines.config.load.load_config` as well, so that they are written down once.
+Frozen pydantic models. :mod:`pipelines.config.load` reads the files and refuses unknown keys. The settings of
+models, of their fitting and of the simulated market are dataclasses of those modules, so that each is defined
+once; :func:`pipelines.config.load.load_config` checks them as well.
 """
 
 from __future__ import annotations
@@ -19,112 +19,153 @@ from pipelines.settings import Section, Settings, masked_settings
 from pipelines.sources.settings import SourceConfig
 
 Path = tuple[str | int, ...]
-"""Where a setting is: keys and places in lists, from the outermost in."""
+"""Path of a setting: keys and list positions, outermost first."""
 
 
 class UniverseConfig(Section):
-    """Which firms may be forecast at ``t``, decided with what is known at ``t``."""
+    """Firms that may be forecast at ``t``, decided with what is known at ``t``."""
 
-    membership: str | None = None  # name of a universe in the lake's membership table
+    membership: str | None = None
+    """Name of a universe in the lake's membership table; only its members at ``t`` are included. Null: no
+    such limit."""
     min_price: float | None = Field(default=None, ge=0)
+    """Minimum raw (unadjusted) close at ``t``, in the price's currency. Null: no limit."""
     min_dollar_volume: float | None = Field(default=None, ge=0)
+    """Minimum trailing median of raw close times volume, in the price's currency per session. Null:
+    no limit."""
     dollar_volume_window: int = Field(default=63, ge=1)
+    """Number of sessions of the trailing median for ``min_dollar_volume``; half of them must be known."""
     min_history: int = Field(default=60, ge=1)
+    """Minimum number of sessions with a price, ``t`` included."""
 
 
 class TransformConfig(Section):
-    """What is done to characteristics within each date (`features.library.standardise.TransformRule`)."""
+    """Transformation of characteristics within each date (`features.library.standardise.TransformRule`)."""
 
     winsorise: float | None = Field(default=None, ge=0, lt=0.5)
+    """Share of each tail, in [0, 0.5), that is clipped to its quantile. Null: no clipping."""
     neutralise: Literal["none", "group"] = "none"
+    """``group`` subtracts the mean of the firm's group (``features.group_by``) on the date; ``none`` does
+    not."""
     kind: Literal["rank_normal", "zscore"] = "rank_normal"
+    """``rank_normal`` maps ranks to a standard normal distribution; ``zscore`` subtracts the mean and divides
+    by the standard deviation."""
     missing: Literal["zero", "median", "group_median"] = "zero"
-    indicator: bool = False
+    """Value that replaces a missing one: zero, the median of the date, or the median of the group."""
+    add_indicator: bool = False
+    """Whether to add, for each characteristic, an indicator of whether its value was missing."""
 
 
 class FeaturesConfig(Section):
-    """Window length, channels and characteristics; null means every one that the data allow."""
+    """Inputs of the models: the window of days and the characteristics of the cross-section."""
 
     window: int = Field(default=20, ge=2, le=2048)
+    """Number of sessions in a window, the decision date included."""
     channels: tuple[str, ...] | None = None
+    """Names of the channels (daily series) of the window. Null: all that the data allow."""
     characteristics: tuple[str, ...] | None = None
-    inputs: tuple[str, ...] | None = None  # a user's own numbers in the lake's table of that name
+    """Names of the characteristics. Null: all that the data allow."""
+    inputs: tuple[str, ...] | None = None
+    """Names of your own numbers (the lake's table ``inputs``) to use as characteristics. Null: all
+    of them."""
     group_by: Literal["sector", "industry"] = "industry"
+    """Groups for neutralisation, group medians and models of peers by group."""
     transform: TransformConfig = TransformConfig()
+    """Transformation of the characteristics within each date."""
 
 
 class LabelConfig(Section):
-    """The label ``close[t+delay+horizon] / close[t+delay] - 1`` and the target made of it within a date."""
+    """The label ``close[t+delay+horizon] / close[t+delay] - 1`` and the target that models are fitted to."""
 
     horizon: int = Field(default=1, ge=1)
+    """Sessions from the trade to the end of the label."""
     delay: int = Field(default=1, ge=0)
+    """Sessions from the decision to the trade; 0 trades at the close of the decision."""
     transform: Literal["raw", "demean", "rank"] = "rank"
-    clip: float | None = Field(default=None, gt=0)  # models are fitted to targets cut off at +- this
-    residualise_factors: int = Field(
-        default=0, ge=0
-    )  # fit what so many statistical factors leave of the label
-    # what an ending with neither a recorded return nor a reason pays; 0 is the last price
-    unknown_ending_return: float = Field(default=0.0, ge=-1, allow_inf_nan=False)
-    forecast_frequency: Literal["daily", "weekly", "monthly", "quarterly"] = (
-        "daily"  # on the first session of each
-    )
-    also_delays: tuple[int, ...] = ()  # the same forecasts are measured at these delays as well
-    shorter_horizons: tuple[int, ...] = ()  # what seq2seq forecasts on the way to the horizon
+    """Transformation of the label within each date: none, demeaned, or ranked to a standard normal
+    distribution."""
+    clip: float | None = Field(default=None, gt=0)
+    """Models are fitted to targets clipped to [-clip, clip]. Null: no clipping."""
+    residualise_factors: int = Field(default=0, ge=0)
+    """Number of statistical factors that are removed from the label before fitting. Models are trained on the
+    residual and evaluated on the full label."""
+    unknown_delisting_return: float = Field(default=0.0, ge=-1, allow_inf_nan=False)
+    """Return paid on a delisting that has neither a recorded return nor a reason; 0 pays the last price."""
+    forecast_frequency: Literal["daily", "weekly", "monthly", "quarterly"] = "daily"
+    """How often forecasts are made: every session, or the first session of each week, month or quarter."""
+    extra_delays: tuple[int, ...] = ()
+    """Further delays at which the same forecasts are evaluated, in sessions."""
+    shorter_horizons: tuple[int, ...] = ()
+    """Horizons below ``horizon`` that seq2seq also forecasts, ascending, in sessions."""
 
     @model_validator(mode="after")
-    def _horizons_rise(self) -> LabelConfig:
+    def _check_horizons(self) -> LabelConfig:
         rising = (0, *self.horizons)
         if any(a >= b for a, b in itertools.pairwise(rising)):
             raise ValueError(
-                f"shorter_horizons are {list(self.shorter_horizons)}: they must rise from 1 or more and stay "
-                f"below horizon ({self.horizon})"
+                f"shorter_horizons is {list(self.shorter_horizons)}; it must be ascending, start at 1 or "
+                f"more and stay below horizon ({self.horizon})"
             )
         return self
 
     @property
     def horizons(self) -> tuple[int, ...]:
-        """The shorter horizons, ascending, and the label's last."""
+        """The shorter horizons, ascending, then the label's horizon."""
         return (*self.shorter_horizons, self.horizon)
 
     @property
     def delays(self) -> tuple[int, ...]:
-        """The trained delay first, then the others that are reported."""
-        return (self.delay, *(d for d in self.also_delays if d != self.delay))
+        """The trained delay, then the further delays that are evaluated."""
+        return (self.delay, *(d for d in self.extra_delays if d != self.delay))
 
     @property
-    def reach(self) -> int:
-        """Longest delay in use: the purge covers every label that is ever looked at."""
+    def max_delay(self) -> int:
+        """Longest delay in use. The purge covers the labels of every delay that is evaluated."""
         return max(self.delays)
 
 
 class WalkForwardConfig(Section):
-    """Expanding or rolling folds, in sessions."""
+    """Walk-forward folds. All lengths are in sessions."""
 
     scheme: Literal["expanding", "rolling"]
+    """``expanding`` trains on all sessions up to the purge; ``rolling`` on the last ``train`` of them."""
     train: int = Field(ge=1)
+    """Length of the training segment; for ``expanding``, of the first fold's."""
     valid: int = Field(ge=1)
+    """Length of the validation segment."""
     test: int = Field(ge=1)
+    """Length of the test segment."""
     embargo: int = Field(ge=0)
+    """Sessions left out between segments, in addition to the purge of label spans."""
     step: int | None = Field(default=None, ge=1)
+    """Sessions from the start of one test segment to the start of the next, at least ``test``. Null:
+    ``test``."""
     max_folds: int | None = Field(default=None, ge=1)
+    """Maximum number of folds; the earliest are kept. Null: all that fit."""
 
 
 class DatedFoldConfig(Section):
-    """One fold between given dates, as published benchmarks define it."""
+    """One fold with given dates, as published benchmarks define it."""
 
     scheme: Literal["dated"]
+    """Selects this scheme."""
     train_from: dt.date
+    """First date of the training segment."""
     valid_from: dt.date
+    """First date of the validation segment."""
     test_from: dt.date
+    """First date of the test segment."""
     test_to: dt.date
+    """Last date of the test segment, inclusive."""
     embargo: int = Field(ge=0)
+    """Sessions left out between segments, in addition to the purge of label spans."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> DatedFoldConfig:
+    def _check_order(self) -> DatedFoldConfig:
         if not self.train_from < self.valid_from < self.test_from <= self.test_to:
             raise ValueError(
                 "train_from < valid_from < test_from <= test_to must hold, "
-                f"but they are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
+                f"but the dates are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
             )
         return self
 
@@ -133,38 +174,43 @@ FoldsConfig = Annotated[WalkForwardConfig | DatedFoldConfig, Field(discriminator
 
 
 class QuantileBookConfig(Section):
-    """Long the top quantile, short the bottom one."""
+    """A long-short book: long the top quantile of forecasts, short the bottom one."""
 
     kind: Literal["quantile_long_short"]
+    """Selects this kind of book."""
     quantiles: int = Field(default=5, ge=2)
+    """Number of quantiles; 5 trades the top and bottom fifth."""
     rebalance_every: int = Field(default=1, ge=1)
+    """Sessions from one rebalancing to the next."""
 
 
 class TopKBookConfig(Section):
-    """Long the ``k`` highest forecasts, equally weighted."""
+    """A long-only book: the ``k`` highest forecasts, equally weighted."""
 
     kind: Literal["top_k_long_only"]
+    """Selects this kind of book."""
     k: int = Field(default=20, ge=1)
+    """Number of positions."""
     rebalance_every: int = Field(default=1, ge=1)
+    """Sessions from one rebalancing to the next."""
 
 
 BookConfig = Annotated[QuantileBookConfig | TopKBookConfig, Field(discriminator="kind")]
 
 
 class CostsConfig(Section):
-    """Trading and borrowing costs in basis points."""
+    """Trading and borrowing costs, in basis points."""
 
     half_spread_bps: float = Field(default=5.0, ge=0)
+    """Half-spread, per traded amount."""
     commission_bps: float = Field(default=0.5, ge=0)
+    """Commission, per traded amount."""
     borrow_bps_per_year: float = Field(default=50.0, ge=0)
+    """Borrowing cost of short positions, per year."""
 
 
 class BacktestConfig(Section):
-    """Books and costs; trades are made at the close of ``t + label.delay`` unless ``delay`` is set.
-
-    ``risk_free`` is what Sharpe ratios are over: an annual rate as a fraction (0.03 is 3% a year), or a CSV
-    or Parquet file with columns date and rate (`pipelines.dataset.risk_free`).
-    """
+    """Books and costs of the backtest."""
 
     books: dict[str, BookConfig] = Field(
         default={
@@ -172,97 +218,141 @@ class BacktestConfig(Section):
             "long_only": TopKBookConfig(kind="top_k_long_only"),
         }
     )
+    """Name -> book."""
     costs: CostsConfig = CostsConfig()
+    """Trading and borrowing costs."""
     delay: int | None = Field(default=None, ge=0)
+    """Sessions from the decision to the trade. Null: ``label.delay``."""
     risk_free: float | str = 0.0
+    """Risk-free rate that Sharpe ratios are measured over: an annual rate as a fraction (0.03 is 3% a year),
+    or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
 
     @model_validator(mode="after")
-    def _rate_is_a_fraction(self) -> BacktestConfig:
+    def _check_risk_free(self) -> BacktestConfig:
         if not isinstance(self.risk_free, str) and not abs(self.risk_free) < 1:
-            raise ValueError(f"risk_free is {self.risk_free:g}; give an annual fraction, 0.05 for 5%")
+            raise ValueError(f"risk_free is {self.risk_free:g}; it must be an annual fraction, 0.05 for 5%")
         return self
 
 
 class ExplainConfig(Section):
-    """How many test forecasts are attributed, and for which models (null: every neural one).
+    """Attribution of test forecasts by Shapley values.
 
-    ``dates`` times ``firms_per_date`` forecasts are split between days, feature families and peers, with
-    ``permutations`` antithetic permutations and as many background firms. The network is played on
-    ``network_dates`` with every firm as a player; beyond ``max_peers`` firms, those that receive most
-    attention play alone and the others together.
+    ``dates`` times ``firms_per_date`` forecasts are attributed to days, feature families and peers. The peer
+    network is computed on ``network_dates`` dates, with every firm as a player.
     """
 
     models: tuple[str, ...] | None = None
+    """Models to explain. Null: every neural model."""
     dates: int = Field(default=12, ge=1)
+    """Number of test dates whose forecasts are attributed."""
     firms_per_date: int = Field(default=4, ge=1)
+    """Number of forecasts that are attributed on each date."""
     network_dates: int = Field(default=24, ge=1)
+    """Number of test dates that the peer network is computed on."""
     max_peers: int = Field(default=150, ge=2)
+    """Maximum number of single firms as players of the network. With more firms, those that receive most
+    attention are players of their own and the others are one player together."""
     permutations: int = Field(default=8, ge=1)
+    """Number of antithetic permutations, and of background firms, per attributed forecast."""
     network_permutations: int = Field(default=1, ge=1)
+    """Number of antithetic permutations per date of the network."""
     seed: int = 0
+    """Seed of the random draws."""
 
 
 class TrackingConfig(Section):
-    """Where MLflow keeps runs; any tracking URI."""
+    """The MLflow tracking store."""
 
     uri: str = "sqlite:///data/mlflow.db"
+    """MLflow tracking URI: a database such as SQLite, or a server."""
     artifacts: str = "data/mlartifacts"
+    """Folder or URL where MLflow stores artifacts."""
     experiment: str | None = None
+    """Name of the MLflow experiment. Null: the config's ``name``."""
 
 
 class AuditConfig(Section):
-    """The audit for look-ahead; ``peerglass run`` makes a quick one before it trains.
-
-    ``times`` sessions have their future replaced by noise (in ``run`` half of them). With ``warn``
-    a failure is reported and the run goes on; checks named in ``skip`` are left out, and the report says so.
-    """
+    """The audit for look-ahead. ``peerglass run`` runs a shorter version of it before it trains."""
 
     enabled: bool = True
+    """Whether ``peerglass run`` runs the audit."""
     on_failure: Literal["stop", "warn"] = "stop"
-    times: int = Field(default=6, ge=1)
+    """``stop`` ends the run if a check fails; ``warn`` reports the failure and continues."""
+    sessions: int = Field(default=6, ge=1)
+    """Number of sessions whose future is replaced by noise to detect look-ahead; ``peerglass run`` uses half
+    as many."""
     seed: int = 0
+    """Seed of the noise and of all draws."""
     skip: tuple[str, ...] = ()
+    """Names of checks to leave out; the report lists them."""
 
 
 class Config(Section):
-    """A whole run."""
+    """All settings of a run."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
+    """Name of the configuration: lower-case letters, digits, ``_`` and ``-``, starting with a letter, at most
+    41 characters."""
     source: SourceConfig
-    lake: str  # a folder, or an object store's URL such as s3://bucket/lake
-    # for a URL: endpoint, region, ...; credentials come from the environment
+    """Where the data come from."""
+    lake: str
+    """Folder of the lake, or its URL on an object store, such as s3://bucket/lake."""
     lake_options: dict[str, str] = Field(default={})
+    """Options of the object store (endpoint, region, ...) if ``lake`` is a URL. Credentials come from the
+    environment."""
     quality: QualityConfig = QualityConfig()
+    """Rules that flag or reject suspicious price rows."""
     universe: UniverseConfig = UniverseConfig()
+    """Firms that may be forecast at each date."""
     features: FeaturesConfig = FeaturesConfig()
+    """Inputs of the models."""
     label: LabelConfig = LabelConfig()
+    """What is forecast."""
     folds: FoldsConfig
+    """Walk-forward folds."""
     models: dict[str, Settings]
+    """Name -> settings of a model, with ``fit`` for its own fitting settings and ``model`` for the registered
+    model if the name is a variant's own."""
     fit: Settings = Field(default={})
-    init_from: str | None = None  # a run whose day encoders the models begin with
+    """Fitting settings of all models (`models.fitting.fit.FitConfig`); a model's own ``fit``
+    overrides them."""
+    init_from: str | None = None
+    """Run whose day encoders the models are initialised with. Null: none."""
     seeds: tuple[int, ...] = (0,)
+    """Seeds; every model is fitted once per seed and fold."""
     backtest: BacktestConfig = BacktestConfig()
+    """Books and costs."""
     explain: ExplainConfig = ExplainConfig()
+    """Attribution."""
     audit: AuditConfig = AuditConfig()
+    """Audit for look-ahead."""
     tracking: TrackingConfig = TrackingConfig()
+    """MLflow tracking store."""
     workers: int = Field(default=2, ge=1)
-    stack_seeds: bool | None = None  # train a network's seeds as one; null: on a GPU alone
+    """Number of worker processes for training."""
+    stack_seeds: bool | None = None
+    """Whether to train all seeds of a network together. Null: only on a GPU."""
     device: str = "auto"
+    """Device for training: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one."""
     output: str = "data/runs"
+    """Folder of the runs."""
 
-    # Path -> the text with ${NAME} that the setting was written as, and the value that it had then
+    # Path -> the text with ${NAME} in the file, and the value that it resolved to
     _written: dict[Path, tuple[str, Any]] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
-    def _something_to_do(self) -> Config:
+    def _check_models_and_seeds(self) -> Config:
         if not self.models:
-            raise ValueError("models is empty; name at least one, for example 'ridge: {}'")
+            raise ValueError("models is empty; it must name at least one, for example 'ridge: {}'")
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ValueError(f"seeds must be distinct and at least one, but they are {list(self.seeds)}")
+            raise ValueError(f"seeds is {list(self.seeds)}; it must hold distinct seeds, at least one")
         return self
 
     def without_secrets(self) -> Settings:
-        """All settings with their values, but a secret is masked or stands as the reference that it was."""
+        """Return all settings with their values.
+
+        A secret is masked, or is the reference to the environment variable that it was read from.
+        """
         secret = {
             path: (text, value)
             for path, (text, value) in self._written.items()
@@ -271,39 +361,42 @@ class Config(Section):
         return dict(masked_settings(_as_written(self.model_dump(mode="json"), secret)))
 
     def as_written(self) -> Settings:
-        """All settings as they are printed and stored: references to the environment kept, secrets masked."""
+        """Return all settings as they are printed and stored.
+
+        References to environment variables are kept, and secrets are masked.
+        """
         return dict(masked_settings(_as_written(self.model_dump(mode="json"), self._written)))
 
     @property
     def written(self) -> dict[Path, str]:
-        """The settings that were written with references to the environment, as they were written."""
+        """Path -> text of the settings that contain references to the environment."""
         return {path: text for path, (text, _) in self._written.items()}
 
     def from_environment(self) -> dict[str, Any]:
-        """Setting -> its value, of those that came from the environment and bear on a run's numbers.
+        """Return setting -> value for settings that come from the environment and affect a run's numbers.
 
-        Where things are (source, lake, tracking, output) may differ from machine to machine, and how work is
-        spread may as well. Secrets are left out.
+        Left out are secrets, locations (source, lake, tracking, output) and how the work is distributed
+        (workers, device), because these may differ between machines.
         """
-        elsewhere = {"source", "lake", "lake_options", "tracking", "output", "workers", "device"}
+        not_numbers = {"source", "lake", "lake_options", "tracking", "output", "workers", "device"}
         return {
             ".".join(map(str, path)): masked_settings(value)
             for path, (text, value) in self._written.items()
-            if path[0] not in elsewhere
+            if path[0] not in not_numbers
             and not any(names_a_secret(name) for name, _ in REFERENCE.findall(text))
         }
 
     def remember(self, written: dict[Path, str]) -> None:
-        """Remember which settings were written with references to the environment, and as what."""
+        """Record the settings that contain references to the environment, with their text."""
         values = self.model_dump(mode="json")
         for path, text in written.items():
-            found = _at(values, path)
-            if found is not None:
-                self._written[path] = (text, found)
+            value = _at(values, path)
+            if value is not None:
+                self._written[path] = (text, value)
 
 
 def _at(settings: Any, path: Path) -> Any:  # noqa: ANN401
-    """The setting at a path; None if it is not there."""
+    """Return the setting at a path; None if there is none."""
     for step in path:
         if isinstance(settings, list):
             settings = dict(enumerate(settings))
@@ -314,7 +407,7 @@ def _at(settings: Any, path: Path) -> Any:  # noqa: ANN401
 
 
 def _as_written(settings: Settings, written: dict[Path, tuple[str, Any]]) -> Settings:
-    """Put references back where the settings still have the values that they were read with."""
+    """Put references back where the settings still have the values that the references resolved to."""
     for path, (text, value) in written.items():
         if _at(settings, path) == value and value is not None:
             _at(settings, path[:-1])[path[-1]] = text

@@ -86,7 +86,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         tables.get("securities"),
         tables.get("fundamentals"),
         group_by=config.features.group_by,
-        delisting_rule=DelistingRule(unknown_return=config.label.unknown_ending_return),
+        delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
     )
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
     universe_TN = universe(panel, rule, _membership(tables, config))
@@ -273,7 +273,7 @@ def _cut(dataset: Dataset, config: Config) -> list[Fold]:
                 test_from=plan.test_from,
                 test_to=plan.test_to,
                 embargo=plan.embargo,
-                delay=label.reach,
+                delay=label.max_delay,
                 horizon=label.horizon,
             )
             return [fold]
@@ -287,7 +287,7 @@ def _cut(dataset: Dataset, config: Config) -> list[Fold]:
             max_folds=plan.max_folds,
             first=dataset.first_session,
         )
-        return make_folds(dataset.panel.n_sessions, folds, delay=label.reach, horizon=label.horizon)
+        return make_folds(dataset.panel.n_sessions, folds, delay=label.max_delay, horizon=label.horizon)
     except ValueError as error:
         raise DataError(f"folds: {error}") from None
 

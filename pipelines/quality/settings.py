@@ -1,4 +1,4 @@
-"""Settings of the quality rules: what a config's section ``quality`` may say."""
+"""Settings of the quality rules: the config's section ``quality``."""
 
 from __future__ import annotations
 
@@ -10,18 +10,26 @@ Action = Literal["reject", "flag", "off"]
 
 
 class QualityConfig(Section):
-    """What becomes of a price row that a rule of :mod:`pipelines.quality.rules` doubts.
+    """What happens to a price row that breaks a rule of :mod:`pipelines.quality.rules`.
 
-    ``flag`` keeps it in the lake and lists the doubt; ``reject`` keeps it out, in the quarantine, from the
-    next ingest on; ``off`` does not apply the rule. ``calendar`` holds every firm to one exchange calendar;
-    null goes by the firm's recorded exchange.
+    ``flag`` stores the row and lists it as suspicious. ``reject`` moves it to the quarantine, from the next
+    ingest on; a row that is already stored stays there. ``off`` disables the rule.
     """
 
     spike_that_reverts: Action = "flag"
+    """The close jumps by a factor of 1.5 or more and returns at the next session."""
     stale_run: Action = "flag"
+    """The bar repeats the bar before it for the tenth session in a row, or longer."""
     split_without_return: Action = "flag"
+    """A split is recorded, but the price does not show it: the prices are probably adjusted already."""
     return_without_split: Action = "flag"
+    """The price moves as in a split, but no split is recorded."""
     volume_on_closed_session: Action = "flag"
+    """Shares were traded on a date on which the exchange was closed."""
     currency_jump: Action = "flag"
-    coverage_collapse: Literal["flag", "off"] = "flag"  # the rows that are there are sound
+    """The price changes by a factor of about 100 (pence for pounds), or the recorded currency changes."""
+    coverage_collapse: Literal["flag", "off"] = "flag"
+    """A date lacks at least a quarter, and at least ten, of the firms that usually have a price. Its rows are
+    never rejected, because the rows that exist are sound."""
     calendar: str | None = None
+    """Exchange calendar for all firms, such as XNYS. Null: the calendar of each firm's recorded exchange."""

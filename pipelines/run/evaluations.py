@@ -105,7 +105,7 @@ class EvaluationRecord(BaseModel):
 
     def apply_to(self, config: Config) -> Config:
         """Give a run's config with the settings of this evaluation in place of its own."""
-        label = config.label.model_copy(update={"also_delays": self.delays[1:]})
+        label = config.label.model_copy(update={"extra_delays": self.delays[1:]})
         return config.model_copy(update={"backtest": self.backtest, "label": label})
 
 

@@ -49,10 +49,10 @@ def _files_source(wanted: FilesSourceConfig) -> Source:
         statements = StatementFiles(
             Path(wanted.fundamentals),
             items=wanted.items,
-            assumed_lag_days=wanted.assumed_lag_days,
+            reporting_lag_days=wanted.reporting_lag_days,
             months=wanted.statement_months,
             zero_means_missing=wanted.zero_means_missing,
-            shares_stated=wanted.shares_stated,
+            share_counts_as_of=wanted.share_counts_as_of,
         )
     elif wanted.items or wanted.zero_means_missing or wanted.statement_months:
         raise ConfigError(

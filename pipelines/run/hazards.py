@@ -26,7 +26,7 @@ def collect_hazards(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], 
             notes += json.loads(row["notes"])
     hazards += [*_flagged(lake), *dataset.panel.hazards]
     if run.config.label.delay == 0:
-        longer = "; see the table of a longer delay" if run.config.label.also_delays else ""
+        longer = "; see the table of a longer delay" if run.config.label.extra_delays else ""
         hazards.append(
             "Delay 0: the label starts at the very close that the forecast is made from, at which nobody can "
             f"trade. Read it as a forecast, not as a strategy{longer}."

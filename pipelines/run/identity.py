@@ -153,8 +153,8 @@ def forecasting_settings(config: Config, dataset: Dataset, starts: Mapping[str, 
             "characteristics": list(dataset.characteristic_names),
         },
         # Other delays are measured, not trained for; the longest one moves the purge.
-        "label": config.label.model_dump(mode="json", exclude={"also_delays"})
-        | {"reach": config.label.reach},
+        "label": config.label.model_dump(mode="json", exclude={"extra_delays"})
+        | {"max_delay": config.label.max_delay},
         "folds": folds,
         "models": {model: _model(config, model, starts) for model in config.models},
         "seeds": list(config.seeds),

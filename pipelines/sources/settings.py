@@ -1,4 +1,4 @@
-"""Settings of the sources: what a config's section ``source`` may say."""
+"""Settings of the sources: the config's section ``source``."""
 
 from __future__ import annotations
 
@@ -11,76 +11,112 @@ from pipelines.settings import Section, Settings
 
 
 class SimulatedSourceConfig(Section):
-    """The embedded market with planted structure; ``market`` overrides fields of MarketConfig."""
+    """The embedded simulated market with planted structure."""
 
     kind: Literal["simulated"]
+    """Selects this source."""
     seed: int = 7
+    """Seed of all random draws; the same settings and seed give the same market."""
     market: Settings = Field(default={})
+    """Settings of the market that differ from their defaults
+    (`pipelines.sources.simulated.config.MarketConfig`)."""
 
 
 class SampleSourceConfig(Section):
-    """Closing prices of 20 S&P 500 firms, 1990 to 2022, that come with skfolio."""
+    """Closing prices of 20 S&P 500 firms, 1990 to 2022, bundled with skfolio."""
 
     kind: Literal["sample"]
+    """Selects this source."""
 
 
 class FilesSourceConfig(Section):
-    """A user's CSV or Parquet files, globs allowed; ``columns`` maps our column names to the files'.
+    """Your own CSV or Parquet files.
 
-    ``layout: wide`` reads closes, a column a ticker. ``items`` maps canonical statement items
-    (`pipelines.sources.items`) to the fundamentals file's names, ``inputs`` names a file of the user's own
-    numbers by date and ticker. Statements without a known_at are taken as known ``assumed_lag_days`` after
-    the period's end. Share counts and amounts per share contain the splits up to ``stated_on``; without that
-    column, up to the day that ``shares_stated`` names: the period's end, that of publication, or today. Dates
-    are ISO unless ``date_format`` says how else (``%m/%d/%Y``).
+    Every path may contain wildcards (``*?[]``), ``~`` and environment variables. CSV files may be gzipped.
     """
 
     kind: Literal["files"]
+    """Selects this source."""
     prices: str
+    """File of prices: at least date, ticker and close; optionally open, high, low, volume, split_ratio and
+    dividend."""
     layout: Literal["long", "wide"] = "long"
+    """Layout of the prices. ``long``: one row per date and ticker. ``wide``: a date column, then one column
+    of closes per ticker."""
     securities: str | None = None
+    """File of firms: ticker, and any of name, sector, industry, currency, exchange, valid_from, valid_to,
+    listed_on, delisted_on, delisting_return and delisting_reason. Null if there is none."""
     fundamentals: str | None = None
+    """File of statement items: one row per ticker and period with one column per item, or one row per item.
+    Null if there is none."""
     membership: str | None = None
+    """File of index membership: ticker and from_date; optionally universe and to_date. Null if there is
+    none."""
     inputs: str | None = None
+    """File of your own numbers by date and ticker; each numeric column becomes an input of its name. Null if
+    there is none."""
     columns: dict[str, str] = Field(default={})
-    units: dict[str, float] = Field(
-        default={}
-    )  # our column or item -> factor that its values are multiplied by
+    """Peerglass column name -> the column's name in your files. ``fundamentals.ticker`` maps a column for one
+    table only."""
+    units: dict[str, float] = Field(default={})
+    """Column or statement item -> factor by which its values are multiplied."""
     items: dict[str, str] = Field(default={})
-    zero_means_missing: tuple[str, ...] = ()  # items of which a zero means "not reported"
-    statement_months: int | None = Field(default=None, ge=1)  # span of flows, where the file does not say it
-    shares_stated: Literal["period_end", "known_at", "today"] = "period_end"
-    assumed_lag_days: int = Field(default=90, ge=0)
+    """Peerglass statement item (`pipelines.sources.items`) -> its name in the fundamentals file."""
+    zero_means_missing: tuple[str, ...] = ()
+    """Statement items in which a zero means "not reported"."""
+    statement_months: int | None = Field(default=None, ge=1)
+    """Number of months that a flow item covers if the file has no column ``months``. Null if unknown."""
+    share_counts_as_of: Literal["period_end", "known_at", "today"] = "period_end"
+    """Date up to which splits are included in share counts and per-share amounts if the file has no column
+    ``stated_on``: the end of the period, the date of publication, or today (the vendor restated the whole
+    history; later splits are then undone)."""
+    reporting_lag_days: int = Field(default=90, ge=0)
+    """Days from the end of a period until its statement is assumed to be known, where the file has no
+    ``known_at``."""
     date_format: str | None = None
+    """strptime format of the dates, such as ``%m/%d/%Y``. Null: ISO dates (2020-01-31 or 20200131)."""
     start: dt.date | None = None
+    """First date of prices and inputs to read, inclusive. Null: the first date in the file."""
     end: dt.date | None = None
+    """Last date of prices and inputs to read, inclusive. Null: the last date in the file."""
     hazards: tuple[str, ...] = ()
+    """Known problems of the data, such as survivorship, one sentence each; every report repeats them."""
 
 
 class YFinanceSourceConfig(Section):
-    """Yahoo Finance through yfinance: prices, splits, dividends, sectors, quarterly statements.
-
-    ``tickers`` are symbols, or one path of a CSV with a ``ticker`` column (data/universes/).
-    """
+    """Yahoo Finance through yfinance: prices, splits, dividends, sectors and quarterly statements."""
 
     kind: Literal["yfinance"]
+    """Selects this source."""
     tickers: tuple[str, ...] | str
+    """Tickers, or the path of a CSV file with a column ``ticker`` (such as those in data/universes/)."""
     start: dt.date = dt.date(2010, 1, 1)
+    """First date of prices to download, inclusive."""
     end: dt.date | None = None
+    """Last date of prices to download, inclusive. Null: the newest finished session."""
     statements: bool = True
-    batch: int = Field(default=50, ge=1)
-    assumed_lag_days: int = Field(default=90, ge=0)
+    """Whether to download quarterly statements."""
+    batch_size: int = Field(default=50, ge=1)
+    """Number of tickers per batch; each batch is committed to the lake before the next one is requested."""
+    reporting_lag_days: int = Field(default=90, ge=0)
+    """Days from the end of a period until its statement is assumed to be known; Yahoo has no filing dates."""
     timeout_seconds: float = Field(default=20.0, gt=0)
+    """Seconds to wait for the answer to one request."""
     retries: int = Field(default=5, ge=0)
+    """Number of retries of a failed request, with exponentially growing pauses."""
 
 
 class SecSourceConfig(Section):
-    """Statements from the SEC's EDGAR (extra ``sec``), added to the prices of another source's lake."""
+    """Statements from the SEC's EDGAR (extra ``sec``), added to a lake that has prices of another source."""
 
     kind: Literal["sec"]
+    """Selects this source."""
     tickers: tuple[str, ...] | str
-    identity: str  # name and e-mail address, which the SEC asks of every client
+    """Tickers, or the path of a CSV file with a column ``ticker``."""
+    identity: str
+    """Your name and e-mail address, which the SEC requires of every client."""
     start: dt.date = dt.date(2010, 1, 1)
+    """First publication date (``known_at``) of the statements to read."""
 
 
 SourceConfig = Annotated[

@@ -154,7 +154,7 @@ def test_a_config_chooses_what_is_done_within_a_date(tiny_tables: Tables, tiny_c
         "winsorise": 0.05,
         "neutralise": "group",
         "missing": "median",
-        "indicator": True,
+        "add_indicator": True,
     }
     config = changed(tiny_config, features={"transform": steps})
     dataset = build_dataset(tiny_tables, config)

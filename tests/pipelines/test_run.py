@@ -58,7 +58,7 @@ def _here(
             },
         },
         "seeds": [0, 1],
-        "label": {"horizon": 1, "delay": 0, "also_delays": [1]},
+        "label": {"horizon": 1, "delay": 0, "extra_delays": [1]},
     }
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
 

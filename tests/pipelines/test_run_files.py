@@ -44,7 +44,7 @@ def test_a_run_on_files_alone_reports_what_was_assumed(
         "units": {"net_income": -1},
         "membership": "index.csv",
         "inputs": "s.csv",
-        "assumed_lag_days": 75,
+        "reporting_lag_days": 75,
     }
     universe = {**tiny["universe"], "membership": "index"}
     label = {**tiny["label"], "horizon": 5, "forecast_frequency": "weekly"}

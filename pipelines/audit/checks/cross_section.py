@@ -28,7 +28,7 @@ def check(subject: Subject) -> Result:
     Universe and groups are replaced with them. What is compared is what a dataset is made of: the
     transformed characteristics, and the targets of the label's horizon and of the shorter ones.
     """
-    times = subject.times(subject.budget.times)
+    times = subject.times(subject.budget.sessions)
     if not times:
         return Result(NAME, "skipped", "There are too few sessions with a universe.")
     rows = [{"on": subject.day(t), "what": what} for t in times for what in _depends_on_others(subject, t)]
@@ -63,7 +63,7 @@ def _depends_on_others(subject: Subject, t: int) -> Iterator[str]:
     group_TN[others_T] = rng.integers(-1, len(panel.groups_S) + 1, shape)
 
     rule = TransformRule(**config.features.transform.model_dump())
-    count = len(data.characteristic_names) // (2 if rule.indicator else 1)
+    count = len(data.characteristic_names) // (2 if rule.add_indicator else 1)
     names = data.characteristic_names[:count]
     raw_TNF = np.array(datasets.raw_characteristics(panel, names, subject.tables, config))
     raw_TNF[others_T] = 5.0 * rng.standard_normal((*shape, count), dtype=np.float32)

@@ -97,7 +97,7 @@ def _plan(subject: Subject) -> WalkForwardConfig:
 def _sessions(subject: Subject) -> int:
     """Sessions of a small fold, gaps included."""
     plan, label = _plan(subject), subject.config.label
-    gap = label.reach + label.horizon + plan.embargo
+    gap = label.max_delay + label.horizon + plan.embargo
     return plan.train + plan.valid + 2 * plan.test + 3 * gap
 
 

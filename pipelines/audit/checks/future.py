@@ -25,7 +25,7 @@ def check(subject: Subject) -> Result:
     the labels closed by t, those of shorter horizons included. All firms' data are replaced at once, so that
     a leak through the cross-section shows.
     """
-    times = subject.times(subject.budget.times)
+    times = subject.times(subject.budget.sessions)
     if not times:
         return Result(NAME, "skipped", "There are too few sessions with a universe to put noise behind one.")
     rows: list[dict[str, Any]] = []

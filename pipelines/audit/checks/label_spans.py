@@ -21,7 +21,7 @@ def check(subject: Subject) -> Result:
     ``t + delay + horizon + embargo`` has to lie before the next segment's first session.
     """
     label, embargo = subject.config.label, subject.config.folds.embargo
-    span = label.reach + label.horizon
+    span = label.max_delay + label.horizon
     rows: list[dict[str, object]] = []
     problems: list[str] = []
     for fold in subject.folds:
@@ -60,7 +60,7 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "pass",
-        f"{len(subject.folds)} fold(s): every label of delay up to {label.reach} and horizon "
+        f"{len(subject.folds)} fold(s): every label of delay up to {label.max_delay} and horizon "
         f"{label.horizon} ends before the next segment, with {least} session(s) or more between; the "
         f"embargo is {embargo}.",
         evidence,

@@ -87,7 +87,7 @@ def _times(subject: Subject) -> list[int]:
     decisions = subject.decisions
     late = decisions[decisions > subject.lookback]
     pool = late if len(late) else decisions[len(decisions) // 2 :]
-    count = min(max(subject.budget.times // 2, 1), len(pool))
+    count = min(max(subject.budget.sessions // 2, 1), len(pool))
     drawn = np.random.default_rng((subject.seed, 5)).choice(pool, count, replace=False)
     return sorted(int(t) for t in drawn)
 

@@ -109,10 +109,10 @@ class FilesSource:
             raise ConfigError(
                 f"columns maps {', '.join(idle)}, but layout: wide has a column a ticker: take it out"
             )
-        if end is not None and statements is not None and statements.shares_stated == "today":
+        if end is not None and statements is not None and statements.share_counts_as_of == "today":
             raise ConfigError(
-                f"shares_stated is today, and prices end on {end}: a later split would stay in the counts; "
-                "take out end"
+                f"share_counts_as_of is today, but prices end on {end}, so later splits could not be undone; "
+                "remove end"
             )
         if start is not None and end is not None and start > end:
             raise ConfigError(f"start {start} is after end {end}: swap them")

@@ -9,11 +9,11 @@ import polars as pl
 from pipelines.sources.files.reading import scale
 from pipelines.sources.items import SHARE_COUNT, SPLIT_ITEMS
 
-SharesStated = Literal["period_end", "known_at", "today"]
+ShareCountsAsOf = Literal["period_end", "known_at", "today"]
 _LATER: Final = "later_splits"
 
 
-def state_counts(frame: pl.DataFrame, rule: SharesStated, prices: pl.DataFrame) -> pl.DataFrame:
+def state_counts(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFrame) -> pl.DataFrame:
     """Fill ``stated_on`` of share counts and amounts per share where the file does not say it.
 
     Parameters

@@ -23,13 +23,13 @@ from pipelines.sources.files.reading import (
     stack,
     text,
 )
-from pipelines.sources.files.splits import SharesStated, state_counts
+from pipelines.sources.files.splits import ShareCountsAsOf, state_counts
 from pipelines.sources.items import FLOWS, ITEMS, SPLIT_ITEMS
 
 _ABOUT: Final = ("known_at", "unit", "filing_id", "months", "stated_on")
 STATEMENTS: Final = ("period_end", "item", "value", *_ABOUT)
 _DATES: Final = ("period_end", "known_at", "stated_on")
-_STATED: Final[Mapping[SharesStated, str]] = {
+_STATED: Final[Mapping[ShareCountsAsOf, str]] = {
     "period_end": "the period's end",
     "known_at": "the day of publication",
     "today": "today, with all later splits, which are taken off",
@@ -51,23 +51,23 @@ class StatementFiles:
     items
         Canonical item (`pipelines.sources.items`) -> the file's name of it; items of our own names need no
         entry.
-    assumed_lag_days
+    reporting_lag_days
         Where there is no known_at, days after the period's end on which a statement is taken as known.
     months
         Span of every flow where the file has no such column; None if it is not known.
     zero_means_missing
         Items of which a zero means "not reported".
-    shares_stated
+    share_counts_as_of
         As of when counts and amounts per share without a stated_on are stated
         (`pipelines.sources.files.splits.state_counts`).
     """
 
     path: Path
     items: Mapping[str, str] = field(default_factory=dict)
-    assumed_lag_days: int = 90
+    reporting_lag_days: int = 90
     months: int | None = None
     zero_means_missing: tuple[str, ...] = ()
-    shares_stated: SharesStated = "period_end"
+    share_counts_as_of: ShareCountsAsOf = "period_end"
 
     def __post_init__(self) -> None:
         for setting, names in (("items", self.items), ("zero_means_missing", self.zero_means_missing)):
@@ -119,13 +119,13 @@ def read_statements(
     frame = frame.drop_nulls("value")
     if frame.is_empty():
         raise DataError(f"{label(files)} holds no value of any item: give a file with statements")
-    frame = _date_of_knowledge(_spans(frame, given), given.assumed_lag_days)
+    frame = _date_of_knowledge(_spans(frame, given), given.reporting_lag_days)
     if "stated_on" not in frame.columns and not frame.filter(pl.col("item").is_in(SPLIT_ITEMS)).is_empty():
         notes.append(
             f"{label(files)} does not say as of when share counts and amounts per share are stated: taken as "
-            f"of {_STATED[given.shares_stated]} (source.shares_stated: {given.shares_stated})."
+            f"of {_STATED[given.share_counts_as_of]} (source.share_counts_as_of: {given.share_counts_as_of})."
         )
-    frame = state_counts(frame, given.shares_stated, prices)
+    frame = state_counts(frame, given.share_counts_as_of, prices)
     return frame.sort(*_KEY, "known_at"), notes, _hazards(frame, given, files)
 
 
@@ -227,6 +227,6 @@ def _hazards(frame: pl.DataFrame, given: StatementFiles, files: Sequence[Path]) 
     rows = f"all {assumed:,}" if assumed == frame.height else f"{assumed:,} of {frame.height:,}"
     return [
         f"Assumed reporting lag: {rows} rows of {label(files)} have no date of publication and are taken as "
-        f"known {given.assumed_lag_days} days after their period's end (marked assumed)"
+        f"known {given.reporting_lag_days} days after their period's end (marked assumed)"
         + (f"; {restated}." if one_version else ".")
     ]

@@ -102,7 +102,7 @@ class YFinanceSource:
     ) -> None:
         self._wanted, self._clock = wanted, clock
         self._patience = Patience(wanted.timeout_seconds, wanted.retries, wait)
-        self._lag = dt.timedelta(days=wanted.assumed_lag_days)
+        self._lag = dt.timedelta(days=wanted.reporting_lag_days)
         self._symbols = _symbols(read_tickers(wanted.tickers))
         if wanted.end is not None and wanted.start > wanted.end:
             raise ConfigError(f"source.start {wanted.start} is after source.end {wanted.end}: swap them")
@@ -125,8 +125,8 @@ class YFinanceSource:
         unheard = sorted(self._symbols, key=lambda ticker: known.last_price.get(ticker, dt.date.min))
         refused: list[TickerStatus] = []
         with yahoo_client(session):
-            for i in range(0, len(unheard), self._wanted.batch):
-                found = self._batch(unheard[i : i + self._wanted.batch], known, session)
+            for i in range(0, len(unheard), self._wanted.batch_size):
+                found = self._batch(unheard[i : i + self._wanted.batch_size], known, session)
                 refused += [delivery.status for delivery in found if delivery.refused]
                 yield self._tables(found)
         throttled = sum(status.state == "throttled" for status in refused)

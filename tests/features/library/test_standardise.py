@@ -92,7 +92,7 @@ def test_every_rule_equals_a_loop_over_dates_and_firms(rule: TransformRule, mark
     for t, f in itertools.product(range(T), range(F)):
         value, indicator = slow(values_TNF[t, :, f].astype(float), universe_TN[t], group_TN[t], rule)
         np.testing.assert_allclose(actual[t, :, f], value, rtol=1e-5, atol=5e-6)
-        if rule.indicator:
+        if rule.add_indicator:
             np.testing.assert_array_equal(actual[t, :, F + f], indicator)
 
 
@@ -121,7 +121,7 @@ def test_a_date_sees_neither_other_dates_nor_firms_outside_the_universe(
 def test_names_and_refusals(market: Market) -> None:
     values_TNF, universe_TN, group_TN = market
     assert TransformRule().names(["a", "b"]) == ("a", "b")
-    assert TransformRule(indicator=True).names(["a", "b"]) == ("a", "b", "a_missing", "b_missing")
+    assert TransformRule(add_indicator=True).names(["a", "b"]) == ("a", "b", "a_missing", "b_missing")
     with pytest.raises(ValueError, match=r"Winsorising 0\.5 of each tail is impossible"):
         TransformRule(winsorise=0.5)
     with pytest.raises(ValueError, match=r"the groups has shape \(69, 23\) where \(70, 23\) is needed"):

@@ -108,7 +108,7 @@ def lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> dict[str, tuple[i
         ({}, ("--set", "label.horizon=0"), ("label.horizon", "given: 0")),
         ({}, ("--set", "features.channels=[retrun]"), ("features.channels.retrun", "did you mean 'return'?")),
         ({}, ("--set", "features.characteristics=[return_6]"), ("features.characteristics.return_6",)),
-        ({}, ("--set", "label.also_delays=[1, -1]"), ("label.also_delays", "-1")),
+        ({}, ("--set", "label.extra_delays=[1, -1]"), ("label.extra_delays", "-1")),
     ],
 )
 @pytest.mark.parametrize("command", ["ingest", "train"])

@@ -146,6 +146,6 @@ def test_the_transform_section_has_the_fields_and_defaults_of_its_rule() -> None
 
     assert TransformRule(**TransformConfig().model_dump()) == TransformRule()
     changed = TransformConfig(
-        winsorise=0.01, neutralise="group", kind="zscore", missing="median", indicator=True
+        winsorise=0.01, neutralise="group", kind="zscore", missing="median", add_indicator=True
     )
     assert dataclasses.asdict(TransformRule(**changed.model_dump())) == changed.model_dump()

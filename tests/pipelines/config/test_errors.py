@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from pipelines.config import errors
 from pipelines.config.errors import RENAMED
 from pipelines.config.load import check_config
-from pipelines.config.schema import LabelConfig
+from pipelines.config.schema import AuditConfig, LabelConfig, TransformConfig
 from pipelines.errors import ConfigError
 from pipelines.settings import Section
-from pipelines.sources.settings import FilesSourceConfig
+from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig
 
 MINIMAL: dict[str, Any] = {
     "name": "tiny",
@@ -21,6 +22,7 @@ MINIMAL: dict[str, Any] = {
     "folds": {"scheme": "expanding", "train": 100, "valid": 20, "test": 20, "embargo": 1},
     "models": {"zero": {}, "ridge": {}},
 }
+YAHOO: dict[str, Any] = {"kind": "yfinance", "tickers": ["AAPL"]}
 
 
 def message_of(**changes: Any) -> str:  # noqa: ANN401 (settings)
@@ -31,18 +33,28 @@ def message_of(**changes: Any) -> str:  # noqa: ANN401 (settings)
 
 @pytest.mark.parametrize("old", RENAMED)
 def test_an_old_key_is_answered_with_its_new_name(old: str) -> None:
-    section, key = old.split(".")
-    given = {**MINIMAL.get(section, {}), key: 1}
-    assert message_of(**{section: given}) == f"a.yaml: {old} is now called {RENAMED[old]}; rename the key."
+    outermost, *sections, key = old.split(".")
+    settings = copy.deepcopy(YAHOO if old == "source.batch" else MINIMAL.get(outermost, {}))
+    section = settings
+    for name in sections:
+        section = section.setdefault(name, {})
+    section[key] = 1
+    message = message_of(**{outermost: settings})
+    assert message == f"a.yaml: {old} is now called {RENAMED[old]}; rename the key."
 
 
 def test_new_names_of_keys_exist_and_old_ones_do_not() -> None:
-    sections: dict[str, type[Section]] = {"label": LabelConfig, "source": FilesSourceConfig}
+    sections: dict[str, tuple[type[Section], ...]] = {
+        "label": (LabelConfig,),
+        "features.transform": (TransformConfig,),
+        "source": (FilesSourceConfig, YFinanceSourceConfig),
+        "audit": (AuditConfig,),
+    }
     for old, new in RENAMED.items():
-        section, key = new.split(".")
-        known = sections[section].model_fields
+        section, _, key = new.rpartition(".")
+        known = {name for model in sections[section] for name in model.model_fields}
         assert key in known
-        assert old.split(".")[1] not in known
+        assert old.rpartition(".")[2] not in known
 
 
 def test_a_renamed_option_of_models_is_named_only_where_the_model_has_the_new_one(

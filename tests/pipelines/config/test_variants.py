@@ -108,11 +108,11 @@ def test_a_misspelt_model_is_answered_with_the_nearest_and_what_a_variant_needs(
 @pytest.mark.parametrize("name", ["Mine", "a/b", "../a", "a.b", "a b", "1st", "_a", "-a", "a" * 42, "", "ä"])
 def test_a_name_that_could_be_no_folder_is_refused(tiny: dict[str, Any], name: str) -> None:
     message = refused(tiny, {name: {"model": "ridge"}})
-    assert message.startswith(f"a.yaml: models.{name} is no name for a variant; take lower-case letters")
+    assert message.startswith(f"a.yaml: models.{name} is not a valid name; use lower-case letters")
 
 
 def test_a_model_that_is_another_and_options_of_another_are_refused(tiny: dict[str, Any]) -> None:
-    assert "models.ridge is the name of a model, but its key 'model' says zero; name the variant" in refused(
+    assert "models.ridge is the name of a model, but its key 'model' is zero; give the variant" in refused(
         tiny, {"ridge": {"model": "zero"}}
     )
     assert "models.mine.width is not a known name" in refused(tiny, {"mine": {"model": "ridge", "width": 8}})
@@ -429,7 +429,7 @@ def test_a_wrong_entry_ends_the_command_with_code_2_and_one_sentence(peerglass: 
             "models.mine={model: rigde}",
             "models.mine.model 'rigde' is not a known name; did you mean 'ridge'?",
         ),
-        ("models.Mine={model: ridge}", "models.Mine is no name for a variant"),
+        ("models.Mine={model: ridge}", "models.Mine is not a valid name"),
     ):
         answer = peerglass("validate", "tiny.yaml", "--set", override)
         assert (answer.code, answer.out) == (2, "")

@@ -71,7 +71,7 @@ def config(folds: dict[str, Any], label: dict[str, Any]) -> Config:
 
 def label_end(sessions: np.ndarray[Any, Any], label: dict[str, Any]) -> int:
     """Last session that any label of a segment looks at, at any delay: written out, not taken from Config."""
-    delays = [label["delay"], *label["also_delays"]]
+    delays = [label["delay"], *label["extra_delays"]]
     return max(int(t) + int(delay) + int(label["horizon"]) for t in sessions for delay in delays)
 
 
@@ -79,7 +79,7 @@ LABELS = st.fixed_dictionaries(
     {
         "horizon": st.integers(1, 12),
         "delay": st.integers(0, 5),
-        "also_delays": st.lists(st.integers(0, 15), max_size=3),
+        "extra_delays": st.lists(st.integers(0, 15), max_size=3),
     }
 )
 
@@ -114,7 +114,7 @@ def test_no_label_of_a_segment_reaches_a_later_one(
     assume(first < sessions)
     plan = {**folds, "step": None if step is None else folds["test"] + step}
     dataset = sessions_only(sessions, first)
-    gap = max([label["delay"], *label["also_delays"]]) + label["horizon"] + folds["embargo"]
+    gap = max([label["delay"], *label["extra_delays"]]) + label["horizon"] + folds["embargo"]
     needed = first + sum(folds[name] for name in ("train", "valid", "test")) + 3 * gap - folds["embargo"]
     if sessions < needed:
         with pytest.raises(
@@ -153,7 +153,7 @@ def test_no_label_of_a_dated_segment_reaches_a_later_one(
         (fold,) = plan_folds(sessions_only(220, first), config(plan, label))
     except DataError as error:
         assert "folds: " in str(error)  # noqa: PT017 (either answer is right)
-        gap = max([label["delay"], *label["also_delays"]]) + label["horizon"] + embargo
+        gap = max([label["delay"], *label["extra_delays"]]) + label["horizon"] + embargo
         assert min(days[1] - max(days[0], first), days[2] - days[1]) <= gap, "there was room for a fold"
         return
     check_fold(fold, label, embargo)
@@ -164,7 +164,8 @@ def test_no_label_of_a_dated_segment_reaches_a_later_one(
 def test_the_reported_delays_are_purged_as_well() -> None:
     plan = {"scheme": "rolling", "train": 10, "valid": 5, "test": 5, "embargo": 1}
     (fold,) = plan_folds(
-        sessions_only(40, 0), config({**plan, "max_folds": 1}, {"horizon": 1, "delay": 0, "also_delays": [3]})
+        sessions_only(40, 0),
+        config({**plan, "max_folds": 1}, {"horizon": 1, "delay": 0, "extra_delays": [3]}),
     )
     assert fold.train.tolist() == list(range(10))
     assert fold.valid.tolist() == [15, 16, 17, 18, 19]  # 9 + delay 3 + horizon 1 + embargo 1 < 15

@@ -44,7 +44,7 @@ def done(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pe
     monkeypatch.chdir(folder)
     if not list(Path("runs").glob("*/report.html")):
         folds = {**tiny["folds"], "max_folds": 1}
-        label = {**tiny["label"], "also_delays": [1]}
+        label = {**tiny["label"], "extra_delays": [1]}
         settings = {**tiny, "models": {"ridge": {}}, "folds": folds, "label": label}
         Path("tiny.yaml").write_text(yaml.safe_dump(settings))
         assert peerglass("ingest", "tiny.yaml").code == 0
@@ -205,7 +205,7 @@ def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: 
         {"backtest": {"books": books, "delay": 1}},
         {"backtest": {"books": {"long_only": books["long_only"]}}},
         {"backtest": {"books": dict(reversed(books.items()))}},
-        {"label": {**tiny["label"], "also_delays": [1]}},
+        {"label": {**tiny["label"], "extra_delays": [1]}},
     ]
     ids = [evaluation_id(run_of(tmp_path, tiny, **change).config) for change in changes]
     assert len(set(ids)) == len(changes)

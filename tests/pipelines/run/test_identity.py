@@ -50,7 +50,7 @@ def peerglass(
         "models": {"ridge": {}},
         "features": {"window": 5, "characteristics": FEATURES},
         "explain": {"models": []},
-        "audit": {"times": 1},
+        "audit": {"sessions": 1},
     }
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
     return command(monkeypatch, capfd)
@@ -89,7 +89,7 @@ def test_the_audit_is_made_again_when_its_own_settings_change(peerglass: Call) -
     assert peerglass("run", "tiny.yaml").code == 0
     again = peerglass("run", "tiny.yaml")
     assert "has passed its audit" in again.err
-    deeper = peerglass("run", "tiny.yaml", "--set", "audit.times=2")
+    deeper = peerglass("run", "tiny.yaml", "--set", "audit.sessions=2")
     assert deeper.code == 0
     assert "has passed its audit" not in deeper.err
     assert deeper.out.splitlines()[-1] == again.out.splitlines()[-1], "the audit is no part of the run's id"
@@ -294,8 +294,8 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "source.files.items": (BY_DATA, {"net_income": "n"}),
     "source.files.zero_means_missing": (BY_DATA, ["net_income"]),
     "source.files.statement_months": (BY_DATA, 3),
-    "source.files.assumed_lag_days": (BY_DATA, 60),
-    "source.files.shares_stated": (BY_DATA, "today"),
+    "source.files.reporting_lag_days": (BY_DATA, 60),
+    "source.files.share_counts_as_of": (BY_DATA, "today"),
     "source.files.date_format": (BY_DATA, "%m/%d/%Y"),
     "source.files.start": (BY_DATA, "2011-01-01"),
     "source.files.end": (BY_DATA, "2021-01-01"),
@@ -306,7 +306,7 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "source.yfinance.end": (BY_DATA, "2021-01-01"),
     "source.yfinance.statements": (BY_DATA, False),
     "source.yfinance.batch": (APART, 7),
-    "source.yfinance.assumed_lag_days": (BY_DATA, 60),
+    "source.yfinance.reporting_lag_days": (BY_DATA, 60),
     "source.yfinance.timeout_seconds": (APART, 99.0),
     "source.yfinance.retries": (APART, 1),
     "source.sec.kind": (BY_DATA, None),
@@ -337,15 +337,15 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "features.transform.neutralise": (FORECAST, "group"),
     "features.transform.kind": (FORECAST, "zscore"),
     "features.transform.missing": (FORECAST, "median"),
-    "features.transform.indicator": (FORECAST, True),
+    "features.transform.add_indicator": (FORECAST, True),
     "label.horizon": (FORECAST, 2),
     "label.delay": (FORECAST, 1),
     "label.transform": (FORECAST, "rank"),
     "label.clip": (FORECAST, 1.0),
-    "label.unknown_ending_return": (FORECAST, -0.3),
+    "label.unknown_delisting_return": (FORECAST, -0.3),
     "label.residualise_factors": (FORECAST, 1),
     "label.forecast_frequency": (FORECAST, "weekly"),
-    "label.also_delays": (FORECAST, [3]),  # the longest one moves the purge
+    "label.extra_delays": (FORECAST, [3]),  # the longest one moves the purge
     "label.shorter_horizons": (FORECAST, None),  # needs a longer horizon: tested apart
     "folds.walk.scheme": (FORECAST, "rolling"),
     "folds.walk.train": (FORECAST, 121),
@@ -380,7 +380,7 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "explain.seed": (APART, 1),
     "audit.enabled": (APART, False),
     "audit.on_failure": (APART, "warn"),
-    "audit.times": (APART, 2),
+    "audit.sessions": (APART, 2),
     "audit.seed": (APART, 1),
     "audit.skip": (APART, ["noise"]),
     "tracking.uri": (APART, "sqlite:///other.db"),
@@ -468,9 +468,9 @@ def test_what_needs_more_than_one_key_to_change_a_forecast(tiny: dict[str, Any],
     seeds = {**tiny, "seeds": [0, 1]}
     assert digest_of({**seeds, "stack_seeds": False}, dataset) == digest_of(seeds, dataset), "as on a CPU"
     assert digest_of({**seeds, "stack_seeds": True}, dataset) != digest_of(seeds, dataset)
-    again = {**tiny, "label": {**tiny["label"], "also_delays": [1, 2]}}
+    again = {**tiny, "label": {**tiny["label"], "extra_delays": [1, 2]}}
     assert digest_of(again, dataset) == digest_of(
-        {**tiny, "label": {**tiny["label"], "also_delays": [2]}}, dataset
+        {**tiny, "label": {**tiny["label"], "extra_delays": [2]}}, dataset
     )
     baselines = {**tiny, "models": {"ridge": {}}}
     assert digest_of({**baselines, "fit": {"lr": 0.5}}, dataset) == digest_of(baselines, dataset)

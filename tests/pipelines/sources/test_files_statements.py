@@ -15,7 +15,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.base import SourceTables
 from pipelines.sources.files.source import FilesSource
-from pipelines.sources.files.splits import SharesStated
+from pipelines.sources.files.splits import ShareCountsAsOf
 from pipelines.sources.files.statements import StatementFiles
 
 WIDE = (
@@ -206,13 +206,13 @@ SPLITS = "date,ticker,close,split_ratio\n" + "".join(
     ],
 )
 def test_counts_are_split_from_the_day_they_are_stated_as_of(
-    tmp_path: Path, rule: SharesStated, mapped: str | None, count: int, eps: int
+    tmp_path: Path, rule: ShareCountsAsOf, mapped: str | None, count: int, eps: int
 ) -> None:
     """100 shares at 40, split 4 for 1 before the publication and 2 for 1 after it: 4,000 all along."""
     (tmp_path / "p.csv").write_text(SPLITS)
     more, day = ("", "") if mapped is None else (",stated_on", f",{mapped}")
     (tmp_path / "s.csv").write_text(COUNTS.format(count=count, eps=eps, more=more, day=day))
-    files = StatementFiles(tmp_path / "s.csv", shares_stated=rule, months=12)
+    files = StatementFiles(tmp_path / "s.csv", share_counts_as_of=rule, months=12)
     fetched = FilesSource(tmp_path / "p.csv", statements=files).fetch()
     assert any("as of when share counts" in note for note in fetched.notes) == (mapped is None)
     checked = check("fundamentals", fetched.tables["fundamentals"])
@@ -241,9 +241,9 @@ def test_a_count_cannot_contain_a_split_that_was_not_known_when_it_was(tmp_path:
         FilesSource(tmp_path / "p.csv", statements=files).fetch().tables["fundamentals"],
     )
     assert checked.by_rule() == {"stated_between_period_end_and_known_at": 2}
-    with pytest.raises(ConfigError, match="shares_stated is today, and prices end on 2020-03-01"):
+    with pytest.raises(ConfigError, match="share_counts_as_of is today, and prices end on 2020-03-01"):
         FilesSource(
             tmp_path / "p.csv",
-            statements=StatementFiles(tmp_path / "s.csv", shares_stated="today"),
+            statements=StatementFiles(tmp_path / "s.csv", share_counts_as_of="today"),
             end=date(2020, 3, 1),
         )

@@ -99,7 +99,7 @@ def fifty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, IngestSummary
     patch = pytest.MonkeyPatch()
     with YahooServer([busy_firm(i) for i in range(50)], AFTER).running() as server:
         patch.setattr(yfinance_session, "ADDRESS", server.address)
-        summary = take(server, lake, sorted(server.firms), batch=20, statements=True)
+        summary = take(server, lake, sorted(server.firms), batch_size=20, statements=True)
         patch.undo()
     return lake, summary, server
 

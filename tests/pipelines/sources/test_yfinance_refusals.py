@@ -58,7 +58,7 @@ def take(
     waits: Waits | None = None,
     **settings: Any,  # noqa: ANN401 (settings)
 ) -> IngestSummary:
-    given = {"kind": "yfinance", "start": date(2024, 1, 1), "retries": 2, "batch": 8, **settings}
+    given = {"kind": "yfinance", "start": date(2024, 1, 1), "retries": 2, "batch_size": 8, **settings}
     wanted = YFinanceSourceConfig(tickers=tuple(tickers), **given)
     return ingest(
         YFinanceSource(wanted, wait=Waits() if waits is None else waits, clock=lambda: server.now), lake
@@ -324,7 +324,7 @@ def test_the_command_exits_3_and_the_same_command_completes_it(
     monkeypatch.chdir(tmp_path)
     few = TICKERS[:10]
     (tmp_path / "list.csv").write_text("ticker\n" + "\n".join(few))
-    source = {"kind": "yfinance", "tickers": "list.csv", "start": "2024-01-01", "batch": 5, "retries": 0}
+    source = {"kind": "yfinance", "tickers": "list.csv", "start": "2024-01-01", "batch_size": 5, "retries": 0}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**tiny, "source": source}))
     yahoo.plant("throttle", "T06")
     code, out, err = peerglass("ingest", "mine.yaml")
