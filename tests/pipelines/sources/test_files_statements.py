@@ -241,7 +241,7 @@ def test_a_count_cannot_contain_a_split_that_was_not_known_when_it_was(tmp_path:
         FilesSource(tmp_path / "p.csv", statements=files).fetch().tables["fundamentals"],
     )
     assert checked.by_rule() == {"stated_between_period_end_and_known_at": 2}
-    with pytest.raises(ConfigError, match="share_counts_as_of is today, and prices end on 2020-03-01"):
+    with pytest.raises(ConfigError, match="share_counts_as_of is today, but prices end on 2020-03-01"):
         FilesSource(
             tmp_path / "p.csv",
             statements=StatementFiles(tmp_path / "s.csv", share_counts_as_of="today"),
