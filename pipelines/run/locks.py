@@ -56,6 +56,11 @@ class Locks(ExitStack):
         what = f"The run {folder.name}"
         self.enter_context(_hold(folder / ".lock", what, wait=self._wait, notify=self._notify))
 
+    def lock_search(self, folder: Path) -> None:
+        """Lock the folder of a search for settings. Raises the same errors as `lock_run`."""
+        what = f"The search {folder.name}"
+        self.enter_context(_hold(folder / ".lock", what, wait=self._wait, notify=self._notify))
+
     def lock_lake(self, lake: str) -> None:
         """Lock a lake against ingests and every other command that changes its rows or files.
 

@@ -27,57 +27,6 @@ _MANIFEST = "manifest.json"
 _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
 
 
-class TrialLog:
-    """The trials of one search in the tracking store, a run each, in the experiment ``<name>-tune``.
-
-    Parameters
-    ----------
-    config
-        Names the store.
-    study
-        Names the search.
-    """
-
-    def __init__(self, config: Config, study: str) -> None:
-        self._config, self._study = config, study
-
-    def finished(self) -> list[tuple[str, float | None]]:
-        """Give the values (JSON) and score of every finished trial, oldest first; None: it diverged."""
-        with store(self._config) as client:
-            experiment = experiment_of(client, self._config, self._name)
-            wanted = f"tags.`{_STUDY_TAG}` = '{self._study}'"
-            rows: list[tuple[str, float | None]] = []
-            token: str | None = None
-            while True:
-                page = client.search_runs(
-                    [experiment], wanted, order_by=["attributes.start_time ASC"], page_token=token
-                )
-                rows += [
-                    (run.data.tags[_VALUES_TAG], run.data.metrics.get("validation"))
-                    for run in page
-                    if run.info.status in ("FINISHED", "FAILED")
-                ]
-                token = page.token
-                if not token:
-                    return rows
-
-    def add(self, number: int, values: Mapping[str, Any], score: float | None) -> None:
-        """Record a finished trial."""
-        with store(self._config) as client:
-            experiment = experiment_of(client, self._config, self._name)
-            tags = {_STUDY_TAG: self._study, _VALUES_TAG: json.dumps(values)}
-            created = client.create_run(experiment, tags=tags, run_name=f"{self._study}-{number}")
-            mlflow_run = str(created.info.run_id)
-            log_parameters(client, mlflow_run, values)
-            if score is not None:
-                log_metrics(client, mlflow_run, {0: {"validation": score}})
-            client.set_terminated(mlflow_run, status="FINISHED" if score is not None else "FAILED")
-
-    @property
-    def _name(self) -> str:
-        return f"{self._config.tracking.experiment or self._config.name}-tune"
-
-
 @contextmanager
 def store(config: Config) -> Iterator[MlflowClient]:
     """A client of the config's tracking store; its failures become one sentence."""
@@ -130,6 +79,35 @@ def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
     local = config.tracking.uri.startswith("sqlite:")
     location = Path(config.tracking.artifacts).resolve().as_uri() if local else None
     return str(client.create_experiment(name, artifact_location=location))
+
+
+def track_trial(
+    config: Config, search: str, number: int, values: Mapping[str, Any], score: float | None
+) -> None:
+    """Log a finished trial of a search as a run of the experiment ``<name>-tune``.
+
+    Parameters
+    ----------
+    config
+        Names the store and the experiment.
+    search
+        The search's name; with ``number`` it names the run.
+    number
+        Place of the trial among those of its search, from 0.
+    values
+        Searched setting -> value: the run's parameters.
+    score
+        The run's metric ``validation``; None for a trial that diverged, whose run has failed.
+    """
+    with store(config) as client:
+        experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
+        tags = {_STUDY_TAG: search, _VALUES_TAG: json.dumps(values)}
+        created = client.create_run(experiment, tags=tags, run_name=f"{search}-{number}")
+        mlflow_run = str(created.info.run_id)
+        log_parameters(client, mlflow_run, values)
+        if score is not None:
+            log_metrics(client, mlflow_run, {0: {"validation": score}})
+        client.set_terminated(mlflow_run, status="FINISHED" if score is not None else "FAILED")
 
 
 def log_parameters(client: MlflowClient, mlflow_run: str, values: Mapping[str, Any]) -> None:

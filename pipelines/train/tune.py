@@ -1,18 +1,15 @@
-"""``peerglass tune``: search a model's settings on validation alone, every trial tracked and counted.
+"""``peerglass tune``: search a model's settings on validation sessions, and track and count every trial.
 
 A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions. No
-test session is ever forecast here. Each trial is a run of the tracking store and a row of the trials ledger:
-a search that is interrupted continues, and no winner is reported without the number of its losers.
+test session is ever forecast here. Trials are kept in Optuna's storage (`pipelines.train.study`), so that an
+interrupted search continues. Each trial is also a run of the tracking store and a row of the trials ledger:
+the best one is reported together with the number of trials.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
@@ -31,38 +28,31 @@ from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run
 from pipelines.run.record import Run
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, warm_start_runs
-from pipelines.tracking.store import TrialLog
+from pipelines.tracking.store import track_trial
 from pipelines.train.plan import collect_arrays
-from pipelines.train.search import Choice, Range, Space, Value, nested, space_of
+from pipelines.train.search import Space, Value, nested, space_of
+from pipelines.train.study import Study, Trial
 from pipelines.train.task import Arrays, to_tensors
 from pipelines.train.trials import record_trials
-
-if TYPE_CHECKING:
-    import optuna
 
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One setting that was tried.
-
-    Attributes
-    ----------
-    values
-        Searched setting -> value.
-    score
-        Mean over folds of the validation score that the fitting stops on; None where training diverged.
-    """
-
-    values: dict[str, Value]
-    score: float | None
-
-
 def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, wait: bool = False) -> str:
-    """Search until ``trials`` trials are done in all, earlier ones included; answer with what was found.
+    """Search until ``trials`` trials are finished, and describe the best ones.
 
-    ``as_of`` reads the lake as it was; None reads the newest.
+    Parameters
+    ----------
+    config
+        The config whose model is searched.
+    model
+        Its entry of ``models``.
+    trials
+        How many trials the search has in the end, those of earlier commands included.
+    as_of
+        Lake version or time to read; None reads the newest.
+    wait
+        Whether to wait for another process that holds the run, the lake or the search.
 
     Raises
     ------
@@ -82,32 +72,40 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         folds = plan_folds(dataset, config)
         inputs = [fit_inputs(dataset, fold) for fold in folds]
         arrays = collect_arrays(dataset, config.features.window)
-        log = TrialLog(config, study_of(run, model, space))
-        done = [Trial(json.loads(values), score) for values, score in log.finished()]
-        left = max(0, trials - len(done))
-        with _quiet(), progress.stage("tune", total=left):
-            if done:
-                progress.note(f"{len(done)} trials of this search were already done and count.")
+        name = study_name(run, model, space)
+        folder = run.folder.parent / "searches" / name
+        locks.lock_search(folder)
+        study = Study(folder, space)
+        _track(study, config, name)  # those that an interruption left out
+        left = max(0, trials - len(study.finished))
+        with progress.stage("tune", total=left):
+            if study.finished:
+                progress.note(f"{len(study.finished)} trials of this search were already done and count.")
             for _ in range(left):
-                study, asked = _ask(space, done)
-                values = {name: _suggest(asked, name, where) for name, where in space.items()}
-                wanted = with_settings(config, model, values)
+                trial, values = study.propose()
+                tried = with_settings(config, model, values)
                 record_trials(
-                    run.folder.parent, run.run_id, wanted, forecasting_settings(wanted, dataset, began)
+                    run.folder.parent, run.run_id, tried, forecasting_settings(tried, dataset, began)
                 )
                 starts = [
-                    warm_start_checkpoint(wanted, dataset, fold, model, config.seeds[0]) for fold in folds
+                    warm_start_checkpoint(tried, dataset, fold, model, config.seeds[0]) for fold in folds
                 ]
-                score = _score(wanted, model, arrays, folds, inputs, starts)
-                study.tell(asked, score, state=None if score is not None else _failed())
-                done.append(Trial(values, score))
-                log.add(len(done) - 1, values, score)
+                score = _score(tried, model, arrays, folds, inputs, starts)
+                study.record(trial, score)
+                _track(study, config, name)
                 progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
-        return describe(config, model, done, len(folds))
+        return describe(config, model, study.finished, len(folds))
 
 
-def study_of(run: Run, model: str, space: Space) -> str:
-    """Name a search by what its scores depend on: the run, but of its models this one alone, and one seed."""
+def _track(study: Study, config: Config, name: str) -> None:
+    """Send the finished trials to the tracking store that are not there yet."""
+    for number, trial in enumerate(study.finished[study.tracked :], start=study.tracked):
+        track_trial(config, name, number, trial.values, trial.score)
+        study.tracked = number + 1
+
+
+def study_name(run: Run, model: str, space: Space) -> str:
+    """Name a search by what its scores depend on: the run's settings, with this model and one seed only."""
     assert run.identity is not None, "a search has an identity"
     record = run.identity.record()
     models = {model: record["settings"]["models"][model]}
@@ -116,7 +114,7 @@ def study_of(run: Run, model: str, space: Space) -> str:
 
 
 def with_settings(config: Config, model: str, values: dict[str, Value]) -> Config:
-    """The config with one model alone, at these settings."""
+    """Make the config of a trial: this model only, at these settings."""
     own = dict(config.models[model])
     found = nested(values)
     merged = {**own, **found, "fit": {**own.get("fit", {}), **found.get("fit", {})}}
@@ -127,7 +125,7 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
 
 
 def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> str:
-    """Say which settings won, by how much, and out of how many."""
+    """Describe the best settings, their scores, and the number of trials."""
     stop_on = _stop_on(config, model)
     scored = sorted(
         (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
@@ -144,46 +142,13 @@ def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> s
         "",
         best,
         "",
-        f"The best of {len(scored)} scores on the same {folds} validation segment(s) flatters: expect less "
-        "on the test. Every trial is in the ledger and counts against the result.",
+        f"The best of {len(scored)} scores on the same {folds} validation segment(s) is biased upwards: "
+        "expect less on the test. Every trial is in the ledger and counts against the result.",
     ]
     return "\n".join(lines)
 
 
-def _ask(space: Space, done: Sequence[Trial]) -> tuple[optuna.Study, optuna.Trial]:
-    """Let a sampler that has seen all finished trials propose the next; the same history asks the same."""
-    import optuna
-
-    sampler = optuna.samplers.TPESampler(seed=len(done), n_startup_trials=8, multivariate=True)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    distributions = {name: _distribution(where) for name, where in space.items()}
-    for trial in done:
-        if trial.score is not None:
-            study.add_trial(
-                optuna.trial.create_trial(params=trial.values, distributions=distributions, value=trial.score)
-            )
-    return study, study.ask()
-
-
-def _distribution(where: Range | Choice) -> optuna.distributions.BaseDistribution:
-    import optuna
-
-    if isinstance(where, Choice):
-        return optuna.distributions.CategoricalDistribution(where.values)
-    if where.whole:
-        return optuna.distributions.IntDistribution(int(where.low), int(where.high), log=where.log)
-    return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
-
-
-def _suggest(asked: optuna.Trial, name: str, where: Range | Choice) -> Value:
-    if isinstance(where, Choice):
-        return cast("Value", asked.suggest_categorical(name, where.values))
-    if where.whole:
-        return asked.suggest_int(name, int(where.low), int(where.high), log=where.log)
-    return float(f"{asked.suggest_float(name, where.low, where.high, log=where.log):.4g}")
-
-
-def _score(  # noqa: PLR0917  (what is scored, on what)
+def _score(  # noqa: PLR0917  (a model, and the data that it is scored on)
     config: Config,
     model: str,
     arrays: Arrays,
@@ -191,7 +156,7 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
     inputs: Sequence[FoldInputs],
     starts: Sequence[Path | None],
 ) -> float | None:
-    """Mean over folds of the best validation score; None if training diverges, or does not fit the device."""
+    """Mean over folds of the best validation score; None if training diverges or memory runs out."""
     import torch
 
     device = pick_device(config.device)
@@ -223,33 +188,10 @@ def _score(  # noqa: PLR0917  (what is scored, on what)
 
 
 def _stop_on(config: Config, model: str) -> str:
-    """What the model's fitting stops on, which is what the search maximises."""
+    """The validation score that early stopping uses, which is what the search maximises."""
     settings, fit_settings = settings_of(config, model)
     return str(settings.get("stop_on", fit_settings["stop_on"]))
 
 
-def _failed() -> Any:  # noqa: ANN401 (an enum of optuna's, imported late)
-    from optuna.trial import TrialState
-
-    return TrialState.FAIL
-
-
 def _plain(value: Value) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the library's own log out of ours while a search runs."""
-    import warnings
-
-    import optuna
-
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(level)

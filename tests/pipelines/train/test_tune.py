@@ -106,6 +106,86 @@ def test_a_search_that_is_interrupted_is_the_search_that_was_not(
     assert len(scores) == 5
 
 
+class Killed(BaseException):
+    """Ends a command in the middle, and is caught by nothing."""
+
+
+def test_a_trial_that_was_cut_short_is_made_again_and_counts_once(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight trials are random; the two after them depend on the scores of all that finished."""
+    tried: list[dict[str, Any]] = []
+    lethal = {2, 8}  # the calls that do not return, in the middle of their trial
+
+    def score(config: Any, *_: object) -> float | None:  # noqa: ANN401 (passed on)
+        values = config.models["lightgbm"]
+        tried.append({name: values[name] for name in ("num_leaves", "learning_rate")})
+        if len(tried) - 1 in lethal:
+            raise Killed
+        return None if values["num_leaves"] == 3 else -abs(values["learning_rate"] - 0.1)
+
+    monkeypatch.setattr(tune, "_score", score)
+    search = ("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "10", "--set")
+    for _ in lethal:
+        with pytest.raises(Killed):
+            peerglass(*search, "output=killed")
+    code, out, err = peerglass(*search, "output=killed")
+    assert code == 0, err
+    assert "7 trials of this search were already done and count." in err
+    assert (tried[2], tried[8]) == (tried[3], tried[9])
+    killed = [values for call, values in enumerate(tried) if call not in lethal]
+    tried.clear()
+    lethal.clear()
+    code, same, _ = peerglass(*search, "output=whole")
+    assert code == 0
+    assert tried == killed
+    assert len({str(values) for values in tried}) == 10
+    assert same == out
+    assert trial_count(Path("killed")) == trial_count(Path("whole")) == 10
+
+
+def test_every_trial_is_tracked_once_also_those_of_a_time_without_a_tracking_store(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from mlflow import MlflowClient
+
+    from pipelines.errors import TrackingError
+    from pipelines.tracking.store import track_trial
+
+    scores = iter([0.01, None, 0.03])
+    monkeypatch.setattr(tune, "_score", lambda *_: next(scores))
+
+    def broken(*_: object) -> None:
+        raise TrackingError("The tracking store cannot be used.")
+
+    monkeypatch.setattr(tune, "track_trial", broken)
+    code, _, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")
+    assert code == 6, err
+    monkeypatch.setattr(tune, "track_trial", track_trial)
+    for trials in ("2", "3"):
+        code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", trials)
+        assert code == 0
+    assert "3 trials, 1 of them diverged" in out
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    (experiment,) = (e for e in client.search_experiments() if e.name.endswith("-tune"))
+    logged = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+    assert [run.data.metrics.get("validation") for run in logged] == [0.01, None, 0.03]
+    assert [run.info.run_name.rpartition("-")[2] for run in logged] == ["0", "1", "2"]
+
+
+def test_a_storage_of_another_version_of_optuna_is_named_with_its_cure(tmp_path: Path) -> None:
+    import sqlite3
+
+    from pipelines.errors import DataError
+    from pipelines.train.study import Study
+
+    Study(tmp_path / "a-search", SPACES["lightgbm"])
+    with sqlite3.connect(tmp_path / "a-search" / "trials.db") as database:
+        database.execute("update alembic_version set version_num = 'v0.9.0.a'")
+    with pytest.raises(DataError, match=r"another version of Optuna.*delete it to start the search again"):
+        Study(tmp_path / "a-search", SPACES["lightgbm"])
+
+
 def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peerglass: Call) -> None:
     _, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
     claimed = float(out.split("1. validation rank_ic ")[1].split()[0])
@@ -190,5 +270,5 @@ def test_a_search_is_named_by_what_its_scores_depend_on(peerglass: Call) -> None
     names = set()
     for change in ([], ["label.horizon=2"], ["models.lightgbm.rounds=11"], ["seeds=[1]"]):
         run, _, _ = prepare_run(load_config(Path("tiny.yaml"), change), Progress())
-        names.add(tune.study_of(run, "lightgbm", SPACES["lightgbm"]))
+        names.add(tune.study_name(run, "lightgbm", SPACES["lightgbm"]))
     assert len(names) == 4
