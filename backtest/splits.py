@@ -96,7 +96,7 @@ class FoldPlan:
 
 
 def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> list[Fold]:
-    """Ablation sessions into walk-forward folds, counted from ``plan.first``.
+    """Split sessions into walk-forward folds, counted from ``plan.first``.
 
     With ``gap = delay + horizon + embargo``, fold k tests ``[e, e + test)`` where ``e = first + train + gap
     + valid + gap + k * step``; its validation dates are ``[e - gap - valid, e - gap)`` and its training
@@ -173,7 +173,7 @@ def dated_fold(
     delay: int,
     horizon: int,
 ) -> Fold:
-    """Ablation one fold between given days, as published benchmarks define it.
+    """Build one fold between given days, as published benchmarks define it.
 
     Training takes the sessions of ``[train_from, valid_from)``, validation ``[valid_from, test_from)``,
     both without their last ``delay + horizon + embargo``; test takes ``[test_from, test_to]``, both days

@@ -48,7 +48,7 @@ def keep_freed_memory() -> None:
 
 
 def firm_blocks(n_sessions: int, n_firms: int) -> list[slice]:
-    """Ablation the firms into runs of neighbours that fit the cache, in order."""
+    """Split the firms into runs of neighbours that fit the cache, in order."""
     width = max(1, _CELLS // max(n_sessions, 1) // _LINE) * _LINE
     return [slice(start, min(start + width, n_firms)) for start in range(0, n_firms, width)]
 

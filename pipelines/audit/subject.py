@@ -146,7 +146,7 @@ class Subject:
         return cast("dt.date", self.dataset.panel.dates_T[t].astype("datetime64[D]").item())
 
     def window(self, first: int, last: int) -> dict[str, pl.DataFrame]:
-        """Ablation the tables to the sessions from ``first`` to ``last``, where that saves work.
+        """Restrict the tables to the sessions from ``first`` to ``last``, where that saves work.
 
         Look-ahead inside the window shows there as it does in the whole: both the true and the replaced
         dataset are built on the cut. Statements that were known before stay, since they are carried on.

@@ -235,7 +235,7 @@ def _target_notes(label: LabelConfig) -> tuple[str, ...]:
 
 
 def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
-    """Ablation the sessions into folds; the purge covers the longest delay whose labels are looked at.
+    """Split the sessions into folds; the purge covers the longest delay whose labels are looked at.
 
     Lengths count sessions; of each segment, the sessions on which the config decides are kept.
 

@@ -142,7 +142,7 @@ def _is_sorted(rows: pl.DataFrame, order: list[str]) -> bool:
 
 
 def _pieces(table: str, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Ablation a sorted batch between dates into pieces of about `_PIECE_ROWS` rows."""
+    """Split a sorted batch between dates into pieces of about `_PIECE_ROWS` rows."""
     dated = _dates(table)
     if not dated or rows.height <= _PIECE_ROWS:
         yield rows
