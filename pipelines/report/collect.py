@@ -1,4 +1,4 @@
-"""Filling a report: a run's tables become what :mod:`pipelines.report` draws."""
+"""Collects the results of a run into :class:`.contents.report.ReportData`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ from pipelines.config.schema import Config, ExplainConfig
 from pipelines.dataset.build import Dataset, fold_table, plan_folds
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.lake.lake import Lake
-from pipelines.report.data import (
-    SESSION_SCHEMA,
-    ExampleForecast,
-    ModelAttribution,
-    ReportData,
-    RunHeader,
-    SimulatedTruth,
-)
+from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.header import SESSION_SCHEMA, RunHeader
+from pipelines.report.contents.report import ReportData
+from pipelines.report.contents.truth import SimulatedTruth
 from pipelines.report.verdict import BASELINES
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (
@@ -42,9 +38,10 @@ _TOP_EDGES = 15
 
 
 def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake) -> ReportData:
-    """Collect a run's results with one of its evaluations; stages that were not run are None.
+    """Collect a run's results and one of its evaluations; stages that were not run are None.
 
-    Everything is read from what was recorded when it happened, so a report made again is the same.
+    Everything is read from records written when a stage ran, so building the report again gives the same
+    report.
     """
     events = read_provenance(run)
     config = _config(run, evaluation, events)
@@ -80,7 +77,7 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
 
 
 def _config(run: Run, evaluation: StoredEvaluation, events: Sequence[Event]) -> Config:
-    """Give the run's config with the settings that its evaluation and its explanation were made with."""
+    """Combine the run's config with the settings of its evaluation and of its explanation."""
     config = evaluation.record.apply_to(run.config)
     explained = [event for event in events if isinstance(event, ExplanationMade)]
     if explained:
@@ -112,10 +109,10 @@ def _header(
         run_id=run.run_id,
         name=config.name,
         created_at=f"{latest:%Y-%m-%d %H:%M UTC}",
-        git_commit=_listed(one.environment.commit for one in trained),
+        git_commit=_listed(session.environment.commit for session in trained),
         config_yaml=to_yaml(config),
         config_hash=run.run_id.rpartition("-")[2],
-        device=_listed(one.device for one in trained) or "not recorded",
+        device=_listed(session.device for session in trained) or "not recorded",
         libraries=_libraries(trained),
         data_versions=pl.DataFrame(versions),
         trial_count=measured.trials,
@@ -131,9 +128,9 @@ def _header(
         main_book=book,
         stage_seconds=_seconds(events),
         sharpe_rate=describe_rate(config.backtest.risk_free),
-        hazards=tuple(dict.fromkeys(hazard for one in trained for hazard in one.hazards))
+        hazards=tuple(dict.fromkeys(hazard for session in trained for hazard in session.hazards))
         or _unrecorded(trained),
-        notes=tuple(dict.fromkeys(note for one in trained for note in one.notes)),
+        notes=tuple(dict.fromkeys(note for session in trained for note in session.notes)),
         audit=run.read_table("audit"),
         evaluation=measured.evaluation,
         evaluations=_evaluations(run, measured.evaluation),
@@ -144,32 +141,36 @@ def _header(
 
 
 def _unrecorded(trained: Sequence[TrainingStarted]) -> tuple[str, ...]:
-    """Warn of a run whose training left no record; nothing for one that did."""
+    """Warn if the run has no record of its training."""
     if trained:
         return ()
     return (
-        "How this run was trained was not recorded: commit, libraries, device and hazards are not known. "
-        "Train its config again.",
+        "The training of this run was not recorded, so commit, libraries, device and hazards are unknown; "
+        "train its config again.",
     )
 
 
 def _listed(values: Iterable[str]) -> str | None:
-    """Join distinct values in their order; None if there is none."""
+    """Join distinct values in order of appearance; None if there are none."""
     return ", ".join(dict.fromkeys(values)) or None
 
 
 def _libraries(trained: Sequence[TrainingStarted]) -> dict[str, str]:
-    """Give the versions that trained the run; several where sessions had different ones."""
-    names = dict.fromkeys(name for one in trained for name in one.environment.libraries)
+    """Library -> versions used in training; several if training sessions used different ones."""
+    names = dict.fromkeys(name for session in trained for name in session.environment.libraries)
     return {
-        name: _listed(one.environment.libraries[name] for one in trained if name in one.environment.libraries)
+        name: _listed(
+            session.environment.libraries[name]
+            for session in trained
+            if name in session.environment.libraries
+        )
         or "not recorded"
         for name in names
     }
 
 
 def _seconds(events: Sequence[Event]) -> dict[str, float]:
-    """Add up the recorded seconds by stage."""
+    """Sum the recorded seconds by stage."""
     spent: dict[str, float] = {}
     for event in events:
         if isinstance(event, AuditMade | TrainingEnded | EvaluationMade | ExplanationMade):
@@ -209,9 +210,10 @@ def _evaluations(run: Run, shown: str) -> pl.DataFrame:
 
 
 def _ladder(ladder: pl.DataFrame, book: str, registered: Mapping[str, str]) -> pl.DataFrame:
-    """The report's ladder: the main book's columns under plain names, and who beats whom net of costs.
+    """Add the columns of the main book without prefix, and comparisons of net Sharpe with the baselines.
 
-    A baseline with variants is beaten by what beats the best of them, and its variants are not compared.
+    If a baseline has variants, models are compared with the best of them. The variants themselves are not
+    compared.
     """
     names = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
     frame = ladder.with_columns(
@@ -224,8 +226,8 @@ def _ladder(ladder: pl.DataFrame, book: str, registered: Mapping[str, str]) -> p
     )
     for rival in BASELINES:
         own = pl.col("baseline") == rival
-        theirs = frame.filter(own).group_by("delay").agg(pl.col("sharpe_net").max().alias("_rival"))
-        frame = frame.join(theirs, on="delay", how="left", maintain_order="left").with_columns(
+        best = frame.filter(own).group_by("delay").agg(pl.col("sharpe_net").max().alias("_rival"))
+        frame = frame.join(best, on="delay", how="left", maintain_order="left").with_columns(
             pl.when(own.fill_null(value=False).not_())
             .then(pl.col("sharpe_net") > pl.col("_rival"))
             .alias(f"beats_{rival}")
@@ -240,7 +242,7 @@ def _assumptions(config: Config) -> pl.DataFrame:
     rows = [
         ("half-spread", costs.half_spread_bps, "bps of traded notional"),
         ("commission", costs.commission_bps, "bps of traded notional"),
-        ("borrow on shorts", costs.borrow_bps_per_year, "bps a year of short value"),
+        ("borrow on shorts", costs.borrow_bps_per_year, "bps of short value per year"),
         ("execution delay", float(delay), "sessions after the decision, at the close"),
         *_risk_free(config.backtest.risk_free),
     ]
@@ -248,10 +250,10 @@ def _assumptions(config: Config) -> pl.DataFrame:
 
 
 def _risk_free(setting: float | str) -> list[tuple[str, float | None, str]]:
-    """The rate that Sharpe ratios are over, as a row of the assumptions."""
+    """The risk-free rate as a row of the assumptions."""
     if isinstance(setting, str):
-        return [("risk-free rate", None, f"a year: {describe_rate(setting)}")]
-    return [("risk-free rate", 100 * setting, "per cent a year, on net exposure")]
+        return [("risk-free rate", None, f"per year: {describe_rate(setting)}")]
+    return [("risk-free rate", 100 * setting, "% per year, on net exposure")]
 
 
 def _truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:

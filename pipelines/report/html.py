@@ -1,7 +1,7 @@
-"""One self-contained HTML page: opened from a disk with no network, it shows everything.
+"""The report as one self-contained HTML page, which needs no network.
 
-A content security policy forbids the page every request, and allows the two scripts that it is made with and
-no other, so that a name from the data that looks like a script stays a name.
+The content security policy of the page forbids all requests and allows only the page's own two scripts. A
+name from the data that looks like a script is therefore never executed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from pipelines.report.audit import audit_block
-from pipelines.report.data import ReportData
-from pipelines.report.sections import Section, sections
+from pipelines.report.contents.frames import is_missing
+from pipelines.report.contents.report import ReportData
+from pipelines.report.sections.assemble import sections
+from pipelines.report.sections.audit import audit_block
+from pipelines.report.sections.section import Section
 from pipelines.report.theme import model_styles
-from pipelines.report.verdict import BASELINES, Verdict, baseline_of, judge, known
+from pipelines.report.verdict import BASELINES, Verdict, baseline_of, judge
 
-_VERDICT_WORDS = {"good": "Held up on test", "caution": "With doubts", "bad": "Do not trade"}
+_VERDICT_WORDS = {"good": "Confirmed on the test", "caution": "Doubtful", "bad": "Do not trade"}
 
 
 def render(data: ReportData) -> str:
@@ -30,13 +32,13 @@ def render(data: ReportData) -> str:
     Parameters
     ----------
     data
-        What the run measured.
+        The results of the run.
 
     Returns
     -------
     str
-        A whole HTML document of about 5 MB, most of it the drawing library, which is inlined once. It loads
-        nothing, and its tables can be read without scripts.
+        An HTML document of about 5 MB, most of it plotly.js, which is included once. The page loads nothing
+        else. Its tables can be read without scripts.
     """
     styles = model_styles(data.models)
     verdict = judge(data)
@@ -62,7 +64,7 @@ def render(data: ReportData) -> str:
 
 
 class _Figures:
-    """Numbers figures through the page, so that each has an id of its own."""
+    """Numbers the figures of a page, so that each has a unique id."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -70,7 +72,7 @@ class _Figures:
     def place(self, figure: go.Figure, caption: str) -> str:
         self._count += 1
         name = f"figure-{self._count}"
-        # inside a script element only "<" could end it or open a comment
+        # inside a script element, only "<" can end the element or open a comment
         payload = str(figure.to_json()).replace("<", "\\u003c")
         height = int(figure.layout.height)
         return (
@@ -107,7 +109,7 @@ def _section(section: Section, figures: _Figures) -> str:
 
 def _head(data: ReportData, verdict: Verdict) -> str:
     header = data.header
-    noscript = "<noscript><p>Charts need scripts, which are off here; every table is complete.</p></noscript>"
+    noscript = "<noscript><p>Charts need scripts, which are disabled. All tables are shown.</p></noscript>"
     return (
         f"<header><h1>{html.escape(header.name)}</h1>"
         f'<p class="byline">run {html.escape(header.run_id)} \N{MIDDLE DOT} {html.escape(header.created_at)} '
@@ -120,13 +122,13 @@ def _head(data: ReportData, verdict: Verdict) -> str:
 
 
 def _evaluation(data: ReportData) -> str:
-    """Say which evaluation is shown and where the others are listed; nothing where none is named."""
+    """Name the evaluation shown, with a link to the others; empty if there is no list of evaluations."""
     header = data.header
     if header.evaluations is None:
         return ""
     shown = header.evaluations.filter("shown")["assumptions"].item()
     others = header.evaluations.height - 1
-    more = f'; <a href="#provenance">{others} more</a>' if others else ""
+    more = f'; <a href="#provenance">{others} other{"s" if others > 1 else ""}</a>' if others else ""
     return (
         f" \N{MIDDLE DOT} evaluation {html.escape(header.evaluation)}</p>"
         f'<p class="byline">{html.escape(shown)}{more}'
@@ -137,7 +139,7 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
     if best is None:
         return ""
     tiles = [
-        ("validation rank IC", _figure(best["valid_rank_ic"], 3), "chose the model"),
+        ("validation rank IC", _figure(best["valid_rank_ic"], 3), "used to choose the model"),
         ("test IC", _figure(best["ic"], 3), f"t {_figure(best['ic_t'], 1)} (Newey-West)"),
         ("net Sharpe", _figure(best["sharpe_net"], 2), f"{_figure(best['sharpe_gross'], 2)} before costs"),
         ("net return", _figure(best["annual_return_net"], 1, 100, "%"), "per year"),
@@ -146,9 +148,9 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
     for baseline, title in BASELINES.items():
         if baseline_of(best) != baseline:
             beats = best[f"beats_{baseline}"]
-            answer = "not known" if beats is None else "yes" if beats else "no"
+            answer = "unknown" if beats is None else "yes" if beats else "no"
             tiles.append((f"beats {title}", answer, "net of costs"))
-    tiles.append(("trials", f"{data.header.trial_count:,}", "on record"))
+    tiles.append(("trials", f"{data.header.trial_count:,}", "in the ledger"))
     cells = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(detail)}</small></dd></div>"
         for name, value, detail in tiles
@@ -157,7 +159,7 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
 
 
 def _figure(value: float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:
-    if value is None or not known(value):
+    if value is None or is_missing(value):
         return "\N{EN DASH}"
     return f"{scale * value:.{digits}f}{unit}".replace("-", "\N{MINUS SIGN}")
 

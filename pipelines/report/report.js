@@ -1,10 +1,10 @@
 "use strict";
-// Draws every figure from the JSON beside it. The page's policy forbids requests, so nothing is asked for.
+// Draws every figure from the JSON next to it. The page's content security policy forbids all requests.
 (function () {
   const settings = {
     responsive: true,
     displaylogo: false,
-    // The library offers by default to upload a chart to its maker's server.
+    // By default, plotly.js offers to upload charts to its vendor's server.
     showSendToCloud: false,
     plotlyServerURL: "",
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
@@ -16,14 +16,14 @@
     Plotly.newPlot(place, figure.data, figure.layout, settings);
     plots.push(place);
   });
-  // A chart is as wide as the screen when printing starts: fit it to the paper, and back afterwards.
+  // Charts are as wide as the screen: fit them to the paper before printing, and restore them afterwards.
   window.addEventListener("beforeprint", function () {
     plots.forEach(function (place) { Plotly.relayout(place, { width: 680 }); });
   });
   window.addEventListener("afterprint", function () {
     plots.forEach(function (place) { Plotly.relayout(place, { width: null, autosize: true }); });
   });
-  // The entry of the section being read stands out in the contents.
+  // Highlight the current section in the table of contents.
   const links = new Map();
   document.querySelectorAll("nav a").forEach(function (link) { links.set(link.hash.slice(1), link); });
   const mark = function () {

@@ -1,15 +1,15 @@
-"""Tables as HTML: sensible digits, units in the headers, numbers right-aligned, names escaped."""
+"""Tables as HTML, with fixed digits, units in the headers, right-aligned numbers and escaped names."""
 
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from pipelines.report.contents.frames import is_missing
 from pipelines.report.theme import Style
 
 DASH = "\N{EN DASH}"
@@ -18,9 +18,10 @@ Format = Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: where it comes from, how it is headed and how its values are written.
+    """One column of a table: field of the frame, title and format.
 
-    ``format`` answers with plain text, which is escaped here. ``group`` heads neighbouring columns together.
+    ``format`` returns plain text, which is escaped here. Neighbouring columns with the same ``group`` share a
+    header. ``hint`` is shown when the pointer rests on the title.
     """
 
     field: str
@@ -31,43 +32,38 @@ class Column:
     hint: str = ""
 
 
-def is_unknown(value: object) -> bool:
-    """Whether a cell has no value: None or NaN."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def number(digits: int) -> Format:
-    """Write a number with a fixed count of decimals, a true minus and thousands separated."""
+    """Write a number with ``digits`` decimals, a minus sign (not a hyphen) and thousands separators."""
     return lambda value: _minus(f"{value:,.{digits}f}")
 
 
 def percent(digits: int) -> Format:
-    """Write a fraction as per cent, without the sign, which stands in the header."""
+    """Write a fraction in per cent, without the per cent sign (it belongs in the header)."""
     return lambda value: _minus(f"{100 * value:,.{digits}f}")
 
 
 def significant(digits: int) -> Format:
-    """Write a number of unknown size with exactly so many significant digits."""
+    """Write a number with exactly ``digits`` significant digits."""
     return lambda value: _minus(f"{value:#.{digits}g}")
 
 
 def plain(digits: int) -> Format:
-    """Write a number of unknown size with at most so many significant digits."""
+    """Write a number with at most ``digits`` significant digits."""
     return lambda value: _minus(f"{value:.{digits}g}")
 
 
 def text(value: object) -> str:
-    """Write a value as it is."""
+    """Write a value with ``str``."""
     return str(value)
 
 
 def neutral_yes_no(value: object) -> str:
-    """Write a truth value of which neither side is better."""
+    """Write yes or no, without colour, where neither is better."""
     return "yes" if value else "no"
 
 
 def yes_no(value: object) -> str:
-    """Write a truth value so that it reads without colour."""
+    """Write yes or no with a mark, so that the colour is not needed to read it."""
     return "\N{CHECK MARK} yes" if value else "\N{MULTIPLICATION X} no"
 
 
@@ -86,14 +82,13 @@ def table(
     frame
         Rows in the order to be shown.
     columns
-        Those to show; fields that the frame lacks, and groups of columns that are unknown throughout, must
-        be left out by the caller.
+        Columns to show. The frame must have all of them; the caller leaves out columns without values.
     label
-        What the table holds, for readers that do not see it.
+        Description of the table for screen readers.
     styles
-        Draws each model's colour before its name in the column ``model``.
+        Model -> style; its colour is drawn before the model's name in the column ``model``.
     highlight
-        The model whose rows stand out.
+        The model whose rows are shaded.
 
     Returns
     -------
@@ -144,7 +139,7 @@ def _head(columns: Sequence[Column]) -> str:
 
 
 def _cell(value: object, column: Column, styles: Mapping[str, Style] | None) -> str:
-    if is_unknown(value):
+    if is_missing(value):
         return f"<td{_number_class(column)}>{DASH}</td>"
     written = html.escape(column.format(value))
     if column.format is yes_no:

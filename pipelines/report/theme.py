@@ -1,4 +1,4 @@
-"""How charts look: one calm light theme, and one colour per model in every chart."""
+"""The look of charts: a light theme, and the same colour for a model in every chart."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ PALETTE = (
     "#332288",
     "#b07d4b",
 )
-UNSKILLED = {"zero": "#9aa5b1"}  # a forecast that says nothing takes no colour from those that do
+UNSKILLED = {"zero": "#9aa5b1"}  # a model without skill by definition is grey
 DASHES = ("solid", "dash", "dot", "dashdot")
-MAX_POINTS = 1000  # per line: more than a screen has pixels for, and ten years stay a small file
+MAX_POINTS = 1000  # per line: about the pixels of a screen; keeps the file small
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Colour and dash of one model; beyond the palette's length the dash tells models apart."""
+    """Colour and dash of one model. If there are more models than colours, the dash distinguishes them."""
 
     colour: str
     dash: str
 
 
 def model_styles(models: Sequence[str]) -> dict[str, Style]:
-    """Give every model a style by its place in the ladder, so that charts agree with each other."""
+    """Assign a style to every model by its position in the ladder, the same for all charts."""
     styles = {}
     taken = 0
     for model in models:
@@ -58,17 +58,17 @@ def model_styles(models: Sequence[str]) -> dict[str, Style]:
 
 
 def safe(name: object) -> str:
-    """Escape a name from data: chart texts are a subset of HTML to the drawing library."""
+    """Escape a name from data; plotly.js interprets chart texts as a subset of HTML."""
     return html.escape(str(name))
 
 
 def short(name: str, length: int = 28) -> str:
-    """Escape a name for an axis or a legend, cut so that it cannot squeeze out the chart."""
+    """Escape a name for an axis or a legend, truncated to ``length`` characters."""
     return safe(name if len(name) <= length else name[: length - 1] + "\N{HORIZONTAL ELLIPSIS}")
 
 
 def axis(title: str, **changes: object) -> dict[str, Any]:
-    """Describe an axis with its title (units included) in the report's look."""
+    """Describe an axis with a title, which includes the unit, in the style of the report."""
     return {
         "title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10},
         "gridcolor": GRID,
@@ -81,7 +81,7 @@ def axis(title: str, **changes: object) -> dict[str, Any]:
 
 
 def finish(figure: go.Figure, title: str, height: int, **changes: object) -> go.Figure:
-    """Apply the look that every chart shares; ``title`` must be escaped already."""
+    """Apply the common layout of all charts; ``title`` must already be escaped."""
     layout: dict[str, Any] = {
         "title": {
             "text": title,
@@ -110,7 +110,7 @@ def finish(figure: go.Figure, title: str, height: int, **changes: object) -> go.
         "hoverlabel": {"font": {"size": 12, "family": FONT}, "namelength": -1},
         "colorway": list(PALETTE),
     }
-    figure.layout.template = go.layout.Template()  # the library's own look would be 7 KB a chart
+    figure.layout.template = go.layout.Template()  # plotly's default template would add 7 KB per chart
     figure.update_layout(**(layout | changes))
     return figure
 

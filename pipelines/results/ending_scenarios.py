@@ -41,8 +41,8 @@ def ending_table(
     Returns
     -------
     polars.DataFrame or None
-        As `pipelines.report.data.ReportData.endings` describes it; None if no such ending falls into the
-        sessions of the books.
+        As `pipelines.report.contents.report.ReportData.endings` describes it; None if no such ending falls
+        into the sessions of the books.
     """
     panel = dataset.panel
     if not panel.unknown_TN.any():

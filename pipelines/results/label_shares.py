@@ -68,8 +68,8 @@ def label_share_table(
     Returns
     -------
     polars.DataFrame or None
-        As `pipelines.report.data.ReportData.label_shares` describes it; None if no model has two such
-        variants.
+        As `pipelines.report.contents.report.ReportData.label_shares` describes it; None if no model has two
+        such variants.
     """
     variants = [_variant(config, model) for model in forecasts]
     rows: list[dict[str, Any]] = []

@@ -33,7 +33,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
 from pipelines.errors import ConfigError
 from pipelines.progress import Progress
-from pipelines.report.audit import audit_block
+from pipelines.report.sections.audit import audit_block
 from pipelines.train import task as tasks
 
 SEEDS = range(int(os.environ.get("PEERGLASS_AUDIT_SEEDS", "2")))
@@ -160,7 +160,7 @@ def test_the_block_in_the_report_escapes_and_puts_the_worst_first() -> None:
     assert block.index("&lt;script&gt;") < block.index("Good.")
     assert 'class="audit fail"' in block
     assert "1 failure, 1 passed" in block
-    assert "none was made" in audit_block(None)
+    assert "Audit: not run." in audit_block(None)
 
 
 def test_a_feature_with_more_memory_than_it_declares_is_caught(

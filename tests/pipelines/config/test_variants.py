@@ -27,7 +27,7 @@ from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.report.collect import _ladder
-from pipelines.report.label_shares import label_share_blocks
+from pipelines.report.sections.label_shares import label_share_blocks
 from pipelines.results.backtest import describe_ladder
 from pipelines.results.label_shares import label_share_table
 from pipelines.run.checkpoints import load_checkpoint
@@ -317,7 +317,7 @@ def test_the_report_compares_the_ways_of_beginning_by_the_share_of_the_labels(do
     assert section.count("<figure>") == 1
     assert TITLE in section
     assert "tt_linear" not in section
-    for words in ("validation rank IC", "test rank IC", "test, less scratch", "masked days"):
+    for words in ("validation rank IC", "test rank IC", "test, minus scratch", "masked days"):
         assert words in section
     payload = section.split("data-figure=")[1].split(">", 1)[1].split("</script>")[0]
     traces = json.loads(payload)["data"]

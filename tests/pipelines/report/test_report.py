@@ -1,6 +1,6 @@
-"""The report: what it says, what it must not fetch, and what it does with names that look like HTML.
+"""The report: its contents, that it loads nothing, and that names which look like HTML are escaped.
 
-Over 500 lines because the fixture is a whole report's worth of tables, and a worked example of them.
+This file is long because its fixture is a complete report.
 """
 
 import base64
@@ -20,16 +20,14 @@ import polars as pl
 import pytest
 from plotly.offline import get_plotlyjs
 
-from pipelines.report import charts, charts_attribution, network, theme
-from pipelines.report.data import (
-    ExampleForecast,
-    ModelAttribution,
-    ReportData,
-    RunHeader,
-    SimulatedTruth,
-)
+from pipelines.report import theme
+from pipelines.report.charts import attribution, network, performance, training
+from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.header import RunHeader
+from pipelines.report.contents.report import ReportData
+from pipelines.report.contents.truth import SimulatedTruth
 from pipelines.report.html import render
-from pipelines.report.sections import sections
+from pipelines.report.sections.assemble import sections
 from pipelines.report.verdict import judge
 
 MODELS = (
@@ -520,7 +518,7 @@ def test_one_missing_part_takes_only_its_section(field: str, anchor: str) -> Non
     assert len(left) == 8
 
 
-def test_unknown_endings_are_shown_book_by_book_and_only_where_there_were_any() -> None:
+def test_unknown_delistings_are_shown_by_book_and_only_if_there_were_any() -> None:
     sides = {"side": ["book", "long", "short"], "paid_out": [5, 3, 2]}
     sharpes = {
         "sharpe_net_0": [1.5, 1.2, 0.4],
@@ -536,8 +534,8 @@ def test_unknown_endings_are_shown_book_by_book_and_only_where_there_were_any() 
         model=pl.lit("ridge"), book=pl.lit("long_short")
     )
     page = render(make_report(endings=endings))
-    assert section_titles(page)[:3] == ["models", "books", "endings"]
-    part = page[page.index('id="endings"') : page.index('id="signal"')]
+    assert section_titles(page)[:3] == ["models", "books", "delistings"]
+    part = page[page.index('id="delistings"') : page.index('id="signal"')]
     rows = [
         [re.sub("<.*?>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
         for row in re.findall(r"<tr>.*?</tr>", part)
@@ -557,8 +555,8 @@ def test_unknown_endings_are_shown_book_by_book_and_only_where_there_were_any() 
     ]
     assert len(rows) == 5  # two rows of headers
     assert rows[3] == long_side
-    assert "endings" not in section_titles(render(make_report(endings=None)))
-    assert "endings" not in section_titles(render(make_report(endings=endings.clear())))
+    assert "delistings" not in section_titles(render(make_report(endings=None)))
+    assert "delistings" not in section_titles(render(make_report(endings=endings.clear())))
 
 
 def test_empty_frames_count_as_no_data() -> None:
@@ -597,7 +595,7 @@ def test_the_verdict_chooses_by_validation_not_by_test() -> None:
     assert verdict.best["model"] == "self_peer"
     assert verdict.tone == "bad"
     assert "loses money net of costs" in verdict.headline
-    assert "not distinguishable from zero" in verdict.headline
+    assert "not significantly different from zero" in verdict.headline
     assert "does not beat ridge net of costs" in verdict.headline
 
 
@@ -624,10 +622,10 @@ def test_the_verdict_says_what_was_not_compared_and_when_a_baseline_wins() -> No
     assert "was not compared with ridge" in verdict.headline
     wins = judge(make_report(ladder=ladder_with("ridge", valid_rank_ic=0.2)))
     assert wins.tone == "caution"
-    assert "it is itself a baseline" in wins.headline
-    nobody = judge(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan")))))
-    assert nobody.tone == "bad"
-    assert nobody.best is None
+    assert "it is itself a baseline, and no other model did better" in wins.headline
+    unscored = judge(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan")))))
+    assert unscored.tone == "bad"
+    assert unscored.best is None
     render(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64))))
 
 
@@ -650,10 +648,10 @@ def test_a_long_only_book_is_shown_against_the_universe_and_the_rate_is_named() 
     cells = [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row[1])]
     assert cells[1:] == ["0.91", "0.71", "12.3", "\N{MINUS SIGN}0.46", "7.9"]
     assert text.count("against the universe</th>") == 1
-    assert text.count("over the rates in tbill.csv") == 2
+    assert text.count("in excess of the rates in tbill.csv") == 2
     plain = standard_page()
     assert "against the universe" not in plain
-    assert "Sharpe ratios are over a rate of 0, paid on net exposure" in plain
+    assert "Sharpe ratios are in excess of a rate of 0, charged on net exposure" in plain
 
 
 def test_numbers_are_written_with_units_and_unknown_ones_as_dashes(page: Page) -> None:
@@ -662,11 +660,11 @@ def test_numbers_are_written_with_units_and_unknown_ones_as_dashes(page: Page) -
         [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
         for row in re.findall(r'<tr class="chosen">.*?</tr>', text)
     ]
-    forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27"]
-    forecast += ["100.0", "97.5", "0.0", "54.1", "2.46", "51"]
+    forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27", "54.1", "2.46", "51"]
+    forecast += ["100.0", "97.5", "0.0"]
     book = ["2.87", "1.35", "12.2", "\N{MINUS SIGN}9.9", "62.0", "\N{CHECK MARK} yes", "\N{CHECK MARK} yes"]
     assert rows[:2] == [["temporal_peer", *forecast], ["temporal_peer", *book]]
-    assert len(rows) == 4, "the chosen model stands out at both delays"
+    assert len(rows) == 4, "the chosen model is highlighted at both delays"
     assert "\N{EN DASH}</td>" in text
     assert "max drawdown %" in page.text
     assert "turnover % / session" in page.text
@@ -674,8 +672,8 @@ def test_numbers_are_written_with_units_and_unknown_ones_as_dashes(page: Page) -
 
 
 def test_other_delays_get_a_table_of_their_own(page: Page) -> None:
-    assert "The same forecasts, traded after 0 sessions" in page.text
-    assert "nobody can trade it" in page.text
+    assert "The same forecasts with a delay of 0 sessions" in page.text
+    assert "it cannot be traded" in page.text
     only = make_ladder().filter(pl.col("delay") == 1)
     data = make_report(ladder=only)
     blocks = next(sections(data, theme.model_styles(data.models), None)).blocks
@@ -690,9 +688,9 @@ def test_models_keep_their_colour_in_every_chart() -> None:
     assert data.ic_series is not None
     assert data.learning is not None
     figures = [
-        charts.net_asset_value(data.equity, styles, BOOKS[0]),
-        charts.cumulative_rank_ic(data.ic_series, styles),
-        charts.learning_curves(data.learning, styles),
+        performance.net_asset_value(data.equity, styles, BOOKS[0]),
+        performance.cumulative_rank_ic(data.ic_series, styles),
+        training.learning_curves(data.learning, styles),
     ]
     for figure in figures:
         lines = [trace for trace in figure.data if trace.name in styles]
@@ -707,10 +705,10 @@ def test_cumulative_and_rolling_rank_ic_by_hand() -> None:
     values = [0.1, None, -0.2, 0.3, float("nan"), 0.1, 0.1, 0.2]
     frame = pl.DataFrame({"date": dates, "model": "a", "ic": values, "rank_ic": values}, strict=False)
     styles = theme.model_styles(["a"])
-    total = charts.cumulative_rank_ic(frame, styles).data[0]
+    total = performance.cumulative_rank_ic(frame, styles).data[0]
     assert total.y.tolist() == pytest.approx([0.1, 0.1, -0.1, 0.2, 0.2, 0.3, 0.4, 0.6], abs=1e-6)
-    assert charts.rolling_window(frame) == 2
-    mean = charts.rolling_rank_ic(frame, styles).data[0]
+    assert performance.rolling_window(frame) == 2
+    mean = performance.rolling_rank_ic(frame, styles).data[0]
     assert list(mean.x) == [f"2024-01-0{day}" for day in range(2, 9)]
     assert mean.y.tolist() == pytest.approx([0.1, -0.2, 0.05, 0.3, 0.1, 0.1, 0.15], abs=1e-6)
 
@@ -727,7 +725,7 @@ def test_drawdown_is_measured_from_the_running_peak_before_thinning() -> None:
             "nav_net": nav,
         }
     )
-    figure = charts.net_asset_value(frame, theme.model_styles(["a"]), "b")
+    figure = performance.net_asset_value(frame, theme.model_styles(["a"]), "b")
     drawdown = figure.data[1].y
     assert len(drawdown) <= theme.MAX_POINTS + 1
     assert drawdown[0] == 0
@@ -769,7 +767,7 @@ def test_a_forecast_taken_apart_adds_up_and_folds_small_players_together() -> No
         0.1 + sum(values),
         pl.DataFrame({"player": [f"p{i}" for i in range(17)], "value": values}),
     )
-    bars = charts_attribution.one_forecast(example, "m").data[0]
+    bars = attribution.one_forecast(example, "m").data[0]
     assert list(bars.measure) == ["absolute", *["relative"] * 13, "total"]
     assert sum(bars.x[:-1]) == pytest.approx(bars.x[-1])
     assert bars.y[-2] == "5 other players"

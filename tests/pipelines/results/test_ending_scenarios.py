@@ -17,7 +17,7 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.progress import Progress
-from pipelines.report.data import ENDING_COLUMNS
+from pipelines.report.contents.report import ENDING_COLUMNS
 from pipelines.results.backtest import evaluate_run
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.run.fetch import ingest_config
@@ -123,14 +123,14 @@ def test_a_run_with_unknown_endings_reports_them_and_one_without_does_not(
         nothing = (pl.lit(None, pl.Float64), pl.lit(None, pl.String))
         return securities_frame(*args).with_columns(delisting_return=nothing[0], delisting_reason=nothing[1])
 
-    for name, frame in (("silent", silent), ("told", securities_frame)):
+    for name, frame in (("silent", silent), ("known", securities_frame)):
         monkeypatch.setattr("pipelines.sources.simulated.source.securities_frame", frame)
         config = check_config({**settings, "lake": f"lake_{name}"}, origin="tiny")
         ingest_config(config, lambda _: None)
         run, dataset, lake = reopen_run(train_config(config), Path("runs"), Progress())
         evaluation = evaluate_run(run, dataset, lake, Progress())
         page = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
-        assert ("Endings for unknown reasons" in page) == (name == "silent")
+        assert ("Delistings of unknown return" in page) == (name == "silent")
         assert any("the last price is paid" in hazard for hazard in dataset.panel.hazards) == (
             name == "silent"
         )

@@ -75,7 +75,7 @@ def test_a_report_made_later_shows_what_trained_the_run(
     assert importlib.metadata.version("torch") == "9.9.9"
     page = section(report(peerglass, trained), "provenance")
     assert f"<td>{torch}</td>" in page
-    assert re.search(r"trained by commit</th><td>first-commit<", page)
+    assert re.search(r"commit used in training</th><td>first-commit<", page)
     assert "9.9.9" not in page
 
 
@@ -89,7 +89,7 @@ def test_a_run_resumed_under_another_commit_shows_both(
     at_commit(monkeypatch, "third-commit")
     assert peerglass("train", "tiny.yaml").out.strip() == trained  # there is nothing to do
     page = section(report(peerglass, trained), "provenance")
-    assert re.search(r"trained by commit</th><td>first-commit, second-commit<", page)
+    assert re.search(r"commit used in training</th><td>first-commit, second-commit<", page)
     table = re.search(r'aria-label="Training sessions">(.*?)</table>', page, re.DOTALL)
     assert table is not None
     cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in table[1].split("<tr>")[2:]]

@@ -71,7 +71,7 @@ def test_one_config_on_two_lakes_is_one_trial_of_two_runs_which_outlives_the_lak
     backtested = peerglass("report", other, "--output", "runs")
     assert backtested.code == 0, backtested.err
     page = (RUNS / other / "report.html").read_text(encoding="utf-8")
-    assert "2 trials on record" in page
+    assert "2 trials in the ledger" in page
 
 
 def test_another_output_folder_has_a_ledger_of_its_own(peerglass: Call) -> None:

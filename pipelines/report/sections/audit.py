@@ -1,4 +1,4 @@
-"""The audit in the report's header: the counts, what is wrong, and every check folded away beneath."""
+"""The audit in the header of the report: counts, failures, warnings, and a fold-out table of all checks."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ def audit_block(table: pl.DataFrame | None) -> str:
     Parameters
     ----------
     table
-        check, verdict, sentence, a row a check; None if no audit was made.
+        check, verdict, sentence: one row per check; None if no audit was made.
 
     Returns
     -------
     str
-        HTML, every value escaped. Failures and warnings stand open, the rest can be unfolded.
+        HTML, every value escaped. Failures and warnings are always visible; all checks are in a fold-out
+        table.
     """
     if table is None:
         return (
-            '<div class="audit none"><b>Audit: none was made.</b> Nothing has looked for leaks in these data '
-            "and features; <code>peerglass audit</code> does.</div>"
+            '<div class="audit none"><b>Audit: not run.</b> Data and features were not checked for '
+            "look-ahead; run <code>peerglass audit</code>.</div>"
         )
     ordered = table.sort(
         pl.col("verdict").replace_strict({v: n for n, v in enumerate(VERDICTS)}), maintain_order=True
     )
     rows = list(ordered.select("check", "verdict", "sentence").iter_rows())
     worst = rows[0][1] if rows else "skipped"
-    poor = "".join(
+    problems = "".join(
         f"<li><b>{html.escape(check)}</b>: {html.escape(sentence)}</li>"
         for check, verdict, sentence in rows
         if verdict in ("fail", "warn")
@@ -51,10 +52,10 @@ def audit_block(table: pl.DataFrame | None) -> str:
     )
     return (
         f'<div class="audit {html.escape(worst)}"><details><summary><b>Audit: '
-        f"{html.escape(summary_line(table))}.</b> Checks for look-ahead and for results too good to be true."
+        f"{html.escape(summary_line(table))}.</b> Checks for look-ahead and for implausibly good results."
         "</summary>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Audit"><table><thead><tr>'
-        '<th scope="col">verdict</th><th scope="col">check</th><th scope="col">what was found</th></tr>'
+        '<th scope="col">verdict</th><th scope="col">check</th><th scope="col">finding</th></tr>'
         "</thead>"
-        f"<tbody>{body}</tbody></table></div></details>{f'<ul>{poor}</ul>' if poor else ''}</div>"
+        f"<tbody>{body}</tbody></table></div></details>{f'<ul>{problems}</ul>' if problems else ''}</div>"
     )

@@ -1,26 +1,25 @@
-"""Charts of how the models did: one function a figure, frames of :mod:`pipelines.report.data` in."""
+"""Charts of forecasts and books, drawn from the frames of :class:`.contents.report.ReportData`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
+from pipelines.report.charts.series import by_model, date_strings, float32, line, rank_ic
 from pipelines.report.theme import Style, axis, finish, short, thin
 
 ROLLING_SESSIONS = 63
-LOG_NAV_RATIO = 8.0  # growth beyond which a linear axis hides the early years
+LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
+COST_KINDS = {"half_spread": "half-spread", "commission": "commission", "borrow": "borrow"}
 _COST_COLOURS = {"half_spread": "#33475b", "commission": "#7d93a8", "borrow": "#c9a227"}
-_SEGMENT_COLOURS = {"train": "#9fb3c8", "valid": "#E69F00", "test": "#0072B2"}
 
 
 def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, Style], delay: int) -> go.Figure:
-    """Draw each model's rank IC on validation (hollow) and on test (filled), one row a model."""
+    """Draw each model's rank IC on validation (hollow) and on test (filled), one row per model."""
     frame = ladder.filter(pl.col("delay") == delay).reverse()
     figure = go.Figure()
     for row in frame.iter_rows(named=True):
@@ -63,7 +62,7 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
     shown: list[bool] = []
     extremes: list[float] = []
     for kind in ("nav_net", "nav_gross"):
-        for model, style, rows in _by_model(frame, styles):
+        for model, style, rows in by_model(frame, styles):
             path = rows.select("date", nav=pl.col(kind).cast(pl.Float64).fill_nan(None)).drop_nulls("nav")
             path = thin(path.with_columns(drawdown=pl.col("nav") / pl.col("nav").cum_max() - 1))
             extremes += [
@@ -71,7 +70,7 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
             ]
             line = {"color": style.colour, "dash": style.dash}
             shared: dict[str, Any] = {
-                "x": _dates(path),
+                "x": date_strings(path),
                 "mode": "lines",
                 "name": short(model),
                 "legendgroup": model,
@@ -80,14 +79,14 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
             shown += [kind == "nav_net"] * 2
             figure.add_trace(
                 go.Scatter(
-                    y=_floats(path["nav"]), line=line | {"width": 2}, hovertemplate="%{y:.3f}", **shared
+                    y=float32(path["nav"]), line=line | {"width": 2}, hovertemplate="%{y:.3f}", **shared
                 ),
                 row=1,
                 col=1,
             )
             figure.add_trace(
                 go.Scatter(
-                    y=_floats(path["drawdown"]),
+                    y=float32(path["drawdown"]),
                     line=line | {"width": 1.2},
                     showlegend=False,
                     hovertemplate="%{y:.1%}",
@@ -135,16 +134,16 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
 
 
 def cumulative_rank_ic(ic_series: pl.DataFrame, styles: Mapping[str, Style]) -> go.Figure:
-    """Draw the running sum of daily rank ICs per model; sessions without one add nothing."""
+    """Draw the cumulative sum of daily rank ICs per model; sessions without a rank IC count as 0."""
     figure = go.Figure()
-    for model, style, rows in _by_model(ic_series, styles):
-        if rows.select(_rank_ic().is_null().all()).item():
-            continue  # nothing is known: a flat line would look like a measured zero
-        path = thin(rows.with_columns(y=_rank_ic().fill_null(0.0).cum_sum()))
-        figure.add_trace(_line(path, model, style, "%{y:.2f}"))
+    for model, style, rows in by_model(ic_series, styles):
+        if rows.select(rank_ic().is_null().all()).item():
+            continue  # without any rank IC, a flat line would look like a measured zero
+        path = thin(rows.with_columns(y=rank_ic().fill_null(0.0).cum_sum()))
+        figure.add_trace(line(path, model, style, "%{y:.2f}"))
     return finish(
         figure,
-        "Cumulative rank IC on test sessions",
+        "Cumulative rank IC on the test sessions",
         400,
         hovermode="x unified",
         xaxis=axis("session"),
@@ -153,24 +152,24 @@ def cumulative_rank_ic(ic_series: pl.DataFrame, styles: Mapping[str, Style]) -> 
 
 
 def rolling_window(ic_series: pl.DataFrame) -> int:
-    """Sessions that the rolling mean spans: 63, or a quarter of a test shorter than 126 sessions."""
+    """Length of the rolling mean: 63 sessions, or a quarter of the test if it has fewer than 126 sessions."""
     sessions = ic_series["date"].n_unique()
     return ROLLING_SESSIONS if sessions >= 2 * ROLLING_SESSIONS else max(1, sessions // 4)
 
 
 def rolling_rank_ic(ic_series: pl.DataFrame, styles: Mapping[str, Style]) -> go.Figure:
-    """Draw the trailing mean of daily rank ICs per model, from the first full window on."""
+    """Draw the trailing mean of daily rank ICs per model, starting at the first full window."""
     window = rolling_window(ic_series)
     figure = go.Figure()
-    for model, style, rows in _by_model(ic_series, styles):
-        # a day may have no rank IC: half a window of known days is asked for
-        mean = _rank_ic().rolling_mean(window, min_samples=max(1, window // 2))
+    for model, style, rows in by_model(ic_series, styles):
+        # some days have no rank IC: half of the window must be known
+        mean = rank_ic().rolling_mean(window, min_samples=max(1, window // 2))
         path = thin(rows.with_columns(y=mean).slice(window - 1).drop_nulls("y"))
         if not path.is_empty():
-            figure.add_trace(_line(path, model, style, "%{y:.3f}"))
+            figure.add_trace(line(path, model, style, "%{y:.3f}"))
     return finish(
         figure,
-        f"Rolling rank IC, trailing {window} sessions",
+        f"Rank IC, mean over the last {window} sessions",
         400,
         hovermode="x unified",
         xaxis=axis("session"),
@@ -181,10 +180,10 @@ def rolling_rank_ic(ic_series: pl.DataFrame, styles: Mapping[str, Style]) -> go.
 def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, Style]) -> go.Figure:
     """Draw the mean label by quantile of the forecast, grouped bars per model."""
     figure = go.Figure()
-    for model, style, rows in _by_model(quantiles, styles, order="quantile"):
+    for model, style, rows in by_model(quantiles, styles, order="quantile"):
         bars = go.Bar(
             x=[f"Q{quantile}" for quantile in rows["quantile"].to_list()],
-            y=_floats(rows["mean_return_bps"]),
+            y=float32(rows["mean_return_bps"]),
             name=short(model),
             marker={"color": style.colour},
             hovertemplate=f"{short(model)}, %{{x}}: %{{y:.1f}} bps<extra></extra>",
@@ -192,17 +191,17 @@ def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, Style]) -> go
         figure.add_trace(bars)
     return finish(
         figure,
-        "Mean return by quantile of the forecast",
+        "Mean return by forecast quantile",
         400,
         barmode="group",
         bargap=0.18,
-        xaxis=axis("quantile of the forecast within its date (Q1 lowest)", type="category"),
+        xaxis=axis("quantile of the forecasts of a date (Q1 = lowest)", type="category"),
         yaxis=axis("mean label (bps)", zeroline=True, zerolinewidth=2),
     )
 
 
 def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) -> go.Figure:
-    """Draw what one book pays per year by kind of cost, one stacked bar a model."""
+    """Draw the costs of one book per year by kind, one stacked bar per model."""
     order = [model for model in styles if model in set(costs["model"].to_list())]
     frame = pl.DataFrame({"model": order[::-1]}).join(
         costs.filter(pl.col("book") == book), on="model", maintain_order="left"
@@ -210,12 +209,12 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) 
     figure = go.Figure()
     for kind, colour in _COST_COLOURS.items():
         bars = go.Bar(
-            x=_floats(frame[kind]),
+            x=float32(frame[kind]),
             y=[short(model) for model in frame["model"].to_list()],
             orientation="h",
-            name=kind,
+            name=COST_KINDS[kind],
             marker={"color": colour},
-            hovertemplate=f"%{{y}}, {kind}: %{{x:.0f}} bps a year<extra></extra>",
+            hovertemplate=f"%{{y}}, {COST_KINDS[kind]}: %{{x:.0f}} bps per year<extra></extra>",
         )
         figure.add_trace(bars)
     return finish(
@@ -227,119 +226,3 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, Style], book: str) 
         xaxis=axis("bps of NAV per year"),
         yaxis=axis("model", type="category"),
     )
-
-
-def fold_timeline(folds: pl.DataFrame) -> go.Figure:
-    """Draw each fold's train, validation and test sessions as bars over time; gaps are purge and embargo."""
-    frame = folds.sort("fold")
-    figure = go.Figure()
-    for segment, title in (("train", "train"), ("valid", "validation"), ("test", "test")):
-        x: list[object] = []
-        y: list[object] = []
-        for row in frame.iter_rows(named=True):
-            name = f"fold {row['fold']}"
-            x += [str(row[f"{segment}_from"]), str(row[f"{segment}_to"]), None]
-            y += [name, name, None]
-        bars = go.Scatter(
-            x=x,
-            y=y,
-            mode="lines",
-            connectgaps=False,
-            name=title,
-            line={"color": _SEGMENT_COLOURS[segment], "width": 14},
-            hovertemplate=f"%{{y}}, {title}: %{{x}}<extra></extra>",
-        )
-        figure.add_trace(bars)
-    return finish(
-        figure,
-        "Walk-forward folds",
-        130 + 28 * max(frame.height, 2),
-        xaxis=axis("session", type="date"),
-        yaxis=axis("fold", type="category", range=[frame.height - 0.4, -0.6]),
-    )
-
-
-def learning_curves(learning: pl.DataFrame, styles: Mapping[str, Style]) -> go.Figure:
-    """Draw training loss and validation rank IC by epoch: thin lines are runs, thick ones their median."""
-    panels = (("train_loss", "training loss"), ("valid_rank_ic", "validation rank IC"))
-    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.13)
-    for column, (field, _) in enumerate(panels, start=1):
-        for model, style, rows in _by_model(learning, styles, order="epoch"):
-            shared: dict[str, Any] = {"name": short(model), "legendgroup": model, "mode": "lines"}
-            x: list[npt.NDArray[np.float32]] = []
-            y: list[npt.NDArray[np.float32]] = []
-            gap = np.array([np.nan], dtype=np.float32)
-            for run in rows.partition_by("fold", "seed", maintain_order=True):
-                x += [_floats(run["epoch"]), gap]
-                y += [_floats(run[field]), gap]
-            thin_lines = go.Scatter(
-                x=np.concatenate(x),
-                y=np.concatenate(y),
-                line={"color": style.colour, "width": 0.8},
-                opacity=0.3,
-                showlegend=False,
-                hoverinfo="skip",
-                **shared,
-            )
-            median = (
-                rows.group_by("epoch")
-                .agg(pl.col(field).cast(pl.Float64).fill_nan(None).median(), runs=pl.len())
-                .sort("epoch")
-            )
-            # runs stop early one by one: a median over the few that last longest would bend the curve
-            median = median.filter(pl.col("runs") * 2 >= pl.col("runs").max())
-            thick_line = go.Scatter(
-                x=_floats(median["epoch"]),
-                y=_floats(median[field]),
-                line={"color": style.colour, "width": 2.5, "dash": style.dash},
-                showlegend=column == 1,
-                hovertemplate="%{y:.4f}",
-                **shared,
-            )
-            figure.add_trace(thin_lines, row=1, col=column)
-            figure.add_trace(thick_line, row=1, col=column)
-        figure.update_xaxes(**axis("epoch"), row=1, col=column)
-        figure.update_yaxes(**axis(panels[column - 1][1]), row=1, col=column)
-    return finish(figure, "Learning curves", 400, hovermode="x unified")
-
-
-def _by_model(
-    frame: pl.DataFrame, styles: Mapping[str, Style], order: str = "date"
-) -> list[tuple[str, Style, pl.DataFrame]]:
-    """Split a frame by model, in the ladder's order, each part sorted; models without rows are left out."""
-    parts = []
-    for model, style in styles.items():
-        rows = frame.filter(pl.col("model") == model).sort(order)
-        if not rows.is_empty():
-            parts.append((model, style, rows))
-    return parts
-
-
-def _line(path: pl.DataFrame, model: str, style: Style, hover: str) -> go.Scatter:
-    return go.Scatter(
-        x=_dates(path),
-        y=_floats(path["y"]),
-        mode="lines",
-        name=short(model),
-        line={"color": style.colour, "dash": style.dash, "width": 2},
-        hovertemplate=hover,
-    )
-
-
-def _rank_ic() -> pl.Expr:
-    return pl.col("rank_ic").cast(pl.Float64).fill_nan(None)
-
-
-def _dates(frame: pl.DataFrame) -> list[str]:
-    return [str(date) for date in frame["date"].to_list()]
-
-
-def _floats(series: pl.Series) -> npt.NDArray[np.float32]:
-    """Give a column as float32, nulls as NaN: half the file of float64, and finer than any pixel."""
-    return series.cast(pl.Float32).to_numpy()
-
-
-def books_of(frame: pl.DataFrame, main: str) -> list[str]:
-    """Books in a frame, the main one first, the others in order of appearance."""
-    books: list[str] = frame["book"].unique(maintain_order=True).to_list()
-    return sorted(books, key=lambda book: book != main)

@@ -1,4 +1,4 @@
-"""The report's last section: what the numbers come from."""
+"""The section on provenance: identity, sessions, evaluations, data, times, libraries and configuration."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from pipelines.report.data import RunHeader
+from pipelines.report.contents.header import RunHeader
+from pipelines.report.sections.section import count_sessions
 from pipelines.report.tables import Column, neutral_yes_no, number, pairs, table, text
 
 
 def provenance_blocks(header: RunHeader) -> Iterator[str]:
-    """Show where the numbers come from: identity, sessions, evaluations, data, times, libraries and config.
+    """Show everything that is needed to trace and repeat the run.
 
     Parameters
     ----------
     header
-        The run's.
+        Header of the report.
 
     Yields
     ------
@@ -27,14 +28,14 @@ def provenance_blocks(header: RunHeader) -> Iterator[str]:
     yield pairs(
         {
             "run": f"{header.name} ({header.run_id})",
-            "as of": header.created_at,
-            "trained by commit": header.git_commit or "not recorded",
+            "results as of": header.created_at,
+            "commit used in training": header.git_commit or "not recorded",
             "config hash": header.config_hash,
             "device": header.device,
             "seeds": ", ".join(str(seed) for seed in header.seeds) or "none",
-            "trials on record": f"{header.trial_count:,} when the forecasts were measured",
-            "label": f"{header.label_transform}, delay {_count(header.label_delay)}, "
-            f"horizon {_count(header.label_horizon)}",
+            "trials": f"{header.trial_count:,} in the ledger when the forecasts were evaluated",
+            "label": f"{header.label_transform}, delay {count_sessions(header.label_delay)}, "
+            f"horizon {count_sessions(header.label_horizon)}",
             "universe": f"{header.universe} ({header.mean_firms_per_date:,.0f} firms per date on average)",
         }
     )
@@ -71,7 +72,7 @@ def provenance_blocks(header: RunHeader) -> Iterator[str]:
 
 
 def _history(header: RunHeader) -> Iterator[str]:
-    """Show which sessions trained the models, and which evaluations the run has."""
+    """Show the training sessions and the evaluations of the run."""
     if header.sessions is not None and not header.sessions.is_empty():
         yield "<h3>Training sessions</h3>"
         yield table(
@@ -81,32 +82,32 @@ def _history(header: RunHeader) -> Iterator[str]:
                 Column("tasks", "tasks done", number(0)),
                 Column("commit", "commit", text, numeric=False),
                 Column(
-                    "code", "code", text, numeric=False, hint="digest of the code that computes forecasts"
+                    "code",
+                    "code digest",
+                    text,
+                    numeric=False,
+                    hint="digest of the code that computes forecasts",
                 ),
                 Column("device", "device", text, numeric=False),
                 Column("torch", "torch", text, numeric=False),
-                Column("trials", "trials on record", number(0)),
+                Column("trials", "trials in ledger", number(0)),
             ),
             label="Training sessions",
         )
     if header.evaluations is not None:
         yield "<h3>Evaluations</h3>"
         yield (
-            "<p>This report shows one evaluation: its tables and its assumptions. "
-            "<code>peerglass report RUN --evaluation ID</code> shows another.</p>"
+            "<p>This report shows one evaluation of the run. To see another, use "
+            "<code>peerglass report RUN --evaluation ID</code>.</p>"
         )
         yield table(
             header.evaluations,
             (
                 Column("evaluation", "evaluation", text, numeric=False),
                 Column("shown", "shown here?", neutral_yes_no, numeric=False),
-                Column("made_at", "made", text, numeric=False),
+                Column("made_at", "created", text, numeric=False),
                 Column("commit", "commit", text, numeric=False),
                 Column("assumptions", "assumptions", text, numeric=False),
             ),
             label="Evaluations",
         )
-
-
-def _count(sessions: int) -> str:
-    return f"{sessions} session{'' if sessions == 1 else 's'}"

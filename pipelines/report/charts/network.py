@@ -1,4 +1,4 @@
-"""The peer network's strongest edges as a drawing: arrows from leader to follower, every firm named."""
+"""A drawing of the strongest edges of the peer network, with arrows from leader to follower."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pipelines.report.theme import BLUE, INK, VERMILION, axis, finish, short
 
 MAX_EDGES = 40
 HEIGHT = 660
-_WIDTH = 760.0  # plotted pixels on a narrow screen: what fits there fits on any wider one
+_WIDTH = 760.0  # pixels of the plot on a narrow screen; a layout that fits there fits on wider screens
 _INNER_HEIGHT = 540.0
 _LAYOUT_SEED = 7
 _UNKNOWN = "#8a949e"
 
 
 def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> go.Figure:
-    """Draw the ``n_edges`` heaviest edges; blue stays within a group, vermilion crosses groups.
+    """Draw the ``n_edges`` edges with the largest weights: blue within a group, vermilion across groups.
 
-    Positions come from a force layout with a fixed seed, then firms are pushed apart until no two names
-    overlap; distance has no meaning beyond "connected firms are near".
+    A force-directed layout with a fixed seed gives the positions. Firms are then pushed apart until no two
+    names overlap. Distances have no meaning, except that connected firms tend to be close.
     """
     frame = edges.sort("weight", descending=True).head(n_edges)
     rows = frame.to_dicts()
@@ -34,11 +34,11 @@ def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> g
         graph.add_edge(row["leader"], row["follower"])
     firms = list(graph.nodes)
     half_width = np.array([0.5 * (7.2 * min(len(firm), 12) + 12) for firm in firms])
-    place = dict(zip(firms, _place(graph, half_width), strict=True))
+    positions = dict(zip(firms, _positions(graph, half_width), strict=True))
     half = dict(zip(firms, half_width, strict=True))
     heaviest = max((row["weight"] for row in rows), default=1.0) or 1.0
-    annotations = [_arrow(row, place, half, heaviest) for row in rows]
-    annotations += [_name(firm, place[firm]) for firm in firms]
+    annotations = [_arrow(row, positions, half, heaviest) for row in rows]
+    annotations += [_name(firm, positions[firm]) for firm in firms]
     figure = go.Figure()
     for title, colour, value in (("within a group", BLUE, True), ("across groups", VERMILION, False)):
         if any(row["same_group"] is value for row in rows):
@@ -46,8 +46,8 @@ def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> g
             figure.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=line, name=title))
     figure.add_trace(
         go.Scatter(
-            x=[place[firm][0] for firm in firms],
-            y=[place[firm][1] for firm in firms],
+            x=[positions[firm][0] for firm in firms],
+            y=[positions[firm][1] for firm in firms],
             mode="markers",
             marker={"size": 24, "opacity": 0},
             text=[
@@ -66,21 +66,21 @@ def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> g
         margin={"l": 8, "r": 8, "t": 70, "b": 40},
         annotations=annotations,
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
-        xaxis=axis("arrows run from leader to follower; place and distance have no unit", **frozen)
+        xaxis=axis("arrows point from leader to follower; positions have no unit", **frozen)
         | {"range": [0, _WIDTH]},
         yaxis=axis("", **frozen) | {"range": [0, _INNER_HEIGHT]},
     )
 
 
-def _place(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give every firm a place in pixels, [n_firms, 2], names clear of each other and of the border."""
+def _positions(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Position of every firm in pixels, [n_firms, 2]; names overlap neither each other nor the border."""
     n = graph.number_of_nodes()
     if n == 0:
         return np.zeros((0, 2))
     ideal = 2.2 / math.sqrt(n)
-    found = nx.spring_layout(graph.to_undirected(), seed=_LAYOUT_SEED, k=ideal, iterations=300)
-    at = np.array([found[firm] for firm in graph.nodes])
-    # ranks keep a crowded middle readable where raw coordinates would let one far firm squeeze the rest
+    layout = nx.spring_layout(graph.to_undirected(), seed=_LAYOUT_SEED, k=ideal, iterations=300)
+    at = np.array([layout[firm] for firm in graph.nodes])
+    # with raw coordinates one distant firm would compress all others: average them with their ranks
     rank = np.argsort(np.argsort(at, axis=0), axis=0) / max(n - 1, 1)
     span = np.ptp(at, axis=0)
     at = 0.5 * rank + 0.5 * (at - at.min(axis=0)) / np.where(span > 0, span, 1.0)
@@ -106,11 +106,11 @@ def _place(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> npt.N
 
 def _arrow(
     row: dict[str, Any],
-    place: dict[str, npt.NDArray[np.float64]],
+    positions: dict[str, npt.NDArray[np.float64]],
     half: dict[str, float],
     heaviest: float,
 ) -> dict[str, Any]:
-    start, end = place[row["leader"]], place[row["follower"]]
+    start, end = positions[row["leader"]], positions[row["follower"]]
     colour = _UNKNOWN if row["same_group"] is None else BLUE if row["same_group"] else VERMILION
     width = 1.0 + 2.5 * row["weight"] / heaviest
     return {
@@ -135,7 +135,7 @@ def _arrow(
 
 
 def _clearance(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], half_width: float) -> float:
-    """Pixels from a name's centre to the edge of its box in the direction of an arrow, and a little more."""
+    """Pixels from the centre of a name to the edge of its box along an arrow, plus a small margin."""
     run, rise = np.abs(end - start) + 1e-9
     length = math.hypot(run, rise)
     return float(min(half_width * length / run, 10 * length / rise) + 3)

@@ -1,4 +1,4 @@
-"""Charts of why the models forecast what they did, and of how that compares with a planted truth."""
+"""Charts of Shapley values, and of their comparison with the truth of a simulated market."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import accumulate
 import plotly.graph_objects as go
 import polars as pl
 
-from pipelines.report.data import ExampleForecast
+from pipelines.report.contents.attribution import ExampleForecast
 from pipelines.report.theme import BLUE, MUTED, VERMILION, Style, axis, finish, safe, short, thin
 
 MAX_PLAYERS = 24
@@ -19,7 +19,7 @@ _OTHER_COLOURS = ("#882255", "#E69F00", "#332288", "#56B4E9")
 
 
 def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, Style], ceiling_ic: float) -> go.Figure:
-    """Draw each model's test rank IC as bars against the rank IC of the planted mean itself."""
+    """Draw each model's test rank IC as a bar, with the rank IC of the true conditional mean as a line."""
     frame = ladder.reverse()
     share = frame["share_of_truth"].cast(pl.Float64).fill_nan(None).to_list()
     figure = go.Figure(
@@ -38,12 +38,12 @@ def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, Style], ceiling_
     figure.add_vline(
         x=ceiling_ic,
         line={"color": "#1f2933", "width": 2, "dash": "dash"},
-        annotation={"text": f"truth {ceiling_ic:.3f}", "yref": "paper", "y": 1.0, "yanchor": "bottom"},
+        annotation={"text": f"true mean {ceiling_ic:.3f}", "yref": "paper", "y": 1.0, "yanchor": "bottom"},
         annotation_position="top",
     )
     return finish(
         figure,
-        "Test rank IC against the truth's own",
+        "Test rank IC against that of the true mean",
         130 + 30 * max(frame.height, 2),
         margin={"l": 64, "r": 40, "t": 66, "b": 48},
         xaxis=axis("mean daily rank IC (Spearman correlation)", zeroline=True),
@@ -52,7 +52,7 @@ def share_of_ceiling(ladder: pl.DataFrame, styles: Mapping[str, Style], ceiling_
 
 
 def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> go.Figure:
-    """Draw the ROC curve of each way to rank firm pairs: planted edges found against false alarms."""
+    """Draw one ROC curve per way of ranking the pairs of firms, with planted edges as positives."""
     figure = go.Figure()
     spare = iter(_OTHER_COLOURS * 4)
     for part in roc.partition_by("method", maintain_order=True):
@@ -71,20 +71,20 @@ def edge_roc(roc: pl.DataFrame, auc: Mapping[str, float]) -> go.Figure:
                 mode="lines",
                 name=label,
                 line=line,
-                hovertemplate="%{y:.0%} found at %{x:.0%} false alarms",
+                hovertemplate="true positive rate %{y:.0%} at false positive rate %{x:.0%}",
             )
         )
     return finish(
         figure,
         "Planted edges recovered",
         420,
-        xaxis=axis("other pairs raised as alarms (% of them)", range=[-0.01, 1.01], tickformat=".0%"),
-        yaxis=axis("planted edges found (% of them)", range=[-0.01, 1.03], tickformat=".0%"),
+        xaxis=axis("false positive rate (share of the other pairs)", range=[-0.01, 1.01], tickformat=".0%"),
+        yaxis=axis("true positive rate (share of the planted edges)", range=[-0.01, 1.03], tickformat=".0%"),
     )
 
 
 def player_importance(players: pl.DataFrame, model: str) -> go.Figure:
-    """Draw mean |SHAP| per player as bars, largest on top, coloured by the kind of player."""
+    """Draw mean |SHAP| per player as bars, the largest at the top, coloured by the kind of player."""
     frame = players.sort("mean_abs_shap", descending=True).head(MAX_PLAYERS).reverse()
     spare = iter(_OTHER_COLOURS * 4)
     figure = go.Figure()
@@ -103,7 +103,7 @@ def player_importance(players: pl.DataFrame, model: str) -> go.Figure:
     order = [short(player) for player in frame["player"].to_list()]
     return finish(
         figure,
-        f"What moves the forecasts of {short(model)}",
+        f"Mean absolute effect on the forecasts of {short(model)}",
         130 + 24 * max(frame.height, 3),
         barmode="stack",
         legend_traceorder="normal",
@@ -113,7 +113,7 @@ def player_importance(players: pl.DataFrame, model: str) -> go.Figure:
 
 
 def one_forecast(example: ExampleForecast, model: str) -> go.Figure:
-    """Draw one forecast as a waterfall from its base value through the players to the forecast."""
+    """Draw one forecast as a waterfall from the base value to the forecast, one bar per player."""
     frame = example.contributions.sort(pl.col("value").abs(), descending=True)
     shown = frame.height if frame.height <= MAX_CONTRIBUTIONS + 1 else MAX_CONTRIBUTIONS
     names = [short(player) for player in frame["player"].head(shown).to_list()]
@@ -124,7 +124,7 @@ def one_forecast(example: ExampleForecast, model: str) -> go.Figure:
         values.append(float(rest["value"].sum()))
     steps = [example.base_value, *values, example.forecast]
     ends = [0.0, *accumulate([example.base_value, *values]), example.forecast]
-    room = 0.12 * (max(ends) - min(ends) or 1.0)  # for the numbers beside the outermost bars
+    room = 0.12 * (max(ends) - min(ends) or 1.0)  # for the numbers next to the outermost bars
     figure = go.Figure(
         go.Waterfall(
             orientation="h",
@@ -148,7 +148,9 @@ def one_forecast(example: ExampleForecast, model: str) -> go.Figure:
         120 + 26 * (len(names) + 2),
         margin={"l": 64, "r": 56, "t": 48, "b": 48},
         xaxis=axis(
-            "forecast (unit of the forecast)", zeroline=True, range=[min(ends) - room, max(ends) + room]
+            "output of the model (unit of the forecast)",
+            zeroline=True,
+            range=[min(ends) - room, max(ends) + room],
         ),
         yaxis=axis("player, largest first", type="category", autorange="reversed"),
     )

@@ -1,0 +1,1 @@
+"""The charts of a report: one function per figure."""

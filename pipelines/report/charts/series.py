@@ -1,0 +1,57 @@
+"""What charts of several models share: splitting a frame by model, and drawing one model's line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import plotly.graph_objects as go
+import polars as pl
+
+from pipelines.report.theme import Style, short
+
+
+def by_model(
+    frame: pl.DataFrame, styles: Mapping[str, Style], order: str = "date"
+) -> list[tuple[str, Style, pl.DataFrame]]:
+    """Split a frame by model in the order of ``styles``, each part sorted; skip models without rows."""
+    parts = []
+    for model, style in styles.items():
+        rows = frame.filter(pl.col("model") == model).sort(order)
+        if not rows.is_empty():
+            parts.append((model, style, rows))
+    return parts
+
+
+def line(path: pl.DataFrame, model: str, style: Style, hover: str) -> go.Scatter:
+    """Draw the column ``y`` over ``date`` in the model's style."""
+    return go.Scatter(
+        x=date_strings(path),
+        y=float32(path["y"]),
+        mode="lines",
+        name=short(model),
+        line={"color": style.colour, "dash": style.dash, "width": 2},
+        hovertemplate=hover,
+    )
+
+
+def rank_ic() -> pl.Expr:
+    """The column ``rank_ic`` as float64, with null for NaN."""
+    return pl.col("rank_ic").cast(pl.Float64).fill_nan(None)
+
+
+def date_strings(frame: pl.DataFrame) -> list[str]:
+    """The column ``date`` as ISO strings."""
+    return [str(date) for date in frame["date"].to_list()]
+
+
+def float32(series: pl.Series) -> npt.NDArray[np.float32]:
+    """Convert a column to float32, null to NaN: half the size of float64, and exact enough for a screen."""
+    return series.cast(pl.Float32).to_numpy()
+
+
+def books_of(frame: pl.DataFrame, main: str) -> list[str]:
+    """List the books of a frame: the main book first, the others in order of appearance."""
+    books: list[str] = frame["book"].unique(maintain_order=True).to_list()
+    return sorted(books, key=lambda book: book != main)

@@ -1,0 +1,1 @@
+"""What a report shows: the results of one run as frames and dataclasses with checked columns."""

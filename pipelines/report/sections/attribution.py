@@ -1,0 +1,100 @@
+"""The section on attribution: what moves each model's forecasts, and how reliable that answer is."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+
+from pipelines.report.charts import attribution
+from pipelines.report.charts.network import peer_network
+from pipelines.report.contents.attribution import ModelAttribution
+from pipelines.report.contents.frames import is_missing
+from pipelines.report.contents.report import ReportData
+from pipelines.report.sections.section import Block, paragraph
+from pipelines.report.tables import Column, neutral_yes_no, number, pairs, percent, significant, table, text
+
+NETWORK_ROWS = 20
+_AGREEMENT_COLUMNS = (
+    Column("kind", "players", text, numeric=False),
+    Column("rank_correlation", "mean rank correlation", number(2)),
+)
+_EDGE_COLUMNS = (
+    Column("leader", "leader", text, numeric=False),
+    Column("follower", "follower", text, numeric=False),
+    Column("weight", "mean |SHAP|", significant(3)),
+    Column("share", "% of total weight", percent(2)),
+    Column("same_group", "same group?", neutral_yes_no, numeric=False),
+)
+
+
+def attribution_blocks(data: ReportData) -> Iterator[Block]:
+    """Show, for every explained model, reliability, importance, one example and the peer network."""
+    if data.attribution:
+        yield paragraph(
+            "Shapley values divide a forecast among players: blocks of days, families of features, and "
+            "peers. All values are in the unit of the forecast."
+        )
+    for model in data.attribution:
+        yield f"<h3>{html.escape(model.model)}</h3>"
+        yield "<h4>Reliability</h4>"
+        yield pairs(_reliability(model))
+        if model.agreement is not None and not model.agreement.is_empty():
+            yield "<h4>Attention against SHAP</h4>"
+            yield paragraph(
+                "Rank correlation of attention weights with |SHAP|, averaged over forecasts. Near 1, "
+                "attention can serve as an explanation; near 0, it cannot."
+            )
+            yield table(model.agreement, _AGREEMENT_COLUMNS, label="Agreement of attention with SHAP")
+        if not model.players.is_empty():
+            hidden = model.players.height - attribution.MAX_PLAYERS
+            more = f" The {hidden} smallest players are not drawn." if hidden > 0 else ""
+            yield (
+                attribution.player_importance(model.players, model.model),
+                "A bar is the mean absolute effect of a player on the forecasts. It does not tell whether "
+                f"the player makes the forecasts better or worse.{more}",
+            )
+        if model.example is not None:
+            yield (
+                attribution.one_forecast(model.example, model.model),
+                "Read from top to bottom. The first bar is the output of the model without any player. Blue "
+                "players raise the forecast, orange players lower it. The last bar is the forecast.",
+            )
+        yield from _network(model)
+
+
+def _reliability(model: ModelAttribution) -> dict[str, str]:
+    two_digits = significant(2)
+    if model.monte_carlo_error is None:
+        monte_carlo = "none: all coalitions were evaluated"
+    elif is_missing(model.monte_carlo_error):
+        monte_carlo = "unknown"
+    else:
+        monte_carlo = f"{two_digits(model.monte_carlo_error)} (mean standard error of a Shapley value)"
+    return {
+        "forecasts explained": f"{model.n_forecasts:,}",
+        "largest additivity error": two_digits(model.additivity_max_abs),
+        "relative additivity error": f"{two_digits(100 * model.additivity_relative)} % of mean "
+        "|forecast \N{MINUS SIGN} base value|",
+        "Monte Carlo error": monte_carlo,
+    }
+
+
+def _network(model: ModelAttribution) -> Iterator[Block]:
+    if model.edges is None or model.edges.is_empty():
+        return
+    caption = (
+        "An arrow points from a leader to a follower: information about the leader moved the forecast of "
+        "the follower. Thicker arrows mean larger effects. Blue arrows stay within a group, orange ones "
+        "cross groups."
+    )
+    if model.homophily is not None and not is_missing(model.homophily):
+        chance = (
+            f" (random pairs: {model.homophily_by_chance:.0%})"
+            if model.homophily_by_chance is not None and not is_missing(model.homophily_by_chance)
+            else ""
+        )
+        caption += f" {model.homophily:.0%} of the total weight stays within a group{chance}."
+    yield peer_network(model.edges, model.model), caption
+    top = model.edges.sort("weight", descending=True).head(NETWORK_ROWS)
+    yield f"<h4>The {top.height} strongest of {model.edges.height:,} edges</h4>"
+    yield table(top, _EDGE_COLUMNS, label="Strongest edges of the peer network")

@@ -1,0 +1,59 @@
+"""The section on books: net asset values, and long-only books against the universe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import polars as pl
+
+from pipelines.report.charts import performance
+from pipelines.report.charts.series import books_of
+from pipelines.report.contents.report import ReportData
+from pipelines.report.sections.section import MODEL_COLUMN, Block, has_values, paragraph
+from pipelines.report.tables import Column, number, percent, table
+from pipelines.report.theme import MAX_POINTS, Style
+
+_LONG_ONLY_COLUMNS = (
+    MODEL_COLUMN,
+    Column("sharpe_gross", "gross", number(2), group="Sharpe (annual)"),
+    Column("sharpe_net", "net", number(2), group="Sharpe (annual)"),
+    Column("annual_return_net", "return % / year", percent(1), group="net of costs"),
+    Column("information_ratio", "information ratio", number(2), group="against the universe"),
+    Column("tracking_error", "tracking error % / year", percent(1), group="against the universe"),
+)
+
+
+def book_blocks(data: ReportData, styles: Mapping[str, Style]) -> Iterator[Block]:
+    """Draw every book's NAV; for long-only books also show the table against the universe."""
+    if data.equity is None or data.equity.is_empty():
+        return
+    longest = data.equity.group_by("model", "book").len()["len"].max()
+    thinned = (
+        f" Each line is drawn with at most {MAX_POINTS} points."
+        if isinstance(longest, int) and longest > MAX_POINTS
+        else ""
+    )
+    for book in books_of(data.equity, data.header.main_book):
+        yield (
+            performance.net_asset_value(data.equity, styles, book),
+            "Top: value of one unit invested at the start. Bottom: drawdown from the running maximum. Use "
+            f"the buttons to switch between net and gross of costs, and click a model to hide it.{thinned}",
+        )
+        yield from _long_only(data, styles, book)
+
+
+def _long_only(data: ReportData, styles: Mapping[str, Style], book: str) -> Iterator[Block]:
+    """Show a long-only book's Sharpe and information ratios; nothing for other books."""
+    fields = [column.field for column in _LONG_ONLY_COLUMNS if column is not MODEL_COLUMN]
+    ladder = data.main_ladder
+    if not has_values(ladder, f"{book}.information_ratio"):
+        return
+    yield paragraph(
+        f"{book} holds no shorts. Its benchmark is the equally weighted universe, rebalanced on the same "
+        "dates with the same delay and without costs. The information ratio is the mean annual return of "
+        "the book, net of costs, in excess of the benchmark, divided by the tracking error: the annual "
+        "standard deviation of that excess return. The Sharpe ratio is in excess of "
+        f"{data.header.sharpe_rate}."
+    )
+    frame = ladder.select("model", *(pl.col(f"{book}.{field}").alias(field) for field in fields))
+    yield table(frame, _LONG_ONLY_COLUMNS, label=f"{book} against the universe", styles=styles)
