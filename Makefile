@@ -7,7 +7,7 @@ STAMP := $(VENV)/.up-to-date
 VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test golden golden-check lint format bench docs
+.PHONY: help venv demo test golden golden-check lint format bench docs reference
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,3 +69,8 @@ bench: venv  ## the benchmarks within half an hour, and which are left out and w
 docs: venv  ## build the user's guide; prints the path of its first page
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo site/index.html
+
+reference: venv  ## write the pages of the guide that are generated from the code
+	$(BIN)/peerglass features --markdown > docs/features.md
+	$(BIN)/python -m pipelines.cli.reference config > docs/config_reference.md
+	$(BIN)/python -m pipelines.cli.reference commands > docs/cli.md

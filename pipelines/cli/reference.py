@@ -1,0 +1,302 @@
+"""Two generated pages of the documentation: the config reference and the command line.
+
+``python -m pipelines.cli.reference config > docs/config_reference.md`` and
+``python -m pipelines.cli.reference commands > docs/cli.md`` write them; a test compares the files with what
+these functions return. The descriptions are the docstrings of the settings and of the commands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+import yaml
+from pydantic import BaseModel
+from typer.models import ArgumentInfo
+
+Row = tuple[str, str, str, str]
+Words = tuple[str, ...]
+_WRITE = "python -m pipelines.cli.reference"
+_SCALARS = {
+    bool: "true or false",
+    int: "integer",
+    float: "number",
+    str: "string",
+    dt.date: "date",
+}
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_TAGS = ("kind", "scheme")
+"""Keys whose value decides which other keys a section has."""
+
+
+def config_page() -> str:
+    """Write the config reference: every setting with its type, default and meaning."""
+    from models.fitting.fit import FitConfig
+    from models.registry import MODELS
+    from pipelines.config.schema import Config
+    from pipelines.sources.items import FLOWS, STOCKS
+    from pipelines.sources.simulated.config import MarketConfig
+
+    parts = [
+        "# Config reference",
+        f"<!-- Written by `{_WRITE} config > docs/config_reference.md`; a test compares both. -->",
+        "Every setting of a config, with its type, its default and its meaning. "
+        "[Writing a config](config.md) explains how files, `extends` and `--set` work together. "
+        "`peerglass validate CONFIG` prints a config with every default filled in.",
+        "## Top level",
+        _settings_table(_section_rows(Config)),
+    ]
+    for key, section in _sections(Config):
+        parts += [f"## {key}", _prose(section), _settings_table(_section_rows(section))]
+    parts += [
+        "## source.market",
+        _prose(MarketConfig),
+        _settings_table(_dataclass_rows(MarketConfig)),
+        "## fit",
+        "How models are trained. An entry of `models` may have a `fit` of its own, which overrides these.",
+        _settings_table(_dataclass_rows(FitConfig)),
+        "## models",
+        "The options of each registered model. [Models and when to use which](models.md) compares them.",
+    ]
+    for name, entry in MODELS.items():
+        rows = list(_dataclass_rows(entry.config))
+        parts += [f"### {name}", _settings_table(rows) if rows else "No options."]
+    parts += [
+        "## Statement items",
+        "The names that `source.items`, `source.units` and `source.zero_means_missing` take.",
+        "Over a period: " + ", ".join(f"`{item}`" for item in FLOWS) + ".",
+        "At the end of a period: " + ", ".join(f"`{item}`" for item in STOCKS) + ".",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def commands_page() -> str:
+    """Write the page of the command line: every command with its arguments and options."""
+    from pipelines.cli.main import app
+
+    parts = [
+        "# Command line",
+        f"<!-- Written by `{_WRITE} commands > docs/cli.md`; a test compares the file with the code. -->",
+        _paragraphs(str(app.info.help)),
+        "`peerglass --debug COMMAND` shows the traceback of an error.",
+    ]
+    for words, function in _commands(app, ("peerglass",)):
+        parameters = list(_parameters(function))
+        arguments = [one.name for one in parameters if not one.name.startswith("-")]
+        options = ["[OPTIONS]"] if len(parameters) > len(arguments) else []
+        parts += [f"## {' '.join(words)}", f"```text\n{' '.join([*words, *arguments, *options])}\n```"]
+        parts.append(_paragraphs(function.__doc__ or ""))
+        if parameters:
+            rows = [(f"`{one.name}`", one.default, one.meaning) for one in parameters]
+            parts.append(_table(("name", "default", "meaning"), rows))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _sections(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    """Sections below a section, each with its heading; the members of a union one by one."""
+    for name, field in cls.model_fields.items():
+        members = _section_classes(field.annotation)
+        for member in members:
+            heading = f"{prefix}{name}"
+            if len(members) > 1:
+                tag = next(one for one in _TAGS if one in member.model_fields)
+                heading += f", {tag} {' or '.join(get_args(member.model_fields[tag].annotation))}"
+            yield heading, member
+            yield from _sections(member, f"{prefix}{name}.")
+
+
+def _section_classes(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 (any annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [member for part in get_args(annotation) for member in _section_classes(part)]
+
+
+def _section_rows(cls: type[BaseModel]) -> Iterator[Row]:
+    for name, field in cls.model_fields.items():
+        assert field.description, f"{cls.__name__}.{name} has no docstring"
+        bounds = ", ".join(
+            f"{sign} {getattr(one, kind)}"
+            for one in field.metadata
+            for kind, sign in _BOUNDS.items()
+            if hasattr(one, kind)
+        )
+        kind = "section" if _section_classes(field.annotation) else _type_name(field.annotation)
+        default = (
+            "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
+        )
+        yield name, f"{kind}, {bounds}" if bounds else kind, default, field.description
+
+
+def _dataclass_rows(cls: type[Any], prefix: str = "") -> Iterator[Row]:
+    """Rows of a settings dataclass; the fields of a nested one come with their key before them."""
+    from models.attention.block import BlockConfig
+    from models.attention.encoder import EncoderConfig
+
+    # models repeat the options of their day encoder, which its own classes describe
+    descriptions = _attributes(EncoderConfig) | _attributes(BlockConfig) | _attributes(cls)
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        nested = next(
+            (one for one in (hints[field.name], *get_args(hints[field.name])) if _is_dataclass(one)), None
+        )
+        assert nested or field.name in descriptions, f"{cls.__name__}.{field.name} is not in its docstring"
+        has_factory = field.default_factory is not dataclasses.MISSING
+        default = "its defaults" if has_factory else _default(field.default)
+        kind = "section" if nested else _type_name(hints[field.name])
+        yield (
+            f"{prefix}{field.name}",
+            kind,
+            default,
+            descriptions.get(field.name, _first_sentence(nested)).replace("None", "null"),
+        )
+        if nested:
+            yield from _dataclass_rows(nested, f"{prefix}{field.name}.")
+
+
+def _attributes(cls: type[Any]) -> dict[str, str]:
+    """Name -> description, of the section "Attributes" of a class's docstring."""
+    _, _, section = inspect.cleandoc(cls.__doc__ or "").partition("Attributes\n----------\n")
+    found: dict[str, str] = {}
+    for block in re.split(r"\n(?=\S)", section.partition("\n\n")[0]):
+        names, _, text = block.partition("\n")
+        for name in names.partition(" : ")[0].split(", "):
+            found[name] = " ".join(text.split())
+    return found
+
+
+def _type_name(annotation: Any) -> str:  # noqa: ANN401 (any annotation)
+    """Name a type as a reader of YAML knows it."""
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type_name(inside[0])
+    if origin is Literal:
+        return ", ".join(f"`{one}`" for one in inside)
+    if origin in (Union, UnionType):
+        names = [_type_name(one) for one in inside if one is not NoneType]
+        return " or ".join([*names, "null"] if NoneType in inside else names)
+    if origin is tuple:
+        return f"list of {_type_name(inside[0])}s"
+    assert origin is dict, f"{annotation} has no name here"
+    return f"mapping to {_type_name(inside[1])}s" if inside[1] in _SCALARS else "mapping"
+
+
+def _default(value: Any) -> str:  # noqa: ANN401 (settings hold anything)
+    """Write a default as YAML has it."""
+    if isinstance(value, BaseModel):
+        return "its defaults"
+    if isinstance(value, dict) and any(isinstance(one, BaseModel) for one in value.values()):
+        return ", ".join(f"`{key}`" for key in value)
+    if isinstance(value, tuple):
+        value = list(value)
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
+    return f"`{text}`"
+
+
+def _is_dataclass(annotation: Any) -> bool:  # noqa: ANN401 (any annotation)
+    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+def _first_sentence(cls: type[Any] | None) -> str:
+    return "" if cls is None else inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def _prose(cls: type[Any]) -> str:
+    """The docstring of a class without its numpydoc sections."""
+    text = re.split(r"\n\n(?=\w+\n-{3,}\n)", inspect.cleandoc(cls.__doc__ or ""))[0]
+    return "\n\n".join(_markdown(part) for part in text.split("\n\n"))
+
+
+def _markdown(text: str) -> str:
+    """Turn a docstring's paragraph into Markdown."""
+    plain = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", " ".join(text.split()))
+    return plain.replace("``", "`")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parameter:
+    """An argument or an option of a command, as the page shows it."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def _commands(app: typer.Typer, words: Words) -> Iterator[tuple[Words, Callable[..., Any]]]:
+    """Every command of an app and of the groups in it, with the words that call it."""
+    for command in app.registered_commands:
+        assert command.callback is not None, "a command has a function"
+        yield (*words, command.name or command.callback.__name__.replace("_", "-")), command.callback
+    for group in app.registered_groups:
+        assert group.typer_instance is not None, "a group has an app"
+        yield from _commands(group.typer_instance, (*words, str(group.typer_instance.info.name)))
+
+
+def _parameters(function: Callable[..., Any]) -> Iterator[_Parameter]:
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        annotation, info = get_args(hints[name])
+        if isinstance(info, ArgumentInfo):
+            shown = str(info.metavar)
+        else:
+            # typer keeps the first name of an annotated option as its default
+            names = [one for one in (info.default, *(info.param_decls or ())) if str(one).startswith("--")]
+            option = names[0] if names else f"--{name.replace('_', '-')}"
+            value = "" if annotation is bool else f" {info.metavar or _value_name(annotation)}"
+            shown = f"{option}{value}"
+        if parameter.default is inspect.Parameter.empty:
+            default = "required"
+        else:
+            default = "" if parameter.default in (None, False) else f"`{parameter.default}`"
+        yield _Parameter(shown, default, str(info.help))
+
+
+def _value_name(annotation: Any) -> str:  # noqa: ANN401 (any annotation)
+    """Stand-in for a value: PATH, TEXT or INTEGER."""
+    kinds = {Path: "PATH", str: "TEXT", int: "INTEGER"}
+    return next(
+        kinds[one]
+        for one in (annotation, *get_args(annotation), *_inner_arguments(annotation))
+        if one in kinds
+    )
+
+
+def _inner_arguments(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 (any annotation)
+    for part in get_args(annotation):
+        yield from get_args(part)
+
+
+def _paragraphs(text: str) -> str:
+    """Join the lines of each paragraph."""
+    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+
+
+def _settings_table(rows: Iterator[Row] | Sequence[Row]) -> str:
+    cells = [(f"`{name}`", kind, default, text) for name, kind, default, text in rows]
+    return _table(("setting", "type", "default", "meaning"), cells)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Lay cells out as a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return _markdown(text).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGES = {"config": config_page, "commands": commands_page}
+    if len(sys.argv) != 2 or sys.argv[1] not in PAGES:
+        sys.exit(f"usage: {_WRITE} {'|'.join(PAGES)}")
+    print(PAGES[sys.argv[1]](), end="")
