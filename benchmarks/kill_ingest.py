@@ -29,8 +29,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.lake.contracts import keys
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import keys
 
 COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "ingest"]
 ROOT = Path(__file__).resolve().parents[1]

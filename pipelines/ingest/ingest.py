@@ -18,9 +18,9 @@ from pipelines.ingest.delivery import refuse_a_fragment, refuse_other_returns, r
 from pipelines.ingest.lake_source import own_rows, record_source, refuse_other_market, refuse_other_source
 from pipelines.ingest.summary import IngestStoppedError, IngestSummary, TableSummary
 from pipelines.lake.commit import Plan
-from pipelines.lake.contracts import SOURCE_TABLES, Checked, check, schema
+from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import SUPPLEMENTS
+from pipelines.lake.schemas import SOURCE_TABLES, SUPPLEMENTS, schema
 from pipelines.progress import Progress
 from pipelines.quality.inspector import Inspector
 from pipelines.quality.quarantine import after_delivery, released_hashes

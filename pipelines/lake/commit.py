@@ -10,7 +10,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.lake.compare import Changes, compare, match_predicate
-from pipelines.lake.contracts import keys
+from pipelines.lake.schemas import keys
 from pipelines.lake.storage import FILE_BYTES, Storage
 from pipelines.lake.versions import data_version
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.lake.contracts import STAMPS, keys, schema
+from pipelines.lake.schemas import STAMPS, keys, schema
 
 _PIECE_ROWS: Final = 1_000_000
 _SPANS: Final = 16

@@ -1,8 +1,8 @@
 """Data contracts: what a row of each lake table must satisfy, and how a batch is split by them.
 
-A row that breaks a contract is rejected under the first rule it breaks, in this order: a value that cannot be
-read, a value that is missing, the rules of `pipelines.lake.schemas` as written there, a key that is not
-unique. So ``received = valid + rejected + collapsed`` holds for every batch.
+A row that breaks a contract is rejected under the first rule that it breaks. The order is: a value that
+cannot be read, a missing value, the rules of the table's schema in their order, a key that is not unique.
+For every batch, ``received = valid + rejected + collapsed``.
 """
 
 from __future__ import annotations
@@ -16,30 +16,7 @@ import dataframely as dy
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.lake.schemas import (
-    INPUT_PATTERN,
-    SCHEMAS,
-    SOURCE_TABLES,
-    STAMPS,
-    added_later,
-    keys,
-    schema,
-    within_range,
-)
-
-__all__ = [
-    "INPUT_PATTERN",
-    "SCHEMAS",
-    "SOURCE_TABLES",
-    "STAMPS",
-    "Checked",
-    "check",
-    "keys",
-    "quarantined",
-    "require",
-    "schema",
-    "within_range",
-]
+from pipelines.lake.schemas import STAMPS, added_later, keys, schema
 
 _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "prices": {"split_ratio": 1.0, "dividend": 0.0},

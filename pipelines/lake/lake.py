@@ -25,7 +25,8 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import DataError
 from pipelines.lake.commit import Plan, UpsertCounts, commit, compared
 from pipelines.lake.compare import in_order
-from pipelines.lake.contracts import SCHEMAS, keys, require, schema
+from pipelines.lake.contracts import require
+from pipelines.lake.schemas import SCHEMAS, keys, schema
 from pipelines.lake.storage import Storage
 from pipelines.lake.versions import (
     TableVersion,

@@ -14,8 +14,8 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSystem, PyFileSystem
 
 from pipelines.errors import DataError
-from pipelines.lake.contracts import schema
 from pipelines.lake.options import is_url, storage_options
+from pipelines.lake.schemas import schema
 
 FILE_BYTES: Final = 16 * 2**20
 """Size that data files aim at, about a million bars. A correction of a few rows rewrites the files that hold

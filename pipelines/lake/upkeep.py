@@ -21,11 +21,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
-from pipelines.lake.contracts import SCHEMAS
 from pipelines.lake.lake import Lake
 from pipelines.lake.log import TableFiles, table_files
 from pipelines.lake.options import place
 from pipelines.lake.readers import Recorded, collect
+from pipelines.lake.schemas import SCHEMAS
 from pipelines.lake.storage import FILE_BYTES, one_line
 
 _MANY_SMALL: Final = 20

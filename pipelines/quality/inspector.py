@@ -17,7 +17,8 @@ import polars as pl
 
 from pipelines.lake.contracts import quarantined
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import STAMPS, Flags
+from pipelines.lake.pipeline_tables import Flags
+from pipelines.lake.schemas import STAMPS
 from pipelines.quality.rules import (
     MAX_GAP_DAYS,
     PRICE_RULES,

@@ -20,9 +20,10 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.contracts import Checked, check, keys
+from pipelines.lake.contracts import Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, Quarantine, schema
+from pipelines.lake.pipeline_tables import Quarantine
+from pipelines.lake.schemas import STAMPS, SUPPLEMENTS, keys, schema
 
 _LISTED: Final = ("state", "table", "ticker", "date", "rule", "what", "row_hash", "since", "released_at")
 _DATES: Final = {"fundamentals": "period_end", "securities": "valid_from", "membership": "from_date"}

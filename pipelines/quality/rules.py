@@ -16,7 +16,7 @@ from typing import Final
 import dataframely as dy
 import polars as pl
 
-from pipelines.lake.schemas import named_rule
+from pipelines.lake.columns import named_rule
 from pipelines.quality.calendars import with_sessions
 
 MAX_GAP_DAYS: Final = 10

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from features.panel.panel import Panel
-from pipelines.lake.schemas import EnsembleForecasts
+from pipelines.lake.pipeline_tables import EnsembleForecasts
 from pipelines.results.evaluate import FloatArray, ensemble, seed_dispersion
 
 
@@ -28,7 +28,7 @@ def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Pan
         model, date, ticker, signal (mean over seeds of the forecasts standardised within the date),
         seed_dispersion (standard deviation over seeds of the standardised forecasts; null for a single seed)
         and seeds (the number of seeds). A row that violates the contract
-        `pipelines.lake.schemas.EnsembleForecasts` is a bug and raises an error.
+        `pipelines.lake.pipeline_tables.EnsembleForecasts` is a bug and raises an error.
     """
     dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
     parts = []

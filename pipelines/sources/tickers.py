@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.lake.schemas import TICKER_PATTERN
+from pipelines.lake.columns import TICKER_PATTERN
 
 _ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.lake.contracts import INPUT_PATTERN
+from pipelines.lake.columns import INPUT_PATTERN
 from pipelines.sources.files.prices import within_dates
 from pipelines.sources.files.reading import (
     Reading,

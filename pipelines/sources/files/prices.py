@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.lake.contracts import within_range
+from pipelines.lake.columns import within_range
 from pipelines.sources.files.reading import (
     Reading,
     collect,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from pipelines.lake.schemas import Fundamentals, Securities
+from pipelines.lake.source_tables import Fundamentals, Securities
 from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.sources.sample import STATIC_SINCE
 from pipelines.sources.yfinance.prices import Chart, ask, main_unit

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import ingest
-from pipelines.lake.contracts import check, keys
+from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import keys
 from pipelines.quality.quarantine import open_rejections
 from pipelines.quality.rules import PRICE_RULES
 from pipelines.quality.settings import QualityConfig

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.errors import DataError
-from pipelines.lake.contracts import SCHEMAS, check, keys, require
+from pipelines.lake.contracts import check, require
+from pipelines.lake.schemas import SCHEMAS, keys
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 GOOD = {

@@ -20,9 +20,10 @@ from pipelines.cli.main import app
 from pipelines.config.load import load_config
 from pipelines.errors import DataError
 from pipelines.ingest.ingest import ingest
-from pipelines.lake.contracts import SCHEMAS, STAMPS, check, quarantined, schema
+from pipelines.lake.contracts import check, quarantined
 from pipelines.lake.lake import Lake, UpsertCounts
 from pipelines.lake.readers import record_reader, recorded_in_lake
+from pipelines.lake.schemas import SCHEMAS, STAMPS, schema
 from pipelines.lake.upkeep import compact
 from pipelines.progress import Progress
 from pipelines.quality.quarantine import Selection, release

@@ -1,0 +1,189 @@
+"""Schemas of the tables that a source may give: prices, firms, statements, index members, truth tables."""
+
+from __future__ import annotations
+
+import dataframely as dy
+import polars as pl
+
+from pipelines.lake.columns import (
+    ADDED_LATER,
+    EARLIEST,
+    INPUT_PATTERN,
+    LATEST,
+    finite,
+    key_date,
+    key_text,
+    measure,
+    named_rule,
+    plain_ticker,
+    positive,
+    within_range,
+)
+
+
+class Prices(dy.Schema):
+    """Daily bars as quoted, one row per session and firm. A null open, high, low or volume is unknown."""
+
+    date = key_date()
+    ticker = key_text()
+    open = measure(nullable=True)
+    high = measure(nullable=True)
+    low = measure(nullable=True)
+    close = measure()
+    volume = measure(nullable=True)
+    split_ratio = measure()
+    dividend = measure()
+    source = dy.String()
+    ingested_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    ticker_is_plain = named_rule(plain_ticker("ticker"))
+    date_is_plausible = named_rule(pl.col("date").is_between(EARLIEST, LATEST))
+    close_is_positive = named_rule(positive("close"))
+    open_is_positive = named_rule(positive("open"))
+    high_is_positive = named_rule(positive("high"))
+    low_is_positive = named_rule(positive("low"))
+    high_not_below_low = named_rule(pl.col("high") >= pl.col("low"))
+    close_within_range = named_rule(within_range("close"))
+    open_within_range = named_rule(within_range("open"))
+    volume_is_finite_and_not_negative = named_rule(finite("volume") & (pl.col("volume") >= 0))
+    split_ratio_is_positive = named_rule(positive("split_ratio"))
+    dividend_is_finite_and_not_negative = named_rule(finite("dividend") & (pl.col("dividend") >= 0))
+
+
+class Securities(dy.Schema):
+    """A firm's name, sector, industry and listing for valid_from <= t < valid_to (null: still valid)."""
+
+    ticker = key_text()
+    valid_from = key_date()
+    name = dy.String(nullable=True)
+    sector = dy.String(nullable=True)
+    industry = dy.String(nullable=True)
+    listed_on = dy.Date(nullable=True)
+    delisted_on = dy.Date(nullable=True)
+    delisting_return = measure(nullable=True)
+    # merger, performance or unknown; null is unknown
+    delisting_reason = dy.String(nullable=True, metadata=ADDED_LATER)
+    currency = dy.String(nullable=True)
+    exchange = dy.String(nullable=True)
+    valid_to = dy.Date(nullable=True)
+
+    ticker_is_plain = named_rule(plain_ticker("ticker"))
+    valid_to_after_valid_from = named_rule(pl.col("valid_to") > pl.col("valid_from"))
+    delisted_not_before_listed = named_rule(pl.col("delisted_on") >= pl.col("listed_on"))
+    delisting_return_at_least_minus_one = named_rule(
+        finite("delisting_return") & (pl.col("delisting_return") >= -1.0)
+    )
+    delisting_reason_is_merger_performance_or_unknown = named_rule(
+        pl.col("delisting_reason").is_in(["merger", "performance", "unknown"])
+    )
+
+
+class Fundamentals(dy.Schema):
+    """Statement items as published. A restatement is another row with a later known_at.
+
+    ``stated_on`` is for share counts and amounts per share: the last day whose splits they contain. It is
+    the cover page's day, the filing's day where statements are restated for splits, or the period's end.
+    Null means the period's end, and is used for all other items.
+    """
+
+    ticker = key_text()
+    period_end = key_date()
+    known_at = key_date()
+    item = key_text()
+    value = measure()
+    unit = dy.String(nullable=True)
+    filing_id = dy.String(nullable=True)
+    months = dy.Int64(
+        nullable=True, min=1
+    )  # span of a flow (3, 6, 9, 12); null: a balance at a date, or unknown
+    stated_on = dy.Date(nullable=True, metadata=ADDED_LATER)
+    assumed = dy.Bool()  # known_at is period_end plus an assumed lag, not a recorded date of publication
+    # the source that added the row to another source's lake; null: the lake's own source
+    source = dy.String(nullable=True, metadata=ADDED_LATER)
+
+    ticker_is_plain = named_rule(plain_ticker("ticker"))
+    known_after_period_end = named_rule(pl.col("known_at") >= pl.col("period_end"))
+    stated_between_period_end_and_known_at = named_rule(
+        pl.col("stated_on").is_between(pl.col("period_end"), pl.col("known_at"))
+    )
+    value_is_finite = named_rule(finite("value"))
+
+
+class Membership(dy.Schema):
+    """Spells of index membership, from_date <= t < to_date (null: still a member)."""
+
+    universe = key_text()
+    ticker = key_text()
+    from_date = key_date()
+    to_date = dy.Date(nullable=True)
+
+    ticker_is_plain = named_rule(plain_ticker("ticker"))
+    to_date_after_from_date = named_rule(pl.col("to_date") > pl.col("from_date"))
+
+
+class Inputs(dy.Schema):
+    """A user's own numbers by date and firm, as delivered. The audit checks whether they were known then."""
+
+    name = key_text()
+    date = key_date()
+    ticker = key_text()
+    value = measure()
+
+    ticker_is_plain = named_rule(plain_ticker("ticker"))
+    name_is_plain = named_rule(pl.col("name").str.contains(INPUT_PATTERN))
+    value_is_finite = named_rule(finite("value"))
+
+
+class TruthMu(dy.Schema):
+    """The simulated market's conditional mean return per decision date and firm, and its three parts."""
+
+    date = key_date()
+    ticker = key_text()
+    mu = measure()
+    temporal = measure()
+    peer = measure()
+    characteristic = measure()
+
+    parts_are_finite = named_rule(
+        pl.all_horizontal(finite(c) for c in ("mu", "temporal", "peer", "characteristic"))
+    )
+
+
+class TruthEdges(dy.Schema):
+    """The simulated market's graph: what a leader's shock adds to the follower's mean after lag sessions.
+
+    An edge acts on decision dates in [valid_from, valid_to). ``explained`` is true where features reveal it,
+    ``rule`` names the rule that made it, and ``via`` is the firm between the two when hop = 2.
+    """
+
+    leader = key_text()
+    follower = key_text()
+    lag = dy.Int64(primary_key=True, min=0)
+    hop = dy.Int64(primary_key=True, min=1)
+    valid_from = key_date()
+    valid_to = dy.Date(nullable=True)
+    weight = measure()
+    explained = dy.Bool()
+    rule = dy.String(nullable=True)
+    via = dy.String(nullable=True)
+
+    weight_is_finite = named_rule(finite("weight"))
+    valid_to_after_valid_from = named_rule(pl.col("valid_to") > pl.col("valid_from"))
+
+
+class TruthDays(dy.Schema):
+    """The simulated market's temporal part by day: day_k is due to the firm's return k sessions earlier."""
+
+    date = key_date()
+    ticker = key_text()
+    turbulent = dy.Bool()
+    shock = measure()
+    day_0 = measure()
+    day_1 = measure()
+    day_2 = measure()
+    day_3 = measure()
+    day_4 = measure()
+
+    parts_are_finite = named_rule(
+        pl.all_horizontal(finite(c) for c in ("shock", "day_0", "day_1", "day_2", "day_3", "day_4"))
+    )
