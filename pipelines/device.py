@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 
-def pick_device(wanted: str) -> str:
-    """Resolve ``auto`` to the accelerator if there is one."""
-    if wanted != "auto":
-        return wanted
+def pick_device(setting: str) -> str:
+    """Resolve ``auto`` to ``cuda`` if there is a CUDA device and to ``cpu`` if not."""
+    if setting != "auto":
+        return setting
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"

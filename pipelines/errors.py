@@ -1,4 +1,4 @@
-"""Errors that end a command: one sentence for the user, one exit code for the scheduler."""
+"""Errors that end a command. Each has one sentence for the user and one exit code for the scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipelines.secrets import redact
 
 
 class PeerglassError(Exception):
-    """Base of the errors that are the user's to mend; the message names the thing and the cure, no secret."""
+    """Base of all errors that the user can fix. The message names the problem and the cure, no secrets."""
 
     exit_code: ClassVar[int] = 1
 
@@ -23,19 +23,19 @@ class ConfigError(PeerglassError):
 
 
 class DataError(PeerglassError):
-    """Data is missing, stale, or not what it claims to be."""
+    """Data is missing, stale, damaged or locked by another process."""
 
     exit_code = 3
 
 
 class AuditError(PeerglassError):
-    """The audit found look-ahead, or a result that cannot be believed."""
+    """The audit found look-ahead, or a result that is too good to be true."""
 
     exit_code = 4
 
 
 class DivergedError(PeerglassError):
-    """Training ended without a model: a loss that is no number, nothing to learn, or no memory for it."""
+    """Training produced no model: the loss is not finite, the labels are constant, or memory ran out."""
 
     exit_code = 5
 

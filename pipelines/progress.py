@@ -1,4 +1,4 @@
-"""What a command says while it works: bars on a terminal, JSON lines for a log, both on stderr."""
+"""Progress of a command on stderr: bars on a terminal, JSON lines in a log."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Stages of a command, each with a count of steps and the seconds that it took.
+    """Reports the stages of a command, counts their steps and measures their durations.
 
-    On a terminal a stage is a bar; elsewhere every event is one JSON object a line.
+    On a terminal, a stage is a progress bar. Elsewhere, every event is one line with a JSON object.
+
+    Attributes
+    ----------
+    seconds
+        Stage -> duration of the finished stages.
     """
 
     def __init__(self) -> None:
@@ -31,7 +36,7 @@ class Progress:
 
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[None]:
-        """Announce a stage; ``total`` steps are then reported by :meth:`step`."""
+        """Run a ``with`` block as a stage of ``total`` steps, which :meth:`step` reports."""
         self._stage, self._started = name, time.monotonic()
         if sys.stderr.isatty():
             from rich.console import Console
@@ -75,7 +80,7 @@ class Progress:
             self._log("step", message=message, seconds=round(time.monotonic() - self._started, 2))
 
     def note(self, message: str) -> None:
-        """Say something worth knowing without counting it as a step."""
+        """Report a message that is not a step."""
         message = redact(message)
         if self._bars is not None:
             self._bars.console.print(message, highlight=False, markup=False)

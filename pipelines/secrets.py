@@ -1,9 +1,10 @@
-"""Secrets in settings and messages: finding them, masking them, and keeping them out of all that we print.
+"""Secrets in settings and messages: find them, mask them, and keep them out of all output.
 
-A secret is the password of a URL (``scheme://user:password@host``; over HTTP also a lone ``token@host``), the
-value of a parameter whose name says so (``?token=...``, ``password=...``), or the value of an environment
-variable whose name says so. `masked` works on the text alone. `redact` also replaces the secrets that were
-learned while configs were read, wherever they stand in a text, because libraries quote them in their errors.
+A secret is one of: the password of a URL (``scheme://user:password@host``; with HTTP also a lone
+``token@host``), the value of a parameter with a secret name (``?token=...``, ``password=...``), or the value
+of an environment variable with a secret name. `masked` uses the text alone. `redact` also replaces the
+secrets that were learned while configs were read, anywhere in the text, because libraries quote them in
+error messages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK: Final = "***"
 REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-"""``${NAME}`` or ``${NAME:-default}``: a value that is taken from the environment when a config is read."""
+"""``${NAME}`` or ``${NAME:-default}``: a reference to the environment, replaced when a config is read."""
 
 _NAMES: Final = (
     r"[\w.-]*(?:passw|passphrase|pwd|secret|token|signature|credential|api_?key|access_?key|account_?key"
@@ -27,9 +28,9 @@ _WHOLE_URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})(.*)@([^@]*)", re.DOTALL)
 _URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})([^\s\"']*)@()")
 _WHOLE_URL_PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#]*)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#\s\"']*)", re.IGNORECASE)
-_HELD: Final = re.compile("\0([0-9]+)\0")  # stands for a reference while a text is taken apart
+_PLACEHOLDER: Final = re.compile("\0([0-9]+)\0")  # replaces a reference while a text is parsed
 _SHORTEST: Final = 4
-"""A shorter secret is masked where it stands, but is not looked for in other texts."""
+"""A shorter secret is masked in its own setting, but not searched for in other texts."""
 
 _learned: set[str] = set()
 
@@ -40,15 +41,15 @@ def names_a_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Replace every secret that can be told from the text alone by ``***``.
+    """Replace every secret that is recognisable in the text itself by ``***``.
 
-    References to environment variables stay; a default that stands for a secret is masked.
+    References to environment variables are kept. The default of a reference is masked if it is a secret.
     """
     return _mask(text, lambda _: None)
 
 
 def holds_a_secret(text: str) -> bool:
-    """Tell whether `masked` would hide something of a text."""
+    """Tell whether `masked` would change a text."""
     return masked(text) != text
 
 
@@ -58,23 +59,23 @@ def learn(written: str, resolved: str, environment: Mapping[str, str]) -> None:
     Parameters
     ----------
     written
-        The setting as it was written, with its references.
+        The setting as written in the config, with references.
     resolved
         The setting with its references replaced.
     environment
-        Variable -> value, of those that the setting refers to.
+        Variable -> value, for the variables that the setting refers to.
     """
-    found = {value for name, value in environment.items() if names_a_secret(name)}
+    secrets = {value for name, value in environment.items() if names_a_secret(name)}
     for text in (written, resolved):
-        _mask(text, found.add)
-    plain = {form for secret in found for form in (secret, unquote(secret), unquote_plus(secret))}
+        _mask(text, secrets.add)
+    plain = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))}
     encoded = {form for secret in plain for form in (quote(secret, safe=""), quote_plus(secret))}
     escaped = {form for s in plain | encoded for form in (json.dumps(s)[1:-1], repr(s + "\"'")[1:-4])}
     _learned.update(s for s in plain | encoded | escaped if len(s) >= _SHORTEST)
 
 
 def learn_all(settings: object) -> None:
-    """Remember the secrets that stand in the texts of nested settings."""
+    """Remember the secrets in all strings of nested settings."""
     if isinstance(settings, str):
         learn(settings, settings, {})
     elif isinstance(settings, Mapping):
@@ -86,14 +87,14 @@ def learn_all(settings: object) -> None:
 
 
 def redact(text: str) -> str:
-    """Mask a message: the secrets that can be told from it, and those that were learned."""
+    """Mask the learned secrets in a message, and those that are recognisable in the message itself."""
     for secret in sorted(_learned, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return masked(text)
 
 
-def _mask(text: str, tell: Callable[[str], None]) -> str:
-    """Mask a text's secrets and tell each of them."""
+def _mask(text: str, found: Callable[[str], object]) -> str:
+    """Mask the secrets of a text, and call ``found`` with each of them."""
     references: list[re.Match[str]] = []
 
     def hold(match: re.Match[str]) -> str:
@@ -106,13 +107,13 @@ def _mask(text: str, tell: Callable[[str], None]) -> str:
             return references[int(match[1])][0]
         if secret or names_a_secret(name):
             return f"${{{name}:-{hide(default)}}}"
-        return f"${{{name}:-{_mask(default, tell)}}}"
+        return f"${{{name}:-{_mask(default, found)}}}"
 
     def hide(value: str) -> str:
-        if value and value != MASK and not _HELD.search(value):
-            tell(value)
+        if value and value != MASK and not _PLACEHOLDER.search(value):
+            found(value)
         shown, end = "", 0
-        for match in _HELD.finditer(value):
+        for match in _PLACEHOLDER.finditer(value):
             shown += (MASK if match.start() > end else "") + show(match, secret=True)
             end = match.end()
         return shown + (MASK if len(value) > end else "")
@@ -130,11 +131,11 @@ def _mask(text: str, tell: Callable[[str], None]) -> str:
             return f"{scheme}{user}:{hide(password)}@{rest}"
         if http:
             return f"{scheme}{hide(user)}@{rest}"
-        return f"{scheme}{_HELD.sub(show_user, user)}@{rest}"
+        return f"{scheme}{_PLACEHOLDER.sub(show_user, user)}@{rest}"
 
     held = REFERENCE.sub(hold, text.replace("\0", ""))
     whole = _WHOLE_URL.fullmatch(held)
     held = hide_in_url(whole) if whole else _URL.sub(hide_in_url, held)
     parameter = _WHOLE_URL_PARAMETER if re.match(r"\w[\w+.-]*:/", held) else _PARAMETER
     held = parameter.sub(lambda match: f"{match[1]}={hide(match[2])}", held)
-    return _HELD.sub(lambda match: show(match, secret=False), held)
+    return _PLACEHOLDER.sub(lambda match: show(match, secret=False), held)

@@ -41,7 +41,7 @@ class Section(BaseModel):
 
 
 def masked_settings(value: Any) -> Any:  # noqa: ANN401 (settings hold anything)
-    """Mask the secrets in every text of nested settings."""
+    """Mask the secrets in every string of nested settings."""
     if isinstance(value, str):
         return masked(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The stages of a run, each callable alone: ingest, audit, train, backtest, explain, report."""
+"""The stages of a run as functions: ingest, audit, train, backtest, explain, report, and all of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
-    """Train a config's models walk-forward; the run id is the answer."""
+    """Train the models of a config walk-forward and return the run id."""
     from pipelines.tracking.runs import tracked
     from pipelines.train.walkforward import train
 
@@ -56,13 +56,39 @@ def backtest_target(
     as_of: str | None = None,
     wait: bool = False,
 ) -> None:
-    """``peerglass backtest RUN|FILE``; ``--set`` on a RUN adds an evaluation beside those that it has."""
+    """Evaluate a run again, or evaluate a signal file.
+
+    Parameters
+    ----------
+    target
+        A run (id, unique prefix or folder), or the path of a signal file.
+    config
+        For a signal file: the config whose lake, universe, label, books and costs are used. None for a run.
+    overrides
+        ``KEY=VALUE`` settings. On a run, only the section ``backtest`` can change, and the result is stored
+        as an additional evaluation.
+    output
+        Folder that holds the runs.
+    echo
+        Prints the result.
+    as_of
+        For a signal file: the earlier state of the lake to read; None for the newest.
+    wait
+        Whether to wait for another process that writes to the run.
+
+    Raises
+    ------
+    ConfigError
+        If a signal file comes without a config, or ``as_of`` is given for a run.
+    """
     from pipelines.results.backtest import describe_evaluation, evaluate_run
 
     progress = Progress()
     if config is None and not Path(target).is_file():
         if as_of is not None:
-            raise ConfigError("--as-of needs --config and a FILE: a run has recorded its data versions.")
+            raise ConfigError(
+                "--as-of applies only to a FILE with --config; a run is read at its recorded data versions."
+            )
         with Locks(wait=wait, notify=progress.note) as locks:
             run = open_run(target, output)
             locks.lock_run(run.folder)
@@ -72,14 +98,14 @@ def backtest_target(
             track_run(run, progress)
         return
     if config is None:
-        raise ConfigError(f"{target} is a file: add --config CONFIG to say on which lake, label and costs.")
+        raise ConfigError(f"{target} is a file; add --config CONFIG with the lake, label and costs to use.")
     from pipelines.results.signal_file import backtest_file
 
     echo(backtest_file(Path(target), load_config(config, overrides), progress, as_of))
 
 
 def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
-    """``peerglass explain RUN``."""
+    """Attribute a sample of a run's test forecasts, store the tables, and return a summary."""
     from pipelines.explain.games import explain
 
     progress = Progress()
@@ -88,8 +114,22 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
         return explain(run, dataset, lake, progress)
 
 
-def report_run(name: str, output: Path, wanted: str | None = None, *, wait: bool = False) -> str:
-    """``peerglass report RUN``: the report's path; ``wanted`` is an evaluation's id, None the newest."""
+def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wait: bool = False) -> str:
+    """Write the report of a run and return its path.
+
+    The run is evaluated first if it has no evaluation, or if tasks have finished since the evaluation.
+
+    Parameters
+    ----------
+    name
+        Id of the run, a unique prefix of it, or its folder.
+    output
+        Folder that holds the runs.
+    evaluation_id
+        Evaluation to show, by its id or a unique prefix; None for the newest.
+    wait
+        Whether to wait for another process that writes to the run.
+    """
     from pipelines.results.backtest import evaluate_run, missing_tasks_of_run
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
 
@@ -97,7 +137,7 @@ def report_run(name: str, output: Path, wanted: str | None = None, *, wait: bool
     with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
         locks.lock_run(run.folder)
-        evaluation = newest_evaluation(run) if wanted is None else find_evaluation(run, wanted)
+        evaluation = newest_evaluation(run) if evaluation_id is None else find_evaluation(run, evaluation_id)
         if evaluation is not None:
             run = replace(run, config=evaluation.record.apply_to(run.config))
         dataset, lake = load_run_data(run, progress)
@@ -111,18 +151,18 @@ def report_run(name: str, output: Path, wanted: str | None = None, *, wait: bool
 def write_report(
     run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake, progress: Progress
 ) -> Path:
-    """Render a run with one of its evaluations and answer with the report's path."""
+    """Render the report of a run with one of its evaluations and return the path."""
     from pipelines.report.collect import report_data
     from pipelines.report.html import render
 
     with progress.stage("report"):
         if evaluation.record.incomplete is not None:
-            progress.note(f"The run is incomplete. Missing: {evaluation.record.incomplete}.")
+            progress.note(f"The run is incomplete. Missing forecasts: {evaluation.record.incomplete}.")
         return run.write_text("report.html", render(report_data(run, evaluation, dataset, lake)))
 
 
 def track_run(run: Run, progress: Progress) -> None:
-    """Log what a run's folder holds in the tracking store."""
+    """Log the contents of a run's folder in the tracking store."""
     from pipelines.tracking.runs import log_run
 
     with progress.stage("track"):
@@ -132,14 +172,23 @@ def track_run(run: Run, progress: Progress) -> None:
 def run_config(
     config: Config, echo: Callable[[str], None], as_of: str | None = None, *, wait: bool = False
 ) -> Path:
-    """Ingest, audit, train, backtest, explain, report; what each stage found is said as soon as it is known.
+    """Ingest, audit, train, backtest, explain and report. The result of each stage is printed as it ends.
 
-    With ``as_of`` nothing is ingested, and the lake is read as it was.
+    Parameters
+    ----------
+    config
+        The config of the run.
+    echo
+        Prints the results.
+    as_of
+        Earlier state of the lake to read; nothing is ingested then. None ingests and reads the newest state.
+    wait
+        Whether to wait for another process that writes to the lake or the run.
 
     Returns
     -------
     Path
-        The report.
+        Path of the report.
     """
     from pipelines.explain.games import explain
     from pipelines.results.backtest import describe_evaluation, evaluate_run
@@ -158,6 +207,6 @@ def run_config(
             echo(f"\n{describe_evaluation(evaluation, config)}\n")
             echo(explain(run, dataset, lake, progress))
             path = write_report(run, evaluation, dataset, lake, progress)
-    took = "  ".join(f"{stage} {seconds:.0f} s" for stage, seconds in progress.seconds.items())
-    echo(f"\nrun {run.run_id}  ({took})")
+    seconds = "  ".join(f"{stage} {duration:.0f} s" for stage, duration in progress.seconds.items())
+    echo(f"\nrun {run.run_id}  ({seconds})")
     return path.resolve()

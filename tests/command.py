@@ -1,4 +1,4 @@
-"""The command line in this process, for tests that ask what it says and how it ends."""
+"""Call the command line in this process, for tests of its output and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answer:
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Steps of the training stage that were reported."""
+        """Progress events of the finished training tasks."""
         events = [json.loads(line) for line in self.err.splitlines() if line.startswith("{")]
         return [event for event in events if event["event"] == "step" and event["stage"] == "train"]
 
@@ -32,16 +32,16 @@ Call = Callable[..., Answer]
 
 
 def command(monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> Call:
-    """Give a function that calls ``peerglass`` with its arguments."""
+    """Return a function that calls ``peerglass`` with its arguments."""
 
     def call(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
         captured.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
-        said = captured.readouterr()
-        code = ended.value.code
+        output = captured.readouterr()
+        code = exit_info.value.code
         assert code is None or isinstance(code, int)
-        return Answer(code or 0, said.out, said.err)
+        return Answer(code or 0, output.out, output.err)
 
     return call

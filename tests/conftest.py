@@ -1,4 +1,4 @@
-"""What several tests of the pipeline share: a market small enough to train every model on in a second."""
+"""Fixtures of the pipeline tests: a market small enough to train any model in a second."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TINY: Mapping[str, Any] = {
 
 TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50},
-    "momentum": {"characteristic": "return_21"},  # the default's first year has no value
+    "momentum": {"characteristic": "return_21"},  # the default has no value in the first year
     "mlp": {"width": 8},
     "lstm": {"width": 8},
     "tcn": {"width": 8},
@@ -57,24 +57,24 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
     "temporal_peer": {"width": 8, "heads": 2},
 }
-"""Settings that make a registered model quick; one that is not named here takes its defaults."""
+"""Settings that make a registered model fast to train; models not listed use their defaults."""
 
 
 @pytest.fixture
 def tiny() -> dict[str, Any]:
-    """Settings of a run that takes seconds; paths are relative, so change to a folder of the test first."""
+    """Settings of a run that takes seconds. Paths are relative: change to a temporary folder first."""
     return {**TINY}
 
 
 @pytest.fixture(scope="session")
 def tiny_settings() -> Mapping[str, Any]:
-    """The same for fixtures that live longer; not to be changed."""
+    """The same settings for session and module fixtures; do not change them."""
     return TINY
 
 
 @pytest.fixture(scope="session")
 def every_model() -> dict[str, dict[str, Any]]:
-    """Every registered model with settings that are quick to fit."""
+    """Every registered model with settings that are fast to fit."""
     from models.registry import MODELS
 
     return {name: dict(TINY_MODELS.get(name, {})) for name in MODELS}
@@ -82,13 +82,13 @@ def every_model() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def tiny_config(every_model: dict[str, dict[str, Any]]) -> Config:
-    """The settings with every registered model."""
+    """A config of the tiny settings with every registered model."""
     return check_config({**TINY, "models": every_model}, origin="tiny")
 
 
 @pytest.fixture(scope="session")
 def tiny_tables(tiny_config: Config) -> dict[str, pl.DataFrame]:
-    """The market's tables as the lake would give them: rows that satisfy their contracts."""
+    """The market's tables as the lake returns them: only rows that satisfy their contracts."""
     now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     source = make_source(tiny_config)
     assert isinstance(source, SimulatedSource)

@@ -1,4 +1,4 @@
-"""Random raw prices with halts, gaps, splits, dividends and endings, as rows and as a panel's tables."""
+"""Random raw prices with halts, gaps, splits, dividends and delistings, as rows and as lake tables."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SECURITIES = {
     "delisting_reason": pl.String,
     "exchange": pl.String,
 }
-"""What a panel reads of ``securities``."""
+"""Columns of ``securities`` that a panel reads."""
 
 
 def securities_table(rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
-    """Lay rows out as a panel reads them; a value that a row does not name is null."""
+    """Build the securities table of a panel from rows; columns missing in a row are null."""
     return pl.DataFrame([{name: row.get(name) for name in SECURITIES} for row in rows], schema=SECURITIES)
 
 
@@ -62,7 +62,7 @@ class RawMarket:
 
 
 def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:
-    """Draw a market; the last ticker trades on every session, so that each of them is in the prices."""
+    """Draw a market. The last ticker trades on every session, so that every session occurs in the prices."""
     rng = np.random.default_rng(seed)
     tickers = tuple(f"F{n:02}" for n in range(firms))
     close, split, dividend = {}, {}, {}

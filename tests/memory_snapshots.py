@@ -1,4 +1,4 @@
-"""A keeper of snapshots that dies like a process."""
+"""A snapshot store in memory that simulates a killed process."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from models.fitting.snapshot import Snapshot
 
 
 class KilledError(Exception):
-    """The process is gone."""
+    """The simulated process was killed."""
 
 
 class Memory:
-    """Keeps a snapshot in memory, and dies after some saves."""
+    """Keeps a snapshot in memory, and raises `KilledError` after a number of saves."""
 
     def __init__(self, kept: Snapshot | None = None, dies_after: int | None = None) -> None:
         self.kept, self.dies_after, self.saves = kept, dies_after, 0
 
     def load(self) -> Snapshot | None:
-        """Give what was kept last."""
+        """Return the newest snapshot."""
         return self.kept
 
     def save(self, snapshot: Snapshot) -> None:
-        """Keep it, and die if it is time."""
+        """Store a snapshot, and raise if this is the last allowed save."""
         self.kept, self.saves = snapshot, self.saves + 1
         if self.saves == self.dies_after:
             raise KilledError

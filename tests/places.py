@@ -1,4 +1,4 @@
-"""Where things are for tests: the checkout, and the market data that may lie beside it."""
+"""Paths for tests: the checkout, and the market data that may exist next to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The information coefficient of one date at a time, by scipy: the reference of what models choose by."""
+"""The information coefficient of each date by scipy: the reference for the score of early stopping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that has recorded versions of a lake's tables, without a lake."""
+"""A recorded run for tests that need no lake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines.secrets import masked
 
 
 def recorded(config: Config, versions: Mapping[str, int]) -> Run:
-    """Record a run of a config on these versions of the tables."""
+    """Record a run of a config that read these versions of the lake's tables."""
     names = SimpleNamespace(channel_names=("return",), characteristic_names=("return_1",))
     tables = {table: TableVersion(f"id of {table}", version) for table, version in versions.items()}
     run = name_run(

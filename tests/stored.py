@@ -1,4 +1,4 @@
-"""Tables of a run's newest evaluation, for tests that look at what was measured."""
+"""Tables of a run's newest evaluation, for tests of the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pipelines.run.record import Run
 
 
 def measured(run: Run, name: str) -> pl.DataFrame:
-    """Give a table of the evaluation that was asked for last."""
+    """Return a table of the run's newest evaluation."""
     evaluation = newest_evaluation(run)
-    assert evaluation is not None, "nothing was measured"
+    assert evaluation is not None, "the run has no evaluation"
     return evaluation.table(name)

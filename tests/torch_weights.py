@@ -1,4 +1,4 @@
-"""Weights from torch's own attention into ours, so that tests can compare the two."""
+"""Copy the weights of torch's attention into ours, so that tests can compare the two."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from models.attention.block import MultiHeadAttention
 
 
 def gradient(leaf: Tensor) -> Tensor:
-    """The gradient that a backward pass left at a leaf, which must have one."""
+    """Return the gradient of a leaf tensor after a backward pass; it must have one."""
     assert leaf.grad is not None
     return leaf.grad
 
 
 def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    """Draw their biases, and copy their weights."""
+    """Draw random biases for torch's layer, and copy its weights and biases into ours."""
     with torch.no_grad():
         theirs.in_proj_bias.normal_()
         theirs.out_proj.bias.normal_()

@@ -1,1 +1,1 @@
-"""The ``peerglass`` command: verbs parse and print, and :mod:`pipelines.stages` does the work."""
+"""The ``peerglass`` command. Commands parse arguments and print; :mod:`pipelines.stages` does the work."""

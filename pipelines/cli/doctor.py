@@ -1,4 +1,4 @@
-"""``peerglass doctor``: what this machine has, what is missing, how to fix it."""
+"""``peerglass doctor``: checks of this machine and installation, with a cure for each problem."""
 
 from __future__ import annotations
 
@@ -11,12 +11,26 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+import typer
 from packaging.requirements import Requirement
+
+
+def doctor() -> None:
+    """Check this machine and installation. Exit code 3 if something that Peerglass needs is missing.
+
+    Checks Python, the libraries, the accelerator, memory, disk, the data folder and the data sources, and
+    prints how to fix each problem.
+    """
+    findings = examine()
+    for finding in findings:
+        print(finding)
+    if any(finding.is_error for finding in findings):
+        raise typer.Exit(3)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the examination."""
+    """Result of one check: a line of the output."""
 
     name: str
     verdict: str  # ok, note, missing
@@ -24,7 +38,7 @@ class Finding:
 
     @property
     def is_error(self) -> bool:
-        """Whether the main job cannot run without it."""
+        """Whether Peerglass cannot work on this machine as it is."""
         return self.verdict == "missing"
 
     def __str__(self) -> str:
@@ -32,7 +46,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at Python, the libraries, the accelerator, memory, disk and the data folder."""
+    """Check Python, the libraries, the accelerator, memory, disk, the data folder and the sources."""
     return [_python(), *_libraries(), _accelerator(), _memory(), _disk(), _data_folder(), _network_sources()]
 
 
@@ -45,11 +59,11 @@ def _python() -> Finding:
 
 
 def _libraries() -> list[Finding]:
-    """Compare what is installed with what the package asks for."""
+    """Compare the installed libraries with the requirements of the package."""
     wrong = []
-    needed = [Requirement(text) for text in requires("peerglass") or []]
-    needed = [one for one in needed if one.marker is None or one.marker.evaluate({"extra": ""})]
-    for requirement in needed:
+    required = [Requirement(text) for text in requires("peerglass") or []]
+    required = [one for one in required if one.marker is None or one.marker.evaluate({"extra": ""})]
+    for requirement in required:
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
@@ -59,7 +73,7 @@ def _libraries() -> list[Finding]:
             wrong.append(
                 Finding(requirement.name, "missing", f"{installed} is installed; pip install '{requirement}'")
             )
-    return wrong or [Finding("libraries", "ok", f"all {len(needed)} present, torch {version('torch')}")]
+    return wrong or [Finding("libraries", "ok", f"all {len(required)} present, torch {version('torch')}")]
 
 
 def _accelerator() -> Finding:
@@ -68,14 +82,14 @@ def _accelerator() -> Finding:
     if torch.cuda.is_available():
         gib = torch.cuda.get_device_properties(0).total_memory / 2**30
         return Finding("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
-    return Finding("accelerator", "note", "no CUDA device; training runs on the CPU, one process a core")
+    return Finding("accelerator", "note", "no CUDA device; training runs on the CPU, one process per core")
 
 
 def _memory() -> Finding:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     enough = gib >= 4
-    cure = "" if enough else "; the demo needs 4 GiB"
+    cure = "" if enough else "; the demo needs at least 4 GiB of memory"
     return Finding("machine", "ok" if enough else "missing", f"{cores} cores, {gib:.0f} GiB memory{cure}")
 
 
@@ -83,7 +97,7 @@ def _disk() -> Finding:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     enough = free >= 2
     cure = "" if enough else "; free at least 2 GiB for the lake and outputs"
-    return Finding("disk", "ok" if enough else "missing", f"{free:.0f} GiB free here{cure}")
+    return Finding("disk", "ok" if enough else "missing", f"{free:.0f} GiB free in the current folder{cure}")
 
 
 def _data_folder() -> Finding:
@@ -96,15 +110,15 @@ def _data_folder() -> Finding:
         return Finding(
             "data folder",
             "missing",
-            f"{folder.resolve()} cannot be written ({error.strerror}); change to a folder of your own",
+            f"{folder.resolve()} is not writable ({error.strerror}); change to a writable folder",
         )
     return Finding("data folder", "ok", str(folder.resolve()))
 
 
 def _network_sources() -> Finding:
     try:
-        sec = f"sec asks EDGAR through edgartools {version('edgartools')}"
+        sec = f"sec downloads from EDGAR with edgartools {version('edgartools')}"
     except PackageNotFoundError:
-        sec = "sec needs pip install 'edgartools>=5.62'"
-    offline = "simulated and sample need no network; files reads your CSV or Parquet"
+        sec = "for sec, run: pip install 'edgartools>=5.62'"
+    offline = "simulated and sample work offline; files reads your CSV or Parquet"
     return Finding("sources", "ok", f"{offline}; {sec}")

@@ -1,10 +1,12 @@
-"""The feature library as a table, as JSON and as a page of the documentation; all from the registries."""
+"""``peerglass features``: the feature library as a table, as JSON, or as the page docs/features.md."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from pipelines.errors import ConfigError
 
@@ -16,17 +18,42 @@ if TYPE_CHECKING:
 DOCUMENT = "docs/features.md"
 REGENERATE = f"peerglass features --markdown > {DOCUMENT}"
 FIELDS = ("close", "open", "high", "low", "volume", "group", "statements")
-"""What a feature may need."""
-_WIDTH_OF_A_PIPE = 250  # columns, where the output is no terminal and a table is wanted all the same
+"""Kinds of data that a feature can need."""
+_WIDTH_WITHOUT_TERMINAL = 250  # columns of the table when the output is a pipe or a file
+
+
+def list_features(
+    family: Annotated[
+        str | None, typer.Option(metavar="FAMILY", help="Only this family, for example momentum.")
+    ] = None,
+    needs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="Only features that use this kind of data, for example volume or statements."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", help="Print the library as Markdown (docs/features.md)."),
+    ] = False,
+) -> None:
+    """List the feature library: formula, window, warm-up, unit, required data and source of each feature."""
+    if markdown:
+        print(as_markdown(), end="")
+    elif as_json:
+        print(to_json(select(family, needs)))
+    else:
+        print_table(select(family, needs))
 
 
 def select(family: str | None = None, needs: str | None = None) -> list[Feature]:
-    """List channels and characteristics, or those of a family, or those that need a kind of data.
+    """List channels and characteristics, optionally of one family and of those that use one kind of data.
 
     Raises
     ------
     ConfigError
-        If the family or the kind of data does not exist.
+        If there is no such family or kind of data.
     """
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
@@ -44,7 +71,7 @@ def select(family: str | None = None, needs: str | None = None) -> list[Feature]
 
 
 def _kinds(feature: Feature) -> tuple[str, ...]:
-    """Kinds of data that a feature needs, in the order of `FIELDS`."""
+    """Kinds of data that a feature uses, in the order of `FIELDS`."""
     kinds = {need.partition(":")[0] for need in feature.needs}
     return tuple(field for field in FIELDS if field in kinds)
 
@@ -74,7 +101,7 @@ def as_table(features: Iterable[Feature]) -> Table:
 
 
 def print_table(features: Iterable[Feature]) -> None:
-    """Print the table and what holds for all features, as wide as the terminal is."""
+    """Print the table in the width of the terminal, and the rules that apply to all features."""
     from rich.console import Console
 
     from features.library.registry import NAN_RULE
@@ -82,13 +109,13 @@ def print_table(features: Iterable[Feature]) -> None:
     chosen = list(features)
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=_WIDTH_OF_A_PIPE)
+        console = Console(markup=False, highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
     console.print(as_table(chosen), markup=False)
     console.print(f"{len(chosen)} features. {NAN_RULE}", markup=False)
 
 
-def as_json(features: Iterable[Feature]) -> str:
-    """Write features as a JSON list of objects."""
+def to_json(features: Iterable[Feature]) -> str:
+    """Format features as a JSON list of objects."""
     return json.dumps([_record(one) for one in features], indent=2, ensure_ascii=False)
 
 
@@ -107,7 +134,7 @@ def _record(feature: Feature) -> dict[str, Any]:
 
 
 def as_markdown() -> str:
-    """Write the page of the documentation: every registered feature, by family."""
+    """Format the documentation page docs/features.md: every registered feature, by family."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
     from features.library.registry import NAN_RULE
@@ -116,27 +143,27 @@ def as_markdown() -> str:
 
     parts = [
         "# Features",
-        f"<!-- Written by `{REGENERATE}`; a test compares it with the registries. -->",
-        f"{len(CHARACTERISTICS)} characteristics (a number a firm and session, compared within the date) "
-        f"and {len(CHANNELS)} channels (what windows over days are made of). All are known at the close of "
-        "session `t` and causal to the bit: nothing after `t` changes a value at or before it.",
-        "- **Notation.** `x[t]` is the value of session t, `C` the close carried through halts of at most "
-        f"{MAX_HALT} sessions, `r[t] = close[t] / C[t-1] - 1`, `m` the equal-weight mean of `r` over the "
-        "firms that traded, `dv` raw close times volume. Prices are adjusted for splits and dividends. "
-        "Averages, sums and moments are over known values.",
-        "- **Statements.** `item[t]` is the value known at t, `item[1y]` that of the period a year "
-        "earlier as known at t. Flows are those of a year: the sum of four quarters where quarters are "
-        "reported, and the value itself where a source does not say what a flow spans. `market_equity` is "
-        "shares outstanding times the raw close; a share count is brought to t by the splits since the day "
-        "that it is stated as of (cover page, filing, or period's end). `debt` is "
-        f"short-term plus long-term debt. A statement whose period ended more than {STALE_DAYS} days ago "
-        "is not used.",
-        "- **Window.** The value at t is a function of the panel's rows `t-window+1..t`, whole-market "
-        "series included, and of the statements known at t. A panel whose history starts elsewhere gives "
-        "the same value to a relative 1e-9: forward adjustment starts at the panel's first session, which "
-        "cancels in ratios but for rounding.",
-        "- **Warm-up.** Sessions after a firm's first price before its first value.",
-        f"- **NaN.** {NAN_RULE} The column adds what is particular to a feature.",
+        f"<!-- Generated by `{REGENERATE}`; a test compares it with the registries. -->",
+        f"The library has {len(CHARACTERISTICS)} characteristics (one number per firm and session, compared "
+        f"within the date) and {len(CHANNELS)} channels (the daily series that windows are made of). All are "
+        "known at the close of session `t`. They are causal to the bit: no data after `t` changes a value at "
+        "or before `t`.",
+        "- **Notation.** `x[t]` is the value of session t. `C` is the close, carried forward through halts "
+        f"of at most {MAX_HALT} sessions. `r[t] = close[t] / C[t-1] - 1`. `m` is the equal-weight mean of "
+        "`r` over the firms that traded. `dv` is the raw close times volume. Prices are adjusted for splits "
+        "and dividends. Averages, sums and moments use known values only.",
+        "- **Statements.** `item[t]` is the value known at t. `item[1y]` is the value of the period one year "
+        "earlier, also as known at t. Flows cover one year: the sum of four quarters where quarters are "
+        "reported, and the value itself where the source does not give the period of a flow. `market_equity` "
+        "is shares outstanding times the raw close. A share count is adjusted for the splits between the day "
+        "it refers to (cover page, filing or period end) and t. `debt` is short-term plus long-term debt. A "
+        f"statement whose period ended more than {STALE_DAYS} days ago is not used.",
+        "- **Window.** The value at t depends on the panel's rows `t-window+1..t`, including whole-market "
+        "series, and on the statements known at t. A panel with a different first session gives the same "
+        "value up to a relative error of 1e-9: forward adjustment starts at the panel's first session, and "
+        "the starting level cancels in ratios up to rounding.",
+        "- **Warm-up.** Number of sessions between a firm's first price and its first value.",
+        f"- **NaN.** {NAN_RULE} The column NaN lists further cases of a feature.",
     ]
     for registry in (CHARACTERISTICS, CHANNELS):
         for family in registry.families:

@@ -1,4 +1,4 @@
-"""``peerglass lake``: what the lake holds, joining its small files, and letting go of old versions."""
+"""``peerglass lake``: show the contents of a lake, compact its small files, and remove old versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 lake_app = typer.Typer(
     name="lake",
     help=(
-        "Look after a lake: versions, files, compaction, vacuum. Every version is kept for good unless "
-        "'peerglass lake vacuum' is told otherwise."
+        "Inspect and maintain a lake. Every version of every table is kept until `peerglass lake vacuum` "
+        "removes it."
     ),
     no_args_is_help=True,
 )
@@ -26,7 +26,7 @@ lake_app = typer.Typer(
 
 @lake_app.command()
 def status(config: ConfigArgument, overrides: SetOption = None) -> None:
-    """Print each table's version, rows, files and size, and how much of it only old versions use."""
+    """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.config.load import load_config
     from pipelines.lake.readers import collect, entries, recorded_in_lake
     from pipelines.lake.upkeep import describe_status, recorded_by_runs
@@ -40,7 +40,7 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
 
 @lake_app.command()
 def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOption = False) -> None:
-    """Join the small files that many ingests leave. Every version stays readable; runs go on as before."""
+    """Join small files of many ingests into larger ones. All versions stay readable, and so do all runs."""
     from pipelines.config.load import load_config
     from pipelines.lake.upkeep import compact, describe_compaction
     from pipelines.progress import Progress
@@ -60,36 +60,47 @@ def vacuum(
     config: ConfigArgument,
     *,
     keep_days: Annotated[
-        int, typer.Option(min=1, help="Keep every version that was the newest at some time in these days.")
+        int,
+        typer.Option(
+            min=1,
+            metavar="DAYS",
+            help="Keep every version that was the newest one at some time in the last DAYS days.",
+        ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
+    ] = False,
     runs: Annotated[
         list[Path] | None,
-        typer.Option(help="Another folder of runs whose versions are kept; may be given several times."),
+        typer.Option(
+            metavar="FOLDER", help="Additional folder of runs whose versions are kept. Can be repeated."
+        ),
     ] = None,
     forget: Annotated[
         list[str] | None,
         typer.Option(
             metavar="RUN",
-            help="Keep no versions for this run: it can then not be repeated. May be given several times.",
+            help="Do not keep the versions of this run. It cannot be reproduced afterwards. Can be repeated.",
         ),
     ] = None,
     forget_runs: Annotated[
         bool,
         typer.Option(
             "--forget-runs",
-            help="Do not keep versions for any run. They can then not be repeated or reported.",
+            help="Do not keep the versions of any run. Runs cannot be reproduced or reported afterwards.",
         ),
     ] = False,
     overrides: SetOption = None,
     wait: WaitOption = False,
 ) -> None:
-    """Remove the files that only old versions use, and what killed writers left.
+    """Remove files that only old versions use, and files left by interrupted writes.
 
-    The versions that a run recorded are kept, whatever their age and wherever the command is started: every
-    run is entered into its lake when it starts. Runs in the tracking store, under the config's output folder
-    and under every --runs count as well. If the tracking store cannot be reached, nothing is removed. The
-    newest version of each table is never touched. A dry run needs no lock.
+    The versions that a run has read are kept at any age: every run is registered in its lake when it starts.
+    Runs in the tracking store, in the config's output folder and in every `--runs` folder are kept as well.
+    Nothing is removed if the tracking store cannot be reached. The newest version of each table is always
+    kept.
+
+    Start with a dry run, which takes no lock: `peerglass lake vacuum my.yaml --keep-days 90 --dry-run`
     """
     from datetime import timedelta
 
@@ -103,7 +114,7 @@ def vacuum(
     checked = load_config(config, overrides or [])
     for folder in runs or []:
         if not folder.is_dir():
-            raise ConfigError(f"--runs {folder} is not a folder; check the path.")
+            raise ConfigError(f"--runs: {folder} is not a folder; check the path.")
     progress = Progress()
     lake = open_lake(checked, progress.note)
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -122,7 +133,7 @@ def vacuum(
 
 
 def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> Recorded:
-    """Collect the versions that runs recorded in the lake, in folders and in the tracking store."""
+    """Collect the versions that runs have recorded in the lake, in run folders and in the tracking store."""
     from pipelines.errors import ConfigError, TrackingError
     from pipelines.lake.readers import collect, entries, recorded_in_lake
     from pipelines.lake.upkeep import recorded_by_runs
@@ -131,14 +142,14 @@ def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]
     try:
         in_store = recorded_in_store(config, lake.root)
     except TrackingError as error:
-        raise TrackingError(f"Nothing is removed, for runs in the store may need it: {error}") from None
+        raise TrackingError(f"Nothing was removed, because runs in the store may need it: {error}") from None
     in_folders = recorded_by_runs(lake, [Path(config.output), *folders])
-    found = entries(recorded_in_lake(lake)) | entries(in_folders) | entries(in_store)
-    known = {run for _, _, run in found}
+    recorded = entries(recorded_in_lake(lake)) | entries(in_folders) | entries(in_store)
+    run_ids = {run for _, _, run in recorded}
     for name in forget:
-        if name not in known:
+        if name not in run_ids:
             raise ConfigError(
-                f"--forget {name}: no run of that id has recorded a version of the lake {lake.root}; those "
-                f"that have are {', '.join(sorted(known)) or 'none'}."
+                f"--forget {name}: no run of that id has recorded a version of the lake {lake.root}; choose "
+                f"among {', '.join(sorted(run_ids)) or 'none'}."
             )
-    return collect(entry for entry in found if entry[2] not in forget)
+    return collect(entry for entry in recorded if entry[2] not in forget)

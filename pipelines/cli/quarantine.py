@@ -1,4 +1,4 @@
-"""``peerglass quarantine``: what ingest kept out or doubts, and accepting it in spite of the rule."""
+"""``peerglass quarantine``: list the rows that ingest rejected or flagged, and release correct ones."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
 quarantine_app = typer.Typer(
     name="quarantine",
     help=(
-        "Look at the rows that ingest kept out or doubts, and accept those that are right after all.\n\n"
-        "A row that contradicts itself (a negative price, high below low, a key delivered twice with "
-        "different values) is rejected: it is kept here and not in its table. A row that only looks wrong "
-        "beside its neighbours (a spike that reverts, a return like a split's with no split recorded, a "
-        "stale run) is flagged: it stays in its table and is listed here. The config's 'quality' section "
-        "turns each of those rules to reject, flag or off.\n\n"
-        "Usual course: 'list CONFIG' for the counts by rule, 'list CONFIG --rule RULE' for the rows; mend "
-        "them at the source and ingest again: a corrected row takes the place of a flagged one, and a "
-        "rejected row that was mended is listed as resolved. 'release' is for rows that are right as is."
+        "List the rows that ingest rejected or flagged, and release those that are correct.\n\n"
+        "A row that contradicts itself (a negative price, a high below the low, a key delivered twice with "
+        "different values) is rejected: it goes into the quarantine and not into its table. A row that looks "
+        "suspicious next to its neighbours (a spike that reverts, a split-like return without a recorded "
+        "split, a repeated price) is flagged: it stays in its table and is also listed here. The config's "
+        "section 'quality' sets each of these rules to reject, flag or off.\n\n"
+        "Usual steps:\n\n"
+        "1. `peerglass quarantine list my.yaml` counts the rows by rule. Add `--rule RULE` to see the rows "
+        "of one rule.\n"
+        "2. Correct them at the source and ingest again. A corrected row replaces a flagged one; a rejected "
+        "row that was corrected is listed as resolved.\n"
+        "3. Use `peerglass quarantine release` for rows that are correct as they are."
     ),
     no_args_is_help=True,
 )
 
-RuleOption = Annotated[str | None, typer.Option("--rule", help="Rows that broke this rule.")]
-TickerOption = Annotated[str | None, typer.Option("--ticker", help="Rows of this ticker.")]
-TableOption = Annotated[str | None, typer.Option("--table", help="Rows of this lake table, such as prices.")]
+RuleOption = Annotated[
+    str | None, typer.Option("--rule", metavar="RULE", help="Only rows that broke this rule.")
+]
+TickerOption = Annotated[
+    str | None, typer.Option("--ticker", metavar="TICKER", help="Only rows of this ticker.")
+]
+TableOption = Annotated[
+    str | None, typer.Option("--table", metavar="TABLE", help="Only rows of this lake table, such as prices.")
+]
 
 
 @quarantine_app.command(name="list")
@@ -36,13 +45,13 @@ def list_(
     rule: RuleOption = None,
     ticker: TickerOption = None,
     table: TableOption = None,
-    limit: Annotated[int, typer.Option(min=0, help="How many rows to show below the counts.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="Number of rows to show below the counts.")] = 20,
     overrides: SetOption = None,
 ) -> None:
-    """Count the rejected, resolved, flagged and released rows by rule, and show the first of them.
+    """Count rejected, resolved, flagged and released rows by rule, and show the first rows.
 
-    A line has the row's hash (its beginning is enough for 'release --row'), its state, when that was decided,
-    the table, ticker and date, the rule, and the row's values or the evidence.
+    Each line shows the hash of the row (a prefix of it is enough for `release --row`), its state and since
+    when, the table, ticker and date, the rule, and the values or the evidence.
     """
     from pipelines.config.load import load_config
     from pipelines.quality.quarantine import Selection, describe_listing, listing
@@ -60,19 +69,20 @@ def release(
     ticker: TickerOption = None,
     row: Annotated[
         str | None,
-        typer.Option("--row", metavar="HASH", help="One row, by its hash or the hash's beginning."),
+        typer.Option("--row", metavar="HASH", help="Only the row with this hash, or with this prefix of it."),
     ] = None,
     table: TableOption = None,
     overrides: SetOption = None,
     wait: WaitOption = False,
 ) -> None:
-    """Accept rows as they are: rejected ones go into their table, doubts about stored ones are cleared.
+    """Accept rows as they are: rejected rows go into their table, and flags on stored rows are cleared.
 
-    Name at least a rule, a ticker or a row; several together must all fit. No rule judges a released row
-    again until one of its values changes, and the lake remembers what was released and when. A rejected row
-    that a later delivery mended (resolved) cannot be released: it would replace the correction. What cannot
-    be stored stays: unreadable, missing or infinite values, names that are paths or markup, and two rows of
-    one key (release one of them by its hash).
+    Give at least one of `--rule`, `--ticker` and `--row`; a row must match all that are given. A released row
+    is not checked again until one of its values changes. The lake records what was released and when.
+
+    A resolved row (rejected, and corrected by a later delivery) cannot be released, because it would replace
+    the correction. Rows that cannot be stored stay in the quarantine: unreadable, missing or infinite values,
+    names that are paths or markup, and two rows with the same key (release one of them by its hash).
     """
     from pipelines.config.load import load_config
     from pipelines.progress import Progress
@@ -85,5 +95,5 @@ def release(
     lake = open_lake(load_config(config, overrides or []), progress.note)
     with Locks(wait=wait, notify=progress.note) as locks:
         locks.lock_existing_lake(lake)
-        told = accept(lake, Selection(rule, ticker, table, row))
-    print(told)
+        summary = accept(lake, Selection(rule, ticker, table, row))
+    print(summary)

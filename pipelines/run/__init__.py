@@ -1,1 +1,1 @@
-"""One run: its identity, its folder, its locks, and opening it again on exactly its data."""
+"""One run: its identity, folder and locks, and how to open it again with exactly its data."""

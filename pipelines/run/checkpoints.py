@@ -1,4 +1,4 @@
-"""Fitted models on disk: tensors as safetensors, everything else as JSON, never a pickle."""
+"""Checkpoints of fitted models: tensors as safetensors, everything else as JSON, never a pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TENSORS, _CONFIG = "model.safetensors", "model.json"
 
 
 def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
-    """Write a fitted model and its fold's inputs; the folder appears whole or not at all."""
+    """Write a fitted model and the inputs of its fold. The write is atomic: no partial folder is left."""
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -35,25 +35,25 @@ def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> Non
 
 
 def remove_partial_checkpoints(checkpoints: Path) -> None:
-    """Remove what a killed process left half-written under a run's checkpoints."""
+    """Remove partial checkpoints that interrupted writes have left in a run's folder of checkpoints."""
     for leftover in checkpoints.glob("*/.*.partial"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def checkpoint_exists(folder: Path) -> bool:
-    """Whether a checkpoint was written there (not whether it can be read)."""
+    """Whether a folder holds a checkpoint. The files are not read, so they may be corrupted."""
     return (folder / _TENSORS).is_file() and (folder / _CONFIG).is_file()
 
 
 def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
-    """Read a fitted model and its fold's inputs.
+    """Read a fitted model and the inputs of its fold.
 
     Raises
     ------
     DataError
         If the folder is missing, incomplete or corrupted.
     """
-    cure = "delete that folder and run 'peerglass train' again; only this fold is trained anew."
+    cure = "delete that folder and run 'peerglass train' again, which retrains only this fold."
     if not checkpoint_exists(folder):
         raise DataError(f"There is no checkpoint in {folder}; {cure}")
     try:

@@ -1,7 +1,7 @@
 """Which tasks of a run have no forecasts, and on which dates its models can be compared.
 
-A model without its forecasts of one fold would be measured on other dates than the rest. Therefore models are
-compared on the dates that all of them forecast, and what is missing is named wherever they are compared.
+A model without forecasts of one fold would be measured on different dates than the others. Therefore models
+are compared on the dates that all of them forecast, and every comparison names the missing tasks.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from pipelines.errors import DataError
 
 FloatArray = npt.NDArray[np.float64]
 Key = tuple[str, int, int]
-"""Model, fold and seed."""
+"""Model, fold and seed of a task."""
 
 
 def missing_tasks(
     models: Iterable[str], folds: Iterable[int], seeds: Iterable[int], forecasts: pl.DataFrame
 ) -> tuple[Key, ...]:
-    """Give the tasks of a run that have no forecasts, in the order of models, folds and seeds.
+    """List the tasks of a run that have no forecasts, in the order of models, folds and seeds.
 
     Parameters
     ----------
     models, folds, seeds
-        What the config wants.
+        The models, folds and seeds of the config; every combination is a task.
     forecasts
-        model, fold, seed: the run's rows of the lake's table.
+        Rows of the run in the lake's table ``forecasts``; the columns model, fold and seed are used.
     """
     present = set(forecasts.select("model", "fold", "seed").unique().iter_rows())
-    wanted = [(model, fold, seed) for model in models for fold in folds for seed in seeds]
-    return tuple(key for key in wanted if key not in present)
+    planned = [(model, fold, seed) for model in models for fold in folds for seed in seeds]
+    return tuple(key for key in planned if key not in present)
 
 
 def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Collection[int]) -> str | None:
-    """Name the missing tasks, model by model; None if nothing is missing.
+    """Describe the missing tasks by model, for example ``ridge: fold 1; mlp: seed 2 of fold 0``.
 
-    A fold without any seed is named as a fold: ``ridge: fold 1; mlp: seed 2 of fold 0``.
+    A fold that misses all seeds is named without its seeds. None if no task is missing.
     """
     parts = [
         f"{model}: {describe_missing_of_model(model, missing, folds, seeds)}"
@@ -51,7 +51,7 @@ def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Co
 def describe_missing_of_model(
     model: str, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
 ) -> str | None:
-    """Name what is missing of one model; None if nothing is."""
+    """Describe the missing tasks of one model, for example ``seed 2 of fold 0``; None if there are none."""
     gaps = {fold: [key[2] for key in missing if key[:2] == (model, fold)] for fold in folds}
     gaps = {fold: lacking for fold, lacking in gaps.items() if lacking}
     if not gaps:
@@ -67,22 +67,22 @@ def describe_missing_of_model(
 
 
 def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:
-    """Find the dates on which every seed of every model forecasts some firm.
+    """Find the dates on which every seed of every model has at least one forecast.
 
     Parameters
     ----------
     forecasts
-        model -> seed -> [T, N]; NaN where there is no forecast.
+        model -> seed -> array of shape (T, N); NaN where there is no forecast.
 
     Returns
     -------
     ndarray of shape (T,)
-        True on the dates that all models can be compared on.
+        True on the dates on which all models can be compared.
 
     Raises
     ------
     DataError
-        If there is none.
+        If there is no such date.
     """
     every = [np.isfinite(seed_TN).any(axis=1) for seeds in forecasts.values() for seed_TN in seeds.values()]
     common_T: npt.NDArray[np.bool_] = np.logical_and.reduce(every)
@@ -97,7 +97,7 @@ def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArr
 def restrict_to_dates(
     forecasts: Mapping[str, Mapping[int, FloatArray]], dates_T: npt.NDArray[np.bool_]
 ) -> dict[str, dict[int, FloatArray]]:
-    """Keep the forecasts of some dates and replace all others by NaN."""
+    """Replace the forecasts on all other dates by NaN."""
     return {
         model: {seed: np.where(dates_T[:, None], seed_TN, np.nan) for seed, seed_TN in seeds.items()}
         for model, seeds in forecasts.items()
@@ -107,19 +107,20 @@ def restrict_to_dates(
 def comparable_folds(
     folds: Iterable[int], missing: Collection[Key], forecasts: pl.DataFrame
 ) -> tuple[int, ...]:
-    """Give the folds that every model with any forecasts has in full, for means over folds.
+    """List the folds that are complete for every model with forecasts, for means over folds.
 
-    A model's validation score is such a mean: one that lacks a hard fold would look better than the rest. A
-    seed that a model lacks on every fold does not count, because its ensemble is then made of the others.
+    A model's validation score is a mean over folds: a model that lacks a hard fold would look better than the
+    others. A seed that a model lacks on every fold is ignored, because the model's ensemble then consists of
+    the other seeds.
 
     Parameters
     ----------
     folds
-        Those of the run.
+        Folds of the run.
     missing
         Tasks without forecasts.
     forecasts
-        model, fold, seed: the run's rows of the lake's table.
+        Rows of the run in the lake's table ``forecasts``; the columns model, fold and seed are used.
     """
     in_use = set(forecasts.select("model", "seed").unique().iter_rows())
     lacking = {fold for model, fold, seed in missing if (model, seed) in in_use}
@@ -129,9 +130,9 @@ def comparable_folds(
 def add_missing_column(
     ladder: pl.DataFrame, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
 ) -> pl.DataFrame:
-    """Add the column ``missing`` to a ladder, null for a complete model.
+    """Add the column ``missing`` to a ladder: a description of the missing tasks, null for a complete model.
 
-    A model without any forecast gets a row a delay, with no number in it.
+    A model without forecasts gets one row per delay, with null in all columns of numbers.
     """
     models = list(dict.fromkeys(key[0] for key in missing))
     absent = [model for model in models if model not in set(ladder["model"])]

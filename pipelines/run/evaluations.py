@@ -1,8 +1,8 @@
-"""The evaluations of a run: ``<run>/evaluations/<id>/``, the tables of a backtest beside their settings.
+"""The evaluations of a run: ``<run>/evaluations/<id>/`` holds the tables of a backtest and their settings.
 
-Costs, books and delays do not change a forecast, so they are no part of a run's id. An evaluation has its
-own id, a digest of those settings and of the code that measures forecasts. Other settings make another
-evaluation beside the first, and a report reads tables and assumptions from one folder.
+Costs, books and delays do not change a forecast, so they are not part of a run's id. An evaluation has its
+own id: a digest of those settings and of the code that measures forecasts. Different settings give an
+additional evaluation. A report reads its tables and its assumptions from the folder of one evaluation.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ _OWN: Final = (
 
 
 class EvaluationRecord(BaseModel):
-    """What an evaluation's tables were computed with.
+    """Settings and code that the tables of an evaluation were computed with.
 
     Attributes
     ----------
     evaluation
-        The id.
+        Id of the evaluation.
     made_at
-        When it was last asked for; the newest is the one that a report shows.
+        When it was last computed. A report shows the newest evaluation by default.
     backtest
         Books, costs and execution delay.
     rates
-        `rates_digest` of the file of risk-free rates as it was; None for a rate that is a number.
+        `rates_digest` of the file of risk-free rates that was used; None if the rate is a number.
     delays
-        Label delays that forecasts were measured at, the trained one first.
+        Label delays at which forecasts were measured; the delay used in training comes first.
     code
-        Digest of the code that measured them.
+        Digest of the code that measured the forecasts.
     commit
-        Commit of that code.
+        Git commit of that code.
     trials
-        Trials in the ledger at the time.
+        Number of trials in the ledger at that time.
     missing
         Tasks (model, fold, seed) of the run that had no forecasts.
     incomplete
-        The same in words; None for a complete run.
+        Description of the missing tasks; None for a complete run.
     dates, first, last
-        Number of dates that all models forecast, the first and the last of them.
+        Number of dates that all models forecast, and the first and last of these dates.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -104,47 +104,47 @@ class EvaluationRecord(BaseModel):
         )
 
     def apply_to(self, config: Config) -> Config:
-        """Give a run's config with the settings of this evaluation in place of its own."""
+        """Return a run's config with the settings of this evaluation."""
         label = config.label.model_copy(update={"extra_delays": self.delays[1:]})
         return config.model_copy(update={"backtest": self.backtest, "label": label})
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvaluation:
-    """An evaluation on disk: its record and the folder of its tables."""
+    """An evaluation on disk: its record, and the folder that holds its tables."""
 
     record: EvaluationRecord
     folder: Path
 
     def read_table(self, name: str) -> pl.DataFrame | None:
-        """Read one of its tables, or None if it has none of that name."""
+        """Read a table; None if the evaluation has no table of that name."""
         path = self.folder / f"{name}.parquet"
         return pl.read_parquet(path) if path.is_file() else None
 
     def table(self, name: str) -> pl.DataFrame:
-        """Read a table that every evaluation has."""
+        """Read a table that exists in every evaluation."""
         frame = self.read_table(name)
-        assert frame is not None, f"an evaluation is stored with its {name}"
+        assert frame is not None, f"every evaluation has the table {name}"
         return frame
 
 
 def evaluation_id(config: Config) -> str:
     """Digest of everything that an evaluation of given forecasts depends on.
 
-    The order of the books counts, because the first is the one that the ladder of a report shows.
+    The order of the books is part of it, because a report's ladder shows the first book.
     """
     settings = config.backtest.model_dump(mode="json")
-    what = {**settings, "books": list(settings["books"].items()), "delays": config.label.delays}
+    parts = {**settings, "books": list(settings["books"].items()), "delays": config.label.delays}
     rates = rates_digest(config.backtest.risk_free)
     if rates is not None:
-        what["risk_free"] = rates
-    return digest({**what, "code": evaluation_code()})
+        parts["risk_free"] = rates
+    return digest({**parts, "code": evaluation_code()})
 
 
 def rates_digest(risk_free: float | str) -> str | None:
     """First ten hexadecimal digits of the SHA-256 of a file of risk-free rates; None for a number.
 
-    The content counts and not the path, because a file may change under its name.
+    The digest depends on the content and not on the path, because the content of a file can change.
     """
     if not isinstance(risk_free, str):
         return None
@@ -152,7 +152,7 @@ def rates_digest(risk_free: float | str) -> str | None:
 
 
 def evaluation_code() -> str:
-    """Digest of the code that measures forecasts: the packages backtest and features, and the tables' own."""
+    """Digest of the code that measures forecasts: backtest, features, and some modules of pipelines."""
     packages = [Path(str(package.__file__)).parent for package in (backtest, features)]
     files = [path for folder in packages for path in folder.rglob("*.py")]
     files += [Path(__file__).parents[1] / f"{name}.py" for name in _OWN]
@@ -162,9 +162,9 @@ def evaluation_code() -> str:
 def store_evaluation(
     run: Run, record: EvaluationRecord, tables: Mapping[str, pl.DataFrame]
 ) -> StoredEvaluation:
-    """Write an evaluation; its folder appears whole or not at all.
+    """Write an evaluation atomically and return it.
 
-    The newest evaluation made again with the same tables is left as it is.
+    If the newest evaluation has the same id and the same tables, it is kept and returned instead.
     """
     folder = run.folder / _FOLDER / record.evaluation
     _sweep(folder.parent)
@@ -188,7 +188,7 @@ def store_evaluation(
 
 
 def list_evaluations(run: Run) -> list[StoredEvaluation]:
-    """Give a run's evaluations, the newest first.
+    """List a run's evaluations, newest first.
 
     Raises
     ------
@@ -210,17 +210,17 @@ def list_evaluations(run: Run) -> list[StoredEvaluation]:
 
 
 def newest_evaluation(run: Run) -> StoredEvaluation | None:
-    """Give the evaluation that was asked for last; None if there is none."""
+    """Return the newest evaluation; None if there is none."""
     return next(iter(list_evaluations(run)), None)
 
 
 def find_evaluation(run: Run, name: str) -> StoredEvaluation:
-    """Give a run's evaluation by its id or a unique beginning of it.
+    """Return the evaluation of a run with this id, or with this unique prefix of its id.
 
     Raises
     ------
     ConfigError
-        If none, or more than one, is meant.
+        If no evaluation or more than one matches.
     """
     known = list_evaluations(run)
     matches = [one for one in known if one.record.evaluation.startswith(name)]
@@ -228,7 +228,7 @@ def find_evaluation(run: Run, name: str) -> StoredEvaluation:
         return matches[0]
     listed = "; ".join(f"{one.record.evaluation} ({one.record.assumptions})" for one in known) or "none"
     wrong = "More than one evaluation" if matches else "No evaluation"
-    raise ConfigError(f"{wrong} of {run.run_id} begins with {name!r}; there: {listed}.")
+    raise ConfigError(f"{wrong} of {run.run_id} begins with {name!r}; choose among: {listed}.")
 
 
 def _same_tables(one: Path, other: Path) -> bool:
@@ -239,6 +239,6 @@ def _same_tables(one: Path, other: Path) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written."""
+    """Remove partial folders that interrupted writes have left."""
     for leftover in folder.glob(".*.partial"):
         shutil.rmtree(leftover, ignore_errors=True)

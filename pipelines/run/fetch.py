@@ -1,4 +1,4 @@
-"""Fetching a config's source into its lake."""
+"""Ingest the data of a config's source into its lake."""
 
 from __future__ import annotations
 
@@ -19,59 +19,60 @@ from pipelines.sources.settings import FilesSourceConfig
 
 
 def make_source(config: Config) -> Source | LiveSource:
-    """Build the source that a config names."""
-    wanted = config.source
-    if wanted.kind == "simulated":
+    """Build the source of a config."""
+    settings = config.source
+    if settings.kind == "simulated":
         from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
-        return SimulatedSource(build_settings(MarketConfig, wanted.market, "source.market"), seed=wanted.seed)
-    if wanted.kind == "sample":
+        market = build_settings(MarketConfig, settings.market, "source.market")
+        return SimulatedSource(market, seed=settings.seed)
+    if settings.kind == "sample":
         from pipelines.sources.sample import SampleSource
 
         return SampleSource()
-    if wanted.kind == "files":
-        return _files_source(wanted)
-    if wanted.kind == "yfinance":
+    if settings.kind == "files":
+        return _files_source(settings)
+    if settings.kind == "yfinance":
         from pipelines.sources.yfinance.source import YFinanceSource
 
-        return YFinanceSource(wanted)
+        return YFinanceSource(settings)
     from pipelines.sources.sec.source import SecSource
 
-    return SecSource(wanted.tickers, wanted.identity, wanted.start)
+    return SecSource(settings.tickers, settings.identity, settings.start)
 
 
-def _files_source(wanted: FilesSourceConfig) -> Source:
+def _files_source(settings: FilesSourceConfig) -> Source:
     from pipelines.sources.files.source import FilesSource
     from pipelines.sources.files.statements import StatementFiles
 
     statements = None
-    if wanted.fundamentals:
+    if settings.fundamentals:
         statements = StatementFiles(
-            Path(wanted.fundamentals),
-            items=wanted.items,
-            reporting_lag_days=wanted.reporting_lag_days,
-            months=wanted.statement_months,
-            zero_means_missing=wanted.zero_means_missing,
-            share_counts_as_of=wanted.share_counts_as_of,
+            Path(settings.fundamentals),
+            items=settings.items,
+            reporting_lag_days=settings.reporting_lag_days,
+            months=settings.statement_months,
+            zero_means_missing=settings.zero_means_missing,
+            share_counts_as_of=settings.share_counts_as_of,
         )
-    elif wanted.items or wanted.zero_means_missing or wanted.statement_months:
+    elif settings.items or settings.zero_means_missing or settings.statement_months:
         raise ConfigError(
             "source.items, zero_means_missing and statement_months describe source.fundamentals: "
             "name its file as well."
         )
     return FilesSource(
-        prices=Path(wanted.prices),
-        securities=Path(wanted.securities) if wanted.securities else None,
-        layout=wanted.layout,
+        prices=Path(settings.prices),
+        securities=Path(settings.securities) if settings.securities else None,
+        layout=settings.layout,
         statements=statements,
-        membership=Path(wanted.membership) if wanted.membership else None,
-        inputs=Path(wanted.inputs) if wanted.inputs else None,
-        columns=wanted.columns,
-        units=wanted.units,
-        date_format=wanted.date_format,
-        start=wanted.start,
-        end=wanted.end,
-        hazards=tuple(masked(hazard) for hazard in wanted.hazards),
+        membership=Path(settings.membership) if settings.membership else None,
+        inputs=Path(settings.inputs) if settings.inputs else None,
+        columns=settings.columns,
+        units=settings.units,
+        date_format=settings.date_format,
+        start=settings.start,
+        end=settings.end,
+        hazards=tuple(masked(hazard) for hazard in settings.hazards),
     )
 
 
@@ -83,14 +84,26 @@ def ingest_config(
     replace: bool = False,
     wait: bool = False,
 ) -> None:
-    """Fetch a config's source into its lake and say what became of every row, also if the source stops.
+    """Ingest the data of a config's source into its lake and print a summary of all rows.
 
-    With ``replace``, a delivery may withdraw or change most of what the lake holds. With ``wait``, an ingest
-    that another process makes into the lake is waited for, and is an error otherwise.
+    The summary is also printed if the source stops before its end.
+
+    Parameters
+    ----------
+    config
+        Names the source and the lake.
+    echo
+        Prints the summary.
+    progress
+        Reports progress; None makes a new one.
+    replace
+        Whether the delivery may withdraw or change most of the rows in the lake.
+    wait
+        Whether to wait for another process that writes to the lake, instead of raising `DataError`.
     """
     progress = progress or Progress()
     lake = open_lake(config, progress.note)
-    lake.version("prices")  # raises before anything is written if what is there is not a Delta table
+    lake.version("prices")  # raises before any write if the folder is not a Delta table
     with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
         locks.lock_lake(lake.root)
         try:

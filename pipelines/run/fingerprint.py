@@ -1,8 +1,8 @@
-"""Digests of code: of source files without their comments, and of functions that no such file holds.
+"""Digests of code: of source files without their comments, and of functions outside these files.
 
-A registry can hold a function that is not in the files of this project: a user's own feature, or one that was
-replaced while the process runs. Such a function is described by its bytecode, its constants, its default
-values, and by every function, class, module and value that it refers to.
+A registry can hold a function that is not in the files of this project, such as a user's own feature or a
+function that was replaced at run time. Such a function is described by its bytecode, its constants, its
+default values, and every function, class, module and value that it refers to.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ import numpy as np
 
 _INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
 _PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
-"""What methods, caches, compiled functions, partial functions and properties are made of."""
+"""Attributes that hold the function of methods, caches, compiled or partial functions, and properties."""
 
 
 def source_digest(files: Iterable[Path], root: Path) -> str:
-    """SHA-256 of Python files by their names below ``root``; comments, docstrings and layout do not count."""
-    found = hashlib.sha256()
+    """SHA-256 of Python files and their paths below ``root``, without comments, docstrings and layout."""
+    sha = hashlib.sha256()
     for path in sorted(files):
-        found.update(
-            f"{path.relative_to(root).as_posix()}\n{normalise_source(path.read_text('utf-8'))}\n".encode()
-        )
-    return found.hexdigest()
+        name, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
+        sha.update(f"{name}\n{normalise_source(source)}\n".encode())
+    return sha.hexdigest()
 
 
 def normalise_source(source: str) -> str:
-    """Python source without comments, docstrings and layout."""
+    """Remove comments, docstrings and layout from Python source."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -44,21 +43,21 @@ def normalise_source(source: str) -> str:
 
 
 def fingerprint(value: object, covered: Callable[[str], bool]) -> str:
-    """SHA-256 of what a function, a class, or an object made of them computes.
+    """SHA-256 of the code of a function, a class, or an object made of them.
 
     Parameters
     ----------
     value
-        Functions and classes are followed through closures, defaults and the names that they use.
+        Functions and classes are followed through their closures, defaults and the names that they use.
     covered
-        Whether the source file of this path is part of a :func:`source_digest` already. Its functions are
-        then known by their names. So are those of installed libraries.
+        Tells whether the source file at a path is already part of a :func:`source_digest`. Functions of such
+        a file, and of installed libraries, are described by their names only.
 
     Returns
     -------
     str
-        The same in every process of one Python version. An object that is neither a function, a class, a
-        dataclass, an array nor a plain value counts by its type alone.
+        Equal in every process of one Python version. An object that is neither a function, a class, a
+        dataclass, an array nor a plain value is described by its type only.
     """
     return hashlib.sha256(repr(_Walk(covered).describe(value)).encode()).hexdigest()
 
@@ -73,16 +72,16 @@ def _is_text(statement: ast.stmt) -> bool:
 
 @dataclasses.dataclass(eq=False)
 class _Walk:
-    """A description under way.
+    """State of one :func:`fingerprint`.
 
     Attributes
     ----------
     covered
         As given to :func:`fingerprint`.
     home
-        The package of the first function that is described: followed even where it is installed.
+        Package of the first function that is described. It is followed even if it is an installed library.
     seen
-        Objects met so far, by their id; held, so that no id is given away again.
+        Objects described so far, by their id. They are kept alive, so that no id is used twice.
     """
 
     covered: Callable[[str], bool]
@@ -90,7 +89,7 @@ class _Walk:
     seen: dict[int, object] = dataclasses.field(default_factory=dict)
 
     def describe(self, value: Any) -> Any:  # noqa: ANN401, PLR0911
-        """Nested tuples of plain values that stand for a value."""
+        """Describe a value by nested tuples of plain values."""
         if value is None or value is ... or isinstance(value, bool | int | float | complex | str | bytes):
             return value
         if isinstance(value, list | tuple):
@@ -122,7 +121,7 @@ class _Walk:
         return (type(value).__qualname__, *parts)
 
     def _function(self, function: FunctionType) -> Any:  # noqa: ANN401
-        """Closure and defaults always count: they can come from elsewhere than the function."""
+        """Closure and defaults are always included: they can come from another file than the function."""
         code, name = function.__code__, (function.__module__, function.__qualname__)
         cells = [_content(cell) for cell in function.__closure__ or ()]
         if self.covered(code.co_filename):
@@ -136,7 +135,7 @@ class _Walk:
         return ("function", self._code(code), self.describe(bound), self.describe(used))
 
     def _code(self, code: CodeType) -> Any:  # noqa: ANN401
-        """Bytecode, constants (inner functions are among them) and names, without docstring and lines."""
+        """Bytecode, constants (including inner functions) and names, without docstring and line numbers."""
         first, *rest = code.co_consts or (None,)
         constants = rest if isinstance(first, str) else [first, *rest]
         return (code.co_code, self.describe(constants), code.co_names, code.co_varnames)
@@ -159,7 +158,7 @@ class _Walk:
         return ("module", module.__name__, normalise_source(Path(file).read_text("utf-8")))
 
     def _is_library(self, module: str, file: str) -> bool:
-        """Whether code is installed, other than in the package that is described."""
+        """Whether code belongs to an installed library other than the package that is described."""
         installed = file.startswith("<frozen") or str(Path(file).resolve()).startswith(_INSTALLED)
         return installed and _package(module) != self.home
 
@@ -167,7 +166,7 @@ class _Walk:
 def _content(cell: Any) -> object:  # noqa: ANN401 (a cell has no public type)
     try:
         return cell.cell_contents
-    except ValueError:  # it is filled later
+    except ValueError:  # the cell is still empty
         return None
 
 

@@ -1,8 +1,8 @@
-"""What a run is: everything that its forecasts depend on, and what two runs differ in.
+"""The identity of a run: everything that its forecasts depend on, and the differences between two runs.
 
-A run's id is a digest of its `Identity`. A setting that cannot change a forecast is not part of it: books,
-costs, explanations, the audit, tracking, how a source is asked for its data, and how the work is spread over
-processes. What a source delivered counts by the tables of the lake, not by the source's settings.
+A run's id is a digest of its `Identity`. Settings that cannot change a forecast are not part of it: books,
+costs, explanations, the audit, tracking, how a source is queried, and how the work is spread over processes.
+The data are identified by the tables of the lake and their versions, not by the settings of the source.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipelines.run.fingerprint import fingerprint, source_digest
 from pipelines.settings import Settings, masked_settings
 
 LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")
-"""Libraries whose numbers reach a forecast; another version of one is another run."""
+"""Libraries whose results affect forecasts; a different version of one gives a different run."""
 
 CODE = (
     "features/**/*.py",
@@ -38,10 +38,10 @@ CODE = (
     "pipelines/train/stacks.py",
     "pipelines/train/task.py",
 )
-"""Sources that lead from tables to forecasts, from the folder of the packages."""
+"""Source files that turn tables into forecasts, relative to the folder of the packages."""
 
 _ROOT = Path(__file__).parents[2]
-_SHOWN = 60  # characters of a value in a sentence
+_SHOWN = 60  # maximum number of characters of a value in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Identity:
     Attributes
     ----------
     settings
-        Settings with every default filled in: universe, features by their names, label, folds, seeds, models
-        with their fits.
+        Settings with every default filled in: universe, features by name, label, folds, seeds, and models
+        with their fit settings.
     code
         `code_digest`.
     libraries
@@ -60,9 +60,9 @@ class Identity:
     device
         ``cpu`` or ``cuda``.
     lake
-        Absolute place of the lake: folder or URL.
+        Absolute path or URL of the lake.
     tables
-        Lake table -> the Delta table's own id, and the version that is read.
+        Lake table -> id of the Delta table, and the version that is read.
     """
 
     settings: Mapping[str, Any]
@@ -74,37 +74,37 @@ class Identity:
 
     @property
     def digest(self) -> str:
-        """Ten hexadecimal digits."""
+        """Ten hexadecimal digits that identify the run."""
         return digest(self.record())
 
     def record(self) -> dict[str, Any]:
-        """Plain values, as ``run.json`` stores them."""
+        """Convert to plain values, as stored in ``run.json``."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read `record` back; KeyError or TypeError if it is not one."""
+        """Restore from `record`; KeyError or TypeError if the mapping is not a valid record."""
         tables = {name: TableVersion(**table) for name, table in record["tables"].items()}
         return cls(**{**record, "tables": tables})
 
     def differences(self, earlier: Identity) -> list[str]:
-        """Say what has changed since an earlier run, a phrase each: ``label.horizon (1 -> 5)``."""
-        found = list(_changes(earlier.settings, self.settings))
+        """List the changes since an earlier run, one phrase per change: ``label.horizon (1 -> 5)``."""
+        changes = list(_changes(earlier.settings, self.settings))
         if self.code != earlier.code:
-            found.append("the code that computes forecasts")
-        found += _changes(earlier.libraries, self.libraries, "library ")
-        found += _changes({"device": earlier.device}, {"device": self.device})
+            changes.append("the code that computes forecasts")
+        changes += _changes(earlier.libraries, self.libraries, "library ")
+        changes += _changes({"device": earlier.device}, {"device": self.device})
         if self.lake != earlier.lake:
-            found.append(f"the lake's place ({earlier.lake} -> {self.lake})")
+            changes.append(f"location of the lake ({earlier.lake} -> {self.lake})")
         for name in sorted({*earlier.tables, *self.tables}):
             old, new = earlier.tables.get(name), self.tables.get(name)
             if old is None or new is None:
-                found.append(f"table {name} ({'added' if old is None else 'removed'})")
+                changes.append(f"table {name} ({'added' if old is None else 'removed'})")
             elif old.id != new.id:
-                found.append(f"table {name} (another table of that name)")
+                changes.append(f"table {name} (a different table of that name)")
             elif old.version != new.version:
-                found.append(f"table {name} (version {old.version} -> {new.version})")
-        return found
+                changes.append(f"table {name} (version {old.version} -> {new.version})")
+        return changes
 
 
 def build_identity(
@@ -112,25 +112,25 @@ def build_identity(
     dataset: Dataset,
     lake: str,
     tables: Mapping[str, TableVersion],
-    starts: Mapping[str, str],
+    warm_starts: Mapping[str, str],
 ) -> Identity:
-    """Collect what the forecasts of a config on these data depend on.
+    """Build the identity of a run: a config on these tables.
 
     Parameters
     ----------
     config
         The configuration.
     dataset
-        Built from these tables: says which features the config means.
+        Built from these tables; gives the names of the features.
     lake
-        Absolute place of the lake, without secrets.
+        Absolute path or URL of the lake, with secrets masked.
     tables
         The tables that are read.
-    starts
-        Model -> id of the run whose day encoder it begins with (`pipelines.run.warm_start.warm_start_runs`).
+    warm_starts
+        Model -> id of the run whose day encoder it starts from (`pipelines.run.warm_start.warm_start_runs`).
     """
     return Identity(
-        settings=forecasting_settings(config, dataset, starts),
+        settings=forecasting_settings(config, dataset, warm_starts),
         code=code_digest(),
         libraries={name: version(name) for name in LIBRARIES},
         device=pick_device(config.device).partition(":")[0],
@@ -139,40 +139,41 @@ def build_identity(
     )
 
 
-def forecasting_settings(config: Config, dataset: Dataset, starts: Mapping[str, str]) -> Settings:
+def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[str, str]) -> Settings:
     """Settings that forecasts depend on, with every default filled in, as plain JSON values."""
     resolved = {"channels", "characteristics", "inputs"}
     folds = config.folds.model_dump(mode="json")
     if config.folds.scheme != "dated":
         folds["step"] = config.folds.step or config.folds.test
-    found = {
+    settings = {
         "universe": config.universe.model_dump(mode="json"),
         "features": {
             **config.features.model_dump(mode="json", exclude=resolved),
             "channels": list(dataset.channel_names),
             "characteristics": list(dataset.characteristic_names),
         },
-        # Other delays are measured, not trained for; the longest one moves the purge.
+        # Forecasts are measured at further delays but not trained for them; the longest delay sets the purge.
         "label": config.label.model_dump(mode="json", exclude={"extra_delays"})
         | {"max_delay": config.label.max_delay},
         "folds": folds,
-        "models": {model: _model(config, model, starts) for model in config.models},
+        "models": {model: _model(config, model, warm_starts) for model in config.models},
         "seeds": list(config.seeds),
         "stacked": _stacked(config),
     }
-    plain: Settings = json.loads(json.dumps(masked_settings(found)))  # as read back: lists, no tuples
+    plain: Settings = json.loads(json.dumps(masked_settings(settings)))  # tuples become lists, as in run.json
     return plain
 
 
 def _stacked(config: Config) -> bool:
-    """Whether seeds are trained as one where that is possible: their dropout is then drawn together."""
-    wanted = config.stack_seeds
-    on = pick_device(config.device) != "cpu" if wanted is None else wanted
-    return on and len(config.seeds) > 1
+    """Whether seeds are stacked where possible. Stacked seeds share their dropout draws."""
+    stack = config.stack_seeds
+    if stack is None:
+        stack = pick_device(config.device) != "cpu"
+    return stack and len(config.seeds) > 1
 
 
-def _model(config: Config, model: str, starts: Mapping[str, str]) -> Settings:
-    """One model's settings; of its fit, those that it reads."""
+def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settings:
+    """Settings of one model, with the fit settings that it uses."""
     from models.fitting.loop import BASELINES_READ
     from models.registry import MODELS
 
@@ -180,15 +181,15 @@ def _model(config: Config, model: str, starts: Mapping[str, str]) -> Settings:
     own, fit = settings_of(config, model)
     if MODELS[registered].kind == "baseline":
         fit = {name: fit[name] for name in BASELINES_READ}
-    found = {**own, KEY: registered, "fit": fit}
-    return found | ({"init_from": starts[model]} if model in starts else {})
+    settings = {**own, KEY: registered, "fit": fit}
+    return settings | ({"init_from": warm_starts[model]} if model in warm_starts else {})
 
 
 def code_digest() -> str:
     """Digest of the code that computes forecasts, without comments, docstrings and layout.
 
-    Covers the sources in `CODE`, and the features and models in the registries wherever they come from: a
-    function that was registered or replaced outside these sources counts by what it does.
+    Covers the source files in `CODE` and all features and models in the registries. A function that was
+    registered or replaced outside these files is included by its bytecode (`fingerprint`).
     """
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
@@ -214,7 +215,7 @@ def _is_source(file: str) -> bool:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Phrases for what differs between two nested mappings."""
+    """Phrases for the differences between two nested mappings."""
     for key in sorted({*old, *new}):
         if key not in old or key not in new:
             yield f"{where}{key} ({'added' if key not in old else 'removed'})"

@@ -1,4 +1,4 @@
-"""Starting a run on what a lake holds, and opening one again on exactly the data that it recorded."""
+"""Prepare a run on the data in a lake, and open an earlier run on exactly the data that it recorded."""
 
 from __future__ import annotations
 
@@ -32,43 +32,48 @@ INPUT_TABLES = (
 )
 
 
-def open_lake(config: Config, say: Callable[[str], None] | None = None) -> Lake:
-    """Return a config's lake; ``say`` is told when another writer was first."""
-    return Lake(config.lake, config.lake_options, say)
+def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:
+    """Return the lake of a config; ``notify`` gets a message when another writer commits first."""
+    return Lake(config.lake, config.lake_options, notify)
 
 
 def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]:
-    """Read the input tables of a run at the versions it recorded, without those that were withdrawn whole."""
+    """Read input tables at these versions. Tables without rows, which were withdrawn, are left out."""
     tables = {table: lake.read(table, version=version) for table, version in versions.items()}
     return {table: frame for table, frame in tables.items() if frame.height}
 
 
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
-    """Versions of the tables that a run reads: the newest, or those of an earlier moment.
+    """Return the versions of the tables that a run reads: the newest, or those of an earlier state.
 
     Parameters
     ----------
     lake
-        Where the tables are.
+        Lake with the tables.
     as_of
-        What ``--as-of`` says (`Lake.versions_as_of`); None for the newest.
+        Value of ``--as-of`` (`Lake.versions_as_of`); None for the newest versions.
+
+    Returns
+    -------
+    dict
+        Input table -> version.
 
     Raises
     ------
     DataError
-        If nothing has been ingested yet, or nothing by then.
+        If nothing has been ingested, or nothing up to that time.
     ConfigError
         If ``as_of`` is neither a version nor a date or time.
     """
-    there = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {table: version for table, version in there.items() if table in INPUT_TABLES}
+    all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
+    versions = {table: version for table, version in all_versions.items() if table in INPUT_TABLES}
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions
 
 
 def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
-    """Say which version of each table an ``--as-of`` means."""
+    """Name the version of each table that ``--as-of`` selects."""
     listed = ", ".join(f"{table} version {version}" for table, version in versions.items())
     return f"as of {as_of}: {listed}"
 
@@ -76,13 +81,30 @@ def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
 def prepare_run(
     config: Config, progress: Progress, as_of: str | None = None, locks: Locks | None = None
 ) -> tuple[Run, Dataset, Lake]:
-    """Name the run of a config on what its lake holds, now or as of a moment, and build its arrays.
+    """Create the run of a config on the data in its lake, record it, and build its dataset.
 
-    A command that goes on to write into the run's folder gives its ``locks``.
+    A config on the same data is the same run, so repeating a command continues it.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    progress
+        Reports progress and notes.
+    as_of
+        Earlier state of the lake to read; None for the newest.
+    locks
+        If given, the run's folder is locked. Required by commands that write into the folder.
+
+    Returns
+    -------
+    run : Run
+    dataset : Dataset
+    lake : Lake
     """
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
-    starts = warm_start_runs(config)
+    warm_starts = warm_start_runs(config)
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
@@ -90,11 +112,12 @@ def prepare_run(
         dataset = build_dataset(read_tables(lake, versions), config)
         for note in dataset.notes:
             progress.note(note)
-        plan_folds(dataset, config)  # too few sessions: say so before a run's folder is there
-        run = name_run(config, build_identity(config, dataset, masked(place(lake.root)), tables, starts))
-        told = describe_changes(run)
-        if told is not None:
-            progress.note(told)
+        plan_folds(dataset, config)  # raises before the run's folder is created if there are too few sessions
+        identity = build_identity(config, dataset, masked(place(lake.root)), tables, warm_starts)
+        run = name_run(config, identity)
+        changes = describe_changes(run)
+        if changes is not None:
+            progress.note(changes)
     if locks is not None:
         locks.lock_run(run.folder)
     record_run(run)
@@ -105,14 +128,25 @@ def prepare_run(
 def reopen_run(
     name: str, output: Path, progress: Progress, locks: Locks | None = None
 ) -> tuple[Run, Dataset, Lake]:
-    """Open a finished run and build its arrays from exactly the data that it recorded.
+    """Open an earlier run and build its dataset from exactly the data versions that it recorded.
 
-    A command that goes on to write into the run's folder gives its ``locks``.
+    Parameters
+    ----------
+    name
+        Id of the run, a unique prefix of it, or its folder.
+    output
+        Folder that holds the runs.
+    progress
+        Reports progress and notes.
+    locks
+        If given, the run's folder is locked. Required by commands that write into the folder.
 
     Raises
     ------
+    ConfigError
+        If no run or more than one matches.
     DataError
-        If its lake does not hold the tables any more that it was made on.
+        If the lake no longer holds the tables that the run was made on.
     """
     run = open_run(name, output)
     if locks is not None:
@@ -121,10 +155,16 @@ def reopen_run(
 
 
 def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
-    """Build a run's arrays from exactly the data that it recorded; DataError if its lake lost them."""
-    assert run.identity is not None, "a run that is opened has recorded its identity"
-    where = run.config.lake if is_url(run.identity.lake) else run.identity.lake
-    lake = Lake(where, run.config.lake_options, progress.note)
+    """Build a run's dataset from exactly the data versions that it recorded.
+
+    Raises
+    ------
+    DataError
+        If the lake no longer holds the tables that the run was made on.
+    """
+    assert run.identity is not None, "an opened run has recorded its identity"
+    location = run.config.lake if is_url(run.identity.lake) else run.identity.lake
+    lake = Lake(location, run.config.lake_options, progress.note)
     _require_same_tables(run, lake)
     with progress.stage("dataset"):
         return build_dataset(read_tables(lake, dict(run.versions)), run.config), lake
@@ -134,11 +174,11 @@ def _require_same_tables(run: Run, lake: Lake) -> None:
     for table, recorded in run.tables.items():
         if not lake.exists(table):
             raise DataError(
-                f"Run {run.run_id} was made on the table {table} of {lake.root}, which is gone; restore "
-                "the lake at that place, or run the config again for a new run."
+                f"Run {run.run_id} was made on the table {table} of {lake.root}, which no longer exists; "
+                "restore the lake at that location, or run the config again to make a new run."
             )
         if lake.identified({table: recorded.version})[table].id != recorded.id:
             raise DataError(
-                f"Run {run.run_id} was made on another table {table} than the one in {lake.root}, which was "
-                "deleted and made again since; restore the lake, or run the config again for a new run."
+                f"Run {run.run_id} was made on a table {table} of {lake.root} that has since been deleted "
+                "and created again; restore the lake, or run the config again to make a new run."
             )

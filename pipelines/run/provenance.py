@@ -1,8 +1,8 @@
-"""What a run used, recorded when it was used: ``provenance.jsonl`` in its folder, one JSON line an event.
+"""Provenance of a run: ``provenance.jsonl`` in its folder has one JSON line per event, written as it happens.
 
-The file is only ever appended to. A run that was resumed under another commit has two training sessions, and
-a report that is written a month later shows the libraries that trained it, not those that are installed now.
-Tasks belong to the newest training session before them.
+The file is only appended to. A run that was resumed under another commit has two training sessions. A report
+written a month later shows the libraries that trained the run, not those installed now. A finished task
+belongs to the training session that was started last before it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipelines.run.record import Run, git_commit
 
 FILE: Final = "provenance.jsonl"
 TRACKED_LIBRARIES: Final = (*LIBRARIES, "deltalake", "mlflow", "polars", "scikit-learn", "shap")
-"""Libraries that a run's forecasts, results and records are made with."""
+"""Libraries that produce a run's forecasts, results and records."""
 
 
 def _now() -> dt.datetime:
@@ -34,18 +34,18 @@ class _Record(BaseModel):
 
 
 class Environment(_Record):
-    """The code and the machine behind an event.
+    """Versions of the code and of the libraries at the time of an event.
 
     Attributes
     ----------
     commit
-        Commit of the checkout, ``-dirty`` with uncommitted changes; ``unknown`` outside a checkout.
+        Git commit of the checkout; ends in ``-dirty`` with uncommitted changes; ``unknown`` outside git.
     code
-        `pipelines.run.identity.code_digest`, of the code that computes forecasts.
+        `pipelines.run.identity.code_digest`: digest of the code that computes forecasts.
     python
-        Version of the interpreter.
+        Version of Python.
     libraries
-        Library -> installed version, of those that numbers depend on.
+        Library -> installed version, for the libraries in `TRACKED_LIBRARIES`.
     """
 
     commit: str
@@ -59,20 +59,20 @@ class _Event(_Record):
 
 
 class TrainingStarted(_Event):
-    """A training session began, or an interrupted one was continued.
+    """A training session started. Resuming an interrupted run starts another session.
 
     Attributes
     ----------
     device
-        What trains the models.
+        Device that trains the models.
     versions
         Lake table -> version that is read.
     hazards, notes
-        What the source, the quality rules, the panel and the label warned of at this time.
+        Warnings of the source, the quality rules, the panel and the label at this time.
     trials
-        Trials in the ledger, those of this run included.
+        Number of trials in the ledger, including those of this run.
     done, planned
-        Tasks that were done before this session, and tasks of the run.
+        Number of tasks finished before this session, and of all tasks of the run.
     """
 
     event: Literal["training started"] = "training started"
@@ -96,14 +96,14 @@ class TaskDone(_Event):
 
 
 class TrainingEnded(_Event):
-    """A training session did all its tasks."""
+    """A training session finished all its tasks."""
 
     event: Literal["training ended"] = "training ended"
     seconds: float
 
 
 class AuditMade(_Event):
-    """An audit was made; ``counts`` are the checks by verdict."""
+    """An audit was made; ``counts`` holds the number of checks by verdict."""
 
     event: Literal["audit"] = "audit"
     environment: Environment
@@ -114,7 +114,7 @@ class AuditMade(_Event):
 
 
 class EvaluationMade(_Event):
-    """Forecasts were measured; the evaluation's own record holds its settings."""
+    """Forecasts were evaluated; the record of the evaluation holds its settings."""
 
     event: Literal["evaluation"] = "evaluation"
     environment: Environment
@@ -138,7 +138,7 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="e
 
 
 def environment() -> Environment:
-    """Describe the code and the libraries of this process."""
+    """Return the versions of the code and of the libraries in this process."""
     return Environment(
         commit=git_commit(),
         code=code_digest(),
@@ -148,9 +148,10 @@ def environment() -> Environment:
 
 
 def record(run: Run, event: Event) -> None:
-    """Append an event to a run's provenance and wait until it is on the disk.
+    """Append an event to a run's provenance and flush it to disk.
 
-    A line is one write, so that a killed process leaves at most an unfinished last line, which is ignored.
+    Each line is a single write, so a killed process leaves at most one incomplete last line, which readers
+    ignore.
     """
     path = run.folder / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,36 +162,36 @@ def record(run: Run, event: Event) -> None:
 
 
 def read_provenance(run: Run) -> tuple[Event, ...]:
-    """Read a run's events, oldest first; none if nothing was recorded yet.
+    """Read a run's events, oldest first; empty if nothing has been recorded.
 
     Raises
     ------
     DataError
-        If the file is damaged. A line that a killed process left unfinished is no damage.
+        If the file is damaged. An incomplete line of a killed process is ignored.
     """
     path = run.folder / FILE
     if not path.is_file():
         return ()
-    found: list[Event] = []
+    events: list[Event] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if not line.endswith("}"):
             continue
         try:
-            found.append(_EVENT.validate_json(line))
+            events.append(_EVENT.validate_json(line))
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError(
-                f"{path}, line {number}, is not an event of a run ({reason}); delete that line."
+                f"{path}, line {number}, is not a valid event ({reason}); delete that line."
             ) from None
-    return tuple(found)
+    return tuple(events)
 
 
 def sessions(events: Iterable[Event]) -> list[tuple[TrainingStarted, int]]:
-    """Give the training sessions of a run, oldest first, each with the number of tasks that it did."""
-    found: list[tuple[TrainingStarted, int]] = []
+    """List the training sessions of a run, oldest first, each with the number of tasks that it finished."""
+    counted: list[tuple[TrainingStarted, int]] = []
     for event in events:
         if isinstance(event, TrainingStarted):
-            found.append((event, 0))
-        elif isinstance(event, TaskDone) and found:
-            found[-1] = (found[-1][0], found[-1][1] + 1)
-    return found
+            counted.append((event, 0))
+        elif isinstance(event, TaskDone) and counted:
+            counted[-1] = (counted[-1][0], counted[-1][1] + 1)
+    return counted

@@ -1,4 +1,4 @@
-"""A run's identity and its folder: ``<output>/<run_id>/``."""
+"""A run and its folder ``<output>/<run_id>/``: naming, recording, and finding it again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
 _RECORD = "run.json"
-_LISTED = 8
+_LISTED = 8  # maximum number of differences in a message
 _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
 
 
@@ -32,13 +32,13 @@ class Run:
     Attributes
     ----------
     run_id
-        Name and digest of the identity, so that repeating a command continues the same run.
+        Name of the config and digest of the identity. The same command gives the same run.
     config
-        Its settings; those that change no forecast are those of the last command.
+        The settings. Settings that change no forecast are those of the last command.
     identity
-        What its forecasts depend on; None for a run that is thrown away.
+        Everything that the forecasts depend on; None for a temporary run, which is never recorded.
     folder
-        Where its files are.
+        Folder of the run's files.
     """
 
     run_id: str
@@ -48,7 +48,7 @@ class Run:
 
     @property
     def tables(self) -> Mapping[str, TableVersion]:
-        """Lake table -> its own id and the version that the run reads."""
+        """Lake table -> id of the Delta table and the version that the run reads."""
         return {} if self.identity is None else self.identity.tables
 
     @property
@@ -61,11 +61,11 @@ class Run:
         return self.folder / "checkpoints" / model / f"fold-{fold}-seed-{seed}"
 
     def curve(self, model: str, fold: int, seed: int) -> Path:
-        """File of one learning curve, a JSON line an epoch."""
+        """File of one learning curve, with one JSON line per epoch."""
         return self.folder / "curves" / f"{model}-fold-{fold}-seed-{seed}.jsonl"
 
     def snapshot(self, model: str, fold: int, seed: int) -> Path:
-        """File of an unfinished training's newest snapshot."""
+        """File of the newest snapshot of an unfinished training."""
         return self.folder / "snapshots" / f"{model}-fold-{fold}-seed-{seed}.safetensors"
 
     def write_table(self, name: str, frame: pl.DataFrame) -> Path:
@@ -78,7 +78,7 @@ class Run:
         return path
 
     def read_table(self, name: str) -> pl.DataFrame | None:
-        """Read a result table, or None if that stage has not been run."""
+        """Read a result table; None if its stage has not been run."""
         path = self.folder / "tables" / f"{name}.parquet"
         return pl.read_parquet(path) if path.is_file() else None
 
@@ -93,14 +93,14 @@ class Run:
 
 
 def name_run(config: Config, identity: Identity) -> Run:
-    """Name a run after its config and its identity; nothing is written."""
+    """Create a run whose id is the config's name and the digest of the identity. Writes nothing."""
     run_id = f"{config.name}-{identity.digest}"
     return Run(run_id, config, identity, Path(config.output) / run_id)
 
 
 def record_run(run: Run) -> None:
     """Write a run's settings and identity into its folder."""
-    assert run.identity is not None, "a run without an identity is not kept"
+    assert run.identity is not None, "a run without an identity is not recorded"
     record = {
         "run_id": run.run_id,
         "started_at": dt.datetime.now(dt.UTC).isoformat(),
@@ -113,7 +113,10 @@ def record_run(run: Run) -> None:
 
 
 def describe_changes(run: Run) -> str | None:
-    """Say what a run that was not started before differs in from the config's latest one; None otherwise."""
+    """Describe how a new run differs from the latest run with the same config name.
+
+    None if the run exists already, or if it is the first of this name.
+    """
     assert run.identity is not None, "a run without an identity is not compared"
     earlier = [
         (str(record["started_at"]), str(record["run_id"]), Identity.from_record(record["identity"]))
@@ -122,13 +125,14 @@ def describe_changes(run: Run) -> str | None:
     if not earlier or (run.folder / _RECORD).is_file():
         return None
     _, name, latest = max(earlier, key=lambda one: one[:2])
-    found = run.identity.differences(latest)
-    shown = ", ".join(found[:_LISTED]) + (f" and {len(found) - _LISTED} more" if len(found) > _LISTED else "")
+    changes = run.identity.differences(latest)
+    more = f" and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
+    shown = ", ".join(changes[:_LISTED]) + more
     return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
 
 
 def _records(output: Path, name: str) -> Iterator[dict[str, Any]]:
-    """Records of the runs of a config name; damaged ones and those of earlier versions are left out."""
+    """Records of all runs of a config name, without damaged ones and those of older Peerglass versions."""
     for path in sorted(output.glob(f"{name}-*/{_RECORD}")):
         try:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -140,12 +144,12 @@ def _records(output: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def open_run(name: str, output: Path = Path("data/runs")) -> Run:
-    """Open a run by its id, by its beginning where that is unique, or by its folder.
+    """Open a run by its id, by a unique prefix of its id, or by its folder.
 
     Raises
     ------
     ConfigError
-        If no run, or more than one, is meant; or if the environment gives it other settings now.
+        If no run or more than one matches, or if an environment variable has changed a setting of the run.
     DataError
         If the run's folder is damaged.
     """
@@ -160,33 +164,34 @@ def open_run(name: str, output: Path = Path("data/runs")) -> Run:
 
 
 def _require_same_environment(folder: Path, config: Config, recorded: Mapping[str, Any]) -> None:
-    """A run's config refers to the environment: its settings must be those that it was made with."""
+    """Require that settings taken from environment variables are the same as when the run was made."""
     now = config.from_environment()
     for setting, value in recorded.items():
         if setting in now and now[setting] != value:
             raise ConfigError(
-                f"{folder / 'config.yaml'}: {setting} comes from the environment and was {value!r} when the "
-                f"run was made, but is {now[setting]!r} now; set the variable as it was."
+                f"{folder / 'config.yaml'}: {setting} comes from an environment variable. It was {value!r} "
+                f"when the run was made and is {now[setting]!r} now; restore the old value of the variable."
             )
 
 
 def _find(name: str, output: Path) -> Path:
-    known = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
+    folders = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
     if not _RUN_ID.match(name):
         raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are listed under {output}.")
-    matches = [path for path in known if path.name == name] or [p for p in known if p.name.startswith(name)]
+    matches = [path for path in folders if path.name == name]
+    matches = matches or [path for path in folders if path.name.startswith(name)]
     if len(matches) == 1:
         return matches[0]
-    listed = ", ".join(path.name for path in (matches or known)) or "none"
+    listed = ", ".join(path.name for path in (matches or folders)) or "none"
     wrong = "More than one run begins" if matches else "No run begins"
-    raise ConfigError(f"{wrong} with {name!r} under {output}; there: {listed}.")
+    raise ConfigError(f"{wrong} with {name!r} under {output}; choose among: {listed}.")
 
 
 def git_commit() -> str:
-    """Commit of the checkout that runs, with a mark if it has uncommitted changes; 'unknown' outside git."""
+    """Git commit of this checkout, with ``-dirty`` for uncommitted changes; ``unknown`` outside git."""
     here = Path(__file__).parent
     try:
-        answer = subprocess.run(
+        git = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],  # noqa: S607 (git is found on PATH)
             cwd=here,
             capture_output=True,
@@ -196,4 +201,4 @@ def git_commit() -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return "unknown"
-    return answer.stdout.strip()
+    return git.stdout.strip()

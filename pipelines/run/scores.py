@@ -1,4 +1,4 @@
-"""What training left in a run's folder beside its checkpoints: scores of tasks, and learning curves."""
+"""Validation scores and learning curves of the tasks in a run's folder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from pipelines.run.record import Run
 
 
 def score_file(model: str, fold: int, seed: int) -> str:
-    """Name of the file in the run's folder that holds the scores of a task."""
+    """Path of the file with a task's scores, relative to the run's folder."""
     return f"scores/{model}-fold-{fold}-seed-{seed}.json"
 
 
 def read_scores(run: Run) -> pl.DataFrame:
-    """Scores of the finished tasks: model, fold, seed, valid_ic, valid_rank_ic, pretrain_loss (or null)."""
+    """Read the scores of all finished tasks.
+
+    Returns
+    -------
+    polars.DataFrame
+        model, fold, seed, valid_rank_ic, valid_ic, and pretrain_loss (null without pretraining).
+    """
     rows = []
     for path in sorted((run.folder / "scores").glob("*.json")):
         model, _, rest = path.stem.rpartition("-fold-")
@@ -35,7 +41,7 @@ def read_scores(run: Run) -> pl.DataFrame:
 
 
 def read_curves(run: Run) -> pl.DataFrame:
-    """Learning curves of the finished tasks: model, fold, seed, epoch, train_loss, valid_rank_ic, ..."""
+    """Read the learning curves of all tasks: model, fold, seed, epoch, train_loss, valid_rank_ic and more."""
     rows = []
     for path in sorted((run.folder / "curves").glob("*.jsonl")):
         model, _, rest = path.stem.rpartition("-fold-")

@@ -1,8 +1,9 @@
-"""``init_from``: beginning with the day encoder of an earlier run's fold that knew nothing of the test.
+"""``init_from``: start a model from the day encoder of an earlier run, without look-ahead.
 
-A run writes down what each of its folds saw (``folds.json``). Of the earlier run's folds that one is taken
-whose training ended last among those that ended no later than this fold's, and that saw nothing of this
-fold's test: neither its own validation labels nor what it was itself begun with reach there.
+A run records for each of its folds which sessions its training and validation have seen (``folds.json``). A
+fold of the earlier run can be used if its training ended no later than the training of the new fold, and if
+nothing that it has seen reaches into the test of the new fold. That includes its validation labels, and
+everything that its own warm start has seen. Of these folds, the one whose training ended last is used.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _FILE = "folds.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a fold's fits saw.
+class SeenSessions:
+    """The sessions that the models of a fold have seen.
 
     Attributes
     ----------
     fold
-        Its index.
+        Index of the fold.
     train_to
-        Last training session; that of validation where a model is fitted again on both.
+        Last training session; the last validation session if a model is refitted on both.
     seen_to
-        Last session that reached the weights: the end of the last validation label, or what they were
-        started from if that saw more.
+        Last session that has influenced the weights: the end of the last validation label, or the last
+        session seen by the warm start if that is later.
     """
 
     fold: int
@@ -47,13 +48,13 @@ class Seen:
 
 
 def write_folds(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> None:
-    """Write down what the folds of a run see, for runs that will start from it."""
+    """Record which sessions the folds of a run see, for later runs that start from it."""
     rows = [asdict(_seen(run.config, dataset, fold)) for fold in folds]
     run.write_text(_FILE, json.dumps(rows, indent=1, default=str))
 
 
 def warm_start_runs(config: Config) -> dict[str, str]:
-    """Model -> id of the run whose day encoder it begins with; models that begin anew are left out.
+    """Map each model with ``init_from`` to the id of the run whose day encoder it starts from.
 
     Raises
     ------
@@ -67,39 +68,42 @@ def warm_start_runs(config: Config) -> dict[str, str]:
 
 
 def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
-    """Give the checkpoint that a model begins with on a fold; None where the config names no run.
+    """Return the checkpoint that a model starts from on a fold; None if it has no ``init_from``.
 
-    The same model of the earlier run is taken (:func:`_same_model`), with the same seed or, where it has not
-    that, its first.
+    The same model of the earlier run is used (:func:`_same_model`), with the same seed if the run has it and
+    with its first seed otherwise.
 
     Raises
     ------
     ConfigError
-        If the earlier run has not the model or other channels, or each of its folds saw too much.
+        If the earlier run lacks the model, has different channels, or all its folds would leak into the test.
     DataError
-        If the earlier run does not say what it saw.
+        If the earlier run has not recorded which sessions its folds have seen.
     """
     name = init_from_of(config, model)
     if name is None:
         return None
     run = open_run(name, Path(config.output))
-    theirs = _same_model(run, config, model)
+    source_model = _same_model(run, config, model)
     if run.config.features.channels != config.features.channels:
         raise ConfigError(
-            f"init_from: run {run.run_id} was trained on other features.channels; set both alike."
+            f"init_from: run {run.run_id} was trained on different features.channels; use the same in both."
         )
-    earlier = _allowed(run, dataset, fold)
+    source_fold = _latest_usable_fold(run, dataset, fold)
     seeds = run.config.seeds
-    return run.checkpoint(theirs, earlier.fold, seed if seed in seeds else seeds[0])
+    return run.checkpoint(source_model, source_fold.fold, seed if seed in seeds else seeds[0])
 
 
 def load_warm_start(checkpoint: Path | None) -> FittedState | None:
-    """Read a starting checkpoint; DataError if it is missing or corrupted."""
+    """Read the checkpoint of a warm start, if any; DataError if it is missing or corrupted."""
     return None if checkpoint is None else load_checkpoint(checkpoint)[0].state()
 
 
 def _same_model(run: Run, config: Config, model: str) -> str:
-    """The earlier run's entry for a model: of the same name, named as the registry does, or the only one."""
+    """Find the model of the earlier run that has the same architecture.
+
+    Preferred are an entry of the same name, then one with the name of the registry, then the only one.
+    """
     registered = registry_name(config, model)
     same = [name for name in run.config.models if registry_name(run.config, name) == registered]
     if model in same:
@@ -110,49 +114,49 @@ def _same_model(run: Run, config: Config, model: str) -> str:
         return same[0]
     if same:
         raise ConfigError(
-            f"init_from: run {run.run_id} has {registered} as {', '.join(same)} and none of them as {model}; "
-            "give this model the name of the one that it begins with."
+            f"init_from: run {run.run_id} has several models of type {registered} ({', '.join(same)}) and "
+            f"none is named {model}; rename this model to the one that it should start from."
         )
     raise ConfigError(
-        f"init_from: run {run.run_id} has no model {registered!r} but {', '.join(run.config.models)}; "
+        f"init_from: run {run.run_id} has no model {registered!r}, only {', '.join(run.config.models)}; "
         "name a run that has it."
     )
 
 
-def _seen(config: Config, dataset: Dataset, fold: Fold) -> Seen:
-    """What a fold sees, its starting points included."""
+def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
+    """Sessions that a fold sees, including those seen by its warm starts."""
     last = min(int(fold.valid[-1]) + config.label.delay + config.label.horizon, dataset.panel.n_sessions - 1)
     seen = _date(dataset, last)
     for name in sorted({init_from_of(config, model) or "" for model in config.models} - {""}):
-        seen = max(seen, _allowed(open_run(name, Path(config.output)), dataset, fold).seen_to)
+        seen = max(seen, _latest_usable_fold(open_run(name, Path(config.output)), dataset, fold).seen_to)
     refits = any(settings_of(config, model)[1]["refit"] for model in config.models)
     trained = fold.valid if refits else fold.train
-    return Seen(fold.index, _date(dataset, int(trained[-1])), seen)
+    return SeenSessions(fold.index, _date(dataset, int(trained[-1])), seen)
 
 
-def _allowed(run: Run, dataset: Dataset, fold: Fold) -> Seen:
-    """The fold of an earlier run to start from, or in one sentence why there is none."""
+def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
+    """Find the fold of an earlier run to start from; ConfigError with the reason if there is none."""
     train_to, test_from = _date(dataset, int(fold.train[-1])), _date(dataset, int(fold.test[0]))
     trained = [seen for seen in _read(run) if seen.train_to <= train_to]
     if not trained:
         raise ConfigError(
-            f"init_from: every fold of run {run.run_id} was trained beyond {train_to}, where the training of "
-            f"fold {fold.index} ends; name a run that ended earlier."
+            f"init_from: every fold of run {run.run_id} was trained on sessions after {train_to}, where the "
+            f"training of fold {fold.index} ends; name a run whose training ended earlier."
         )
     clean = [seen for seen in trained if seen.seen_to < test_from]
     if not clean:
         raise ConfigError(
-            f"init_from: run {run.run_id} saw sessions up to {min(seen.seen_to for seen in trained)} and the "
-            f"test of fold {fold.index} starts on {test_from}; name a run that ended earlier."
+            f"init_from: run {run.run_id} has seen sessions up to {min(seen.seen_to for seen in trained)}, "
+            f"but the test of fold {fold.index} starts on {test_from}; name a run that ended earlier."
         )
     return max(clean, key=lambda seen: (seen.train_to, seen.fold))
 
 
-def _read(run: Run) -> list[Seen]:
+def _read(run: Run) -> list[SeenSessions]:
     try:
         rows = json.loads((run.folder / _FILE).read_text(encoding="utf-8"))
         return [
-            Seen(
+            SeenSessions(
                 int(row["fold"]),
                 dt.date.fromisoformat(row["train_to"]),
                 dt.date.fromisoformat(row["seen_to"]),
@@ -161,8 +165,8 @@ def _read(run: Run) -> list[Seen]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"Run {run.run_id} does not say which sessions its folds saw ({error}); run 'peerglass train' on "
-            "its config again, which keeps finished folds."
+            f"Run {run.run_id} has not recorded which sessions its folds have seen ({error}); run 'peerglass "
+            "train' on its config again, which adds the record and keeps finished folds."
         ) from None
 
 

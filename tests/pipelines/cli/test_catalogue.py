@@ -1,4 +1,4 @@
-"""`peerglass features`: the table, its filters, JSON, and a page of the documentation that is up to date."""
+"""`peerglass features`: the table, its filters, JSON, and the generated page docs/features.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_the_page_of_the_documentation_is_up_to_date() -> None:
+def test_the_documentation_page_is_up_to_date() -> None:
     written = (ROOT / catalogue.DOCUMENT).read_text(encoding="utf-8")
     assert written == catalogue.as_markdown(), f"the registries changed: {catalogue.REGENERATE}"
     assert run("--markdown") == written
@@ -30,7 +30,7 @@ def test_the_page_of_the_documentation_is_up_to_date() -> None:
         assert entry.source in written
 
 
-def test_json_says_everything_that_the_registries_say() -> None:
+def test_json_holds_every_field_of_the_registries() -> None:
     records = json.loads(run("--json"))
     assert [record["name"] for record in records] == [*CHANNELS, *CHARACTERISTICS]
     momentum = next(record for record in records if record["name"] == "momentum_252_21")
@@ -47,7 +47,7 @@ def test_json_says_everything_that_the_registries_say() -> None:
     }
 
 
-def test_filters_leave_what_they_name() -> None:
+def test_filters_select_by_family_and_by_required_data() -> None:
     of_statements = json.loads(run("--needs", "statements", "--json"))
     expected = [name for name, entry in CHARACTERISTICS.items() if entry.needs_statements]
     assert [record["name"] for record in of_statements] == expected
@@ -70,7 +70,7 @@ def test_the_table_shows_every_column_of_a_feature() -> None:
     assert f"{len(catalogue.select('value'))} features." in table
 
 
-def test_what_does_not_exist_is_refused_with_what_does() -> None:
+def test_an_unknown_filter_value_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"--family value2 does not exist: choose among .*momentum"):
         catalogue.select("value2")
     with pytest.raises(ConfigError, match=r"--needs fundamentals does not exist: choose among .*statements"):

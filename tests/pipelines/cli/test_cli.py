@@ -1,4 +1,4 @@
-"""The command line on bad input: the exit code, one sentence with the cure, and a lake that is as it was."""
+"""The command line on bad input: the exit code, one sentence with a cure, and an unchanged lake."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEADER = "date,ticker,open,high,low,close,volume"
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, two levels down, so that a path that climbs out of it would be seen."""
+    """An empty working folder, two levels below ``tmp_path``, so that a path that escapes it is noticed."""
     folder = tmp_path / "outer" / "inner"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -50,7 +50,7 @@ def files_config(
     header: str = HEADER,
     **changes: Any,  # noqa: ANN401 (settings)
 ) -> str:
-    """A config on a CSV of the user's, and the CSV."""
+    """Write a CSV of prices and a config that reads it; return the config's name."""
     (here / "prices.csv").write_text("\n".join([header, *rows]) + "\n")
     settings = {
         **tiny,
@@ -63,7 +63,7 @@ def files_config(
 
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a folder, with its size and time of change."""
+    """Size and modification time of every file below a folder."""
     return {
         str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -72,20 +72,20 @@ def listing(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def refused(answer: Answer, code: int, *words: str) -> None:
-    """One sentence on stderr that says what is wrong, nothing on stdout, no traceback."""
+    """Check that a command printed one sentence with these words on stderr, nothing else and no traceback."""
     assert answer.code == code, answer.err
     assert answer.out == ""
-    said = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
-    assert len(said) == 1, said
-    assert said[0].startswith("peerglass: ")
+    lines = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("peerglass: ")
     assert "Traceback" not in answer.err
     for word in words:
-        assert word in said[0], said[0]
+        assert word in lines[0], lines[0]
 
 
 @pytest.fixture
 def lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> dict[str, tuple[int, int]]:
-    """A lake that holds good prices; the answer is its listing."""
+    """Ingest good prices; return the listing of the lake."""
     assert peerglass("ingest", files_config(here, tiny, GOOD_ROWS)).code == 0
     before = listing(here / "lake")
     assert any(name.startswith("prices/_delta_log") for name in before)
@@ -93,7 +93,7 @@ def lake(here: Path, tiny: dict[str, Any], peerglass: Call) -> dict[str, tuple[i
     return before
 
 
-# What stops a command.
+# Errors that stop a command.
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_csv_without_a_column_that_is_needed(
     assert listing(here / "lake") == lake
 
 
-def test_nothing_but_bad_rows(
+def test_a_file_with_only_bad_rows(
     here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]]
 ) -> None:
     config = files_config(here, tiny, ["2020-01-02,AAA,10,11,9,-1,100", "2020-01-03,AAA,10,11,12,11,100"])
@@ -230,7 +230,7 @@ def test_a_lake_table_that_is_not_delta(  # noqa: PLR0917 (fixtures)
     assert listing(here / "lake") == before
 
 
-# What is kept out while the rest goes in.
+# Bad rows that are quarantined while the others are stored.
 
 
 BAD_ROWS = {
@@ -273,7 +273,7 @@ def test_a_bad_row_is_quarantined_and_named(
     assert listing(here / "lake") == before
 
 
-def test_dates_that_are_not_sorted_are_sorted(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
+def test_unsorted_dates_are_sorted(here: Path, tiny: dict[str, Any], peerglass: Call) -> None:
     assert peerglass("ingest", files_config(here, tiny, GOOD_ROWS)).code == 0
     sorted_rows = Lake(here / "lake").read("prices").drop("ingested_at")
     config = files_config(here, tiny, GOOD_ROWS[::-1], lake="other")
@@ -294,7 +294,7 @@ def test_an_exact_duplicate_collapses(here: Path, tiny: dict[str, Any], peerglas
     assert Lake(here / "lake").read("prices").height == len(GOOD_ROWS)
 
 
-# What stops a run half-way.
+# Errors in the middle of a run.
 
 
 def test_a_training_that_diverges_exits_5_and_keeps_the_folds_that_did_not(
@@ -309,18 +309,18 @@ def test_a_training_that_diverges_exits_5_and_keeps_the_folds_that_did_not(
     assert kept["model"].unique().to_list() == ["ridge"]
 
 
-def test_a_tracking_server_that_is_away_exits_6_and_loses_nothing(
+def test_an_unreachable_tracking_server_exits_6_and_loses_nothing(
     here: Path, tiny: dict[str, Any], peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with socket.socket() as free:  # nobody listens here once it is closed
+    with socket.socket() as free:  # no process listens on this port once the socket is closed
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (here / "sim.yaml").write_text(yaml.safe_dump({**tiny, "models": {"ridge": {}}}))
     answer = peerglass("run", "sim.yaml", "--set", f"tracking.uri=http://127.0.0.1:{port}")
     assert answer.code == 6, answer.err
-    said = answer.err.splitlines()[-1]
-    assert said.startswith(f"peerglass: The tracking store http://127.0.0.1:{port} cannot be used")
+    sentence = answer.err.splitlines()[-1]
+    assert sentence.startswith(f"peerglass: The tracking store http://127.0.0.1:{port} cannot be used")
     assert "Traceback" not in answer.err
     trained = Lake(here / "lake").read("forecasts")
     assert len(list((here / "runs").rglob("report.html"))) == 1
@@ -329,12 +329,12 @@ def test_a_tracking_server_that_is_away_exits_6_and_loses_nothing(
     assert Lake(here / "lake").read("forecasts").equals(trained)
 
 
-# A run that was damaged.
+# Damaged runs.
 
 
 @pytest.fixture
 def trained(here: Path, tiny: dict[str, Any], peerglass: Call) -> tuple[str, Path]:
-    """A finished run of one small attention model: its id and the folder of a checkpoint."""
+    """Train one small attention model; return the run id and the folder of a checkpoint."""
     settings = {**tiny, "models": {"self_peer": {"width": 8, "heads": 2, "layers": 1}}}
     (here / "sim.yaml").write_text(yaml.safe_dump(settings))
     assert peerglass("ingest", "sim.yaml", "--set", "folds.max_folds=1").code == 0
@@ -409,10 +409,10 @@ def test_a_bug_exits_1_without_a_traceback_unless_asked(
 
     monkeypatch.setattr(config_load, "load_config", broken)
     refused(peerglass("validate", "a.yaml"), 1, "this is a bug (RuntimeError: boom)", "--debug")
-    told = peerglass("--debug", "validate", "a.yaml")
-    assert told.code == 1
-    assert "Traceback (most recent call last)" in told.err
-    assert 'raise RuntimeError("boom")' in told.err
+    with_traceback = peerglass("--debug", "validate", "a.yaml")
+    assert with_traceback.code == 1
+    assert "Traceback (most recent call last)" in with_traceback.err
+    assert 'raise RuntimeError("boom")' in with_traceback.err
 
 
 def test_the_real_command_exits_with_the_same_codes(here: Path, tiny: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
         backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="1999-12-31")
     with pytest.raises(ConfigError, match="--as-of 'last week' is neither a version"):
         backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="last week")
-    with pytest.raises(ConfigError, match="--as-of needs --config and a FILE: a run has recorded"):
+    with pytest.raises(ConfigError, match="--as-of applies only to a FILE with --config; a run is read at"):
         backtest_target("tiny-1", None, [], Path("runs"), echo=print, as_of="1")
 
 
@@ -98,4 +98,4 @@ def test_help_says_what_a_missing_time_and_zone_mean() -> None:
     for verb in ("train", "tune", "run", "backtest"):
         shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "100"}).stdout
         text = " ".join(shown.replace("│", " ").split())
-        assert "without a zone it is UTC, and a date alone is the end of that day, UTC" in text
+        assert "A time without a zone is UTC, and a date alone is the end of that day, UTC" in text
