@@ -157,7 +157,7 @@ def write_report(
 
     with progress.stage("report"):
         if evaluation.record.incomplete is not None:
-            progress.note(f"The run is incomplete. Missing forecasts: {evaluation.record.incomplete}.")
+            progress.note(f"The run is incomplete. Missing: {evaluation.record.incomplete}.")
         return run.write_text("report.html", render(report_data(run, evaluation, dataset, lake)))
 
 

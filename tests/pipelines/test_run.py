@@ -205,7 +205,7 @@ def test_a_row_doubted_when_a_run_is_trained_is_a_hazard_of_its_report(done: str
     cleared = {**doubt, "ticker": "BBB", "cleared": True}
     Lake("lake").upsert("flags", pl.DataFrame([doubt, cleared]))
     assert peerglass("report", done, "--output", "runs").code == 0
-    sentence = "1 flag(s) of the quality rules on rows that are kept and used: spike_reverts (1)"
+    sentence = "The quality rules have set 1 flag(s) on rows that are kept and used: spike_reverts (1)"
     assert sentence not in Path("runs", done, "report.html").read_text(), "it was raised after the training"
     later = ("tiny.yaml", "--set", "models={zero: {}}", "--set", "name=later", "--set", "output=later")
     assert peerglass("train", *later).code == 0

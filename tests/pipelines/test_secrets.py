@@ -118,9 +118,7 @@ def test_a_run_is_not_opened_with_other_settings_than_it_was_made_with(
     assert opened.config.fit == run.config.fit
     assert opened.config.tracking.uri == "sqlite:///two.db", "where things are may change"
     monkeypatch.setenv("EPOCHS", "6")
-    sentence = (
-        r"config\.yaml: fit\.epochs comes from the environment and was '5' when the run was made, but is"
-    )
+    sentence = r"fit\.epochs comes from an environment variable\. It was '5' when the run was made and is"
     with pytest.raises(ConfigError, match=sentence):
         open_run(run.run_id, Path("runs"))
 

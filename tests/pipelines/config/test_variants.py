@@ -399,7 +399,7 @@ def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, 
     one = train_config(check_config(plain(done, {"tenth": VARIANTS["tenth"]}), origin="one"))
     assert start(one, "anew") == open_run(one, Path("runs")).checkpoint("tenth", 0, 1)
     with pytest.raises(
-        ConfigError, match=f"run {one} has no model 'seq2seq' but tenth; name a run that has it"
+        ConfigError, match=f"run {one} has no model 'seq2seq', only tenth; name a run that has it"
     ):
         start(one, "anew", "seq2seq")
 

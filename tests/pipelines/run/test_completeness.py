@@ -1,4 +1,4 @@
-"""Incomplete runs: models are compared on common dates, and what is missing is named everywhere."""
+"""Incomplete runs: models are compared on common dates, and missing tasks are named everywhere."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 def interrupted(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> Answer:
-    """A training of two models, two folds and two seeds that is stopped before its last task is committed."""
+    """Train two models on two folds with two seeds, and stop before the last task is committed."""
     monkeypatch.chdir(tmp_path)
     settings = {**tiny, "models": {"ridge": {}, "mlp": {"width": 8}}, "seeds": [0, 1]}
     Path("tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
@@ -52,7 +52,7 @@ def interrupted(
 
 
 def ics(frame: pl.DataFrame) -> dict[Any, float]:
-    """Pearson correlation of forecast and label by date, in plain numpy."""
+    """Pearson correlation of forecast and label by date, with plain numpy."""
     known = frame.drop_nulls()
     return {
         date: float(np.corrcoef(part["forecast"].to_numpy(), part["label"].to_numpy())[0, 1])
@@ -60,7 +60,9 @@ def ics(frame: pl.DataFrame) -> dict[Any, float]:
     }
 
 
-def test_an_incomplete_run_says_so_until_it_is_completed(interrupted: Answer, peerglass: Call) -> None:
+def test_an_incomplete_run_is_reported_as_such_until_it_is_completed(
+    interrupted: Answer, peerglass: Call
+) -> None:
     assert f"Missing: {SENTENCE}" in interrupted.err, "the training's own summary"
     answer = peerglass("backtest", "tiny", "--output", "runs")
     assert answer.code == 0, answer.err
@@ -101,7 +103,7 @@ def test_an_incomplete_run_says_so_until_it_is_completed(interrupted: Answer, pe
     assert complete["mlp"]["missing"] is None
 
 
-def test_a_model_without_any_forecast_stands_on_the_ladder_without_numbers(
+def test_a_model_without_forecasts_is_on_the_ladder_without_numbers(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -121,23 +123,23 @@ def test_a_model_without_any_forecast_stands_on_the_ladder_without_numbers(
     assert (row["missing"], row["seeds"], row["ic"]) == ("every fold", 0, None)
 
 
-def test_what_is_missing_in_words() -> None:
+def test_missing_tasks_and_their_description() -> None:
     keys = [(m, f, s) for m in ("ridge", "mlp") for f in (0, 1, 2) for s in (0, 1, 2)]
-    gone = {("ridge", 1, s) for s in (0, 1, 2)} | {("mlp", 0, 2), ("mlp", 2, 0), ("mlp", 2, 1)}
-    there = pl.DataFrame(
-        [key for key in keys if key not in gone], schema=["model", "fold", "seed"], orient="row"
+    removed = {("ridge", 1, s) for s in (0, 1, 2)} | {("mlp", 0, 2), ("mlp", 2, 0), ("mlp", 2, 1)}
+    forecasts = pl.DataFrame(
+        [key for key in keys if key not in removed], schema=["model", "fold", "seed"], orient="row"
     )
-    missing = missing_tasks(("ridge", "mlp"), (0, 1, 2), (0, 1, 2), there)
-    assert set(missing) == gone
-    words = describe_missing(missing, (0, 1, 2), (0, 1, 2))
-    assert words == "ridge: fold 1; mlp: seed 2 of fold 0, seeds 0 and 1 of fold 2"
-    assert comparable_folds((0, 1, 2), missing, there) == ()
-    assert comparable_folds((0, 1, 2), missing[:3], there) == (0, 2)
-    assert missing_tasks(("ridge",), (0,), (0,), there) == ()
+    missing = missing_tasks(("ridge", "mlp"), (0, 1, 2), (0, 1, 2), forecasts)
+    assert set(missing) == removed
+    description = describe_missing(missing, (0, 1, 2), (0, 1, 2))
+    assert description == "ridge: fold 1; mlp: seed 2 of fold 0, seeds 0 and 1 of fold 2"
+    assert comparable_folds((0, 1, 2), missing, forecasts) == ()
+    assert comparable_folds((0, 1, 2), missing[:3], forecasts) == (0, 2)
+    assert missing_tasks(("ridge",), (0,), (0,), forecasts) == ()
     assert describe_missing((), (0, 1), (0,)) is None
-    absent = missing_tasks(("ridge", "none"), (0, 2), (0, 1, 2), there)
+    absent = missing_tasks(("ridge", "none"), (0, 2), (0, 1, 2), forecasts)
     assert describe_missing(absent, (0, 2), (0, 1, 2)) == "none: every fold"
-    assert comparable_folds((0, 2), absent, there) == (0, 2), "a model without any forecast has no say"
+    assert comparable_folds((0, 2), absent, forecasts) == (0, 2), "a model without forecasts is ignored"
 
 
 def test_dates_that_all_models_forecast() -> None:

@@ -1,6 +1,6 @@
-"""What a run is: its id covers everything that its forecasts depend on, and nothing else.
+"""The identity of a run: its id covers everything that its forecasts depend on, and nothing else.
 
-Over 500 lines because every key of a config has a row that says whether it changes the id.
+This file is long because every key of a config has a row that tells whether it changes the id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEATURES = ["momentum_63", "return_1", "return_5"]
 def peerglass(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Call:
-    """The command in this process, in a folder with a config of a ridge on three characteristics."""
+    """The command line, in a folder with a config of a ridge on three characteristics."""
     monkeypatch.chdir(tmp_path)
     settings = {
         **tiny,
@@ -61,10 +61,10 @@ def trained(answer: Answer) -> str:
     return answer.out.strip().splitlines()[-1]
 
 
-# A changed feature is another run, and is audited.
+# A changed feature gives a new run, which is audited.
 
 
-def test_a_feature_that_knows_tomorrow_is_another_run_and_its_audit_fails(
+def test_a_feature_with_look_ahead_gives_a_new_run_and_its_audit_fails(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = peerglass("run", "tiny.yaml")
@@ -81,8 +81,10 @@ def test_a_feature_that_knows_tomorrow_is_another_run_and_its_audit_fails(
     assert second.code == 4, second.out
     assert "return_5" in second.out
     (leaky,) = set(Path("runs").glob("tiny-*")) - {honest}
-    told = f"{leaky.name} is a new run; it differs from {honest.name} in: the code that computes forecasts."
-    assert told in second.err
+    message = (
+        f"{leaky.name} is a new run; it differs from {honest.name} in: the code that computes forecasts."
+    )
+    assert message in second.err
 
 
 def test_the_audit_is_made_again_when_its_own_settings_change(peerglass: Call) -> None:
@@ -92,20 +94,20 @@ def test_the_audit_is_made_again_when_its_own_settings_change(peerglass: Call) -
     deeper = peerglass("run", "tiny.yaml", "--set", "audit.sessions=2")
     assert deeper.code == 0
     assert "has passed its audit" not in deeper.err
-    assert deeper.out.splitlines()[-1] == again.out.splitlines()[-1], "the audit is no part of the run's id"
+    assert deeper.out.splitlines()[-1] == again.out.splitlines()[-1], "the audit is not part of the run's id"
 
 
-def test_the_digest_of_code_sees_statements_and_neither_comments_nor_docstrings() -> None:
+def test_the_digest_of_code_covers_statements_but_not_comments_and_docstrings() -> None:
     source = '''
 def f(x: int) -> int:
-    """Say it."""
+    """Add one."""
     return x + 1  # one more
 '''
     reworded = '''
 # A comment.
 def f(x: int) -> int:
-    """Say it
-    otherwise."""
+    """Return the
+    successor."""
 
     return (
         x + 1
@@ -115,15 +117,15 @@ def f(x: int) -> int:
     assert normalise_source(source) != normalise_source(source.replace("+ 1", "+ 2"))
 
 
-def test_every_source_on_the_way_to_a_forecast_is_in_the_digest_or_is_named_here() -> None:
+def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here() -> None:
     cannot_change_a_forecast = {
         "backtest.metrics",  # measures forecasts
-        "pipelines.config.load",  # settings are in the identity as they are resolved
-        "pipelines.config.models",  # names of models, which the identity holds resolved
+        "pipelines.config.load",  # the identity holds the resolved settings
+        "pipelines.config.models",  # the identity holds the resolved names of models
         "pipelines.config.schema",
-        "pipelines.device",  # and so is the device
+        "pipelines.device",  # the identity holds the device
         "pipelines.errors",
-        "pipelines.lake.lake",  # gives the rows of a version
+        "pipelines.lake.lake",  # reads the rows of a version
         "pipelines.run.checkpoints",  # stores fitted models
         "pipelines.run.record",
         "pipelines.run.scores",
@@ -147,7 +149,7 @@ def test_every_source_on_the_way_to_a_forecast_is_in_the_digest_or_is_named_here
     assert ours - covered == cannot_change_a_forecast
     third = {name.partition(".")[0] for name in imported} - {"backtest", "features", "models", "pipelines"}
     third -= sys.stdlib_module_names
-    in_frames = {"polars"}  # joins and filters, which compute no number
+    in_frames = {"polars"}  # only joins and filters rows
     explaining = {"networkx", "shap"}
     assert third - in_frames - explaining - {"joblib"} <= set(identity.LIBRARIES)
 
@@ -160,7 +162,7 @@ def _factor() -> float:
     return 2.0
 
 
-def test_a_function_from_elsewhere_counts_by_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_outside_the_sources_is_identified_by_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(value: object) -> str:
         return fingerprint(value, identity._is_source)
 
@@ -173,7 +175,7 @@ def test_a_function_from_elsewhere_counts_by_what_it_does(monkeypatch: pytest.Mo
     assert digest(lambda panel: "a") != digest(lambda panel: "b")
     before = digest(_user_feature)
     monkeypatch.setattr(sys.modules[__name__], "_factor", lambda: 3.0)
-    assert digest(_user_feature) != before, "what it calls counts"
+    assert digest(_user_feature) != before, "functions that it calls are included"
 
 
 def test_a_users_own_feature_and_model_are_part_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +213,7 @@ def digest_of(settings: Mapping[str, Any], dataset: Dataset) -> str:
     return build_identity(config, dataset, "/lake", TABLES, {}).digest
 
 
-def test_defaults_left_out_and_written_out_are_one_run(
+def test_omitted_and_spelled_out_defaults_give_the_same_run(
     tmp_path: Path, tiny: dict[str, Any], dataset: Dataset
 ) -> None:
     models = {"ridge": {}, "temporal_transformer": {"fit": {"lr": 0.003}}}
@@ -228,14 +230,14 @@ def test_defaults_left_out_and_written_out_are_one_run(
     assert digest_of({**tiny, "models": models, "folds": {**tiny["folds"], "step": 40}}, dataset) == base
     assert digest_of({**tiny, "models": {**models, "ridge": {"alphas": [1.0]}}}, dataset) != base
 
-    path = tmp_path / "a.yaml"  # YAML 1.1 reads 3e-3 as a text
+    path = tmp_path / "a.yaml"  # YAML 1.1 reads 3e-3 as a string
     path.write_text(yaml.safe_dump({**tiny, "models": models}))
     written = [load_config(path, [f"models.temporal_transformer.fit.lr={lr}"]) for lr in ("3e-3", "0.003")]
-    assert written[0].models != written[1].models, "the texts differ"
+    assert written[0].models != written[1].models, "the strings differ"
     assert len({digest_of(one.model_dump(mode="json"), dataset) for one in written}) == 1
 
 
-def test_a_text_that_is_a_number_trains_like_the_number(peerglass: Call) -> None:
+def test_a_number_written_as_a_string_gives_the_same_run(peerglass: Call) -> None:
     assert peerglass("ingest", "tiny.yaml").code == 0
     network = "models={temporal_transformer: {width: 8, heads: 2, layers: 1, dropout: %s}}"
     once = trained(peerglass("train", "tiny.yaml", "--set", network % "1e-1"))
@@ -244,7 +246,7 @@ def test_a_text_that_is_a_number_trains_like_the_number(peerglass: Call) -> None
     assert "were already done" in again.err
 
 
-def test_all_features_that_the_data_allow_are_the_features_that_they_are(
+def test_the_default_of_all_features_equals_naming_all_features(
     tiny: dict[str, Any], dataset: Dataset
 ) -> None:
     named = {
@@ -254,30 +256,23 @@ def test_all_features_that_the_data_allow_are_the_features_that_they_are(
     }
     assert digest_of({**tiny, "features": named}, dataset) == digest_of(tiny, dataset)
     fewer = dataclasses.replace(dataset, characteristic_names=dataset.characteristic_names[1:])
-    assert digest_of(tiny, fewer) != digest_of(tiny, dataset), "a new characteristic is another run"
+    assert digest_of(tiny, fewer) != digest_of(tiny, dataset), "a new characteristic gives a new run"
 
 
-def test_where_an_earlier_run_starts_a_model_its_identity_counts(
-    tiny: dict[str, Any], dataset: Dataset
-) -> None:
+def test_the_run_of_a_warm_start_is_part_of_the_identity(tiny: dict[str, Any], dataset: Dataset) -> None:
     config = check_config({**tiny, "models": {"lstm": {}}}, origin="tiny")
-    found = {
-        digest_of_starts(config, dataset, starts) for starts in ({}, {"lstm": "tiny-1"}, {"lstm": "tiny-2"})
-    }
-    assert len(found) == 3
-
-
-def digest_of_starts(config: Config, dataset: Dataset, starts: Mapping[str, str]) -> str:
-    return build_identity(config, dataset, "/lake", TABLES, starts).digest
+    warm_starts: tuple[dict[str, str], ...] = ({}, {"lstm": "tiny-1"}, {"lstm": "tiny-2"})
+    digests = {build_identity(config, dataset, "/lake", TABLES, one).digest for one in warm_starts}
+    assert len(digests) == 3
 
 
 FORECAST = "part of the identity"
-BY_DATA = "what the lake's tables and the features say instead"
+BY_DATA = "represented by the lake's tables and the names of the features"
 APART = "changes no forecast"
 
-# Every leaf of the config -> its class and another value. A new key has to be decided on here.
-DECIDED: Mapping[str, tuple[str, Any]] = {
-    "name": (APART, "other"),  # the id begins with it; the digest does not hold it
+# Every leaf of the config -> its class and a different value. A new key must be classified here.
+CLASSIFIED: Mapping[str, tuple[str, Any]] = {
+    "name": (APART, "other"),  # the id begins with it, but the digest does not depend on it
     "source.simulated.kind": (BY_DATA, None),
     "source.simulated.seed": (BY_DATA, 4),
     "source.simulated.market": (BY_DATA, {"firms": 17}),
@@ -313,8 +308,8 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "source.sec.tickers": (BY_DATA, ["B"]),
     "source.sec.identity": (APART, "Jo jo@example.com"),
     "source.sec.start": (BY_DATA, "2011-01-01"),
-    "lake": (BY_DATA, "other"),  # its absolute place is in the identity
-    "lake_options": (APART, None),  # how a store is reached; a local lake has none
+    "lake": (BY_DATA, "other"),  # the identity holds its absolute location
+    "lake_options": (APART, None),  # how an object store is reached; a local lake has none
     "quality.spike_that_reverts": (BY_DATA, "reject"),
     "quality.stale_run": (BY_DATA, "reject"),
     "quality.split_without_return": (BY_DATA, "reject"),
@@ -345,8 +340,8 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "label.unknown_delisting_return": (FORECAST, -0.3),
     "label.residualise_factors": (FORECAST, 1),
     "label.forecast_frequency": (FORECAST, "weekly"),
-    "label.extra_delays": (FORECAST, [3]),  # the longest one moves the purge
-    "label.shorter_horizons": (FORECAST, None),  # needs a longer horizon: tested apart
+    "label.extra_delays": (FORECAST, [3]),  # the longest one sets the purge
+    "label.shorter_horizons": (FORECAST, None),  # needs a longer horizon: tested separately
     "folds.walk.scheme": (FORECAST, "rolling"),
     "folds.walk.train": (FORECAST, 121),
     "folds.walk.valid": (FORECAST, 26),
@@ -362,7 +357,7 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "folds.dated.embargo": (FORECAST, 2),
     "models": (FORECAST, {"zero": {}, "mlp": {"width": 9}}),
     "fit": (FORECAST, {"valid_dates": 3}),
-    "init_from": (FORECAST, None),  # by the run's id: tested apart
+    "init_from": (FORECAST, None),  # by the run's id: tested separately
     "seeds": (FORECAST, [1]),
     "backtest.books": (APART, {"other": {"kind": "top_k_long_only", "k": 3}}),
     "backtest.costs.half_spread_bps": (APART, 9.0),
@@ -387,7 +382,7 @@ DECIDED: Mapping[str, tuple[str, Any]] = {
     "tracking.artifacts": (APART, "other"),
     "tracking.experiment": (APART, "other"),
     "workers": (APART, 2),
-    "stack_seeds": (APART, True),  # of several seeds it decides whose dropout is drawn together: tested apart
+    "stack_seeds": (APART, True),  # with several seeds, stacking shares the dropout draws: tested separately
     "device": (FORECAST, "cuda"),
     "output": (APART, "other"),
 }
@@ -418,7 +413,7 @@ BLOCKS: Mapping[str, Mapping[str, Any]] = {
 
 
 def leaves(section: type[BaseModel], path: str = "") -> Iterator[str]:
-    """Every leaf key of the schema; the members of a union are told apart by `VARIANTS`."""
+    """Every leaf key of the schema; the members of a union are distinguished by `VARIANTS`."""
     for key, field in section.model_fields.items():
         where, sections = f"{path}{key}", list(_sections(field.annotation))
         if not sections:
@@ -436,16 +431,16 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401
             yield from _sections(one)
 
 
-def test_every_key_of_a_config_was_decided_on() -> None:
-    assert set(leaves(Config)) == set(DECIDED)
-    assert len(DECIDED) > 90
+def test_every_key_of_a_config_is_classified() -> None:
+    assert set(leaves(Config)) == set(CLASSIFIED)
+    assert len(CLASSIFIED) > 90
 
 
-@pytest.mark.parametrize("key", [key for key, (_, other) in DECIDED.items() if other is not None])
+@pytest.mark.parametrize("key", [key for key, (_, other) in CLASSIFIED.items() if other is not None])
 def test_a_key_changes_the_id_if_and_only_if_it_can_change_a_forecast(
     key: str, tiny: dict[str, Any], dataset: Dataset
 ) -> None:
-    decided, other = DECIDED[key]
+    kind, other = CLASSIFIED[key]
     block, *rest = key.split(".")
     changed: Any
     if rest and rest[0] in BLOCKS.keys() | {"simulated", "walk"}:
@@ -458,10 +453,12 @@ def test_a_key_changes_the_id_if_and_only_if_it_can_change_a_forecast(
             there = there.get(part, {})
         changed = {**there, rest[depth - 1]: changed}
     same = digest_of(tiny, dataset) == digest_of({**tiny, block: changed}, dataset)
-    assert same is (decided != FORECAST)
+    assert same is (kind != FORECAST)
 
 
-def test_what_needs_more_than_one_key_to_change_a_forecast(tiny: dict[str, Any], dataset: Dataset) -> None:
+def test_keys_that_change_a_forecast_only_together_with_others(
+    tiny: dict[str, Any], dataset: Dataset
+) -> None:
     longer = {**tiny, "label": {"horizon": 5}}
     shorter = {**tiny, "label": {"horizon": 5, "shorter_horizons": [1]}}
     assert digest_of(longer, dataset) != digest_of(shorter, dataset)
@@ -495,15 +492,15 @@ def test_device_libraries_code_lake_and_tables_are_part_of_the_id(
         ["device (cpu -> cuda)"],
         ["the code that computes forecasts"],
         [f"library torch ({base.libraries['torch']} -> 1.0)"],
-        ["the lake's place (/lake -> /elsewhere)"],
-        ["table prices (another table of that name)"],
+        ["location of the lake (/lake -> /elsewhere)"],
+        ["table prices (a different table of that name)"],
         ["table prices (version 1 -> 2)"],
     ]
     assert Identity.from_record(base.record()) == base
     assert base.differences(base) == []
 
 
-def test_what_changed_in_the_settings_is_named(tiny: dict[str, Any], dataset: Dataset) -> None:
+def test_differences_in_settings_are_named(tiny: dict[str, Any], dataset: Dataset) -> None:
     config = check_config({**tiny, "models": {"ridge": {}, "zero": {}}}, origin="tiny")
     changes = {"models": {"ridge": {"alphas": [1.0, 2.0]}, "lstm": {}}, "seeds": [0, 4]}
     other = check_config({**tiny, **changes}, origin="tiny")
@@ -521,7 +518,7 @@ def test_what_changed_in_the_settings_is_named(tiny: dict[str, Any], dataset: Da
 # Data.
 
 
-def test_a_lake_that_was_deleted_and_filled_again_is_another_run(
+def test_a_lake_that_was_deleted_and_filled_again_gives_a_new_run(
     tmp_path: Path, peerglass: Call, tiny: dict[str, Any]
 ) -> None:
     assert peerglass("ingest", "tiny.yaml").code == 0
@@ -532,27 +529,27 @@ def test_a_lake_that_was_deleted_and_filled_again_is_another_run(
     settings["source"]["seed"] = 4
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
     assert peerglass("ingest", "tiny.yaml").code == 0
-    assert Lake("lake").versions()["prices"] == versions, "the bare version does not tell them apart"
+    assert Lake("lake").versions()["prices"] == versions, "the version number alone does not distinguish them"
 
     again = peerglass("train", "tiny.yaml")
     second = trained(again)
     assert second != first
-    assert "table prices (another table of that name)" in again.err
+    assert "table prices (a different table of that name)" in again.err
     for verb in ("backtest", "report", "explain", "audit"):
         refused = peerglass(verb, first, "--output", "runs")
         assert refused.code == 3, verb
         assert refused.err.splitlines()[-1] == (
-            f"peerglass: Run {first} was made on another table fundamentals than the one in {tmp_path}/lake, "
-            "which was deleted and made again since; restore the lake, or run the config again for a new run."
+            f"peerglass: Run {first} was made on a table fundamentals of {tmp_path}/lake that has since been "
+            "deleted and created again; restore the lake, or run the config again to make a new run."
         )
     shutil.rmtree("lake")
     gone = peerglass("report", second, "--output", "runs")
     assert gone.code == 3
-    assert "which is gone; restore the lake at that place" in gone.err
+    assert "which no longer exists; restore the lake at that location" in gone.err
     assert tiny
 
 
-def test_a_lake_that_moved_is_another_run_and_says_so(
+def test_a_moved_lake_gives_a_new_run_and_a_message(
     tmp_path: Path, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert peerglass("ingest", "tiny.yaml").code == 0
@@ -561,7 +558,7 @@ def test_a_lake_that_moved_is_another_run_and_says_so(
     assert peerglass("report", first, "--output", "runs").code == 3
     moved = peerglass("train", "tiny.yaml", "--set", "lake=renamed")
     assert trained(moved) != first
-    assert f"in: the lake's place ({tmp_path}/lake -> {tmp_path}/renamed)." in moved.err
+    assert f"in: location of the lake ({tmp_path}/lake -> {tmp_path}/renamed)." in moved.err
     Path("renamed").rename("lake")
     back = peerglass("train", "tiny.yaml")
     assert trained(back) == first
@@ -569,7 +566,7 @@ def test_a_lake_that_moved_is_another_run_and_says_so(
     assert "is a new run" not in back.err
     monkeypatch.chdir("/")
     elsewhere = peerglass("backtest", first, "--output", str(tmp_path / "runs"))
-    assert elsewhere.code == 0, "the run knows its lake in whatever folder it is opened"
+    assert elsewhere.code == 0, "the run finds its lake from any working folder"
 
 
 def test_the_identity_is_stored_in_full(peerglass: Call) -> None:

@@ -1,4 +1,4 @@
-"""``init_from``: which fold of an earlier run is begun with, and what is refused; pretraining in runs."""
+"""``init_from``: the fold of an earlier run that a model starts from, refusals, and pretraining in runs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from pipelines.train.task import run_task
 MODEL = "temporal_transformer"
 OPTIONS = {"width": 8, "heads": 2, "layers": 1}
 PRETRAIN = {"epochs": 2, "windows_per_epoch": 256}
-STILL = {"epochs": 1, "lr": 1e-30, "weight_decay": 0.0, "batch_dates": 64}
-"""A fit that leaves the weights where they are."""
+FROZEN = {"epochs": 1, "lr": 1e-30, "weight_decay": 0.0, "batch_dates": 64}
+"""A fit that does not change the weights."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def config_of(home: Path, tiny: Mapping[str, Any], **changes: Any) -> Config:  #
 
 @pytest.fixture(scope="module")
 def earlier(home: Path, tiny_settings: Mapping[str, Any]) -> Run:
-    """Two folds, pretrained."""
+    """A pretrained run with two folds."""
     config = config_of(home, tiny_settings, folds={"max_folds": 2}, fit={"epochs": 1, "pretrain": PRETRAIN})
     return open_run(train_config(config), home / "runs")
 
@@ -86,10 +86,10 @@ def test_a_pretraining_is_scored_and_kept_with_the_checkpoint(earlier: Run) -> N
         assert 0.1 < loss < 3.0
 
 
-def test_folds_begin_with_the_latest_encoder_that_is_allowed_and_remember_what_it_saw(
+def test_folds_start_from_the_latest_usable_encoder_and_record_the_sessions_it_saw(
     earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
-    changes = {"folds": {"max_folds": 2}, "fit": STILL, "init_from": earlier.run_id}
+    changes = {"folds": {"max_folds": 2}, "fit": FROZEN, "init_from": earlier.run_id}
     run = open_run(train_config(config_of(home, tiny_settings, **changes)), home / "runs")
     for fold in (0, 1):
         ours = encoder_of(run, fold)
@@ -98,7 +98,7 @@ def test_folds_begin_with_the_latest_encoder_that_is_allowed_and_remember_what_i
     assert read_scores(run)["pretrain_loss"].to_list() == [None, None]
     assert seen_of(run) == seen_of(earlier)
 
-    # validation that ends earlier: what it was begun with is the last that it has seen
+    # validation ends earlier: the last session seen is then that of the warm start
     shorter = {**changes, "folds": {"valid": 20, "embargo": 3}, "init_from": run.run_id}
     chained = open_run(train_config(config_of(home, tiny_settings, **shorter)), home / "runs")
     assert seen_of(chained)[0]["seen_to"] == seen_of(earlier)[0]["seen_to"]
@@ -110,36 +110,40 @@ def test_folds_begin_with_the_latest_encoder_that_is_allowed_and_remember_what_i
     )
 
 
-def test_a_run_that_knew_too_much_or_is_of_another_kind_is_refused(
+def test_a_run_that_would_leak_or_does_not_fit_is_refused(
     earlier: Run, home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
-    def refused(kind: type[Exception], said: str, **changes: Any) -> None:  # noqa: ANN401 (settings)
-        with pytest.raises(kind, match=said):
+    def refused(kind: type[Exception], message: str, **changes: Any) -> None:  # noqa: ANN401 (settings)
+        with pytest.raises(kind, match=message):
             train_config(config_of(home, tiny_settings, **{"init_from": earlier.run_id, **changes}))
 
     first = seen_of(earlier)[0]
-    refused(ConfigError, "was trained beyond .* name a run that ended earlier", folds={"train": 100})
     refused(
         ConfigError,
-        f"saw sessions up to {first['seen_to']} and the test of fold 0 starts",
+        "was trained on sessions after .* name a run whose training ended earlier",
+        folds={"train": 100},
+    )
+    refused(
+        ConfigError,
+        f"has seen sessions up to {first['seen_to']}, but the test of fold 0 starts",
         folds={"valid": 5},
     )
     refused(ConfigError, "has no model 'temporal_peer'", models={"temporal_peer": {"width": 8, "heads": 2}})
     refused(ConfigError, "width 8 and this one's is 16", models={MODEL: {**OPTIONS, "width": 16}})
-    refused(ConfigError, "No run begins with", init_from="nobody")
+    refused(ConfigError, "No run begins with", init_from="absent")
     text = (earlier.folder / "folds.json").read_text()
     (earlier.folder / "folds.json").write_text("[{}]")
-    refused(DataError, "does not say which sessions its folds saw")
+    refused(DataError, "has not recorded which sessions its folds have seen")
     (earlier.folder / "folds.json").write_text(text)
 
 
-def test_settings_are_checked_by_name_and_change_a_run_only_where_they_are_set(
+def test_settings_are_checked_by_name_and_init_from_changes_no_other_setting(
     home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     plain = config_of(home, tiny_settings)
     own = config_of(home, tiny_settings, models={MODEL: {**OPTIONS, "init_from": "b"}})
     assert settings_of(own, MODEL) == settings_of(plain, MODEL)
-    for wrong, said in (
+    for wrong, message in (
         (
             {"fit": {"pretrain": {"epoch": 1}}},
             r"fit.pretrain.epoch is not a known name; did you mean 'epochs'",
@@ -152,41 +156,41 @@ def test_settings_are_checked_by_name_and_change_a_run_only_where_they_are_set(
         ),
         ({"models": {"ridge": {"init_from": "x"}}}, "models.ridge sets init_from, which is about a day"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             config_of(home, tiny_settings, **wrong)
 
 
-@pytest.mark.parametrize("decide", ["daily", "weekly"])
-def test_the_audit_passes_a_pretraining_and_fails_one_that_reads_on(
-    decide: str, tiny_settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("frequency", ["daily", "weekly"])
+def test_the_audit_passes_a_pretraining_and_fails_one_with_look_ahead(
+    frequency: str, tiny_settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {
         **tiny_settings,
         "models": {MODEL: {**OPTIONS, "fit": {"pretrain": PRETRAIN}}},
         "features": {"window": 3, "characteristics": ["return_1"]},
-        "label": {**tiny_settings["label"], "forecast_frequency": decide},
+        "label": {**tiny_settings["label"], "forecast_frequency": frequency},
     }
     result = CHECKS["fit_scope"](make_subject(*market(settings)))
     assert result.verdict == "pass", result.sentence
-    honest = pretraining.windows_of
+    original = pretraining.windows_of
 
-    def greedy(data: PanelTensors, train: Any) -> Any:  # noqa: ANN401 (passed on)
-        return honest(data, np.arange(train[0], len(data.mask_TN)))
+    def leaky(data: PanelTensors, train: Any) -> Any:  # noqa: ANN401 (passed on)
+        return original(data, np.arange(train[0], len(data.mask_TN)))
 
-    monkeypatch.setattr(pretraining, "windows_of", greedy)
+    monkeypatch.setattr(pretraining, "windows_of", leaky)
     result = CHECKS["fit_scope"](make_subject(*market(settings)))
     assert result.verdict == "fail"
 
 
-class Dying(FileSnapshotStore):
-    """Keeps snapshots on disk, and dies after the first."""
+class InterruptedStore(FileSnapshotStore):
+    """Keeps snapshots on disk, and interrupts the training after the first."""
 
     def save(self, snapshot: Snapshot) -> None:
         super().save(snapshot)
         raise KeyboardInterrupt
 
 
-def test_a_task_killed_in_its_pretraining_goes_on_from_its_file_to_the_same_bits(
+def test_a_task_killed_during_pretraining_resumes_from_its_file_to_the_same_bits(
     home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     config = config_of(home, tiny_settings, fit={"epochs": 1, "pretrain": PRETRAIN})
@@ -196,7 +200,7 @@ def test_a_task_killed_in_its_pretraining_goes_on_from_its_file_to_the_same_bits
     whole = run_task(task, arrays)
     assert task.snapshot is not None
     with pytest.raises(KeyboardInterrupt):
-        run_task(task, arrays, Dying(task.snapshot))
+        run_task(task, arrays, InterruptedStore(task.snapshot))
     snapshots = FileSnapshotStore(task.snapshot)
     kept = snapshots.load()
     assert kept is not None

@@ -1,4 +1,4 @@
-"""Provenance: what a run used is recorded when it is used, and a later report shows that record."""
+"""Provenance: versions, hazards and trials are recorded during a run, and later reports show that record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 
 @pytest.fixture
 def trained(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call) -> str:
-    """The id of a run that was trained at the commit ``first-commit`` and has no report yet."""
+    """Train a run at the commit ``first-commit``, without a report; return its id."""
     monkeypatch.chdir(tmp_path)
     settings = {**tiny, "models": {"ridge": {}}, "folds": {**tiny["folds"], "max_folds": 1}, "seeds": [0, 1]}
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
@@ -40,7 +40,7 @@ def trained(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatc
 
 
 def at_commit(monkeypatch: pytest.MonkeyPatch, commit: str) -> None:
-    """Let git answer with a commit."""
+    """Make git report this commit."""
 
     def run(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(stdout=f"{commit}\n")
@@ -56,22 +56,22 @@ def report(peerglass: Call, run_id: str) -> str:
 
 
 def section(page: str, anchor: str) -> str:
-    found = re.search(rf'<section id="{anchor}">.*?</section>', page, re.DOTALL)
-    assert found is not None
-    return found[0]
+    match = re.search(rf'<section id="{anchor}">.*?</section>', page, re.DOTALL)
+    assert match is not None
+    return match[0]
 
 
-def test_a_report_made_later_shows_what_trained_the_run(
+def test_a_report_made_later_shows_the_versions_that_trained_the_run(
     trained: str, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = importlib.metadata.version("torch")
     at_commit(monkeypatch, "a-month-later")
-    genuine = importlib.metadata.distribution
+    original = importlib.metadata.distribution
 
-    def other(name: str) -> object:
-        return SimpleNamespace(version="9.9.9") if name == "torch" else genuine(name)
+    def newer_torch(name: str) -> object:
+        return SimpleNamespace(version="9.9.9") if name == "torch" else original(name)
 
-    monkeypatch.setattr(importlib.metadata, "distribution", other)
+    monkeypatch.setattr(importlib.metadata, "distribution", newer_torch)
     assert importlib.metadata.version("torch") == "9.9.9"
     page = section(report(peerglass, trained), "provenance")
     assert f"<td>{torch}</td>" in page
@@ -96,7 +96,7 @@ def test_a_run_resumed_under_another_commit_shows_both(
     assert [(row[1], row[2]) for row in cells] == [("2", "first-commit"), ("1", "second-commit")]
 
 
-def test_hazards_flags_and_trials_are_those_of_the_time(trained: str, peerglass: Call) -> None:
+def test_hazards_and_trials_are_those_at_training_time(trained: str, peerglass: Call) -> None:
     def trials_shown(page: str) -> list[str]:
         return re.findall(r"<dt>trials</dt><dd>([\d,]+)<", page)
 
@@ -114,7 +114,7 @@ def test_hazards_flags_and_trials_are_those_of_the_time(trained: str, peerglass:
     assert trials_shown(page) == ["2"]
 
 
-def test_every_event_of_a_run_is_appended_and_none_is_changed(trained: str, peerglass: Call) -> None:
+def test_events_are_appended_and_never_changed(trained: str, peerglass: Call) -> None:
     path = Path("runs", trained, "provenance.jsonl")
     begun = path.read_text()
     lines = [json.loads(line) for line in begun.splitlines()]
@@ -141,9 +141,7 @@ def test_every_event_of_a_run_is_appended_and_none_is_changed(trained: str, peer
     assert len(path.read_text().splitlines()) == len(lines) + 2, "a report and a repeated command add nothing"
 
 
-def test_a_line_that_a_kill_tore_is_left_out_and_the_next_event_starts_a_line(
-    tmp_path: Path, tiny: dict[str, Any]
-) -> None:
+def test_an_incomplete_line_of_a_killed_process_is_ignored(tmp_path: Path, tiny: dict[str, Any]) -> None:
     from pipelines.config.load import check_config
     from pipelines.run.provenance import FILE, TaskDone, read_provenance, record
 
@@ -157,5 +155,5 @@ def test_a_line_that_a_kill_tore_is_left_out_and_the_next_event_starts_a_line(
     record(run, TaskDone(model="ridge", fold=0, seed=2))
     assert [event.seed for event in read_provenance(run) if isinstance(event, TaskDone)] == [0, 1, 2]
     path.write_text('{"event": "party"}\n')
-    with pytest.raises(DataError, match="line 1, is not an event of a run"):
+    with pytest.raises(DataError, match="line 1, is not a valid event"):
         read_provenance(run)

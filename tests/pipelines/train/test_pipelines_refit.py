@@ -149,11 +149,11 @@ def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
 def test_the_report_names_who_was_fitted_again(home: Path, tiny_settings: Mapping[str, Any]) -> None:
     config = config_of(home, tiny_settings)
     run, dataset, lake = prepare_run(config, Progress())
-    assert not any("fitted anew" in note for note in collect_hazards(run, dataset, lake)[1])
+    assert not any("refitted to training" in note for note in collect_hazards(run, dataset, lake)[1])
     some = {**config.models, "ridge": {"fit": {"refit": True}}}
     for changed, who in (
         (config.model_copy(update={"models": some}), "ridge"),
         (config.model_copy(update={"fit": {**config.fit, "refit": True}}), "All models"),
     ):
         notes = collect_hazards(dataclasses.replace(run, config=changed), dataset, lake)[1]
-        assert [note.split(":")[0] for note in notes if "fitted anew" in note] == [who]
+        assert [note.split(":")[0] for note in notes if "refitted to training" in note] == [who]
