@@ -276,8 +276,9 @@ def _inner_arguments(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 (any ann
 
 
 def _paragraphs(text: str) -> str:
-    """Join the lines of each paragraph."""
-    return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n"))
+    """Join the lines of each paragraph and of each item of a list."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(re.sub(r"\s*\n(?!- |\d+\. )\s*", " ", part.strip()) for part in parts)
 
 
 def _settings_table(rows: Iterator[Row] | Sequence[Row]) -> str:
