@@ -1,1 +1,1 @@
-"""Pure feature engineering: frames in, arrays out; no input or output, no torch."""
+"""Pure feature engineering: frames in, arrays out. No I/O and no torch."""

@@ -22,19 +22,19 @@ Element = TypeVar("Element", bound=np.generic)
 
 
 def frozen(array: npt.NDArray[Element]) -> npt.NDArray[Element]:
-    """Give a read-only view; kernels are compiled once, for arguments that are read-only."""
+    """Return a read-only view. Kernels are compiled once, for read-only arguments."""
     view = array.view()
     view.setflags(write=False)
     return view
 
 
 def require_shape(name: str, array: npt.NDArray[np.generic], shape: tuple[int, ...]) -> None:
-    """Refuse an array whose shape is not the one that its neighbours have.
+    """Raise if an array does not have the required shape.
 
     Parameters
     ----------
     name : str
-        What the array is, for the message.
+        Name of the array in the error message.
     array : ndarray
         The array to check.
     shape : tuple of int
@@ -43,8 +43,8 @@ def require_shape(name: str, array: npt.NDArray[np.generic], shape: tuple[int, .
     Raises
     ------
     ValueError
-        If the shapes differ; the message quotes both.
+        If the shapes differ. The message quotes both.
     """
     if array.shape != shape:
-        msg = f"{name} has shape {array.shape} where {shape} is needed: build both from the same panel."
+        msg = f"The shape of {name} is {array.shape}; it must be {shape}: build both from the same panel."
         raise ValueError(msg)

@@ -1,7 +1,6 @@
-"""The information coefficient: the correlation of forecasts and labels over the firms of each date.
+"""The information coefficient (IC): the cross-sectional correlation of forecasts and labels, date by date.
 
-This is the only definition. The choice of epochs and settings on validation sessions, backtests and
-comparisons of attributions use it.
+Early stopping, tuning, backtests and comparisons of attributions all use this one definition.
 
 Shape suffixes: T dates, N firms, M known (date, firm) pairs.
 """
@@ -20,19 +19,19 @@ MIN_FIRMS = 3
 def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
     """Pearson correlation of forecast and label within each date.
 
-    ``sum (f - mean f)(y - mean y) / sqrt(sum (f - mean f)^2 sum (y - mean y)^2)`` over the firms of the date
-    with both, in float64. Firms without both do not enter, so that adding unknown columns keeps every bit.
+    ``sum (f - mean f)(y - mean y) / sqrt(sum (f - mean f)^2 sum (y - mean y)^2)``, in float64, over the firms
+    of the date that have both. Other firms do not enter the sums: adding columns of NaN changes no bit.
 
     Parameters
     ----------
     forecast_TN, label_TN : ndarray of shape (T, N)
-        What was forecast at t, and what it was for. NaN and infinite values are not known.
+        Forecasts made at t and the labels they forecast. NaN and infinite values count as unknown.
 
     Returns
     -------
     ndarray of shape (T,)
-        In [-1, 1]. 0 where the forecast is constant: it was made, and it orders nothing. NaN where there is
-        nothing to be ordered: fewer than 3 firms have both, or the label is constant.
+        In [-1, 1]. 0 where the forecast is constant, because it ranks no firm above another. NaN where the
+        IC is undefined: fewer than 3 firms have both, or the label is constant.
 
     Raises
     ------
@@ -45,7 +44,7 @@ def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArra
     count_T = known_TN.sum(axis=1)
 
     def centred(x_TN: AnyFloatArray) -> tuple[FloatArray, FloatArray]:
-        """Deviations from the date's mean, and their sum of squares: exactly 0 where all are equal."""
+        """Deviations from the date's mean, and their sum of squares, exactly 0 where all values are equal."""
         x_M = x_TN[known_TN].astype(np.float64)
         deviation_M = x_M - (_sums(x_M, date_M, len(count_T)) / np.maximum(count_T, 1))[date_M]
         first_T = np.concatenate([[0], np.cumsum(count_T)[:-1]])
@@ -63,11 +62,11 @@ def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArra
 
 
 def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
-    """Spearman correlation within each date: `ic_by_date` of average ranks, under the same rules.
+    """Spearman correlation within each date: `ic_by_date` of average ranks, with the same NaN rules.
 
     Ties share their mean rank (`scipy.stats.rankdata`).
     """
-    from scipy.stats import rankdata  # the import takes half a second: only where ranks are needed
+    from scipy.stats import rankdata  # imported here because the import takes half a second
 
     require_shape("the label", label_TN, forecast_TN.shape)
     unknown_TN = ~(np.isfinite(forecast_TN) & np.isfinite(label_TN))
@@ -79,7 +78,7 @@ def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> Floa
 
 
 def is_constant(x_TN: AnyFloatArray) -> BoolArray:
-    """Tell on which dates all known values are equal, or none is known. Shape (T,)."""
+    """Flag the dates on which all known values are equal, or no value is known. Shape (T,)."""
     known_TN = np.isfinite(x_TN)
     high_T = np.max(x_TN, axis=1, initial=-np.inf, where=known_TN)
     low_T = np.min(x_TN, axis=1, initial=np.inf, where=known_TN)
@@ -88,12 +87,12 @@ def is_constant(x_TN: AnyFloatArray) -> BoolArray:
 
 
 def mean_known(x_T: FloatArray) -> float:
-    """Mean of the values that are known; NaN without one."""
+    """Mean of the known values; NaN if there are none."""
     known_T = x_T[~np.isnan(x_T)]
     return float(known_T.mean()) if len(known_T) else math.nan
 
 
 def _sums(x_M: FloatArray, date_M: IntArray, n_dates: int) -> FloatArray:
-    """Sum by date, one value after the other."""
+    """Sum by date, in the order of the values."""
     sum_T: FloatArray = np.bincount(date_M, weights=x_M, minlength=n_dates).astype(np.float64)
     return sum_T

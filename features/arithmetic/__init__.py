@@ -1,1 +1,1 @@
-"""Arithmetic on ``[T, N]`` arrays: rolling and cross-sectional statistics, compiled where that is faster."""
+"""Arithmetic on ``[T, N]`` arrays: rolling and cross-sectional statistics, compiled where it is faster."""

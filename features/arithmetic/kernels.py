@@ -1,11 +1,11 @@
-"""Compiled loops over tiles of a panel: what numpy cannot say, or says with too many passes over memory.
+"""Compiled loops over tiles of a panel, for what numpy cannot do or does with too many passes over memory.
 
-Every array is C-contiguous. A kernel holds no lock of the interpreter and starts no thread of its own:
-`features.panel.tiles` runs it on several tiles at once, so that a result depends on no number of threads.
-There is no reassociation of sums (``fastmath`` is off): a result is a fixed sequence of operations.
+All arrays are C-contiguous. A kernel releases the GIL and starts no threads of its own.
+`features.arithmetic.parallel` runs it on several tiles at once, so results do not depend on the number of
+threads. Sums are not reordered (``fastmath`` is off): a result is a fixed sequence of operations.
 
-Importing this module imports numba, so importers do it inside functions. Machine code is kept beside this
-file in ``__pycache__``, or in the user's cache folder where that is read-only.
+Importing this module imports numba, so it is imported inside functions. Machine code is cached in
+``__pycache__`` next to this file, or in the user's cache folder if that is read-only.
 
 Shape suffixes: T sessions, N firms (of a tile).
 """
@@ -26,15 +26,15 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 
 
 def compiled(loop: Loop) -> Loop:
-    """Compile a loop on its first call; division by zero gives what IEEE 754 says."""
+    """Compile a loop on its first call. Division by zero follows IEEE 754."""
     try:
         return cast("Loop", numba.njit(nogil=True, cache=True, error_model="numpy")(loop))
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
         warnings.warn(
-            f"Neither {Path(__file__).parent} nor the user's cache folder can be written, so every process "
-            "compiles its loops anew, for some seconds: set NUMBA_CACHE_DIR to a folder that can.",
+            f"Neither {Path(__file__).parent} nor the user's cache folder is writable, so every process "
+            "recompiles its loops, which takes some seconds: set NUMBA_CACHE_DIR to a writable folder.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -43,7 +43,11 @@ def compiled(loop: Loop) -> Loop:
 
 @compiled
 def keep_traded(x_TN: FloatArray, idle_TN: FloatArray, warmup: int, halt: float, out_TN: FloatArray) -> None:
-    """Keep finite values of firms that trade now and were heard of ``warmup`` sessions ago; NaN elsewhere."""
+    """Keep finite values of firms that trade at t and have been priced since the start of their warm-up.
+
+    That is, a firm must have a price on one of the sessions t-warmup-halt..t-warmup. NaN elsewhere. ``idle``
+    counts the sessions since a firm's last price.
+    """
     out_TN[:warmup] = np.nan
     for t in range(warmup, x_TN.shape[0]):
         x, now, then, out = x_TN[t], idle_TN[t], idle_TN[t - warmup], out_TN[t]
@@ -54,7 +58,7 @@ def keep_traded(x_TN: FloatArray, idle_TN: FloatArray, warmup: int, halt: float,
 
 @compiled
 def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
-    """Write firms of a tile to their columns, from ``first`` on; NaN beyond what float32 holds."""
+    """Write the firms of a tile to the columns from ``first`` on; NaN outside the range of float32."""
     for t in range(x_TN.shape[0]):
         x, out = x_TN[t], out_TN[t, first : first + x_TN.shape[1]]
         for i in range(len(x)):
@@ -64,7 +68,7 @@ def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
 
 @compiled
 def carry(x_TN: FloatArray, longest: float, out_TN: FloatArray, idle_TN: FloatArray) -> None:
-    """Repeat each firm's last known value for at most ``longest`` sessions; count the sessions since it."""
+    """Carry each firm's last known value for at most ``longest`` sessions; count the sessions since then."""
     last_N, age_N = np.full(x_TN.shape[1], np.nan), np.full(x_TN.shape[1], np.inf)
     for t in range(x_TN.shape[0]):
         x, out, idle = x_TN[t], out_TN[t], idle_TN[t]
@@ -78,7 +82,7 @@ def carry(x_TN: FloatArray, longest: float, out_TN: FloatArray, idle_TN: FloatAr
 
 @compiled
 def rolling_count(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
-    """Count known values. Whole numbers do not round, so here a running count is exact."""
+    """Count known values. A running count is exact, because integers do not round."""
     T, N = x_TN.shape
     count_N = np.zeros(N)
     for t in range(T):
@@ -100,9 +104,9 @@ def _add(to: FloatArray, other: FloatArray) -> None:
 
 @compiled
 def _sum_windows(block: FloatArray, window: int, N: int, total: FloatArray) -> None:
-    """Sum windows of sessions by doubling; a block of 2m sessions is the sum of two neighbours of m.
+    """Sum windows of sessions by doubling: the sum over 2m sessions is the sum of two adjacent sums over m.
 
-    ``block`` holds T rows of N values without a NaN, and is used up. Rows before the first count as zero.
+    ``block`` has T rows of N values without NaN and is overwritten. Rows before the first count as zero.
     """
     total[:] = 0.0
     end, size, offset, left = len(block), N, 0, window
@@ -114,7 +118,7 @@ def _sum_windows(block: FloatArray, window: int, N: int, total: FloatArray) -> N
         left >>= 1
         if left == 0:
             return
-        high = end  # from the last row to the first, so that what is read was not yet added to
+        high = end  # from the last row to the first, so that rows are read before they change
         while high > size:
             low = max(high - size, size)
             _add(block[low:high], block[low - size : high - size])
@@ -144,7 +148,7 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatA
 
 @compiled
 def rolling_std(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
-    """Take the sample deviation of known values; NaN below ``min_count``, which is at least 2."""
+    """Compute the sample standard deviation of known values; NaN below ``min_count`` >= 2 of them."""
     N = x_TN.shape[1]
     count_TN, square_TN = np.empty_like(x_TN), np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
@@ -164,7 +168,7 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatAr
 
 @compiled
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
-    """Take ``m3 / m2^1.5`` of known values; NaN below ``min_count`` >= 3 and without variation."""
+    """Compute ``m3 / m2^1.5`` of known values; NaN below ``min_count`` >= 3 of them and without variation."""
     N = x_TN.shape[1]
     count_TN, square_TN, cube_TN = np.empty_like(x_TN), np.empty_like(x_TN), np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
@@ -197,7 +201,7 @@ def _sum_products(
     y, x = np.empty_like(block), np.empty_like(block)  # 0 where not both are known
     for i in range(len(block)):
         y_i, x_i = given_y[i], given_x[i]
-        block[i] = y_i + x_i  # NaN where either is
+        block[i] = y_i + x_i  # NaN where either is NaN
         y[i] = 0.0 if np.isnan(block[i]) else y_i
         x[i] = 0.0 if np.isnan(block[i]) else x_i
     rolling_count(block_TN, window, sums_6TN[0])
@@ -217,7 +221,7 @@ def _sum_products(
 
 
 @compiled
-def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its answers, all by position
+def rolling_regression(  # noqa: PLR0917 - a compiled loop takes its output arrays as positional arguments
     y_TN: FloatArray,
     x_TN: FloatArray,
     window: int,
@@ -225,7 +229,10 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
     slope_TN: FloatArray,
     residual_TN: FloatArray,
 ) -> None:
-    """Regress y on x with an intercept over the sessions with both known; NaN below ``min_count`` >= 3."""
+    """Regress y on x with an intercept over the sessions with both known; NaN below ``min_count`` >= 3.
+
+    ``slope`` is the coefficient of x, ``residual`` the standard error of the regression.
+    """
     sums_6TN = np.empty((6, y_TN.shape[0], y_TN.shape[1]))
     _sum_products(y_TN, x_TN, window, sums_6TN, slope_TN)
     count, sum_x, sum_y = sums_6TN[0].reshape(-1), sums_6TN[1].reshape(-1), sums_6TN[2].reshape(-1)
@@ -236,7 +243,7 @@ def rolling_regression(  # noqa: PLR0917 - a compiled loop takes places for its 
         mean_x, mean_y = sum_x[i] / n, sum_y[i] / n
         variance_x, variance_y = sum_xx[i] / n - mean_x * mean_x, sum_yy[i] / n - mean_y * mean_y
         covariance = sum_xy[i] / n - mean_y * mean_x
-        varies = variance_x > 1e-14 * (sum_xx[i] / n)  # else x is constant but for rounding
+        varies = variance_x > 1e-14 * (sum_xx[i] / n)  # otherwise x is constant up to rounding
         slope[i] = covariance / variance_x if count[i] >= min_count and varies else np.nan
         left = variance_y - slope[i] * covariance
         left = 0.0 if left <= 1e-14 * (sum_yy[i] / n) else left  # rounding; NaN stays
@@ -265,7 +272,7 @@ def rolling_correlation(
 
 @compiled
 def rolling_max(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
-    """Take the largest known value by doubling; overlapping blocks do no harm to an extreme."""
+    """Compute the largest known value by doubling; overlapping blocks do not change a maximum."""
     T, N = x_TN.shape
     for t in range(T):
         for i in range(N):
@@ -273,7 +280,7 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatAr
     size = 1
     while size < min(window, T):
         step = min(size, window - size)
-        for t in range(T - 1, step - 1, -1):  # downwards: what is read has not grown yet
+        for t in range(T - 1, step - 1, -1):  # downwards, so that rows are read before they change
             for i in range(N):
                 out_TN[t, i] = max(out_TN[t, i], out_TN[t - step, i])
         size += step
@@ -286,7 +293,7 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatAr
 
 @compiled
 def rolling_median(x_TN: AnyFloatArray, window: int, min_count: float, out_TN: AnyFloatArray) -> None:
-    """Take the median of known values from sorted windows of all firms at once.
+    """Compute the median of known values, keeping the windows of all firms sorted.
 
     One pass over the ranks removes the leaving value and inserts the entering one. Without the leaving value,
     rank j holds ``s[j]`` if that is below the leaving value, else ``s[j+1]``. With the entering value, rank j
@@ -294,7 +301,9 @@ def rolling_median(x_TN: AnyFloatArray, window: int, min_count: float, out_TN: A
     end.
     """
     T, N = x_TN.shape
-    sorted_WN = np.full((min(window, T) + 1, N), np.inf, dtype=x_TN.dtype)  # one more, which stays infinite
+    sorted_WN = np.full(
+        (min(window, T) + 1, N), np.inf, dtype=x_TN.dtype
+    )  # one extra row, which stays infinite
     below_N, entering_N, leaving_N = sorted_WN[0].copy(), sorted_WN[0].copy(), sorted_WN[0].copy()
     count_N = np.zeros(N)
     for t in range(T):

@@ -1,4 +1,4 @@
-"""Compiled loops across the firms of a date; `features.arithmetic.kernels` says what holds for all of them.
+"""Compiled loops across the firms of a date. The rules in `features.arithmetic.kernels` apply.
 
 Shape suffixes: T sessions, R some of the sessions, N firms, S groups.
 """
@@ -14,7 +14,7 @@ from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, 
 
 @compiled
 def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, count_TS: IntArray) -> None:
-    """Add known values to their session's and group's total, firm after firm; group -1 is nobody's."""
+    """Add known values to the total of their session and group, in column order; group -1 is ignored."""
     for t in range(x_TN.shape[0]):
         for i in range(x_TN.shape[1]):
             x, group = x_TN[t, i], group_TN[t, i]
@@ -25,7 +25,7 @@ def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, cou
 
 @compiled
 def expand_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -> None:
-    """Give each firm the mean of its session's and group's; NaN for group -1."""
+    """Assign each firm the mean of its session and group; NaN for group -1."""
     for t in range(group_TN.shape[0]):
         for i in range(group_TN.shape[1]):
             group = group_TN[t, i]
@@ -34,7 +34,7 @@ def expand_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -
 
 @compiled
 def keep_known(x_RN: AnyFloatArray, mask_RN: BoolArray, out_RN: AnyFloatArray) -> None:
-    """Copy the finite values of the mask; NaN elsewhere."""
+    """Copy the finite values inside the mask; NaN elsewhere."""
     for r in range(x_RN.shape[0]):
         x, mask, out = x_RN[r], mask_RN[r], out_RN[r]
         for i in range(len(x)):
@@ -43,7 +43,7 @@ def keep_known(x_RN: AnyFloatArray, mask_RN: BoolArray, out_RN: AnyFloatArray) -
 
 @compiled
 def zscore(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
-    """Subtract the row's mean, divide by its population deviation; 0 where all are equal, NaN stays."""
+    """Subtract the row's mean and divide by its population deviation; 0 if all are equal, NaN stays NaN."""
     for r in range(x_RN.shape[0]):
         x, out = x_RN[r], out_RN[r]
         count, total, largest = 0, 0.0, 0.0
@@ -69,7 +69,7 @@ def zscore(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
 def subtract_group_means(
     x_RN: AnyFloatArray, group_RN: IntArray, n_groups: int, out_RN: Float32Array
 ) -> None:
-    """Subtract the mean of the known values of the date's group; NaN stays, and is given to group -1."""
+    """Subtract the mean of the known values of the date's group; NaN stays NaN, and group -1 becomes NaN."""
     total_S, count_S = np.empty(n_groups), np.empty(n_groups)
     for r in range(x_RN.shape[0]):
         x, groups, out = x_RN[r], group_RN[r], out_RN[r]
@@ -86,7 +86,7 @@ def subtract_group_means(
 
 @compiled
 def clip_tails(x_RN: AnyFloatArray, sorted_RN: AnyFloatArray, tail: float, out_RN: Float32Array) -> None:
-    """Pull the row's values to its quantiles ``tail`` and ``1 - tail``; ``sorted`` is x sorted, NaN last."""
+    """Clip the row's values to its quantiles ``tail`` and ``1 - tail``; ``sorted`` is x sorted, NaN last."""
     for r in range(x_RN.shape[0]):
         x, ordered, out = x_RN[r], sorted_RN[r], out_RN[r]
         count = 0
@@ -106,17 +106,17 @@ def clip_tails(x_RN: AnyFloatArray, sorted_RN: AnyFloatArray, tail: float, out_R
 
 @compiled
 def pack_with_column(bits_RN: npt.NDArray[np.uint32], packed_RN: npt.NDArray[np.uint64]) -> None:
-    """Put a value's order and its column into one integer, so that sorting these sorts both.
+    """Pack each value's order and its column into one integer, so that one sort orders both.
 
-    The bits of a float32, read as an unsigned integer, have the order of the values once the sign is turned
-    round.
+    The bits of a float32, read as an unsigned integer, sort like the values after the sign bit is flipped
+    and, for negative values, all other bits are inverted.
 
     Parameters
     ----------
     bits_RN : ndarray of uint32, shape (R, N)
         The bits of float32 values; NaN is unknown.
     packed_RN : ndarray of uint64, shape (R, N)
-        Is given the order in the upper half and the column in the lower; the largest of all where unknown.
+        Output: the order in the upper 32 bits and the column in the lower; the largest integer where unknown.
     """
     minus, infinite = np.uint32(1 << 31), np.uint32(0x7F800000)
     for r in range(bits_RN.shape[0]):
@@ -129,7 +129,7 @@ def pack_with_column(bits_RN: npt.NDArray[np.uint32], packed_RN: npt.NDArray[np.
 
 @compiled
 def count_places(packed_RN: npt.NDArray[np.uint64], count_R: IntArray, tied_R: BoolArray) -> None:
-    """Count each row's known values and say whether some tie; rows are sorted, unknown ones last."""
+    """Count each row's known values and flag rows with ties; rows are sorted, unknown values last."""
     unknown = ~np.uint64(0)
     for r in range(packed_RN.shape[0]):
         packed = packed_RN[r]
@@ -146,18 +146,18 @@ def count_places(packed_RN: npt.NDArray[np.uint64], count_R: IntArray, tied_R: B
 def give_scores(
     packed_N: npt.NDArray[np.uint64], score: FloatArray, count: int, tied: bool, out_N: Float32Array
 ) -> None:
-    """Give each known firm the score of its place in the row's order; ties share the mean of theirs.
+    """Assign each known firm the score of its rank in the row; tied firms get the score of their mean rank.
 
     Parameters
     ----------
     packed_N : ndarray of uint64, shape (N,)
-        Order and column as of `pack_with_column`, sorted.
-    score : ndarray, shape (count,) or (2 count - 1,) where some tie
-        By place, or by twice the place.
+        Order and column from `pack_with_column`, sorted.
+    score : ndarray, shape (count,), or (2 count - 1,) with ties
+        Scores by rank, or by twice the rank.
     count, tied
-        As of `count_places`.
+        From `count_places`.
     out_N : ndarray of float32, shape (N,)
-        Is given the scores; NaN where unknown.
+        Output: the scores; NaN where unknown.
     """
     column = np.uint64(0xFFFFFFFF)
     for i in range(len(out_N)):

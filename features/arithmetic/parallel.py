@@ -1,7 +1,7 @@
-"""Independent parts of an array worked on by several threads, with answers that depend on no thread.
+"""Process independent blocks of an array in several threads, with results that do not depend on the threads.
 
-The parts are runs of neighbouring firms that fit the processor's cache. Computed on all firms at once, each
-step of a formula travels to main memory and back; computed on a few firms at a time, it stays in the cache.
+A block is a range of adjacent firms that fits the processor's cache. With all firms at once, each step of a
+formula would read from and write to main memory; with a few firms at a time, the data stay in the cache.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
-_CELLS = 3 * 2**15  # of a part: three quarters of a mebibyte as float64, so that several share a core's cache
-_LINE = 16  # firms in a cache line of float32: parts share none
+_CELLS = 3 * 2**15  # per block: 0.75 MiB as float64, so that several arrays share a core's cache
+_LINE = 16  # float32 values in a cache line: blocks share no cache line
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of glibc's mallopt(3)
-_THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # what pools of processes set in their workers
+_THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # set by process pools in their workers
 
 
 def n_threads() -> int:
-    """Give the number of threads to work on: the processor's, or fewer where the environment says so."""
+    """Return the number of threads to use: the number of cores, or fewer if the environment limits it."""
     given = [int(os.environ[name]) for name in _THREAD_LIMITS if os.environ.get(name, "").isdigit()]
     return max(1, min([len(os.sched_getaffinity(0)), *given]))
 
@@ -48,22 +48,22 @@ def keep_freed_memory() -> None:
 
 
 def firm_blocks(n_sessions: int, n_firms: int) -> list[slice]:
-    """Split the firms into runs of neighbours that fit the cache, in order."""
+    """Split the firms into contiguous blocks that fit the cache, in order."""
     width = max(1, _CELLS // max(n_sessions, 1) // _LINE) * _LINE
     return [slice(start, min(start + width, n_firms)) for start in range(0, n_firms, width)]
 
 
 def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterator[Answer]:
-    """Do work on parts, several at a time, and give the answers in the order of the parts.
+    """Apply a function to blocks, several at a time, and yield the results in the order of the blocks.
 
-    Only a few answers are held at any time. An error in one part is raised when its turn comes.
+    Only a few results are held at any time. An error in a block is raised in that block's turn.
 
     Parameters
     ----------
     work : callable
-        Takes a part. Runs in threads, which pays where numpy or a compiled kernel does the work.
+        Takes a block. It runs in threads, which helps where numpy or a compiled kernel does the work.
     parts : list of slice
-        What to work on.
+        The blocks.
 
     Yields
     ------
@@ -78,7 +78,7 @@ def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterato
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[Answer]] = deque()
         for part in parts:
-            # a thread starts with numpy's own error state: hand it the caller's
+            # a new thread has numpy's default error state; pass on the caller's
             waiting.append(pool.submit(contextvars.copy_context().run, work, part))
             if len(waiting) > workers:
                 yield waiting.popleft().result()
@@ -87,6 +87,6 @@ def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterato
 
 
 def for_each(work: Callable[[slice], None], parts: list[slice]) -> None:
-    """Do work on parts, several at a time, each of which writes to its own place."""
+    """Apply a function to blocks, several at a time; each call writes its own part of an output."""
     for _ in map_in_order(work, parts):
         pass

@@ -1,8 +1,8 @@
-"""Rolling statistics of two series: correlation, and what is left of one without the other.
+"""Rolling statistics of two series: correlation, and skewness of regression residuals.
 
 All are fixed sequences of operations on rows t-W+1..t (`features.arithmetic.rolling`), so causal to the bit.
-Moments are differences of rolling means, accurate where means are small against deviations: meant for
-returns.
+Moments are computed as differences of rolling means. They are accurate for returns, whose means are small
+relative to their deviations, and not for price levels.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -23,13 +23,13 @@ def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_cou
     Parameters
     ----------
     y_TN : ndarray of shape (T, N)
-        Values with gaps, whose deviations are not small against their means.
+        Values with gaps; their deviations must not be small relative to their means.
     x_TN : ndarray of shape (T, N) or (T, 1)
         The same.
     window : int
         Sessions, t included.
     min_count : int
-        Fewer sessions than this give NaN; so does a series without variation.
+        Minimum number of sessions; below it the result is NaN, as for a series without variation.
 
     Returns
     -------
@@ -50,7 +50,7 @@ def rolling_correlation(y_TN: FloatArray, x_TN: FloatArray, window: int, min_cou
 def residual_skewness(
     y_TN: FloatArray, x_TN: FloatArray, window: int, min_count: int
 ) -> tuple[FloatArray, FloatArray]:
-    r"""Take the skewness and coskewness of what a regression on x leaves of y.
+    r"""Compute the skewness and coskewness of the residuals of a regression of y on x.
 
     With ``e`` the residuals of the regression with an intercept over the window and ``d = x - mean(x)``:
     skewness ``E[e^3] / E[e^2]^1.5``, coskewness ``E[e d^2] / (E[e^2]^0.5 E[d^2])`` (Harvey and Siddique
@@ -61,11 +61,12 @@ def residual_skewness(
     y_TN : ndarray of shape (T, N)
         Returns of each firm.
     x_TN : ndarray of shape (T, N) or (T, 1)
-        Returns that may explain them.
+        Returns of the regressor.
     window : int
         Sessions, t included.
     min_count : int
-        Fewer sessions than this on which both are known give NaN; so do an x or residuals without variation.
+        Minimum number of sessions with both known; below it the result is NaN, as where x or the residuals
+        do not vary.
 
     Returns
     -------
@@ -80,7 +81,7 @@ def residual_skewness(
 
     y, x, yy, yx, xx = mean(y_TN), mean(x_TN), mean(y_TN * y_TN), mean(y_TN * x_TN), mean(x_TN * x_TN)
     var_y, cov, var_x = yy - y * y, yx - y * x, xx - x * x
-    # third central moments, from the raw ones
+    # third central moments, from raw moments
     yyy = mean(y_TN * y_TN * y_TN) - 3.0 * y * yy + 2.0 * y * y * y
     yyx = mean(y_TN * y_TN * x_TN) - 2.0 * y * yx - x * yy + 2.0 * y * y * x
     yxx = mean(y_TN * x_TN * x_TN) - 2.0 * x * yx - y * xx + 2.0 * y * x * x

@@ -1,13 +1,13 @@
 """Causal rolling statistics on ``[T, N]`` arrays, NaN aware and causal to the bit.
 
-Row t of every result is a fixed sequence of elementwise operations on rows t-W+1..t, so it can depend on
-no later row and on no row outside the window, not even in its last bit. Running sums (``cumsum`` and
-its differences) are avoided: they are causal but drag the rounding of all the past along, and one huge value
-spoils every later window. Sums and extremes are built by doubling (the sum over 2m sessions is the sum of
-two neighbouring sums over m), about 2 log2(W) passes over a tile of firms that stays in the processor's cache
-(`features.panel.tiles`, `features.arithmetic.kernels`), and round like a pairwise sum.
+Row t of every result is a fixed sequence of elementwise operations on rows t-W+1..t. No other row affects
+it, not even in its last bit. Running sums (differences of ``cumsum``) are avoided: they are causal, but they
+accumulate the rounding of all past rows, and one huge value spoils every later window. Sums and maxima are
+built by doubling: the sum over 2m sessions is the sum of two adjacent sums over m. This takes about 2 log2(W)
+passes over a tile of firms that stays in the processor's cache (`features.panel.tiles`,
+`features.arithmetic.kernels`), and it rounds like a pairwise sum.
 
-Windows count sessions, not prices: a halt uses up its place in the window and contributes nothing.
+Windows count sessions, not prices: a session without a price occupies its place and contributes nothing.
 Shape suffixes: T sessions, N firms.
 """
 
@@ -29,7 +29,10 @@ Work = Callable[[list[FloatArray], list[FloatArray]], None]
 def map_tiles(
     work: Work, *x_TN: AnyFloatArray, answers: int = 1, dtype: npt.DTypeLike = np.float64
 ) -> list[FloatArray]:
-    """Run a kernel on tiles of firms: contiguous inputs of a type, and places for as many answers alike."""
+    """Run a kernel on tiles of firms, with contiguous inputs of the given type.
+
+    ``work`` receives the input tiles and ``answers`` output arrays of the same shape.
+    """
     T, N = x_TN[0].shape
     out_TN: list[FloatArray] = [np.empty((T, N), dtype) for _ in range(answers)]
 
@@ -48,7 +51,7 @@ def map_tiles(
 
 
 def lag(x_TN: FloatArray, k: int) -> FloatArray:
-    """Give the value k sessions ago.
+    """Return the value k sessions ago.
 
     Parameters
     ----------
@@ -65,10 +68,10 @@ def lag(x_TN: FloatArray, k: int) -> FloatArray:
     Raises
     ------
     ValueError
-        If k is negative: that would look ahead.
+        If k is negative, which would look ahead.
     """
     if k < 0:
-        msg = f"A lag of {k} sessions looks ahead: give 0 or more."
+        msg = f"The lag is {k} sessions; it must be at least 0, or it would look ahead."
         raise ValueError(msg)
     out_TN = np.empty_like(x_TN)
     out_TN[:k] = np.nan
@@ -77,7 +80,7 @@ def lag(x_TN: FloatArray, k: int) -> FloatArray:
 
 
 def last_known_index(known_TN: BoolArray) -> IntArray:
-    """Give the index of the last session, t included, on which a value was known; -1 before the first."""
+    """Return the index of the last session <= t with a known value; -1 before the first."""
     index_TN = np.where(known_TN, np.arange(len(known_TN))[:, None], -1)
     filled: IntArray = np.maximum.accumulate(index_TN, axis=0)
     return filled
@@ -91,19 +94,19 @@ def carry(x_TN: FloatArray, longest: float = np.inf) -> FloatArray:
     x_TN : ndarray of shape (T, N)
         Values with gaps.
     longest : float
-        Sessions over which a value is carried.
+        Maximum number of sessions over which a value is carried.
 
     Returns
     -------
     ndarray of shape (T, N)
-        ``x[s]`` with s the last session <= t where x is not NaN; NaN before the first and where ``t - s``
-        exceeds ``longest``.
+        ``x[s]`` with s the last session <= t where x is not NaN. NaN before the first known value and where
+        ``t - s`` exceeds ``longest``.
     """
     return carry_and_age(x_TN, longest)[0]
 
 
 def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatArray]:
-    """Carry values as `carry` does, and count the sessions since the last known one, infinite before one."""
+    """Carry values as `carry` does, and count the sessions since the last known one (infinite before it)."""
     from features.arithmetic import kernels
 
     carried_TN, age_TN = map_tiles(
@@ -113,9 +116,9 @@ def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatAr
 
 
 def require_window(window: int) -> None:
-    """Refuse a window without a session."""
+    """Raise if a window has no session."""
     if window < 1:
-        msg = f"A rolling window of {window} sessions is empty: give 1 or more."
+        msg = f"The rolling window is {window} sessions; it must be at least 1."
         raise ValueError(msg)
 
 
@@ -132,7 +135,7 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
     Returns
     -------
     ndarray of shape (T, N)
-        Counts as float64 (exact).
+        Exact counts, as float64.
 
     Raises
     ------
@@ -146,7 +149,7 @@ def rolling_count(x_TN: AnyFloatArray, window: int) -> FloatArray:
 
 
 def rolling_sum(x_TN: FloatArray, window: int) -> FloatArray:
-    """Sum the known values of the last ``window`` sessions; NaN counts as zero, so 0 where none is known."""
+    """Sum the known values of the last ``window`` sessions. NaN counts as 0; the sum of no value is 0."""
     require_window(window)
     from features.arithmetic import kernels
 
@@ -163,7 +166,7 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
     window : int
         Sessions, t included.
     min_count : int
-        Fewer known values than this give NaN.
+        Minimum number of known values; NaN below it.
 
     Returns
     -------
@@ -178,24 +181,25 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
 
 
 def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Take the sample standard deviation (n - 1) of the known values of the last ``window`` sessions.
+    """Compute the sample standard deviation (n - 1) of the known values of the last ``window`` sessions.
 
-    Computed as ``E[x^2] - E[x]^2``, which is accurate where the mean is not large against the deviation:
-    meant for returns, not for price levels. A deviation below 1e-7 of the root mean square is rounding: 0.
+    The variance is computed as ``E[x^2] - E[x]^2``, which is accurate for returns but not for price levels,
+    whose mean is large relative to the deviation. A deviation below 1e-7 of the root mean square is treated
+    as rounding and set to 0.
 
     Parameters
     ----------
     x_TN : ndarray of shape (T, N)
-        Returns, or other values that scatter around a mean of their own size or less.
+        Returns, or other values whose mean is not larger than their deviation.
     window : int
         Sessions, t included.
     min_count : int
-        Fewer known values than this (or than 2) give NaN.
+        Minimum number of known values, raised to 2 if smaller; NaN below it.
 
     Returns
     -------
     ndarray of shape (T, N)
-        The deviation, in x's unit.
+        The standard deviation, in x's unit.
     """
     require_window(window)
     from features.arithmetic import kernels
@@ -205,16 +209,16 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
 
 
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Take the skewness ``m3 / m2^1.5`` (population moments) of the known values of the last sessions.
+    """Compute the skewness ``m3 / m2^1.5`` (population moments) of the known values of a window.
 
     Parameters
     ----------
     x_TN : ndarray of shape (T, N)
-        Returns (the remark on accuracy of `rolling_std` applies).
+        Returns (see `rolling_std` on accuracy).
     window : int
         Sessions, t included.
     min_count : int
-        Fewer known values than this (or than 3) give NaN; so does a window without variation.
+        Minimum number of known values, raised to 3 if smaller; NaN below it and without variation.
 
     Returns
     -------
@@ -233,18 +237,19 @@ def rolling_regression(
 ) -> tuple[FloatArray, FloatArray]:
     """Regress y on x with an intercept over the last ``window`` sessions.
 
-    Moments are computed as in `rolling_std`, whose remark on accuracy applies.
+    Moments are computed as in `rolling_std`; see there on accuracy.
 
     Parameters
     ----------
     y_TN : ndarray of shape (T, N)
         Returns of each firm.
     x_TN : ndarray of shape (T, N) or (T, 1)
-        Returns that may explain them, each firm's own or the same for all.
+        Returns of the regressor, one series per firm or one for all firms.
     window : int
         Sessions, t included.
     min_count : int
-        Fewer sessions than this (or than 3) on which both are known give NaN; so does an x without variation.
+        Minimum number of sessions with both known, raised to 3 if smaller; NaN below it and where x does not
+        vary.
 
     Returns
     -------
@@ -267,7 +272,7 @@ def rolling_regression(
 
 
 def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
-    """Take the largest known value of the last ``window`` sessions; NaN below ``min_count`` known values."""
+    """Compute the largest known value of the last ``window`` sessions; NaN below ``min_count`` of them."""
     require_window(window)
     from features.arithmetic import kernels
 
@@ -276,9 +281,9 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
 
 
 def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
-    """Take the median of the known values of the last ``window`` sessions, in float32 or in float64 as given.
+    """Compute the median of the known values of the last ``window`` sessions, in float32 or float64 like x.
 
-    A median selects values (and averages two of them at most), so it carries no running error.
+    A median selects values and averages at most two of them, so it accumulates no rounding error.
 
     Parameters
     ----------
@@ -287,7 +292,7 @@ def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
     window : int
         Sessions, t included.
     min_count : int
-        Fewer known values than this give NaN.
+        Minimum number of known values; NaN below it.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """Cross-sectional transforms: each date by itself, over the firms of a mask, causal to the bit.
 
-Every function takes ``x`` of shape (T, N) or (T, N, F) and a mask of shape (T, N), uses only the firms of the
-mask with a finite x on that date, and answers with the same shape in float32, NaN elsewhere. No date's values
-depend on which other dates are in the array.
+Every function takes ``x`` of shape (T, N) or (T, N, F) and a mask of shape (T, N). It uses only the firms
+inside the mask with a finite x on the date, and returns float32 of the same shape, NaN elsewhere. The result
+of a date does not depend on which other dates are in the array.
 
 Shape suffixes: T sessions, N firms, F characteristics.
 """
@@ -27,20 +27,20 @@ from features.arrays import (
     require_shape,
 )
 
-_CELLS = 2**16  # at a time: working arrays stay in the processor's cache
+_CELLS = 2**16  # cells per block, so that working arrays stay in the processor's cache
 
 
 def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
     r"""Rank within the date and map to a standard normal: ``Phi^-1((rank - 1/2) / n)``.
 
-    Ties share their average rank; n is the date's number of firms with a value; a lone firm gets 0.
+    n is the number of firms with a value on the date. Ties get their average rank; a single firm gets 0.
 
     Parameters
     ----------
     x_TN : ndarray of shape (T, N) or (T, N, F)
         Values; NaN and infinities are unknown.
     mask_TN : ndarray of bool, shape (T, N)
-        The firms that count.
+        Firms to include.
 
     Returns
     -------
@@ -50,13 +50,13 @@ def rank_normal(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
     Raises
     ------
     ValueError
-        If the mask's shape is not the first two axes of x.
+        If the mask's shape differs from the first two axes of x.
     """
     return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _rank_normal_rows(x_RN, out_RN))
 
 
 def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
-    """Subtract the date's mean and divide by its population deviation; 0 where all are equal.
+    """Subtract the date's mean and divide by its population standard deviation; 0 where all are equal.
 
     Arguments, result and errors as in `rank_normal`.
     """
@@ -66,7 +66,7 @@ def zscore(x_TN: AnyFloatArray, mask_TN: BoolArray) -> Float32Array:
 
 
 def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Float32Array:
-    """Pull the values beyond the date's quantiles ``tail`` and ``1 - tail`` back to these.
+    """Clip the values beyond the date's quantiles ``tail`` and ``1 - tail`` to these quantiles.
 
     Quantiles interpolate linearly between order statistics. Arguments, result and errors as in `rank_normal`.
 
@@ -75,7 +75,7 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
     x_TN, mask_TN
         As in `rank_normal`.
     tail : float
-        Share on each side, in [0, 0.5).
+        Share of each tail, in [0, 0.5).
 
     Returns
     -------
@@ -88,7 +88,7 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
         If ``tail`` is out of range or the shapes differ.
     """
     if not 0 <= tail < 0.5:
-        msg = f"Winsorising {tail} of each tail is impossible: give a share in [0, 0.5)."
+        msg = f"tail is {tail}; it must be a share of each tail in [0, 0.5)."
         raise ValueError(msg)
     return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _winsorise_rows(x_RN, tail, out_RN))
 
@@ -103,13 +103,13 @@ def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> F
     group_TN : ndarray of int, shape (T, N)
         Group codes; -1 is unknown.
     mask_TN : ndarray of bool, shape (T, N)
-        The firms that count.
+        Firms to include.
 
     Returns
     -------
     ndarray of float32, the shape of x
-        Deviations from the group's mean; a lone firm of its group gets 0. NaN where the group is unknown:
-        firms of unknown group are no group.
+        Deviations from the group's mean; the only firm of a group gets 0. NaN where the group is unknown,
+        because firms of unknown group do not form a group.
 
     Raises
     ------
@@ -132,9 +132,9 @@ def _by_date(
     mask_TN: BoolArray,
     transform: Callable[[AnyFloatArray, slice, Float32Array], None],
 ) -> Float32Array:
-    """Apply a transform of [R, N] arrays (NaN unknown), their sessions and a place for its answer, by block.
+    """Apply a transform block by block. It takes values [R, N] (NaN unknown), their sessions and an output.
 
-    In memory the result lies as x does.
+    The result has the memory layout of x.
     """
     from features.arithmetic.kernels_by_date import keep_known
 
@@ -169,7 +169,7 @@ def _rank_normal_rows(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
 
 
 def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
-    """Give what `pack_with_column` gives, sorted, where a value and its column do not fit one integer."""
+    """Compute a sorted equivalent of `pack_with_column` for types that do not fit into the integer."""
     order_RN = np.argsort(x_RN, axis=1)  # NaN last
     sorted_RN = np.take_along_axis(x_RN, order_RN, axis=1)
     rises_RN = np.zeros(x_RN.shape, dtype=np.uint64)
@@ -179,12 +179,12 @@ def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
     return packed_RN
 
 
-@lru_cache(maxsize=256)  # the number of firms with a value changes little from date to date
+@lru_cache(maxsize=256)  # the number of known values changes little from date to date
 def _normal_scores(count: int, tied: bool) -> FloatArray:
-    """Give the score of each place among so many, from 0 on; with ties by twice the place, for the halves."""
+    """Return the normal score of each rank (from 0) among ``count``; with ties, of each half rank."""
     n_places = max(2 * count - 1, 0) if tied else count
     half = np.arange(n_places // 2) * (0.5 if tied else 1.0)
-    low = ndtri((half + 0.5) / max(count, 1))  # the upper half is its mirror image, and the middle 0
+    low = ndtri((half + 0.5) / max(count, 1))  # the upper half mirrors it, and the middle is 0
     return frozen(np.concatenate([low, np.zeros(n_places % 2), -low[::-1]]))
 
 

@@ -1,1 +1,1 @@
-"""The feature library: channels and characteristics, their registries, scaling and standardisation."""
+"""The feature library: channels and characteristics with their registries, scaling and standardisation."""

@@ -1,4 +1,4 @@
-"""The registry of channels: what a window over days shows a model of each firm and session.
+"""The registry of channels: the daily inputs of a firm that a model sees over a window of sessions.
 
 Shape suffixes: T sessions, N firms. ``C`` is the close carried through halts of at most `MAX_HALT` sessions.
 """
@@ -27,7 +27,7 @@ channel = CHANNELS.register
 available_channels = CHANNELS.available
 compute_channels = CHANNELS.compute
 
-_DAY = MAX_HALT + 2  # a day's return reaches the last close before it
+_DAY = MAX_HALT + 2  # a daily return depends on the last close, at most MAX_HALT + 1 sessions before t
 
 
 @channel(
@@ -53,7 +53,7 @@ def day_return(panel: Panel) -> FloatArray:
     source="Lou, Polk and Skouras 2019",
 )
 def overnight_return(panel: Panel) -> FloatArray:
-    """Compute the return from the last close to the open."""
+    """Compute the return from the previous close to the open."""
     return column(panel, "open") / lag(carried_close(panel), 1) - 1.0
 
 
@@ -76,10 +76,10 @@ def intraday_range(panel: Panel) -> FloatArray:
     needs=("close", "high", "low"),
     formula="(close[t] - low[t]) / (high[t] - low[t]) - 1/2; 0 if high = low",
     unit="fraction of the day's range",
-    source="Lane 1984 (stochastic %K over one day), less its middle",
+    source="Lane 1984 (stochastic %K over one day), minus 1/2",
 )
 def centred_close_location(panel: Panel) -> FloatArray:
-    """Locate the close in the day's range: -1/2 at the low, 1/2 at the high."""
+    """Compute the position of the close in the day's range: -1/2 at the low, 1/2 at the high."""
     low_TN = column(panel, "low")
     range_TN = column(panel, "high") - low_TN
     return np.where(range_TN == 0, 0.0, (panel.close_TN - low_TN) / range_TN - 0.5)
@@ -110,10 +110,10 @@ def dollar_volume_surprise(panel: Panel) -> FloatArray:
     source="Lo and MacKinlay 1990",
 )
 def market_relative_return(panel: Panel) -> FloatArray:
-    """Compute the day's return beyond that of the equal-weight market.
+    """Compute the day's return minus the return of the equal-weight market.
 
-    Unlike the group-relative return its mean over a group is not zero, so a model that averages a group
-    still hears what the group's leaders did.
+    Unlike the group-relative return, its mean over a group is not zero. A model that averages over a group
+    therefore still receives the moves of the group's leaders.
     """
     return daily_return(panel) - market_return(panel)
 
@@ -129,7 +129,7 @@ def market_relative_return(panel: Panel) -> FloatArray:
     source="Da, Liu and Schaumburg 2014",
 )
 def group_relative_return(panel: Panel) -> FloatArray:
-    """Compute the day's return beyond that of the firm's group."""
+    """Compute the day's return minus the mean return of the firm's group."""
     return daily_return(panel) - group_mean(panel, daily_return)
 
 
@@ -138,13 +138,13 @@ def group_relative_return(panel: Panel) -> FloatArray:
     "channel",
     window=64 + MAX_HALT,
     warmup=63,
-    formula="return over its standard deviation over t-62..t",
+    formula="return / std(return over t-62..t)",
     nan_rule="fewer than 32 returns known, or no variation",
     unit="standard deviations",
     source="Barroso and Santa-Clara 2015",
 )
 def scaled_return(panel: Panel) -> FloatArray:
-    """Compute the day's return in units of what the firm's days are like: all firms' windows compare."""
+    """Compute the day's return in units of the firm's own volatility, which makes firms comparable."""
     r_TN = daily_return(panel)
     return r_TN / rolling_std(r_TN, 63, 32)
 
@@ -154,11 +154,11 @@ def scaled_return(panel: Panel) -> FloatArray:
     "channel",
     window=WINDOW + MONTH + 1 + MAX_HALT,
     warmup=WINDOW + MONTH,
-    formula="return beyond 20 statistical factors, over the standard deviation of returns over t-62..t",
+    formula="residual return on 20 statistical factors / std(return over t-62..t)",
     nan_rule="fewer than 32 returns known, or no variation",
     unit="standard deviations",
     source="Avellaneda and Lee 2010",
 )
 def scaled_factor_residual(panel: Panel) -> FloatArray:
-    """Compute how far the firm went its own way on the day."""
+    """Compute the day's return that 20 statistical factors do not explain, scaled by volatility."""
     return factor_residual(panel, FACTORS) / rolling_std(daily_return(panel), 63, 32)

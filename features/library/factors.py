@@ -1,7 +1,7 @@
-"""Statistical factors: what firms' returns have in common lately, and what a return is beyond it.
+"""Statistical factors of recent returns, and the residual returns that they do not explain.
 
-Principal components of the correlations of daily returns (Avellaneda and Lee 2010, "Statistical arbitrage in
-the US equities market"), estimated anew on the first session of each month from the sessions before it.
+Principal components of the correlation matrix of daily returns (Avellaneda and Lee 2010, "Statistical
+arbitrage in the US equities market"), re-estimated on the first session of each month from earlier sessions.
 
 Shape suffixes: T sessions, W sessions of an estimate, N firms, L firms with loadings, K factors.
 """
@@ -18,35 +18,35 @@ from features.panel.panel import Panel
 from features.panel.tiles import full_panel
 
 WINDOW = 252
-"""Sessions that an estimate looks back over; before half of them have passed there is none."""
+"""Sessions in an estimation window; there is no estimate until half of them have passed."""
 
 MONTH = 31
-"""Sessions that an estimate is old at most."""
+"""Maximum age of an estimate, in sessions."""
 
 FACTORS = 20
-"""Factors behind the features: Avellaneda and Lee take 15, or what explains about half of the variance."""
+"""Factors used by the features. Avellaneda and Lee take 15, or as many as explain half of the variance."""
 
 FIRMS_PER_FACTOR = 4
-"""An estimate keeps at most one factor for so many firms: eight firms have no five common causes."""
+"""Minimum number of firms per factor: eight firms cannot identify five common factors."""
 
-_OUTLIER = 4.0  # standard deviations at which a return is cut off before it says what is common
-_FLAT = 1e-5  # a fraction a day: a firm that moves less than that shares nothing with the others
+_OUTLIER = 4.0  # returns are clipped at this many standard deviations before estimation
+_FLAT = 1e-5  # fraction per day: firms with a smaller standard deviation are left out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Estimate:
-    """Loadings from one month on.
+    """Factor loadings in use from one month's first session on.
 
     Attributes
     ----------
     start
-        First session that they are used on; they come from the `WINDOW` sessions before it.
+        First session that uses them; they are estimated from the `WINDOW` sessions before it.
     firms_L
         Columns of the panel that have loadings.
     deviation_L
-        Standard deviation of their returns, a fraction a day.
+        Standard deviation of their returns, a fraction per day.
     loadings_LK
-        Of returns over their standard deviation, orthonormal, the strongest factor first.
+        Loadings of the standardised returns, orthonormal, the strongest factor first.
     """
 
     start: int
@@ -56,28 +56,28 @@ class Estimate:
 
 
 def statistical_factors(panel: Panel, count: int) -> tuple[Estimate, ...]:
-    """Estimate the factors of each month.
+    """Estimate the factor loadings of each month.
 
     Parameters
     ----------
     panel : Panel
         The data.
     count : int
-        Factors, at least 1; fewer where there are fewer than `FIRMS_PER_FACTOR` firms for each.
+        Number of factors, at least 1; reduced where there are fewer than `FIRMS_PER_FACTOR` firms per factor.
 
     Returns
     -------
     tuple of Estimate
-        By rising start. None for the months before half a window of sessions has passed.
+        In order of ``start``. Months before half a window has passed have no estimate.
 
     Notes
     -----
-    A firm takes part with returns on at least half of the window's sessions; a missing return counts as its
-    mean, and returns are cut off at four standard deviations. An estimate is a function of the rows
+    A firm is included if it has returns on at least half of the window's sessions. Missing returns are set to
+    the firm's mean, and returns are clipped at four standard deviations. An estimate depends only on rows
     ``start-252..start-1``.
     """
     if count < 1:
-        msg = f"The number of statistical factors must be at least 1, not {count}."
+        msg = f"The number of statistical factors is {count}; it must be at least 1."
         raise ValueError(msg)
 
     def estimate() -> tuple[Estimate, ...]:
@@ -103,7 +103,7 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
         return None
     z_WL = (r_WL - np.nanmean(r_WL, axis=0)) / deviation_L
     z_WL = np.clip(np.nan_to_num(z_WL, nan=0.0), -_OUTLIER, _OUTLIER)
-    # the W x W side of the singular value decomposition is the smaller one
+    # the W x W matrix is smaller than the L x L one
     values_W, vectors_WW = np.linalg.eigh(z_WL @ z_WL.T)
     loadings_LK = z_WL.T @ vectors_WW[:, : -kept - 1 : -1] / np.sqrt(values_W[: -kept - 1 : -1])
     return Estimate(start, firms_L, deviation_L, loadings_LK)
@@ -112,27 +112,27 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
 def residualise_factors(
     values_TN: FloatArray, inside_TN: BoolArray, estimates: tuple[Estimate, ...]
 ) -> FloatArray:
-    r"""Take from the returns of each date what the factors explain of them.
+    r"""Compute the residual returns of each date after a cross-sectional regression on the factor loadings.
 
-    ``e = y - a - S Q f`` with ``a, f`` minimising ``sum(((y - a) / s - Q f)^2)``: a regression across the
-    date's firms on their loadings Q, in units of each firm's standard deviation s, with an intercept.
+    ``e = y - a - S Q f`` with ``a, f`` minimising ``sum(((y - a) / s - Q f)^2)``: a regression with intercept
+    across the date's firms, on their loadings Q, in units of each firm's standard deviation s (S = diag(s)).
 
     Parameters
     ----------
     values_TN : ndarray of shape (T, N)
         Returns; NaN is unknown.
     inside_TN : ndarray of bool, shape (T, N)
-        The firms that count.
+        Firms to include.
     estimates : tuple of Estimate
-        By rising start; a date uses the last that has started.
+        In order of ``start``; a date uses the latest one that has started.
 
     Returns
     -------
     ndarray of shape (T, N)
-        Returns beyond the factors; NaN outside, where the return is unknown, where the firm has no loadings,
-        and on dates before the first estimate or with fewer than two firms for each number estimated.
+        Residual returns. NaN outside ``inside_TN``, where the return is unknown, where the firm has no
+        loadings, and on dates before the first estimate or with fewer than two firms per coefficient.
     """
-    require_shape("the firms that count", inside_TN, values_TN.shape)
+    require_shape("the mask of firms", inside_TN, values_TN.shape)
     out_TN = np.full(values_TN.shape, np.nan)
     ends = [*(one.start for one in estimates[1:]), len(values_TN)]
     for one, end in zip(estimates, ends, strict=False):
@@ -155,12 +155,12 @@ def residualise_factors(
 
 
 def factor_residual(panel: Panel, count: int) -> FloatArray:
-    """Compute each day's return beyond ``count`` statistical factors, over the firms that traded.
+    """Compute each day's residual return on ``count`` statistical factors, over the firms that traded.
 
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.tiles`): the factors are those of all firms behind it.
+        The data, or a tile of them (`features.panel.tiles`). The factors are always those of all firms.
     count : int
         As in `statistical_factors`.
 

@@ -1,12 +1,12 @@
-"""The registry of features: what each is, how far back it reaches, what it needs, and how many are computed.
+"""The registry of features: definition, look-back window, required inputs and computation.
 
-Two registries are made of it, characteristics (a number a firm and session, compared within the date) and
-channels (what windows over days are made of).
+There are two registries: characteristics (one number per firm and session, compared within the date) and
+channels (the series that form a model's window over sessions).
 
-What is promised of a feature's reach: its value at t is a function of the panel's rows ``t-window+1..t`` and
-of the statements known at t. A panel whose history starts elsewhere gives the same value to a relative 1e-9,
-and not to the bit: the forward adjustment (`features.panel.adjustment.forward_factor`) multiplies from the
-panel's first session on, which cancels in every ratio but for rounding.
+The value of a feature at t depends only on the panel's rows ``t-window+1..t`` and on the statements known at
+t. A panel whose history starts on another session gives the same value to a relative 1e-9, not to the bit:
+forward adjustment (`features.panel.adjustment.forward_factor`) multiplies from the panel's first session on.
+That factor cancels in every ratio, except for rounding.
 
 Shape suffixes: T sessions, N firms, K features.
 """
@@ -30,12 +30,12 @@ NAN_RULE = (
     "NaN where the firm did not trade at t, where an input is unknown, where the formula has no finite "
     f"value, and where the firm had no price on any of the sessions t-warmup-{MAX_HALT}..t-warmup."
 )
-"""What holds for every feature; `Feature.nan_rule` says what is added."""
+"""The NaN rule of every feature; `Feature.nan_rule` lists additional cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A number per firm and session, known at the close of t.
+    """A feature: one number per firm and session, known at the close of t.
 
     Attributes
     ----------
@@ -46,19 +46,19 @@ class Feature:
     needs : frozenset of str
         Panel fields that it reads (`features.panel.panel.Panel.fields`).
     warmup : int
-        Sessions after a firm's first price before the first value.
+        Sessions between a firm's first price and the first value.
     window : int
-        Sessions, t included, that the value can depend on, halts and whole-market series included.
+        Sessions, t included, that the value can depend on. Halts and market-wide series are included.
     formula : str
         The definition, in terms of the panel's columns.
     unit : str
         Unit of the raw value.
     nan_rule : str
-        When it is NaN, beyond `NAN_RULE`; empty if that is all.
+        Cases in which it is NaN in addition to `NAN_RULE`; empty if there are none.
     source : str
-        The paper it is known from.
+        The paper that introduced or documents it.
     compute : callable
-        Panel -> float64 array of shape (T, N), NaN by the two rules.
+        Panel -> float64 array of shape (T, N), NaN by both rules.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Feature:
 
     @property
     def needs_statements(self) -> bool:
-        """Whether it reads statements, not prices and volumes alone."""
+        """Whether it reads financial statements."""
         return any(need.startswith("statements:") for need in self.needs)
 
 
@@ -84,11 +84,11 @@ class Registry(dict[str, Feature]):
     Parameters
     ----------
     kind : str
-        What an entry is called in messages.
+        Name of an entry in messages.
     families : iterable of str
-        The families that an entry may belong to.
+        Allowed families.
     renamed : mapping of str to str, optional
-        Names of before -> names of now, for messages.
+        Old name -> new name, for messages.
     """
 
     def __init__(self, kind: str, families: Iterable[str], renamed: Mapping[str, str] | None = None) -> None:
@@ -110,25 +110,25 @@ class Registry(dict[str, Feature]):
         nan_rule: str = "",
         needs: Iterable[str] = ("close",),
     ) -> Callable[[Compute], Compute]:
-        """Register a function as a feature; `NAN_RULE` is applied to what it gives.
+        """Register a function as a feature. `NAN_RULE` is applied to its result.
 
         Parameters
         ----------
         name, family, formula, unit, source, warmup, nan_rule, needs
             As in `Feature`.
         window : int, optional
-            As in `Feature`. By default one session without a warm-up, else what the warm-up and a halt before
-            it take: ``warmup + 1 + MAX_HALT``.
+            As in `Feature`. Default: 1 without a warm-up, else ``warmup + 1 + MAX_HALT``, which covers the
+            warm-up and a halt before it.
 
         Returns
         -------
         callable
             Decorator that registers the function and returns it unchanged.
         """
-        reach = window if window is not None else (warmup + 1 + MAX_HALT if warmup else 1)
+        span = window if window is not None else (warmup + 1 + MAX_HALT if warmup else 1)
         assert name not in self, f"the {self.kind} {name} is registered twice"
         assert family in self.families, f"unknown {self.kind} family {family}"
-        assert warmup == 0 or reach > warmup + MAX_HALT, f"{name}: window {reach} is below its warm-up"
+        assert warmup == 0 or span > warmup + MAX_HALT, f"{name}: window {span} is below its warm-up"
 
         def register(raw: Compute) -> Compute:
             def compute(panel: Panel) -> FloatArray:
@@ -142,51 +142,51 @@ class Registry(dict[str, Feature]):
                 return out_TN
 
             self[name] = Feature(
-                name, family, frozenset(needs), warmup, reach, formula, unit, nan_rule, source, compute
+                name, family, frozenset(needs), warmup, span, formula, unit, nan_rule, source, compute
             )
             return raw
 
         return register
 
     def available(self, panel: Panel, names: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
-        """Say which features a panel's columns allow.
+        """List the features that a panel's columns allow.
 
         Parameters
         ----------
         panel : Panel
             The data.
         names : iterable of str, optional
-            The ones wanted, in this order; all by default.
+            Features to check, in this order; all by default.
 
         Returns
         -------
         usable : list of str
-            Those whose inputs the panel has.
+            Features whose inputs the panel has.
         messages : list of str
-            One sentence for each lack of the others, ``"These data have no volume: the characteristics x and
-            y are left out."``
+            One sentence per missing input, such as ``"These data have no volume: the characteristics x and y
+            are left out."``
 
         Raises
         ------
         ValueError
             If a name is not registered.
         """
-        wanted = list(self) if names is None else list(names)
-        if former := [name for name in wanted if name in self.renamed]:
-            now = ", ".join(f"{name} is called {self.renamed[name]} now" for name in former)
+        requested = list(self) if names is None else list(names)
+        if former := [name for name in requested if name in self.renamed]:
+            now = ", ".join(f"{name} is now called {self.renamed[name]}" for name in former)
             msg = f"Renamed {self.kind}: {now}; use the new name."
             raise ValueError(msg)
-        unknown = [name for name in wanted if name not in self]
+        unknown = [name for name in requested if name not in self]
         if unknown:
             msg = f"Unknown {self.kind} {', '.join(unknown)}: choose among {', '.join(sorted(self))}."
             raise ValueError(msg)
         lacking: dict[tuple[str, ...], list[str]] = {}
-        for name in wanted:
+        for name in requested:
             lacking.setdefault(tuple(sorted(self[name].needs - panel.fields)), []).append(name)
         usable = lacking.pop((), [])
-        return usable, [self._lack(missing, left_out) for missing, left_out in lacking.items()]
+        return usable, [self._missing_message(missing, left_out) for missing, left_out in lacking.items()]
 
-    def _lack(self, missing: tuple[str, ...], names: list[str]) -> str:
+    def _missing_message(self, missing: tuple[str, ...], names: list[str]) -> str:
         fields = " and no ".join(field.removeprefix("statements:") for field in missing)
         if len(names) == 1:
             return f"These data have no {fields}: the {self.kind} {names[0]} is left out."
@@ -194,28 +194,28 @@ class Registry(dict[str, Feature]):
         return f"These data have no {fields}: the {self.kind}s {listed} are left out."
 
     def compute(self, panel: Panel, names: Iterable[str] | None = None) -> Float32Array:
-        """Compute features, raw (not ranked, not scaled), and stack them along the last axis.
+        """Compute raw features (neither ranked nor scaled) and stack them along the last axis.
 
         Parameters
         ----------
         panel : Panel
             The data.
         names : iterable of str, optional
-            Which, in this order; all that the panel allows by default.
+            Features to compute, in this order; by default all that the panel allows.
 
         Returns
         -------
         ndarray of float32, shape (T, N, K)
-            NaN where unknown, or beyond what float32 holds. In memory each feature lies together.
+            NaN where unknown or outside the range of float32. Each feature is contiguous in memory.
 
         Raises
         ------
         ValueError
-            If a name is not registered or its inputs are missing; `available` says which.
+            If a name is not registered or its inputs are missing; `available` lists which.
         """
-        wanted = None if names is None else list(names)
-        usable, messages = self.available(panel, wanted)
-        if wanted is not None and messages:
+        requested = None if names is None else list(names)
+        usable, messages = self.available(panel, requested)
+        if requested is not None and messages:
             raise ValueError(messages[0])
         out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
         parts = firm_blocks(panel.n_sessions, panel.n_firms)

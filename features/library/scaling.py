@@ -1,4 +1,4 @@
-"""Scaling of channels, fitted on a fold's training sessions alone and stored with the fold.
+"""Scaling of channels, fitted on a fold's training sessions only and stored with the fold.
 
 Shape suffixes: T sessions, N firms, C channels.
 """
@@ -14,15 +14,15 @@ from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelScaler:
-    """A fitted scaling: ``clip((x - mean) / std, -clip, clip)``, unknown values to 0 (the mean).
+    """A fitted scaling: ``clip((x - mean) / std, -clip, clip)``. Unknown values become 0, the mean.
 
     Attributes
     ----------
     mean_C, std_C : ndarray of shape (C,)
-        Of the training sessions, in the channels' units; std > 0, and infinite for a channel that had no
-        variation there: it is 0 everywhere, like an unknown value.
+        Mean and standard deviation over the training sessions, in the channels' units. A channel without
+        variation on these sessions has an infinite deviation and is scaled to 0 everywhere.
     clip : float
-        Limit on both sides, in deviations.
+        Limit on both sides, in standard deviations.
     """
 
     mean_C: FloatArray
@@ -40,12 +40,12 @@ class ChannelScaler:
         Returns
         -------
         ndarray of float32, shape (T, N, C)
-            Scaled and clipped, without NaN; elementwise, so causal to the bit.
+            Scaled and clipped, without NaN. The operation is elementwise, so causal to the bit.
 
         Raises
         ------
         ValueError
-            If the number of channels is not the one it was fitted on.
+            If the number of channels differs from that of the fit.
         """
         require_shape("the channels' last axis", channels_TNC[:0, :0], (0, 0, len(self.mean_C)))
         mean_C, std_C = self.mean_C.astype(np.float32), self.std_C.astype(np.float32)
@@ -58,26 +58,26 @@ class ChannelScaler:
 def fit_channel_scaler(
     channels_TNC: AnyFloatArray, universe_TN: BoolArray, sessions: IntArray, clip: float = 5.0
 ) -> ChannelScaler:
-    """Fit means and deviations on the universe's known values of the given sessions alone.
+    """Fit means and standard deviations on the universe's known values of the given sessions only.
 
-    The values are first clipped at their 0.1% and 99.9% quantiles, so that a bad tick does not set the scale.
+    Values are first clipped at their 0.1% and 99.9% quantiles, so that bad ticks do not determine the scale.
 
     Parameters
     ----------
     channels_TNC : ndarray of shape (T, N, C)
         Raw channels; NaN = unknown.
     universe_TN : ndarray of bool, shape (T, N)
-        Firms that count.
+        Firms in the universe.
     sessions : ndarray of int
-        Training sessions; nothing else is read.
+        Training sessions; no other session is read.
     clip : float
         Passed to `ChannelScaler`.
 
     Returns
     -------
     ChannelScaler
-        Fitted in float64.
-        A channel with fewer than two distinct known values on these sessions gets an infinite deviation.
+        Fitted in float64. A channel with fewer than two distinct known values on these sessions gets an
+        infinite deviation.
     """
     require_shape("the universe", universe_TN, channels_TNC.shape[:2])
     inside_RC = channels_TNC[sessions][universe_TN[sessions]]

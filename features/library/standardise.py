@@ -1,8 +1,8 @@
-"""From raw characteristics to what models see: cross-sectional transforms in a row, and the unknown filled.
+"""From raw characteristics to model inputs: cross-sectional transforms, then imputation of missing values.
 
-Each date by itself, over the firms of its universe alone; causal to the bit. The single steps are those of
-`features.arithmetic.transforms`. Shape suffixes: T sessions, N firms, F characteristics, R rows (some
-sessions).
+Each date is transformed by itself, over the firms of its universe; causal to the bit. The single steps are
+in `features.arithmetic.transforms`. Shape suffixes: T sessions, N firms, F characteristics, R rows (a block
+of sessions).
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from features.arithmetic.transforms import neutralise, rank_normal, winsorise, z
 from features.arrays import AnyFloatArray, BoolArray, Float32Array, IntArray, require_shape
 
 MISSING = "_missing"
-"""What the name of an indicator ends with."""
-_ROWS = 64  # sessions whose medians are taken at a time
+"""Suffix of the name of a missing-value indicator."""
+_ROWS = 64  # sessions per block when medians are computed
 
 
 @dataclass(frozen=True, slots=True)
 class TransformRule:
-    """What is done to characteristics within each date, in this order.
+    """Cross-sectional transforms of characteristics within each date, in this order.
 
     Attributes
     ----------
     winsorise : float or None
-        Share of each tail, in [0, 0.5), that is pulled back to its quantile; None for none.
+        Share of each tail, in [0, 0.5), that is clipped to its quantile; None for no winsorising.
     neutralise : {"none", "group"}
-        Whether the mean of the firm's group is subtracted; where the group is unknown, so is the value.
+        Whether the mean of the firm's group is subtracted. The value is unknown where the group is unknown.
     kind : {"rank_normal", "zscore"}
-        Ranked and mapped to a standard normal, or centred and divided by the deviation.
+        Rank and map to a standard normal, or subtract the mean and divide by the standard deviation.
     missing : {"zero", "median", "group_median"}
-        What an unknown value of a firm of the universe becomes: the centre, the date's median, or that of the
-        firm's group (where the group is unknown, or nobody in it is known, the date's).
+        Imputation of unknown values of firms in the universe: 0 (the centre), the date's median, or the
+        median of the firm's group on the date. If the group is unknown or has no known value,
+        ``group_median`` uses the date's median.
     add_indicator : bool
-        Whether every characteristic is joined by one that is 1 where a value was unknown, else 0.
+        Whether to add, for every characteristic, an indicator that is 1 where the value was unknown, else 0.
     """
 
     winsorise: float | None = None
@@ -49,11 +50,11 @@ class TransformRule:
 
     def __post_init__(self) -> None:
         if not 0 <= (self.winsorise or 0.0) < 0.5:
-            msg = f"Winsorising {self.winsorise} of each tail is impossible: give a share in [0, 0.5)."
+            msg = f"winsorise is {self.winsorise}; it must be a share of each tail in [0, 0.5)."
             raise ValueError(msg)
 
     def names(self, characteristics: Iterable[str]) -> tuple[str, ...]:
-        """Name the columns that `transform_characteristics` makes of these characteristics."""
+        """Return the names of the columns that `transform_characteristics` computes."""
         names = tuple(characteristics)
         return (*names, *(f"{name}{MISSING}" for name in names)) if self.add_indicator else names
 
@@ -61,25 +62,25 @@ class TransformRule:
 def transform_characteristics(
     values_TNF: AnyFloatArray, universe_TN: BoolArray, group_TN: IntArray, rule: TransformRule
 ) -> Float32Array:
-    """Transform characteristics within each date's universe, and fill what is unknown.
+    """Transform characteristics within each date's universe and impute unknown values.
 
     Parameters
     ----------
     values_TNF : ndarray of shape (T, N, F)
         Raw values known at the close of t; NaN and infinities are unknown.
     universe_TN : ndarray of bool, shape (T, N)
-        The firms that count; the others play no role.
+        Firms in the universe; other firms have no effect.
     group_TN : ndarray of int, shape (T, N)
-        Group codes as of t; -1 is unknown, and firms of unknown group are no group.
+        Group codes as of t. -1 is unknown; firms of unknown group do not form a group.
     rule : TransformRule
-        The steps.
+        The transforms.
 
     Returns
     -------
     ndarray of float32, shape (T, N, F) or, with indicators, (T, N, 2 F)
-        Without NaN; 0 outside the universe. The indicators come after all values: columns are those of
-        `TransformRule.names`. Row t depends on row t alone, to the bit. In memory each column lies together;
-        beside the answer, a few arrays of shape (T, N) are held.
+        Without NaN; 0 outside the universe. Columns are those of `TransformRule.names`: all values, then all
+        indicators. Row t depends only on row t, to the bit. Each column is contiguous in memory. Besides the
+        result, a few temporary arrays of shape (T, N) are needed.
 
     Raises
     ------
@@ -109,7 +110,7 @@ def _stepped(
         value_TN = winsorise(value_TN, universe_TN, rule.winsorise)
     if rule.neutralise == "group":
         own_TN = neutralise(value_TN, group_TN, universe_TN)
-        # what float32 could not tell from the group's mean is rounding, which a rank would make much of
+        # differences below float32 precision are rounding; ranks would turn them into large values
         own_TN[np.abs(own_TN) <= np.finfo(np.float32).eps * np.abs(value_TN)] = 0.0
         value_TN = own_TN
     scale = rank_normal if rule.kind == "rank_normal" else zscore
@@ -117,7 +118,7 @@ def _stepped(
 
 
 def _fill_with_medians(value_TN: Float32Array, unknown_TN: BoolArray, group_TN: IntArray | None) -> None:
-    """Put the median of the firm's group, or else of the date, where a value is unknown."""
+    """Replace unknown values by the median of the firm's group, else of the date."""
 
     def fill(rows: slice) -> None:
         value_RN, unknown_RN = value_TN[rows], unknown_TN[rows]
@@ -132,7 +133,7 @@ def _fill_with_medians(value_TN: Float32Array, unknown_TN: BoolArray, group_TN: 
 
 
 def _median(x_RN: Float32Array, group_RN: IntArray) -> Float32Array:
-    """Give every firm the median of its row's group (from 0 on); NaN where nobody in it is known."""
+    """Return for each firm the median of its group in its row (codes from 0); NaN if no value is known."""
     n_groups = int(group_RN.max(initial=0)) + 1
     cell_RN = np.arange(len(x_RN))[:, None] * n_groups + group_RN
     order_RN = np.lexsort((x_RN, group_RN), axis=1)  # NaN last in its group

@@ -1,1 +1,1 @@
-"""The panel: dense arrays over (session, firm), what is derived from them, the universe and the labels."""
+"""The panel: dense arrays over (session, firm), series derived from them, the universe and the labels."""

@@ -1,4 +1,4 @@
-"""Forward adjustment for splits and dividends, and what a share is worth through halts and delistings.
+"""Forward adjustment for splits and dividends, and the total return index through halts and delistings.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -14,12 +14,13 @@ from features.arrays import FloatArray
 def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: FloatArray) -> FloatArray:
     r"""Compute the forward adjustment ``F_t = prod_{s<=t} split_s (1 + dividend_s / close_s)``.
 
-    Backward adjustment rewrites the past with every new event, so yesterday's adjusted price would
-    depend on tomorrow's dividend. Forward adjustment multiplies from the first session on: row t depends on
-    rows <= t alone, to the bit, and returns are the same.
+    Backward adjustment rewrites past prices at every new event, so yesterday's adjusted price would depend
+    on tomorrow's dividend. Forward adjustment multiplies from the first session on: row t depends only on
+    rows <= t, to the bit, and returns are the same.
 
-    A dividend is per share after that day's split, reinvested at the close of its ex-date. One that falls
-    on a session without a trade waits for the next close (and is divided by the splits on the way).
+    A dividend is per share after that day's split and is reinvested at the close of its ex-date. If the firm
+    does not trade on the ex-date, the dividend is reinvested at the next close, divided by any splits in
+    between.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def forward_factor(close_TN: FloatArray, split_TN: FloatArray, dividend_TN: Floa
 
 
 def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> FloatArray:
-    """Follow what one share is worth, through halts and delistings.
+    """Compute the total return index: the value of one share through halts and delistings.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ def total_return_index(close_TN: FloatArray, value_ratio_TN: FloatArray) -> Floa
     Returns
     -------
     ndarray of shape (T, N)
-        The close; in halts the last close; after a delisting ``last * (1 + delisting return)``, constant; NaN
-        before the first price and where nobody knows. Row t depends on rows <= t alone.
+        The adjusted close; during a halt the last close; after a delisting the constant
+        ``last * (1 + delisting return)``. NaN before the first price and where the value is unknown. Row t
+        depends only on rows <= t.
     """
     return np.where(np.isnan(close_TN), carry(close_TN) * value_ratio_TN, close_TN)

@@ -1,4 +1,4 @@
-"""As-of tables on the panel's grid: groups by validity interval, statements by the day they became known.
+"""As-of joins onto the panel's grid: groups by validity interval, statements by publication date.
 
 Shape suffixes: T sessions, N firms, S groups.
 """
@@ -15,7 +15,7 @@ from features.arrays import DateArray, FloatArray, IntArray
 
 SHARE_COUNT = "shares_outstanding"
 _SPLIT_POWER = {SHARE_COUNT: 1, "eps": -1}
-"""Items that a split changes: a count is multiplied by the ratio, an amount per share divided by it."""
+"""Items that splits change: a share count is multiplied by the ratio, a per-share amount divided by it."""
 STALE_DAYS = 548  # a year and a half: an annual statement is replaced after 15 months at the latest
 
 
@@ -29,18 +29,19 @@ def _days(column: pl.Series, missing: str) -> DateArray:
 def groups_as_of(
     securities: pl.DataFrame, group_by: str, dates_T: DateArray, tickers_N: tuple[str, ...]
 ) -> tuple[IntArray, tuple[str, ...]]:
-    """Lay out each firm's group (sector or industry) as of every session.
+    """Look up each firm's group (sector or industry) as of every session.
 
-    A row counts on sessions with ``valid_from <= t < valid_to`` (null: open on that side); of rows that
-    overlap, the one that became valid last counts. Codes are given in the order in which groups become
-    valid (names decide ties), so that a group that first appears after t changes no code at or before t.
+    A row is valid on sessions with ``valid_from <= t < valid_to``; a null leaves that side open. Of
+    overlapping rows, the one with the latest ``valid_from`` is used. Codes are numbered in the order in which
+    groups become valid, ties by name. A group that first appears after t therefore changes no code at or
+    before t.
 
     Parameters
     ----------
     securities : polars.DataFrame
         Columns ticker, valid_from, valid_to and the one named by ``group_by``.
     group_by : str
-        The column that holds the group's name.
+        Name of the group column.
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, sorted.
     tickers_N : tuple of str
@@ -68,16 +69,16 @@ def groups_as_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What became known of one item, a row a change, sorted by firm and session."""
+    """Known values of one item, one row per change, sorted by firm and session."""
 
     firm_R: IntArray
     session_R: IntArray
     until_R: IntArray  # the session from which the row is stale
-    value_R: FloatArray  # before all splits of the panel, for an item that a split changes
-    split_power: int  # of the splits so far, by which the value is multiplied
+    value_R: FloatArray  # without the panel's splits, for an item that splits change
+    split_power: int  # the value is multiplied by (product of splits so far) ** split_power
 
     def lay_out(self, firms: range, total_TN: FloatArray) -> FloatArray:
-        """Carry every row until the next one or until it is stale: [T, n], NaN elsewhere."""
+        """Carry each row forward until the next row or until it is stale: [T, n], NaN elsewhere."""
         T = len(total_TN)
         rows = slice(*np.searchsorted(self.firm_R, [firms.start, firms.stop]).tolist())
         firm_R = self.firm_R[rows] - firms.start
@@ -87,7 +88,7 @@ class _Known:
         stale_R = np.clip(firm_R * T + self.until_R[rows], start_R, next_R)
         before_R = np.diff(start_R, prepend=0)
         before_R[1:] = start_R[1:] - next_R[:-1]
-        # for every row: nothing up to it, its value, nothing while it is stale
+        # three runs per row: NaN before it, its value, NaN while it is stale
         length = np.stack([before_R, stale_R - start_R, next_R - stale_R], axis=1).ravel()
         value = np.full((len(firm_R), 3), np.nan)
         value[:, 1] = self.value_R[rows]
@@ -104,21 +105,21 @@ class _Known:
 
 
 class Statements(Mapping[str, FloatArray]):
-    """Statement values as known at every session, by item; laid out on the panel's grid when asked for.
+    """Statement values as known at every session, by item.
 
     Keys are the items and, for each, ``<item>@1y``: the value a year earlier (`statements_as_of`). Values are
-    read-only arrays of shape (T, N), made anew every time, so that a panel holds the filings alone.
+    arrays of shape (T, N). They are computed on each access and not kept, so a panel stores only the filings.
     """
 
     def __init__(self, known: Mapping[str, _Known], firms: range, total_TN: FloatArray) -> None:
         self._known, self._firms, self._total_TN = known, firms, total_TN
 
     def __getitem__(self, key: str) -> FloatArray:
-        """Lay out one item."""
+        """Return one item on the panel's grid."""
         return self._known[key].lay_out(self._firms, self._total_TN)
 
     def __iter__(self) -> Iterator[str]:
-        """Go through the keys."""
+        """Iterate over the keys."""
         return iter(self._known)
 
     def __len__(self) -> int:
@@ -126,38 +127,39 @@ class Statements(Mapping[str, FloatArray]):
         return len(self._known)
 
     def take_firms(self, firms: slice) -> Statements:
-        """Take some of the firms, neighbours of each other."""
+        """Select a contiguous range of firms."""
         return Statements(self._known, self._firms[firms], self._total_TN)
 
 
 def statements_as_of(
     fundamentals: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...], split_TN: FloatArray
 ) -> Statements:
-    """Lay out the latest statement known at every session, item by item, and the one of a year before.
+    """Look up the latest statement known at every session, and that of a year earlier, item by item.
 
-    The value at t is that of the most recent ``period_end`` among the rows with ``known_at <= t``, in its
-    version known last. A restatement of an older period does not displace a newer period. The value under
-    ``<item>@1y`` is that of the period that ended a year before the most recent one (25 days more or less:
-    fiscal years have 52 or 53 weeks), again in its version known last at t.
+    The value at t is that of the most recent ``period_end`` among the rows with ``known_at <= t``, in the
+    latest version known at t. A restatement of an older period does not displace a newer period. The value
+    under ``<item>@1y`` is that of the period that ended one year before the most recent one, again in the
+    latest version known at t. Fiscal years have 52 or 53 weeks, so 25 days of difference are allowed.
 
-    A flow is that of a year. Where ``months`` is 3, the last four quarters known at t are summed; all four
-    are needed. A fourth quarter that was reported within a year alone (``months`` 12) is the year without the
-    three quarters before it. Where ``months`` is 12 or null, the value stands as it is; rows of any other
-    span (half years, nine months to date) are passed over.
+    Flows cover one year. Where ``months`` is 3, the last four quarters known at t are summed, and all four
+    must be known. If a fourth quarter was reported only as part of a year (``months`` 12), it is that year
+    minus its first three quarters. Where ``months`` is 12 or null, the value is used unchanged. Rows of any
+    other span (half years, nine months to date) are ignored.
 
-    A period that ended more than `STALE_DAYS` before t says nothing any more.
+    A value is stale, hence NaN, once its period ended more than `STALE_DAYS` before t.
 
-    Share counts (``shares_outstanding``) and amounts per share (``eps``) are brought to t by the splits with
-    ``stated_on < date <= t``. So a count can be multiplied with a raw close, and a year's growth is by issues
-    and buybacks. The splits up to ``stated_on`` are contained in the number: a count of a cover page or of a
-    restated comparative is not split again. Each version of a period is brought to t from its own date.
+    Share counts (``shares_outstanding``) and per-share amounts (``eps``) are adjusted to t for the splits
+    with ``stated_on < date <= t``. A share count can therefore be multiplied by a raw close, and its growth
+    over a year reflects issues and buybacks only. The number already contains the splits up to
+    ``stated_on``, so a count from a cover page or from a restated comparative is not adjusted twice. Each
+    version of a period is adjusted from its own date.
 
     Parameters
     ----------
     fundamentals : polars.DataFrame
-        Columns ticker, period_end, known_at, item, value; ``months``, where present, spans of flows;
-        ``stated_on``, where present, the last day whose splits a count or an amount per share contains, null
-        for the period's end; ``filing_id``, where present, decides ties.
+        Columns ticker, period_end, known_at, item, value. Optional columns: ``months``, the span of a flow;
+        ``stated_on``, the last day whose splits a share count or per-share amount contains, null for the
+        period's end; ``filing_id``, which breaks ties.
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, sorted.
     tickers_N : tuple of str
@@ -168,9 +170,9 @@ def statements_as_of(
     Returns
     -------
     Statements
-        Values in the statements' unit; NaN before the first one. Null values are passed over.
+        Values in the statements' unit; NaN before the first one. Rows with a null value are ignored.
     """
-    from features.panel.filings import follow_filings  # compiled: not for those who have no statements
+    from features.panel.filings import follow_filings  # compiled, so imported only where there are statements
 
     ties = ["filing_id"] if "filing_id" in fundamentals.columns else []
     months = pl.col("months") if "months" in fundamentals.columns else pl.lit(None)
@@ -198,13 +200,13 @@ def statements_as_of(
     total_TN: FloatArray = np.multiply.accumulate(split_TN, axis=0)
     power_R = rows["item"].replace_strict(_SPLIT_POWER, default=0, return_dtype=pl.Int64).to_numpy()
     at_R = np.searchsorted(day_T, _days(rows["stated_on"], "9999-12-31").astype(np.int64), side="right") - 1
-    # without the splits that it contains; those up to t come back when it is laid out
+    # remove the splits that the value contains; those up to t are applied on access
     contained_R = np.where(at_R >= 0, total_TN[np.maximum(at_R, 0), firm_R], 1.0)
     value_R = np.where(power_R > 0, value_R / contained_R, value_R)
     value_R = np.where(power_R < 0, value_R * contained_R, value_R)
     now_R, now_end_R, before_R = follow_filings(series_R, end_R, value_R, rows["months"].to_numpy())
     until_R = np.searchsorted(day_T, now_end_R + STALE_DAYS, side="right")
-    # of several rows that a firm and session see first, the last one counts
+    # of several rows that become known in one session, the last one counts
     last_R = np.ones(len(rows), dtype=np.bool_)
     last_R[:-1] = (series_R[1:] != series_R[:-1]) | (session_R[1:] != session_R[:-1])
     last_R &= session_R < len(dates_T)

@@ -1,6 +1,7 @@
-"""What a firm without a price is worth, decided session by session: halted, paid out, or not known.
+"""Value of a firm without a price, session by session: halted, delisted (paid out), or unknown.
 
-Nothing here waits to see whether a firm comes back: row t depends on prices and records dated <= t.
+A delisting is either recorded or presumed after a long time without a price. Row t depends only on prices and
+records dated <= t: no decision waits to see whether a firm trades again.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -18,25 +19,28 @@ import polars as pl
 from features.arithmetic.rolling import last_known_index
 from features.arrays import BoolArray, DateArray, FloatArray
 
-GAP_SHARE, GAP_FIRMS = 0.25, 10  # a session that so many of the listed firms miss is a gap in the data
+GAP_SHARE, GAP_FIRMS = (
+    0.25,
+    10,
+)  # a session is a data gap if this share and number of listed firms lack a price
 
 
 @dataclass(frozen=True, slots=True)
 class DelistingRule:
-    """What is assumed where no delisting, or no delisting return, is recorded.
+    """Assumptions where no delisting, or no delisting return, is recorded.
 
     A merger without a recorded return pays the last price.
 
     Attributes
     ----------
     stale_sessions : int
-        A firm without a price for more sessions than this is taken as ended from then on, reason unknown.
+        A firm without a price for more sessions than this is presumed delisted, for an unknown reason.
     performance_return : float
         Return of a delisting for performance on NYSE or AMEX (Shumway 1997).
     nasdaq_performance_return : float
         Return of a delisting for performance on Nasdaq (Shumway and Warther 1999).
     unknown_return : float
-        Return of an ending whose reason is not known; 0 pays the last price.
+        Return of a delisting whose reason is unknown; 0 pays the last price.
     """
 
     stale_sessions: int = 20
@@ -47,18 +51,19 @@ class DelistingRule:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delistings:
-    """What a firm without a price is worth to a holder, at every close.
+    """Value of firms without a price to a holder, at every close.
 
     Attributes
     ----------
     delisted_TN : ndarray of bool, shape (T, N)
-        Whether a holder has been paid out in cash by the close of t.
+        Whether holders have been paid out in cash by the close of t.
     unknown_TN : ndarray of bool, shape (T, N)
-        Whether that payout is `DelistingRule.unknown_return`: no return is recorded, and no reason.
+        Whether that payout uses `DelistingRule.unknown_return`, because no return and no reason is recorded.
     value_ratio_TN : ndarray of shape (T, N)
-        Value as a fraction of the last price: 1, after an ending 1 + its return, NaN where nobody knows.
+        Value as a fraction of the last price: 1, or 1 + delisting return after a delisting, or NaN if
+        unknown.
     hazards : tuple of str
-        What was assumed, one sentence each, with the number of endings of each kind.
+        The assumptions that were used, one sentence each, with the number of delistings concerned.
     """
 
     delisted_TN: BoolArray
@@ -69,7 +74,7 @@ class Delistings:
 
 @dataclass(frozen=True, slots=True)
 class _Delisting:
-    """A recorded delisting, known from its day on."""
+    """A recorded delisting, known from its own date."""
 
     day: np.datetime64
     paid: float | None
@@ -78,7 +83,7 @@ class _Delisting:
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What the listings say, by firm: its delistings by day, and (known from, on Nasdaq)."""
+    """Listing records by firm: delistings by date, and pairs (known from, on Nasdaq)."""
 
     delistings: dict[str, list[_Delisting]]
     exchanges: dict[str, list[tuple[np.datetime64, bool]]]
@@ -95,16 +100,16 @@ def find_delistings(
     securities: pl.DataFrame | None,
     rule: DelistingRule,
 ) -> Delistings:
-    """Decide what each firm without a price is worth, at every close with what is known then.
+    """Value each firm without a price, at every close, with what is known at that close.
 
-    - A recorded delisting pays on the first session from ``delisted_on`` on that has no price: its recorded
-      return, else by its reason (`DelistingRule`; no reason is ``unknown``). A price after ``delisted_on``
-      overrules the record.
-    - Without a record, a firm is halted for ``rule.stale_sessions`` sessions. On the next one it is taken as
-      ended for an unknown reason. If it trades again it is worth its price again, but whoever was paid out
-      no longer owns it.
-    - Where a quarter, and at least ten, of the listed firms have no price on one session, the data have a
-      gap: what the missing ones were worth is not known.
+    - A recorded delisting pays out on the first session from ``delisted_on`` on that has no price. It pays
+      the recorded return or, without one, the return that `DelistingRule` gives for its reason (no reason
+      counts as ``unknown``). A price after ``delisted_on`` overrules the record.
+    - Without a record, a firm counts as halted for ``rule.stale_sessions`` sessions. On the next session it
+      is presumed delisted for an unknown reason. If it trades again, it is worth its price again, but holders
+      that were paid out no longer own it.
+    - If at least a quarter of the listed firms, and at least ten, lack a price on one session, the data have
+      a gap. The value of the missing firms is then unknown.
 
     Parameters
     ----------
@@ -116,7 +121,7 @@ def find_delistings(
         Firms.
     securities : polars.DataFrame or None
         Columns ticker, valid_from, delisted_on, delisting_return, delisting_reason (merger, performance,
-        unknown or null), exchange. A delisting, its return and its reason are known from ``delisted_on`` on,
+        unknown or null), exchange. A delisting with its return and reason is known from ``delisted_on`` on,
         an exchange from ``valid_from`` on.
     rule : DelistingRule
         Assumptions where nothing is recorded.
@@ -124,7 +129,7 @@ def find_delistings(
     Returns
     -------
     Delistings
-        Who has been paid out, what a share is worth, and the sentences on what was assumed.
+        Payouts, share values and the assumptions that were used.
     """
     T, N = traded_TN.shape
     records = _read(securities)
@@ -163,7 +168,7 @@ def find_delistings(
 
 
 def _assumed_return(kind: str, rule: DelistingRule, *, on_nasdaq: bool) -> float:
-    """Give the return of an ending for which none is recorded."""
+    """Return the assumed return of a delisting for which none is recorded."""
     if kind == "merger":
         return 0.0
     if kind == "performance":
@@ -172,7 +177,7 @@ def _assumed_return(kind: str, rule: DelistingRule, *, on_nasdaq: bool) -> float
 
 
 def _hazards(assumed: Counter[str], gaps: int, rule: DelistingRule) -> Iterator[str]:
-    """Say how many endings of each kind pay an assumed return, and how many sessions are gaps."""
+    """Report how many delistings of each kind pay an assumed return, and how many sessions are data gaps."""
     unknown = f"{rule.unknown_return:.0%} is paid" if rule.unknown_return else "the last price is paid"
     sentences = {
         "performance": "delisting(s) for performance have no recorded return: "
@@ -180,20 +185,20 @@ def _hazards(assumed: Counter[str], gaps: int, rule: DelistingRule) -> Iterator[
         "merger": "merger(s) have no recorded return: the last price is paid.",
         "unknown": f"delisting(s) have neither a recorded return nor a reason: {unknown}.",
         "silence": f"time(s) a firm had no price for more than {rule.stale_sessions} sessions and no "
-        f"recorded delisting: taken as ended for an unknown reason from then on, {unknown}.",
+        f"recorded delisting: presumed delisted for an unknown reason, {unknown}.",
     }
     for kind, sentence in sentences.items():
         if assumed[kind]:
             yield f"{assumed[kind]:,} {sentence}"
     if gaps:
         yield (
-            f"{gaps:,} session(s) have no price for a quarter of the market: labels that end there are "
+            f"{gaps:,} session(s) lack prices for a quarter of the market: labels that end on them are "
             "unknown for the missing firms."
         )
 
 
 def _gaps(traded_TN: BoolArray, stale_sessions: int) -> BoolArray:
-    """Find the cells without a price on sessions that a large part of the market misses."""
+    """Find the cells without a price on sessions with a data gap."""
     seen_TN = last_known_index(traded_TN)
     age_TN = np.arange(len(traded_TN))[:, None] - seen_TN
     missing_TN = (seen_TN >= 0) & (age_TN > 0) & (age_TN <= stale_sessions)
@@ -211,7 +216,7 @@ def _read(securities: pl.DataFrame | None) -> _Records:
         columns = ("ticker", "valid_from", "delisted_on", "delisting_return", "delisting_reason", "exchange")
         rows = securities.sort("valid_from", nulls_last=False).select(columns).iter_rows()
         for ticker, since, day, paid, reason, exchange in rows:
-            if day is not None:  # of several rows on one delisting, the latest that says something counts
+            if day is not None:  # of several rows on one delisting, the latest known value counts
                 at = np.datetime64(day, "D")
                 before = delistings[ticker].get(at, _Delisting(at, None, None))
                 delistings[ticker][at] = _Delisting(

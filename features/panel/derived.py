@@ -1,4 +1,4 @@
-"""Series that several features share, computed once a panel and remembered while the panel lives.
+"""Series that several features share, computed once per panel and cached while the panel lives.
 
 All are causal to the bit. Shape suffixes: T sessions, N firms.
 """
@@ -20,16 +20,16 @@ from features.panel.panel import Panel
 from features.panel.tiles import full_panel, take_firms
 
 MAX_HALT = 20
-"""Sessions without a price over which a close is carried; a longer silence is taken as an ending
-(`features.panel.delistings`), and a firm that trades again starts anew. It bounds how far back a feature can
-reach."""
+"""Longest halt, in sessions, over which a close is carried forward. After a longer time without a price, a
+firm is presumed delisted (`features.panel.delistings`), and its series restart if it trades again. This
+bounds how many past sessions a feature can depend on."""
 
 Settings = ParamSpec("Settings")
 Value = TypeVar("Value")
 
 
 class _Cell:
-    """A remembered value, or the place where it will be."""
+    """A cached value, or None until it is computed."""
 
     __slots__ = ("lock", "value")
 
@@ -43,21 +43,21 @@ _registering = Lock()
 
 
 def cached(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
-    """Compute something once a panel; panels are immutable, so it cannot go stale.
+    """Compute a value once per panel. Panels are immutable, so the value never becomes stale.
 
     Parameters
     ----------
     panel : Panel
-        What it belongs to, and lives as long as.
+        The panel; the value is cached while it lives.
     key : hashable
-        Its name among the panel's.
+        Key of the value within the panel.
     compute : callable
-        Gives it. Of several threads that ask, one computes and the others wait.
+        Computes the value. If several threads need it, one computes it and the others wait.
 
     Returns
     -------
     object
-        What ``compute`` gave the first time.
+        The result of the first call of ``compute``.
     """
     with _registering:
         cell = _cache.setdefault(panel, {}).setdefault(key, _Cell())
@@ -71,7 +71,7 @@ def cached(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
 def cached_per_panel(
     compute: Callable[Concatenate[Panel, Settings], FloatArray],
 ) -> Callable[Concatenate[Panel, Settings], FloatArray]:
-    """Remember a series with its panel and settings."""
+    """Cache a series by its panel and settings."""
 
     @wraps(compute)
     def remembered(panel: Panel, /, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
@@ -86,30 +86,30 @@ def cached_per_panel(
 
 
 def column(panel: Panel, name: str) -> FloatArray:
-    """Give a panel column that a feature's ``needs`` has declared.
+    """Return a panel column that a feature lists in ``needs``.
 
     Raises
     ------
     ValueError
-        If the source of this panel has no such column.
+        If the panel has no such column.
     """
     array: FloatArray | None = getattr(panel, f"{name}_TN")
     if array is None:
-        msg = f"This panel has no {name}: leave out the features that need it (see `available_...`)."
+        msg = f"This panel has no {name}: leave out the features that need it (see `Registry.available`)."
         raise ValueError(msg)
     return array
 
 
 def carried_close(panel: Panel) -> FloatArray:
-    """Give the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade.
+    """Return the adjusted close, carried through halts: ``close[s]``, s the last session <= t with a trade.
 
-    NaN where ``t - s`` exceeds `MAX_HALT`, so that row t depends on rows t-MAX_HALT..t alone.
+    NaN where ``t - s`` exceeds `MAX_HALT`. Row t therefore depends only on rows t-MAX_HALT..t.
     """
     return _last_price(panel)[0]
 
 
 def sessions_since_trade(panel: Panel) -> FloatArray:
-    """Count the sessions since a firm's last price: 0 on a trade, infinite before the first."""
+    """Count the sessions since a firm's last price: 0 if it trades at t, infinite before its first price."""
     return _last_price(panel)[1]
 
 
@@ -123,9 +123,10 @@ def _last_price(panel: Panel) -> tuple[FloatArray, FloatArray]:
 
 @cached_per_panel
 def daily_return(panel: Panel) -> FloatArray:
-    """Compute ``close[t] / carried_close[t-1] - 1``; NaN without a trade (a halt's return is its end's).
+    """Compute ``close[t] / carried_close[t-1] - 1``; NaN without a trade.
 
-    NaN after a silence longer than `MAX_HALT` as well: that is not the return of a day.
+    The return over a halt falls on the first session after it. After more than `MAX_HALT` sessions without a
+    price it is NaN, because it is no longer a daily return.
     """
     return panel.close_TN / lag(carried_close(panel), 1) - 1.0
 
@@ -137,19 +138,19 @@ def market_return(panel: Panel) -> FloatArray:
 
 @cached_per_panel
 def dollar_volume(panel: Panel) -> FloatArray:
-    """Compute raw close times shares traded."""
+    """Compute dollar volume: raw close times shares traded."""
     return panel.raw_close_TN * column(panel, "volume")
 
 
 def median_dollar_volume(panel: Panel, window: int) -> Float32Array:
-    """Take the median dollar volume of ``window`` sessions, NaN where fewer than half of them are known.
+    """Compute the median dollar volume of ``window`` sessions; NaN where fewer than half of them are known.
 
-    In float32, which sorts twice as fast as float64: seven digits of a volume are enough.
+    It is computed in float32, which sorts twice as fast as float64; seven digits of a volume are enough.
     """
     out_TN = np.empty(panel.close_TN.shape, dtype=np.float32)
 
     def fill(firms: slice) -> None:
-        tile = take_firms(panel, firms, frozenset())  # each array is read once: not worth a copy
+        tile = take_firms(panel, firms, frozenset())  # no copies: each array is read only once
         out_TN[:, firms] = rolling_median(dollar_volume(tile).astype(np.float32), window, (window + 1) // 2)
 
     for_each(fill, firm_blocks(panel.n_sessions, panel.n_firms))
@@ -157,7 +158,7 @@ def median_dollar_volume(panel: Panel, window: int) -> Float32Array:
 
 
 def row_mean(x_TN: FloatArray) -> FloatArray:
-    """Average each session's known values, shape (T, 1); NaN on a session without one."""
+    """Average the known values of each session, shape (T, 1); NaN if there are none."""
     known_TN = ~np.isnan(x_TN)
     count_T1 = known_TN.sum(axis=1, keepdims=True)
     total_T1 = np.where(known_TN, x_TN, 0.0).sum(axis=1, keepdims=True)
@@ -171,22 +172,22 @@ def market_mean(
     *args: Settings.args,
     **kwargs: Settings.kwargs,
 ) -> FloatArray:
-    """Average a series over all firms of a session with a known value, whatever tile of them is given.
+    """Average a series over all firms with a known value, session by session.
 
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.tiles`).
+        The data, or a tile of them (`features.panel.tiles`). The mean is always over all firms.
     series : callable
-        Panel and settings -> (T, N), each firm by itself; a module's own function, since what it gives is
-        remembered under its identity.
+        Panel and settings -> (T, N), computed for each firm by itself. It must be a module-level function,
+        because its identity is part of the cache key.
     *args, **kwargs
-        The settings.
+        Settings passed to ``series``.
 
     Returns
     -------
     ndarray of shape (T, 1)
-        The mean; NaN on a session without a value.
+        The mean; NaN on sessions without a known value.
     """
     return _means(panel, False, series, *args, **kwargs)
 
@@ -202,15 +203,15 @@ def group_mean(
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.tiles`); gives the groups.
+        The data, or a tile of them (`features.panel.tiles`), with the groups.
     series, *args, **kwargs
         As in `market_mean`.
 
     Returns
     -------
     ndarray of shape (T, N)
-        The mean over the group's firms with a known value, the firm itself included; NaN where the group is
-        unknown or has fewer than two such firms (a firm is no peer of itself).
+        The mean over the group's firms with a known value, the firm itself included. NaN where the group is
+        unknown or has fewer than two such firms, because a firm is no peer of itself.
     """
     from features.arithmetic.kernels_by_date import expand_groups
 
@@ -227,9 +228,9 @@ def _means(
     *args: Settings.args,
     **kwargs: Settings.kwargs,
 ) -> FloatArray:
-    """Average a series by session, and by group with at least two values, over all firms behind a tile.
+    """Average a series by session, or by session and group (with at least two values), over all firms.
 
-    Firms are added one after the other in their order, so that those without a value leave no trace.
+    Firms are added in column order and those without a value are skipped, so they do not affect the rounding.
     """
     full = full_panel(panel)
 

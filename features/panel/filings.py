@@ -1,7 +1,7 @@
-"""What a firm's filings say together, one after the other: the newest period, its year, the year before.
+"""Combine a firm's filings into the newest period's value and the value one year earlier.
 
-The loop goes through the filings in the order in which they became known and remembers, for every period that
-was reported so far, its version known last. So nothing that becomes known later can play a role.
+The loop visits the filings in the order in which they became known. It keeps, for every period reported so
+far, the latest known version. Filings that become known later therefore cannot affect a result.
 
 Shape suffixes: R rows, sorted by series (a firm's item), within it by known_at and period_end; P periods.
 """
@@ -19,7 +19,7 @@ TOLERANCE = 25.0  # days: quarters have 12 to 16 weeks, fiscal years 52 or 53
 
 @compiled
 def _find(end_P: IntArray, n: int, day: float) -> int:
-    """Find the period that ended nearest to a day and within the tolerance; -1 if there is none."""
+    """Find the period whose end is nearest to a day, within the tolerance; -1 if there is none."""
     found, best = -1, TOLERANCE
     for p in range(n - 1, -1, -1):
         distance = abs(end_P[p] - day)
@@ -32,7 +32,7 @@ def _find(end_P: IntArray, n: int, day: float) -> int:
 
 @compiled
 def _quarter(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
-    """Give a period's last quarter: as reported, or the year without the three quarters before it."""
+    """Return a period's last quarter: as reported, or the year minus its first three quarters."""
     if not np.isnan(reported_P3[p, 2]):
         return float(reported_P3[p, 2])
     rest = reported_P3[p, 1]
@@ -46,7 +46,7 @@ def _quarter(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
 
 @compiled
 def _value(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
-    """Give a period's value: as reported for a year or an instant, or the sum of its last four quarters."""
+    """Return a period's value: as reported for a year or an instant, else the sum of four quarters."""
     for span in range(2):
         if not np.isnan(reported_P3[p, span]):
             return float(reported_P3[p, span])
@@ -63,24 +63,24 @@ def _value(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
 def follow_filings(
     series_R: IntArray, end_R: IntArray, value_R: FloatArray, months_R: IntArray
 ) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Say after every filing what is known of the newest period and of the one a year before it.
+    """Compute, after each filing, the known values of the newest period and of the one a year earlier.
 
     Parameters
     ----------
     series_R : ndarray of int
-        Which series a row belongs to; equal ones are neighbours.
+        Series (a firm's item) of each row; rows of one series are contiguous.
     end_R : ndarray of int
-        The period's end, in days.
+        End of the period, in days.
     value_R : ndarray
         Finite values.
     months_R : ndarray of int
-        The span of a flow: 3, 12, or 0 for an instant or where nothing is said.
+        Span of a flow: 3 or 12; 0 for an instant or an unknown span.
 
     Returns
     -------
     now_R, before_R : ndarray
-        The newest period's value and that of the period a year before, in their versions known last; NaN
-        where a quarter of either is missing, or no period ended about a year before.
+        Value of the newest period and of the period a year earlier, each in its latest known version. NaN
+        where a quarter is missing, or where no period ended about a year earlier.
     now_end_R : ndarray of int
         End of the newest period, in days.
     """
@@ -92,7 +92,7 @@ def follow_filings(
         run = run + 1 if r > 0 and series_R[r] == series_R[r - 1] else 1
         longest = max(longest, run)
     end_P = np.empty(longest, dtype=np.int64)
-    reported_P3 = np.empty((longest, 3))  # known last: without a span, of twelve months, of three
+    reported_P3 = np.empty((longest, 3))  # latest version: without a span, 12 months, 3 months
     n = 0
     for r in range(rows):
         if r > 0 and series_R[r] != series_R[r - 1]:

@@ -1,19 +1,20 @@
-"""What the holder of a firm earns through halts, gaps and endings: one convention for labels and books.
+"""Returns of a holder through halts, data gaps and delistings: one convention for labels and books.
 
-A book decides at t, buys at the close of ``t + delay``, holds, and is valued at a later close.
+A book decides at t, buys at the close of ``t + delay``, holds, and is valued at a later close. The value of a
+unit is the firm's total return index ("the index" below).
 
-- **Buying.** A firm can be bought at a close only if it trades there, its wealth is known and above zero,
-  and it has not ended. An order that cannot be filled is dropped: its money stays in cash and earns 0.
-- **Holding.** A unit is worth the firm's wealth, in halts its last value. Where wealth is NaN (a gap in the
-  data) it keeps the last known value; when the wealth is known again, the unit earns the whole move.
-- **Ending.** On the first session after the purchase on which the firm has ended (or is worth nothing), the
-  unit is paid out at that session's wealth, which includes the delisting return. From then on it is cash. A
-  firm that trades again later is not owned any more.
-- **Valuing.** A unit that cannot be sold at the close at which it is valued counts at its value there.
-  Where that is only a last known value, because wealth is NaN, the result is not known.
+- **Buying.** A firm can be bought at a close only if it trades, its index is known and above zero, and it is
+  not delisted. An order that cannot be filled is dropped: its money stays in cash and earns 0.
+- **Holding.** During a halt the index keeps its last value. Where the index is NaN (a gap in the data), the
+  unit keeps its last known value; when the index is known again, the unit earns the whole move.
+- **Delisting.** On the first session after the purchase on which the firm is delisted (or worth nothing), the
+  unit is paid out at that session's index, which includes the delisting return. From then on it is cash. If
+  the firm trades again later, the holder no longer owns it.
+- **Valuation.** A unit that cannot be sold at the valuation close counts at its value on that close. If the
+  index is NaN on that close, the return is unknown.
 
 `backtest.accounting` multiplies positions by `held_return` of one session; `features.panel.labels` reads
-`bought_return` over the label's span, which is `held_return` over that span where the firm could be bought.
+`bought_return` over the label's span, which equals `held_return` where the firm could be bought.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -30,14 +31,14 @@ from features.arrays import BoolArray, FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HolderMarket:
-    """Firms as a holder sees them; row t depends on rows <= t of the inputs alone.
+    """Value and tradability of each firm for a holder. Row t depends only on rows <= t of the inputs.
 
     Attributes
     ----------
     value_TN : ndarray of shape (T, N)
-        Last known wealth of a unit; NaN before the first.
+        Last known total return index; NaN before the first known value.
     known_TN : ndarray of bool, shape (T, N)
-        Whether the wealth of t itself is known.
+        Whether the index is known at t itself.
     tradable_TN : ndarray of bool, shape (T, N)
         Whether a unit can be bought or sold at the close of t.
     delisted_TN : ndarray of bool, shape (T, N)
@@ -53,7 +54,7 @@ class HolderMarket:
 def holder_market(
     total_return_index_TN: FloatArray, traded_TN: BoolArray, delisted_TN: BoolArray
 ) -> HolderMarket:
-    """Decide what a unit is worth, who can trade it and who has been paid out.
+    """Compute the value of a unit, whether it can be traded and whether holders have been paid out.
 
     Parameters
     ----------
@@ -62,12 +63,12 @@ def holder_market(
     traded_TN : ndarray of bool, shape (T, N)
         Whether the firm trades at t.
     delisted_TN : ndarray of bool, shape (T, N)
-        Whether an ending has paid holders out by the close of t (`features.panel.panel.Panel.delisted_TN`).
+        Whether holders have been paid out by the close of t (`features.panel.panel.Panel.delisted_TN`).
 
     Returns
     -------
     HolderMarket
-        The same sessions and firms. A firm that is worth nothing counts as ended.
+        The same sessions and firms. A firm that is worth nothing counts as delisted.
     """
     value_TN = carry(total_return_index_TN)
     known_TN = ~np.isnan(total_return_index_TN)
@@ -76,44 +77,44 @@ def holder_market(
 
 
 def held_return(market: HolderMarket, horizon: int) -> FloatArray:
-    """Compute what is earned in ``horizon`` sessions on a unit that is owned after the trades of s.
+    """Compute the return over ``horizon`` sessions of a unit that is held after the trades of session s.
 
-    ``value[x] / value[s] - 1``, where x is the first session after s on which the firm has ended, but
+    ``value[x] / value[s] - 1``, where x is the first session after s on which the firm is delisted, and
     ``s + horizon`` at the latest.
 
     Parameters
     ----------
     market : HolderMarket
-        Values and endings.
+        Values and delistings.
     horizon : int
         Sessions held, at least 1.
 
     Returns
     -------
     ndarray of shape (max(T - horizon, 0), N)
-        Row s is known at the close of ``s + horizon``; 0 where a unit is worth nothing at s, NaN before the
-        first known wealth.
+        Row s is known at the close of ``s + horizon``. 0 where the unit is worth nothing at s; NaN before the
+        first known index.
     """
     return _held(market, horizon)[0]
 
 
 def bought_return(market: HolderMarket, horizon: int) -> FloatArray:
-    """Compute what an order at the close of s has earned ``horizon`` sessions later, before costs.
+    """Compute the return, before costs, of an order placed at the close of s after ``horizon`` sessions.
 
     `held_return` where the firm can be bought at s, 0 where it cannot.
 
     Parameters
     ----------
     market : HolderMarket
-        Values, endings and who can be traded.
+        Values, delistings and tradability.
     horizon : int
         Sessions held, at least 1.
 
     Returns
     -------
     ndarray of shape (max(T - horizon, 0), N)
-        Row s is known at the close of ``s + horizon``. NaN before the first known wealth, and where a unit
-        is still held at ``s + horizon`` and its wealth is not known there.
+        Row s is known at the close of ``s + horizon``. NaN before the first known index, and where the unit
+        is still held at ``s + horizon`` while the index is unknown.
     """
     earned_TN, paid_TN = _held(market, horizon)
     bought_TN = market.tradable_TN[: len(paid_TN)]
@@ -124,7 +125,7 @@ def bought_return(market: HolderMarket, horizon: int) -> FloatArray:
 
 
 def _held(market: HolderMarket, horizon: int) -> tuple[FloatArray, BoolArray]:
-    """Give the held return and whether the unit has been paid out by then."""
+    """Return the held return, and whether the unit has been paid out by the end of the horizon."""
     T = len(market.value_TN)
     exit_TN = market.value_TN[horizon:].copy()
     paid_TN = np.zeros(exit_TN.shape, dtype=np.bool_)
@@ -132,7 +133,7 @@ def _held(market: HolderMarket, horizon: int) -> tuple[FloatArray, BoolArray]:
     if horizon < T and len(firms):
         session_T1 = np.arange(T)[:, None]
         delisted_TN = np.where(market.delisted_TN[:, firms], session_T1, T)
-        next_TN = np.minimum.accumulate(delisted_TN[::-1], axis=0)[::-1]  # first ended session from t on
+        next_TN = np.minimum.accumulate(delisted_TN[::-1], axis=0)[::-1]  # first delisted session from t on
         after_TN, last_T1 = next_TN[1 : T - horizon + 1], session_T1[horizon:]
         paid_TN[:, firms] = after_TN <= last_T1
         at_TN = np.minimum(after_TN, last_T1)

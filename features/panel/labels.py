@@ -1,4 +1,4 @@
-"""Labels: what is forecast at t, from returns that only later sessions reveal.
+"""Labels: the forward returns that models forecast at t.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -19,13 +19,14 @@ TargetKind = Literal["raw", "demean", "rank"]
 
 
 def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
-    """Compute what a book that decides at t earns by ``t+delay+horizon`` on each firm, before costs.
+    """Compute the forward return of each firm, before costs, for a book that decides at t.
 
-    The book orders the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions:
-    ``wealth[t+delay+horizon] / wealth[t+delay] - 1`` on `Panel.total_return_index_TN` if the firm can be
-    bought and stays listed. An order that cannot be filled earns 0, an ending pays its delisting return and
-    cash from then on, and halts are held through: `features.panel.holder_returns` has the convention, which
-    `backtest.accounting` uses as well. A label depends on nothing dated after ``t+delay+horizon``.
+    The book buys the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions. If the firm can
+    be bought and stays listed, the label is ``index[t+delay+horizon] / index[t+delay] - 1`` with
+    `Panel.total_return_index_TN` as the index. An order that cannot be filled earns 0. A delisting pays its
+    delisting return, then cash. Positions are held through halts. `features.panel.holder_returns` defines
+    this convention, which `backtest.accounting` also uses. A label depends on nothing dated after
+    ``t+delay+horizon``.
 
     Parameters
     ----------
@@ -39,8 +40,8 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     Returns
     -------
     ndarray of shape (T, N)
-        A fraction, known at the close of ``t+delay+horizon``; NaN before the first price, where the span
-        passes the panel's end, or where the firm is held at a close at which the data have a gap
+        A fraction, known at the close of ``t+delay+horizon``. NaN before the first price, where the span ends
+        after the panel, and where the firm is still held at a closing session with a data gap
         (`features.panel.delistings`).
 
     Raises
@@ -49,7 +50,7 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
         If the delay is negative or the horizon below 1.
     """
     if delay < 0 or horizon < 1:
-        msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
+        msg = f"The label has delay {delay} and horizon {horizon}; they must be at least 0 and at least 1."
         raise ValueError(msg)
     market = holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN)
     out_TN = np.full(panel.total_return_index_TN.shape, np.nan)
@@ -59,21 +60,22 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
 
 
 def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Float32Array:
-    """Transform labels within the date, over the universe's firms whose label is known.
+    """Transform labels within each date, over the firms of the universe with a known label.
 
     Parameters
     ----------
     label_TN : ndarray of shape (T, N)
         Labels.
     universe_TN : ndarray of bool, shape (T, N)
-        Firms that count at t.
+        Firms in the universe at t.
     kind : {"raw", "demean", "rank"}
-        As it is, minus the date's mean, or ranked to a normal (`features.arithmetic.transforms.rank_normal`).
+        Unchanged, minus the date's mean, or ranked to a normal
+        (`features.arithmetic.transforms.rank_normal`).
 
     Returns
     -------
     ndarray of float32, shape (T, N)
-        NaN outside the universe and where the label is unknown. A date's values depend on no other date.
+        NaN outside the universe and where the label is unknown. Each date is transformed by itself.
 
     Raises
     ------
@@ -88,5 +90,5 @@ def target(label_TN: FloatArray, universe_TN: BoolArray, kind: TargetKind) -> Fl
         return (inside_TN - row_mean(inside_TN)).astype(np.float32)
     if kind == "rank":
         return rank_normal(inside_TN, universe_TN)
-    msg = f"Unknown target {kind!r}: choose raw, demean or rank."  # type: ignore[unreachable]  # config text
+    msg = f"Unknown target {kind!r}: choose raw, demean or rank."  # type: ignore[unreachable]  # from a config
     raise ValueError(msg)

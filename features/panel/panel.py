@@ -22,28 +22,28 @@ PRICE_COLUMNS = ("date", "ticker", "open", "high", "low", "close", "volume", "sp
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Panel:
-    """What is known about every firm at every close; arrays are read-only.
+    """What is known about every firm at every close. Arrays are read-only.
 
-    Everything is causal to the bit: row t depends on what is dated <= t.
+    Everything is causal to the bit: row t depends only on data dated <= t.
 
     Attributes
     ----------
     dates_T : ndarray of datetime64[D], shape (T,)
-        Sessions: the distinct dates of the prices, sorted.
+        Sessions: the distinct dates in the prices, sorted.
     tickers_N : tuple of str
         Firms, sorted.
     close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N) or None
-        Forward-adjusted prices, `features.panel.adjustment.forward_factor`; NaN = no trade or unknown. None
-        where the source has no such column.
+        Forward-adjusted prices (`features.panel.adjustment.forward_factor`); NaN = no trade or unknown. None
+        if the source has no such column.
     raw_close_TN : ndarray of shape (T, N)
         Close as quoted.
     volume_TN : ndarray of shape (T, N) or None
         Shares traded, as quoted.
     total_return_index_TN : ndarray of shape (T, N)
-        Total-return index through halts and delistings, for labels and accounting;
-        `features.panel.adjustment.total_return_index`.
+        Total return index, continued through halts and delistings, for labels and accounting
+        (`features.panel.adjustment.total_return_index`).
     delisted_TN : ndarray of bool, shape (T, N)
-        Whether an ending has paid holders out in cash, `features.panel.delistings.find_delistings`.
+        Whether a delisting has paid out the holders in cash (`features.panel.delistings.find_delistings`).
     unknown_TN : ndarray of bool, shape (T, N)
         Whether that delisting has neither a recorded return nor a known reason; see
         `total_return_index_assuming`.
@@ -52,10 +52,10 @@ class Panel:
     groups_S : tuple of str
         Names of the codes in ``group_TN``.
     statements : Statements
-        Latest statement value known at t, by item, and that of a year earlier, by ``<item>@1y``; arrays of
-        shape (T, N), `features.panel.asof.statements_as_of`.
+        For each item, the latest value known at t under ``<item>`` and the value of a year earlier under
+        ``<item>@1y``. Arrays of shape (T, N); see `features.panel.asof.statements_as_of`.
     hazards : tuple of str
-        What a reader must know to trust the panel, one sentence each.
+        Warnings about the data that affect how far results can be trusted, one sentence each.
     """
 
     dates_T: DateArray
@@ -90,13 +90,13 @@ class Panel:
         return ~np.isnan(self.close_TN)
 
     def total_return_index_assuming(self, unknown_return: float) -> FloatArray:
-        """Give the wealth, shape (T, N), if endings for unknown reasons had this return on the last price."""
+        """Return the total return index, shape (T, N), if delistings for unknown reasons paid this return."""
         paid_TN = carry(self.close_TN) * (1.0 + unknown_return)
         return np.where(self.unknown_TN, paid_TN, self.total_return_index_TN)
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of what the panel holds: close, open, high, low, volume, group, ``statements:<item>``."""
+        """Names of the fields in the panel: close, open, high, low, volume, group, ``statements:<item>``."""
         optional = {"open": self.open_TN, "high": self.high_TN, "low": self.low_TN, "volume": self.volume_TN}
         present = {name for name, array in optional.items() if array is not None}
         groups = {"group"} if self.groups_S else set()
@@ -116,16 +116,17 @@ def build_panel(
     Parameters
     ----------
     prices : polars.DataFrame
-        Columns date, ticker, open, high, low, close, volume, split_ratio, dividend, one row a (date, ticker).
-        A null or non-positive close is no trade, such an open, high or low unknown, as are a high and low
-        that cross; null split ratio 1, null dividend 0. Columns that are null throughout become None.
+        Columns date, ticker, open, high, low, close, volume, split_ratio, dividend; one row per (date,
+        ticker). A null or non-positive close means no trade. A null or non-positive open, high or low is
+        unknown; a high below the low makes both unknown. A null split ratio is 1 and a null dividend 0.
+        Columns without a single value become None.
     securities : polars.DataFrame, optional
         Columns ticker, valid_from, valid_to, sector, industry, delisted_on, delisting_return,
         delisting_reason, exchange.
     fundamentals : polars.DataFrame, optional
         Columns ticker, period_end, known_at, item, value.
     group_by : {"sector", "industry"}
-        Which of them the groups are.
+        Column of ``securities`` that defines the groups.
     delisting_rule : DelistingRule
         Assumptions where no delisting, or no delisting return, is recorded.
 
@@ -137,8 +138,8 @@ def build_panel(
     Raises
     ------
     ValueError
-        If columns are missing, a (date, ticker) appears twice, there is no row, or a split ratio or dividend
-        is out of range.
+        If columns or rows are missing, a (date, ticker) appears twice, no close is known, or a split ratio
+        or dividend is out of range.
     """
     _check_prices(prices)
     tickers = prices["ticker"].unique().sort()
@@ -161,7 +162,7 @@ def build_panel(
 
     raw_TN = price("close")
     if raw_TN is None:
-        msg = "The prices hold no close at all: map the source's closing price to the column `close`."
+        msg = "The prices have no close at all: map the source's closing price to the column `close`."
         raise ValueError(msg)
     split_TN = grid("split_ratio", 1.0)
     factor_TN = forward_factor(raw_TN, split_TN, grid("dividend", 0.0))
@@ -171,7 +172,7 @@ def build_panel(
         price_TN = price(column)
         if price_TN is None:
             return None
-        price_TN[np.isnan(raw_TN)] = np.nan  # without a close there was no trade that a book could rely on
+        price_TN[np.isnan(raw_TN)] = np.nan  # without a close, a book cannot rely on a trade
         return price_TN * factor_TN
 
     open_TN, high_TN, low_TN = adjusted("open"), adjusted("high"), adjusted("low")
@@ -180,11 +181,11 @@ def build_panel(
         crossed_TN = high_TN < low_TN
         high_TN[crossed_TN] = low_TN[crossed_TN] = np.nan
         hazards += _counted(
-            int(crossed_TN.sum()), "cell(s) have a high below the low: both taken as unknown."
+            int(crossed_TN.sum()), "cell(s) have a high below the low: both are treated as unknown."
         )
     if open_TN is not None:
         holes = int((np.isnan(open_TN) & ~np.isnan(raw_TN)).sum())
-        hazards += _counted(holes, "cell(s) with a close have no usable open: the open is unknown there.")
+        hazards += _counted(holes, "cell(s) with a close have no usable open: the open is unknown.")
     volume_TN = None if prices["volume"].null_count() == len(prices) else grid("volume", np.nan)
     if volume_TN is not None:
         volume_TN[np.isnan(raw_TN)] = np.nan
@@ -240,20 +241,21 @@ def _counted(count: int, sentence: str) -> list[str]:
 def _check_prices(prices: pl.DataFrame) -> None:
     missing = [name for name in PRICE_COLUMNS if name not in prices.columns]
     if missing:
-        msg = (
-            f"The prices lack the column(s) {', '.join(missing)}: add them, null where the source is silent."
-        )
+        msg = f"The prices lack the column(s) {', '.join(missing)}: add them, with nulls for unknown values."
         raise ValueError(msg)
     if prices.is_empty():
-        msg = "The prices hold no row: ingest a source first, or widen the dates."
+        msg = "The prices have no rows: ingest a source first, or widen the dates."
         raise ValueError(msg)
     twice = prices.select("date", "ticker").is_duplicated()
     if twice.any():
         day, ticker = prices.filter(twice).select("date", "ticker").row(0)
-        msg = f"The prices hold {ticker} on {day} more than once: keep one row a (date, ticker)."
+        msg = f"The prices have several rows for {ticker} on {day}: keep one row per (date, ticker)."
         raise ValueError(msg)
     odd = prices.filter((pl.col("split_ratio") <= 0) | (pl.col("dividend") < 0))
     if not odd.is_empty():
         day, ticker, ratio, dividend = odd.select("date", "ticker", "split_ratio", "dividend").row(0)
-        msg = f"{ticker} on {day} has split ratio {ratio} and dividend {dividend}: need > 0 and >= 0."
+        msg = (
+            f"{ticker} on {day} has split ratio {ratio} and dividend {dividend}: the split ratio must be "
+            "above 0 and the dividend at least 0."
+        )
         raise ValueError(msg)

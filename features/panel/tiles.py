@@ -1,8 +1,8 @@
-"""Some of a panel's firms as a panel of their own.
+"""Tiles: a few of a panel's firms as a panel of their own.
 
-Most features treat every firm by itself, so their functions need not know whether they are given all firms or
-a few that fit the processor's cache (`features.arithmetic.parallel`). What looks across firms
-(`features.panel.derived.market_mean`, `group_mean`) asks for the whole panel behind the tile.
+Most features treat each firm by itself. Their functions therefore work on all firms or on a tile that fits
+the processor's cache (`features.arithmetic.parallel`). Functions that look across firms
+(`features.panel.derived.market_mean`, `group_mean`) fetch the full panel behind the tile.
 
 Shape suffixes: T sessions, N firms, n firms of a tile.
 """
@@ -23,22 +23,22 @@ _origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()
 
 
 def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) -> Panel:
-    """Take some of a panel's firms.
+    """Select some of a panel's firms.
 
     Parameters
     ----------
     panel : Panel
         The data.
     firms : slice
-        Which firms.
+        The firms.
     needs : frozenset of str, optional
-        The panel's fields (`Panel.fields`) that will be read and are worth copying together; all by default.
-        The others are there as views, which are slower to read.
+        Panel fields (`Panel.fields`) to copy into contiguous memory, because they will be read often; all by
+        default. The other fields are views, which are slower to read.
 
     Returns
     -------
     Panel
-        A panel of these firms. `full_panel` leads back to the one that it was cut from.
+        A panel of these firms. `full_panel` returns the panel it was taken from.
     """
 
     def take(name: str, array_TN: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -61,5 +61,5 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
 
 
 def full_panel(panel: Panel) -> Panel:
-    """Give the panel that a tile was cut from, or the panel itself."""
+    """Return the panel that a tile was taken from, or the panel itself if it is no tile."""
     return _origins.get(panel, panel)

@@ -1,4 +1,4 @@
-"""The universe: which firms may be forecast and held at t, decided with what is known at t.
+"""The universe: the firms that may be forecast and held at t, selected with what is known at t.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -19,9 +19,9 @@ Schedule = Literal["daily", "weekly", "monthly", "quarterly"]
 
 
 def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
-    """Tell on which sessions forecasts are made: all, or the first of every week, month or quarter.
+    """Flag the sessions on which forecasts are made: all, or the first of each week, month or quarter.
 
-    The first and not the last: that a session is a period's last is known from the next one alone.
+    The first session is used because only the next session reveals which session was a period's last.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
     Returns
     -------
     ndarray of bool, shape (T,)
-        Known at the close of t. The panel's first session counts for ``daily`` alone: whether it is its
-        period's first is not known.
+        Known at the close of t. The panel's first session counts only for ``daily``, because it is unknown
+        whether it is the first of its period.
     """
     decides_T = np.ones(len(dates_T), dtype=np.bool_)
     if schedule != "daily":
@@ -48,18 +48,18 @@ def decision_sessions(dates_T: DateArray, schedule: Schedule) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class UniverseRule:
-    """What a firm must fulfil at the close of t.
+    """Conditions that a firm must meet at the close of t.
 
     Attributes
     ----------
     min_price : float or None
-        Least raw close, in the price's currency; None for no limit.
+        Minimum raw close, in the price's currency; None for no limit.
     min_dollar_volume : float or None
-        Least trailing median of raw close times volume, in currency a day; None for no limit.
+        Minimum trailing median of raw close times volume, in currency per day; None for no limit.
     dollar_volume_window : int
-        Sessions of that median; half of them must be known.
+        Window of that median, in sessions; half of them must be known.
     min_history : int
-        Least number of sessions with a price, t included.
+        Minimum number of sessions with a price, t included.
     """
 
     min_price: float | None = None
@@ -70,19 +70,20 @@ class UniverseRule:
     def __post_init__(self) -> None:
         if self.dollar_volume_window < 1 or self.min_history < 1:
             msg = (
-                f"A universe needs dollar_volume_window >= 1 and min_history >= 1, not "
-                f"{self.dollar_volume_window} and {self.min_history}."
+                f"dollar_volume_window is {self.dollar_volume_window} and min_history is {self.min_history}; "
+                "both must be at least 1."
             )
             raise ValueError(msg)
 
 
 def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None = None) -> BoolArray:
-    """Decide the universe of every session.
+    """Select the universe of every session.
 
-    A firm is in at t if it traded at t, its raw close is at least ``min_price``, its trailing median dollar
-    volume at least ``min_dollar_volume`` (not asked for if the panel has no volume: see
-    `universe_messages`), it has at least ``min_history`` priced sessions up to t, and it is a member. What
-    happens after t plays no role: a firm that is delisted tomorrow is in today.
+    A firm belongs to the universe at t if all of these hold: it traded at t; its raw close is at least
+    ``min_price``; its trailing median dollar volume is at least ``min_dollar_volume`` (not applied if the
+    panel has no volume, see `universe_messages`); it has at least ``min_history`` sessions with a price up to
+    t; and it is a member. Events after t have no effect: a firm that is delisted tomorrow is in the universe
+    today.
 
     Parameters
     ----------
@@ -91,18 +92,18 @@ def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None =
     rule : UniverseRule
         The limits.
     membership : polars.DataFrame, optional
-        One universe's rows, columns ticker, from_date, to_date; a member on ``from_date <= t < to_date``
-        (null: open). Firms without a row are never members.
+        Rows of one universe with columns ticker, from_date, to_date. A firm is a member while
+        ``from_date <= t < to_date``; a null leaves that side open. Firms without a row are never members.
 
     Returns
     -------
     ndarray of bool, shape (T, N)
-        Known at the close of t, causal to the bit.
+        Known at the close of t; causal to the bit.
 
     Raises
     ------
     ValueError
-        If ``membership`` holds rows of more than one universe.
+        If ``membership`` has rows of more than one universe.
     """
     traded_TN = ~np.isnan(panel.close_TN)
     member_TN = traded_TN & (np.cumsum(traded_TN, axis=0) >= rule.min_history)
@@ -117,10 +118,10 @@ def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None =
 
 
 def universe_messages(panel: Panel, rule: UniverseRule) -> tuple[str, ...]:
-    """Say which limits of the rule these data cannot answer, one sentence each."""
+    """List the limits of the rule that cannot be applied to these data, one sentence each."""
     if rule.min_dollar_volume is not None and panel.volume_TN is None:
         return (
-            f"The limit min_dollar_volume = {rule.min_dollar_volume:,.0f} is not applied: no volume here.",
+            f"min_dollar_volume ({rule.min_dollar_volume:,.0f}) is not applied: the data have no volume.",
         )
     return ()
 
@@ -128,7 +129,7 @@ def universe_messages(panel: Panel, rule: UniverseRule) -> tuple[str, ...]:
 def _members(membership: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...]) -> BoolArray:
     if "universe" in membership.columns and membership["universe"].n_unique() > 1:
         names = ", ".join(map(str, membership["universe"].unique().sort()))
-        msg = f"The membership table holds several universes ({names}): filter it to one."
+        msg = f"The membership table has several universes ({names}): filter it to one."
         raise ValueError(msg)
     slots = {ticker: i for i, ticker in enumerate(tickers_N)}
     member_TN = np.zeros((len(dates_T), len(tickers_N)), dtype=np.bool_)

@@ -272,9 +272,9 @@ def test_a_book_that_wants_nothing_trades_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"target_TN": np.zeros((3, 1))}, "the target has shape"),
-        ({"traded_TN": np.ones((2, 2), bool)}, "traded has shape"),
-        ({"delisted_TN": np.ones((3, 1), bool)}, "ended has shape"),
+        ({"target_TN": np.zeros((3, 1))}, "shape of the target is"),
+        ({"traded_TN": np.ones((2, 2), bool)}, "shape of traded is"),
+        ({"delisted_TN": np.ones((3, 1), bool)}, "shape of ended is"),
         ({"delay": -1}, "delay is -1"),
         ({"total_return_index_TN": -np.ones((3, 2))}, "negative or infinite"),
         ({"target_TN": np.array([[0, 0], [0, NAN], [0, 0]])}, "session 1 is partly NaN"),

@@ -196,7 +196,7 @@ def test_wrong_inputs_are_refused() -> None:
     forecast_TN, label_TN = example(8)
     with pytest.raises(ValueError, match="No forecast has a label"):
         forecast_metrics(forecast_TN, np.full_like(label_TN, NAN))
-    with pytest.raises(ValueError, match="the label has shape"):
+    with pytest.raises(ValueError, match="shape of the label is"):
         forecast_metrics(forecast_TN, label_TN[:, 1:])
     with pytest.raises(ValueError, match="infinite at date 0, firm 0"):
         forecast_metrics(np.full_like(label_TN, np.inf), label_TN)

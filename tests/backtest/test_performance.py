@@ -164,5 +164,5 @@ def test_sharpe_and_information_ratio_are_those_of_skfolio_and_statsmodels() -> 
     same = run_book(target_TN, total_return_index_TN, traded_TN, COSTS, 1)
     assert active_metrics(same, benchmark).information_ratio < 0
     assert math.isnan(active_metrics(benchmark, benchmark).information_ratio)
-    with pytest.raises(ValueError, match="the benchmark's return has shape"):
+    with pytest.raises(ValueError, match="shape of the benchmark's return is"):
         active_metrics(book, run_book(target_TN[1:], total_return_index_TN[1:], traded_TN[1:], COSTS, 1))

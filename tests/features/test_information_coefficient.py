@@ -69,7 +69,7 @@ def test_a_constant_forecast_is_zero_and_a_constant_label_is_unknown() -> None:
         np.testing.assert_allclose(by_date(forecast_TN, label_TN), [0.0, NAN, NAN, -1.0], rtol=1e-12)
         assert by_date(forecast_TN, label_TN)[0] == 0
         assert by_date(forecast_TN[:0], label_TN[:0]).shape == (0,)
-    with pytest.raises(ValueError, match="the label has shape"):
+    with pytest.raises(ValueError, match="shape of the label is"):
         ic_by_date(forecast_TN, label_TN[:, 1:])
 
 

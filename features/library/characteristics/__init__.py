@@ -1,4 +1,4 @@
-"""Characteristics of firms, by family; importing the package registers them all."""
+"""Characteristics of firms, by family. Importing the package registers all of them."""
 
 from features.library.characteristics import (
     factors,

@@ -1,7 +1,7 @@
-"""Amounts from statements, and the few ways in which characteristics are made of two of them.
+"""Amounts from statements, and the formulas that combine one or two of them into a characteristic.
 
-An amount is known now (``x[t]``) and as it was a year earlier (``x[1y]``,
-`features.panel.asof.statements_as_of`); flows are those of a year. Shape suffixes: T sessions, N firms.
+An amount has its latest value (``x[t]``) and its value a year earlier (``x[1y]``,
+`features.panel.asof.statements_as_of`). Flows cover one year. Shape suffixes: T sessions, N firms.
 """
 
 from __future__ import annotations
@@ -18,66 +18,70 @@ from features.panel.derived import cached_per_panel
 from features.panel.panel import Panel
 
 SPLIT_REACH = STALE_DAYS + 1
-"""Sessions that a share count can depend on: the splits since its period's end, at one session a day."""
+"""Sessions that a share count can depend on: all splits since its period's end, at one session per day."""
 NOW, YEAR_EARLIER = "", "@1y"
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of a firm's statements, in their unit.
+    """A number from a firm's statements, in the statements' unit.
 
     Attributes
     ----------
     text : str
-        What it is called in formulas.
+        Its name in formulas.
     items : tuple of str
-        The statement items that it is made of.
-    give : callable
+        Statement items that it is computed from.
+    compute : callable
         Panel and time (`NOW` or `YEAR_EARLIER`) -> array of shape (T, N).
-    reach : int
-        Sessions that it depends on.
+    window : int
+        Sessions, t included, that it depends on.
     """
 
     text: str
     items: tuple[str, ...]
-    give: Callable[[Panel, str], FloatArray]
-    reach: int = 1
+    compute: Callable[[Panel, str], FloatArray]
+    window: int = 1
 
     def at(self, when: str) -> str:
-        """Write the amount at a time in a formula."""
+        """Format the amount at a time for a formula."""
         return f"{self.text}[{'t' if when == NOW else '1y'}]"
 
     def __add__(self, other: Amount) -> Amount:
-        """Add two amounts; unknown where either is."""
-        return self._with(other, "+", lambda panel, when: self.give(panel, when) + other.give(panel, when))
+        """Add two amounts; unknown where either is unknown."""
+        return self._with(
+            other, "+", lambda panel, when: self.compute(panel, when) + other.compute(panel, when)
+        )
 
     def __sub__(self, other: Amount) -> Amount:
-        """Subtract an amount; unknown where either is."""
-        return self._with(other, "-", lambda panel, when: self.give(panel, when) - other.give(panel, when))
+        """Subtract an amount; unknown where either is unknown."""
+        return self._with(
+            other, "-", lambda panel, when: self.compute(panel, when) - other.compute(panel, when)
+        )
 
-    def _with(self, other: Amount, sign: str, give: Callable[[Panel, str], FloatArray]) -> Amount:
+    def _with(self, other: Amount, sign: str, compute: Callable[[Panel, str], FloatArray]) -> Amount:
         text = f"({self.text.strip('()')} {sign} {other.text})"
-        return Amount(text, (*self.items, *other.items), give, max(self.reach, other.reach))
+        return Amount(text, (*self.items, *other.items), compute, max(self.window, other.window))
 
 
 def item(name: str) -> Amount:
-    """Give a statement item as an amount."""
+    """Return a statement item as an amount."""
     return Amount(name, (name,), lambda panel, when: panel.statements[name + when])
 
 
 def positive(x_TN: FloatArray) -> FloatArray:
-    """Keep what can be a denominator."""
+    """Keep values above 0, which can be denominators; NaN elsewhere."""
     return np.where(x_TN > 0, x_TN, np.nan)
 
 
 @cached_per_panel
 def market_equity(panel: Panel) -> FloatArray:
-    """Compute shares outstanding, splits included, times the raw close, in the price's currency."""
+    """Compute split-adjusted shares outstanding times the raw close, in the price's currency."""
     return positive(panel.statements[SHARE_COUNT]) * panel.raw_close_TN
 
 
 def _market_equity_now(panel: Panel, when: str) -> FloatArray:
-    assert when == NOW, "market equity is known now alone"
+    assert when == NOW, "market equity has no value a year earlier"
     return market_equity(panel)
 
 
@@ -89,7 +93,7 @@ def _debt(panel: Panel, when: str) -> FloatArray:
 
 MARKET_EQUITY = Amount("market_equity", (SHARE_COUNT,), _market_equity_now, SPLIT_REACH)
 DEBT = Amount("debt", ("short_term_debt", "long_term_debt"), _debt)
-"""Short-term plus long-term debt; one unknown counts as none: firms leave out what they do not have."""
+"""Short-term plus long-term debt. An unknown one counts as 0, because firms omit items that they lack."""
 
 
 def _needs(*amounts: Amount) -> tuple[str, ...]:
@@ -106,12 +110,12 @@ def ratio(name: str, family: str, a: Amount, b: Amount, source: str, *, unit: st
         name,
         family,
         needs=_needs(a, b),
-        window=max(a.reach, b.reach),
+        window=max(a.window, b.window),
         formula=f"{a.at(NOW)} / {b.at(NOW)}",
         unit=unit,
         nan_rule=_rule(b.at(NOW)),
         source=source,
-    )(lambda panel: a.give(panel, NOW) / positive(b.give(panel, NOW)))
+    )(lambda panel: a.compute(panel, NOW) / positive(b.compute(panel, NOW)))
 
 
 def log_of(name: str, family: str, a: Amount, source: str) -> None:
@@ -120,33 +124,33 @@ def log_of(name: str, family: str, a: Amount, source: str) -> None:
         name,
         family,
         needs=_needs(a),
-        window=a.reach,
+        window=a.window,
         formula=f"ln({a.at(NOW)})",
         unit="log currency",
         nan_rule=_rule(a.at(NOW)),
         source=source,
-    )(lambda panel: np.log(positive(a.give(panel, NOW))))
+    )(lambda panel: np.log(positive(a.compute(panel, NOW))))
 
 
 def growth(name: str, a: Amount, source: str) -> None:
-    """Register ``a[t] / a[1y] - 1`` in the family growth, NaN unless the year earlier was positive."""
+    """Register ``a[t] / a[1y] - 1`` in the family growth, NaN unless ``a[1y]`` is positive."""
     characteristic(
         name,
         "growth",
         needs=_needs(a),
         formula=f"{a.at(NOW)} / {a.at(YEAR_EARLIER)} - 1",
-        unit="fraction a year",
+        unit="fraction per year",
         nan_rule=_rule(a.at(YEAR_EARLIER)),
         source=source,
-    )(lambda panel: a.give(panel, NOW) / positive(a.give(panel, YEAR_EARLIER)) - 1.0)
+    )(lambda panel: a.compute(panel, NOW) / positive(a.compute(panel, YEAR_EARLIER)) - 1.0)
 
 
 def change(name: str, a: Amount, b: Amount, source: str) -> None:
-    """Register the change of ``a / b`` over a year in the family growth, NaN unless b was and is positive."""
+    """Register the change of ``a / b`` over a year in the family growth, NaN unless both b are positive."""
 
     def compute(panel: Panel) -> FloatArray:
-        now_TN = a.give(panel, NOW) / positive(b.give(panel, NOW))
-        return now_TN - a.give(panel, YEAR_EARLIER) / positive(b.give(panel, YEAR_EARLIER))
+        now_TN = a.compute(panel, NOW) / positive(b.compute(panel, NOW))
+        return now_TN - a.compute(panel, YEAR_EARLIER) / positive(b.compute(panel, YEAR_EARLIER))
 
     characteristic(
         name,
@@ -160,18 +164,18 @@ def change(name: str, a: Amount, b: Amount, source: str) -> None:
 
 
 def scaled_change(name: str, family: str, a: Amount, b: Amount, source: str) -> None:
-    """Register ``(a[t] - a[1y]) / b[1y]``, NaN unless b was positive."""
+    """Register ``(a[t] - a[1y]) / b[1y]``, NaN unless ``b[1y]`` is positive."""
 
     def compute(panel: Panel) -> FloatArray:
-        change_TN = a.give(panel, NOW) - a.give(panel, YEAR_EARLIER)
-        return change_TN / positive(b.give(panel, YEAR_EARLIER))
+        change_TN = a.compute(panel, NOW) - a.compute(panel, YEAR_EARLIER)
+        return change_TN / positive(b.compute(panel, YEAR_EARLIER))
 
     characteristic(
         name,
         family,
         needs=_needs(a, b),
         formula=f"({a.at(NOW)} - {a.at(YEAR_EARLIER)}) / {b.at(YEAR_EARLIER)}",
-        unit="fraction a year",
+        unit="fraction per year",
         nan_rule=_rule(b.at(YEAR_EARLIER)),
         source=source,
     )(compute)

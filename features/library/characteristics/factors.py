@@ -1,6 +1,6 @@
-"""A firm against what firms have in common: how far it has gone its own way lately.
+"""Residual returns on statistical factors, averaged over recent sessions.
 
-Shape suffixes: T sessions, N firms. ``e`` is the day's return beyond 20 statistical factors
+Shape suffixes: T sessions, N firms. ``e`` is the day's residual return on 20 statistical factors
 (`features.library.factors`), which are estimated at the start of each month from the 252 sessions before it.
 """
 
@@ -26,8 +26,8 @@ for _window in (1, 2, 3, 5, 10, 21):
         f"factor_residual_{_window}",
         "reversal",
         warmup=WINDOW + MONTH + _window,
-        formula=f"mean(e[t-{_window - 1}..t]) / volatility_63, e the return beyond 20 factors",
-        unit="standard deviations a day",
+        formula=f"mean(e[t-{_window - 1}..t]) / volatility_63, e the residual return on 20 factors",
+        unit="standard deviations per day",
         nan_rule=f"fewer than {half(_window)} e known; no variation",
         source="Avellaneda and Lee 2010",
     )(_mean_residual(_window))

@@ -1,7 +1,7 @@
-"""Liquidity, and size from prices: how much trades, how far it moves the price, how dear a share is.
+"""Liquidity, and size measured by the share price: trading volume, price impact and price level.
 
 Shape suffixes: T sessions, N firms. ``dv`` is raw close times shares traded. Rolling statistics need at
-least half of the window's sessions, else NaN.
+least half of the window's sessions, else they are NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from features.panel.panel import Panel
     needs=("close", "volume"),
     warmup=20,
     formula="ln(mean(dv[t-20..t]))",
-    unit="log currency a day",
+    unit="log currency per day",
     nan_rule="fewer than 11 dv known; none above 0",
     source="Brennan, Chordia and Subrahmanyam 1998",
 )
@@ -115,7 +115,7 @@ for _window in (21, 252):
     source="Chordia, Subrahmanyam and Anshuman 2001",
 )
 def dollar_volume_variation(panel: Panel) -> FloatArray:
-    """Compute how unsteadily a firm trades."""
+    """Compute the coefficient of variation of dollar volume."""
     volume_TN = dollar_volume(panel)
     return rolling_std(volume_TN, 63, half(63)) / rolling_mean(volume_TN, 63, half(63))
 
@@ -131,7 +131,7 @@ def dollar_volume_variation(panel: Panel) -> FloatArray:
     source="Chordia and Subrahmanyam 2004, signed by the day's return",
 )
 def signed_volume(panel: Panel) -> FloatArray:
-    """Compute the share of volume on rising days beyond that on falling days."""
+    """Compute the volume share of rising days minus that of falling days."""
     direction_TN = sign(daily_return(panel))
     volume_TN = np.where(np.isnan(direction_TN), np.nan, dollar_volume(panel))
     return rolling_mean(direction_TN * volume_TN, 21, half(21)) / rolling_mean(volume_TN, 21, half(21))
@@ -148,7 +148,7 @@ def signed_volume(panel: Panel) -> FloatArray:
     source="Llorente, Michaely, Saar and Wang 2002",
 )
 def return_volume_correlation(panel: Panel) -> FloatArray:
-    """Compute whether a firm trades more than usual on the days on which it rises."""
+    """Compute the correlation of return and volume surprise: positive if volume is high on rising days."""
     surprise_TN = _volume_ratio(1, 21)(panel)
     known_TN = np.where(np.isfinite(surprise_TN), surprise_TN, np.nan)
     return rolling_correlation(daily_return(panel), known_TN, 63, half(63))
@@ -164,7 +164,7 @@ def return_volume_correlation(panel: Panel) -> FloatArray:
     source="Roll 1984",
 )
 def roll_spread(panel: Panel) -> FloatArray:
-    """Compute the spread that the bounce between bid and ask implies; 0 where returns do not bounce."""
+    """Compute the bid-ask spread implied by the autocovariance of returns; 0 if that is not negative."""
     r_TN, before_TN = daily_return(panel), lag(daily_return(panel), 1)
     both_TN = r_TN * before_TN
     known_TN = ~np.isnan(both_TN)
@@ -182,14 +182,14 @@ def roll_spread(panel: Panel) -> FloatArray:
     formula=(
         "mean(max(2 (exp(a) - 1) / (exp(a) + 1), 0)) over t-20..t, a = (sqrt(2b) - sqrt(b)) / k - sqrt(g / k)"
         ", k = 3 - 2 sqrt(2), b = sum of ln(high/low)^2 of s-1 and s, g = ln(high/low)^2 of both together; "
-        "high and low of s are first moved by the gap from close[s-1] to them"
+        "high and low of s are first shifted by the overnight gap to close[s-1]"
     ),
     unit="fraction of the price",
     nan_rule="fewer than 11 pairs of neighbouring sessions known",
     source="Corwin and Schultz 2012",
 )
 def corwin_schultz(panel: Panel) -> FloatArray:
-    """Compute the spread that the ranges of one and of two days imply together."""
+    """Compute the bid-ask spread implied by the high-low ranges of one day and of two days."""
     high_TN, low_TN = np.log(column(panel, "high")), np.log(column(panel, "low"))
     before_high_TN, before_low_TN = lag(high_TN, 1), lag(low_TN, 1)
     before_TN = lag(np.log(panel.close_TN), 1)
@@ -219,7 +219,7 @@ for _window in (21, 252):
         warmup=_window - 1,
         window=_window - 1 + SPLIT_REACH,
         formula=f"mean(volume / shares_outstanding over t-{_window - 1}..t), shares as known then",
-        unit="fraction a day",
+        unit="fraction per day",
         nan_rule=f"fewer than {half(_window)} sessions known",
         source="Datar, Naik and Radcliffe 1998",
     )(_turnover(_window))

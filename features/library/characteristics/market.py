@@ -1,7 +1,7 @@
-"""A firm against the market: beta, what is left of volatility without it, and the return beyond it.
+"""Market regressions: beta, idiosyncratic volatility and skewness, and residual returns.
 
-Shape suffixes: T sessions, N firms. ``r`` is the day's return, ``m`` the equal-weight mean of r over the
-firms that traded that day, which is known at its close.
+Shape suffixes: T sessions, N firms. ``r`` is the day's return and ``m`` the equal-weight mean of r over the
+firms that traded that day, which is known at the close.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from features.panel.panel import Panel
 
 
 def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray]:
-    """Regress a firm's returns on the market's over a rolling window, with an intercept.
+    """Regress a firm's returns on the market return over a rolling window, with an intercept.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray
     Returns
     -------
     beta_TN : ndarray of shape (T, N)
-        Slope; NaN below half of the window's returns or where the market did not move.
+        Slope; NaN if fewer than half of the window's returns are known or the market return does not vary.
     residual_TN : ndarray of shape (T, N)
-        Standard error of the regression, ``sqrt(RSS / (n - 2))``, a fraction a day.
+        Standard error of the regression, ``sqrt(RSS / (n - 2))``, a fraction per day.
     """
 
     def regress() -> tuple[FloatArray, FloatArray]:
@@ -67,7 +67,7 @@ for _window in (21, 63):
         "volatility",
         warmup=_window,
         formula=f"sqrt(RSS / (n - 2)) of r on m over t-{_window - 1}..t",
-        unit="fraction a day",
+        unit="fraction per day",
         nan_rule=f"fewer than {half(_window)} returns known; m does not vary",
         source="Ang, Hodrick, Xing and Zhang 2006, with the market as the one factor",
     )(_idiosyncratic_volatility(_window))
@@ -80,7 +80,7 @@ for _window in (21, 63):
     formula="slope of r on m over the sessions of t-251..t with m < 0",
     unit="pure number",
     nan_rule="fewer than 63 such returns known; m does not vary on them",
-    source="Ang, Chen and Xing 2006, the variant that cuts at 0 and not at the mean of m",
+    source="Ang, Chen and Xing 2006, in the variant with threshold 0 instead of the mean of m",
 )
 def downside_beta(panel: Panel) -> FloatArray:
     """Compute the market beta on the days on which the market fell."""
@@ -95,7 +95,7 @@ def downside_beta(panel: Panel) -> FloatArray:
     formula="correlation of r with m over t-251..t",
     unit="pure number",
     nan_rule="fewer than 126 returns known, or no variation",
-    source="Asness, Frazzini, Gormsen and Pedersen 2020, here of single days",
+    source="Asness, Frazzini, Gormsen and Pedersen 2020, here of daily returns",
 )
 def market_correlation(panel: Panel) -> FloatArray:
     """Compute the correlation of a firm's returns with the market's."""
@@ -119,7 +119,7 @@ def _residual_skewness(panel: Panel) -> tuple[FloatArray, FloatArray]:
     source="Boyer, Mitton and Vorkink 2010, with the market as the one factor",
 )
 def idiosyncratic_skewness(panel: Panel) -> FloatArray:
-    """Compute the skewness of what the market leaves of a year's returns."""
+    """Compute the skewness of the residuals of a year's market regression."""
     return _residual_skewness(panel)[0]
 
 
@@ -133,13 +133,13 @@ def idiosyncratic_skewness(panel: Panel) -> FloatArray:
     source="Harvey and Siddique 2000",
 )
 def coskewness(panel: Panel) -> FloatArray:
-    """Compute how a firm does, beyond its beta, when the market moves far."""
+    """Compute the coskewness of the regression residuals with squared market returns."""
     return _residual_skewness(panel)[1]
 
 
 @cached_per_panel
 def market_component(panel: Panel) -> FloatArray:
-    """Compute ``beta_63[t-1] m[t]``: what yesterday's beta and today's market explain of the day's return."""
+    """Compute ``beta_63[t-1] m[t]``: the part of the day's return explained by the market."""
     return lag(market_regression(panel, 63)[0], 1) * market_return(panel)
 
 
@@ -153,7 +153,7 @@ def market_component(panel: Panel) -> FloatArray:
 )
 @cached_per_panel
 def residual_return(panel: Panel) -> FloatArray:
-    """Compute the day's return beyond its market component."""
+    """Compute the day's return minus its market component."""
     return daily_return(panel) - market_component(panel)
 
 
@@ -167,7 +167,7 @@ for _window in (5, 21):
         "reversal",
         warmup=63 + _window,
         formula=f"mean(e[t-{_window - 1}..t]), e = residual_return_1",
-        unit="fraction a day",
+        unit="fraction per day",
         nan_rule=f"fewer than {half(_window)} known",
         source="Blitz, Huij, Lansdorp and Verbeek 2013",
     )(_residual_mean(_window))
@@ -180,10 +180,10 @@ for _window in (5, 21):
     formula="mean(e) / std(e) over t-251..t-21, e = residual_return_1",
     unit="pure number",
     nan_rule="fewer than 116 known, or no variation",
-    source="Blitz, Huij and Martens 2011, with the market as the one factor and days for months",
+    source="Blitz, Huij and Martens 2011, with the market as the one factor and days instead of months",
 )
 def residual_momentum(panel: Panel) -> FloatArray:
-    """Compute how steadily a firm went its own way in the year before the last month."""
+    """Compute the mean over the standard deviation of residual returns, last year without last month."""
     e_TN = residual_return(panel)
     return lag(rolling_mean(e_TN, 231, half(231)) / rolling_std(e_TN, 231, half(231)), 21)
 

@@ -1,6 +1,6 @@
-"""Momentum: what the last months did, which the next months tend to continue.
+"""Momentum: returns over past months, which tend to continue.
 
-Shape suffixes: T sessions, N firms. Adjusted prices; ``C`` is the close carried through halts.
+Shape suffixes: T sessions, N firms. Prices are adjusted; ``C`` is the close carried through halts.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ for _window in (50, 200):
     source="Gettleman and Marks 2006",
 )
 def momentum_change(panel: Panel) -> FloatArray:
-    """Compute how much faster the last half year went than the one before it."""
+    """Compute the return of the last half year minus that of the half year before."""
     return trailing_return(panel, 126) - trailing_return(panel, 252, 126)
 
 
@@ -119,7 +119,7 @@ def momentum_change(panel: Panel) -> FloatArray:
     source="Asness, Porter and Stevens 2000",
 )
 def group_relative_momentum(panel: Panel) -> FloatArray:
-    """Compute the momentum beyond that of the firm's group."""
+    """Compute the firm's momentum minus that of its group."""
     return traded_return(panel, 252, 21) - group_mean(panel, traded_return, 252, 21)
 
 
@@ -133,7 +133,7 @@ def group_relative_momentum(panel: Panel) -> FloatArray:
     source="Da, Gurun and Warachka 2014",
 )
 def information_discreteness(panel: Panel) -> FloatArray:
-    """Compare the days on which the price went with its momentum and against it."""
+    """Compare the number of days with returns in the direction of the momentum and against it."""
     daily_TN = lag(rolling_mean(sign(daily_return(panel)), 231, half(231)), 21)
-    went_TN: FloatArray = np.sign(trailing_return(panel, 252, 21))
-    return -went_TN * daily_TN
+    direction_TN: FloatArray = np.sign(trailing_return(panel, 252, 21))
+    return -direction_TN * daily_TN

@@ -1,4 +1,4 @@
-"""The registry of characteristics: numbers of a firm and session that are compared within the date.
+"""The registry of characteristics: one number per firm and session, compared within the date.
 
 Shape suffixes: T sessions, N firms, F characteristics.
 """

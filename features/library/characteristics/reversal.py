@@ -1,8 +1,8 @@
-"""Reversal: what the last days did, which the next days tend to undo in part.
+"""Reversal: returns over past days, which tend to reverse in part.
 
-Shape suffixes: T sessions, N firms. Adjusted prices throughout; ``r`` is the day's return
-(`features.panel.derived.daily_return`), ``C`` the close carried through halts (of at most
-`features.panel.derived.MAX_HALT` sessions).
+Shape suffixes: T sessions, N firms. Prices are adjusted. ``r`` is the day's return
+(`features.panel.derived.daily_return`) and ``C`` the close carried through halts of at most
+`features.panel.derived.MAX_HALT` sessions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def trailing_return(panel: Panel, window: int, skip: int = 0) -> FloatArray:
 
 
 def traded_return(panel: Panel, window: int, skip: int = 0) -> FloatArray:
-    """Compute `trailing_return` of the firms that traded at t; NaN for the others."""
+    """Compute `trailing_return` for the firms that traded at t; NaN for the others."""
     return np.where(np.isnan(panel.close_TN), np.nan, trailing_return(panel, window, skip))
 
 
@@ -69,7 +69,7 @@ def _lagged(k: int) -> Compute:
 
 
 def average_distance(window: int) -> Compute:
-    """Give the feature that compares the close with the mean of the last ``window`` carried closes."""
+    """Return a function that compares the close with the mean of the last ``window`` carried closes."""
 
     def compute(panel: Panel) -> FloatArray:
         return panel.close_TN / rolling_mean(carried_close(panel), window, window) - 1.0
@@ -135,7 +135,7 @@ for _window in RELATIVE_WINDOWS:
     source="Lou, Polk and Skouras 2019",
 )
 def overnight_return(panel: Panel) -> FloatArray:
-    """Compute the return from the last close to today's open; an ex-date's events belong to it."""
+    """Compute the return from the previous close to today's open, splits and dividends included."""
     return _overnight(panel)
 
 
@@ -163,7 +163,7 @@ for _name, _series, _warmup, _what in (
         needs=("close", "open"),
         warmup=_warmup,
         formula=f"mean({_what} over s = t-20..t)",
-        unit="fraction a day",
+        unit="fraction per day",
         nan_rule="fewer than 11 known",
         source="Lou, Polk and Skouras 2019",
     )(_mean_of(_series, 21))
@@ -176,10 +176,10 @@ for _name, _series, _warmup, _what in (
     warmup=1,
     formula="high[t] / C[t-1] - 1",
     unit="fraction",
-    source="George and Hwang 2004 and Bali, Cakici and Whitelaw 2011, on other extremes",
+    source="after George and Hwang 2004 and Bali, Cakici and Whitelaw 2011, who use other extremes",
 )
 def high_return(panel: Panel) -> FloatArray:
-    """Compute the return from the last close to today's high."""
+    """Compute the return from the previous close to today's high."""
     return column(panel, "high") / lag(carried_close(panel), 1) - 1.0
 
 
@@ -194,7 +194,7 @@ def high_return(panel: Panel) -> FloatArray:
     source="Lane 1984 (stochastic %K over one day)",
 )
 def close_location(panel: Panel) -> FloatArray:
-    """Locate the close in the day's range: 0 at the low, 1 at the high."""
+    """Compute the position of the close in the day's range: 0 at the low, 1 at the high."""
     low_TN = column(panel, "low")
     return (panel.close_TN - low_TN) / (column(panel, "high") - low_TN)
 
@@ -208,7 +208,7 @@ def close_location(panel: Panel) -> FloatArray:
     source="De Bondt and Thaler 1985",
 )
 def long_reversal(panel: Panel) -> FloatArray:
-    """Compute the return of the two years before the last one."""
+    """Compute the return over the two years before the last year."""
     return trailing_return(panel, 756, 252)
 
 
@@ -222,5 +222,5 @@ def long_reversal(panel: Panel) -> FloatArray:
     source="Lo and MacKinlay 1988; Campbell, Grossman and Wang 1993",
 )
 def autocorrelation(panel: Panel) -> FloatArray:
-    """Compute how far a day's return repeats or reverses the one before."""
+    """Compute the first-order autocorrelation of daily returns."""
     return rolling_correlation(daily_return(panel), lag(daily_return(panel), 1), 63, half(63))

@@ -1,7 +1,7 @@
-"""Seasonality: what a firm did at this time of other years, and on this day of other weeks.
+"""Seasonality: returns in the same month of earlier years, and on the same weekday of earlier weeks.
 
 Shape suffixes: T sessions, N firms, K weeks. ``C`` is the close carried through halts, ``r`` the day's
-return. A year is 252 sessions and a month 21, both counted; weekdays are those of the calendar's dates.
+return. A year is counted as 252 sessions and a month as 21; weekdays are those of the calendar dates.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def same_month_return(panel: Panel) -> FloatArray:
     """Compute the return of the 21 sessions that began 252 sessions ago.
 
     This approximates the month that follows t, one year earlier. It counts sessions and reads no calendar
-    dates, so it moves within the year where a calendar has more or fewer than 252 sessions.
+    dates, so the month shifts within the year if a calendar has more or fewer than 252 sessions.
     """
     return trailing_return(panel, 252, 231)
 
@@ -47,7 +47,7 @@ def same_month_return(panel: Panel) -> FloatArray:
 def same_month_returns(panel: Panel) -> FloatArray:
     """Compute the mean return of the 21 sessions that began 252, 504 and 756 sessions ago.
 
-    It counts sessions and reads no calendar dates, as `same_month_return`.
+    Like `same_month_return`, it counts sessions and reads no calendar dates.
     """
     return _mean_of([trailing_return(panel, 252 * k, 252 * k - 21) for k in (1, 2, 3)], least=2)
 
@@ -56,16 +56,20 @@ def same_month_returns(panel: Panel) -> FloatArray:
     "same_weekday_return_100",
     "seasonality",
     warmup=100,
-    window=7 * WEEKS + 1 + MAX_HALT,  # as many sessions as there are days, on a market that never closes
-    formula="mean of r on the days D - 7k, k = 1..20, D the first day after t with 10 sessions among them",
-    unit="fraction a day",
-    nan_rule="no such D; fewer than 10 of the 20 known (a day without a session is not)",
+    window=7 * WEEKS + 1 + MAX_HALT,  # one session per calendar day, for markets that never close
+    formula=(
+        "mean of r on the days D - 7k, k = 1..20, D the first day after t for which at least 10 of these "
+        "days are sessions"
+    ),
+    unit="fraction per day",
+    nan_rule="no such D; fewer than 10 of the 20 returns known (a day without a session is unknown)",
     source="Keloharju, Linnainmaa and Nyberg 2016",
 )
 def same_weekday_return(panel: Panel) -> FloatArray:
-    """Compute the mean return of the last 20 weeks on the weekday of the session that comes next.
+    """Compute the mean return over the last 20 weeks on the weekday of the next session.
 
-    The next session is foreseen from the weekdays on which the market was open. A holiday is not foreseen.
+    The next session's weekday is predicted from the weekdays on which the market was open. Holidays are not
+    predicted.
     """
     at_TK = _same_weekday_sessions(panel.dates_T)
     r_TN = np.vstack([daily_return(panel), np.full((1, panel.n_firms), np.nan)])  # at -1: no session
@@ -73,17 +77,17 @@ def same_weekday_return(panel: Panel) -> FloatArray:
 
 
 def _same_weekday_sessions(dates_T: DateArray) -> IntArray:
-    """Find the sessions on the next one's weekday in the last `WEEKS` weeks, [T, K]; -1 is none."""
+    """Find the sessions of the last `WEEKS` weeks on the next session's weekday, [T, K]; -1 if none."""
     day_T = dates_T.astype("datetime64[D]").astype(np.int64)
     back_K = 7 * np.arange(1, WEEKS + 1)
     at_TK: IntArray = np.full((len(day_T), WEEKS), -1, dtype=np.int64)
     found_T = np.zeros(len(day_T), dtype=np.bool_)  # whether the next session's weekday was found
     for ahead in range(1, 8):
-        wanted_TK = day_T[:, None] + ahead - back_K
-        place_TK = np.minimum(np.searchsorted(day_T, wanted_TK), len(day_T) - 1)
-        there_TK = day_T[place_TK] == wanted_TK
-        new_T = ~found_T & (there_TK.sum(axis=1) >= WEEKS // 2)
-        at_TK[new_T] = np.where(there_TK, place_TK, -1)[new_T]
+        target_TK = day_T[:, None] + ahead - back_K
+        place_TK = np.minimum(np.searchsorted(day_T, target_TK), len(day_T) - 1)
+        present_TK = day_T[place_TK] == target_TK
+        new_T = ~found_T & (present_TK.sum(axis=1) >= WEEKS // 2)
+        at_TK[new_T] = np.where(present_TK, place_TK, -1)[new_T]
         found_T |= new_T
     return at_TK
 

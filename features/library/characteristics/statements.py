@@ -1,9 +1,9 @@
 """Size, value, quality and growth from statements, as known at t.
 
 Shape suffixes: T sessions, N firms. ``item[t]`` is the latest value known at t and ``item[1y]`` that of the
-period a year earlier, in the version known at t; flows are those of a year
-(`features.panel.asof.statements_as_of`). ``market_equity`` is shares outstanding times the raw close,
-``debt`` short-term plus long-term debt.
+period a year earlier, in the version known at t. Flows cover one year
+(`features.panel.asof.statements_as_of`). ``market_equity`` is shares outstanding times the raw close and
+``debt`` is short-term plus long-term debt.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ for _name, _amount, _source in (
         CASH_FLOW,
         "Lakonishok, Shleifer and Vishny 1994; Desai, Rajgopal and Venkatachalam 2004",
     ),
-    ("free_cash_flow_yield", CASH_FLOW - CAPEX, "Lakonishok, Shleifer and Vishny 1994, after investment"),
+    (
+        "free_cash_flow_yield",
+        CASH_FLOW - CAPEX,
+        "Lakonishok, Shleifer and Vishny 1994, less capital expenditure",
+    ),
     ("dividend_yield", item("dividends_paid"), "Litzenberger and Ramaswamy 1979"),
     ("research_to_market", RESEARCH, "Chan, Lakonishok and Sougiannis 2001"),
     ("cash_to_market", CASH, "Chandrashekar and Rao 2009"),
@@ -78,7 +82,7 @@ for _name, _amount, _source in (
     ("research_to_assets", RESEARCH, "Li 2011"),
     ("capex_to_assets", CAPEX, "Titman, Wei and Xie 2004"),
 ):
-    ratio(_name, "quality", _amount, ASSETS, _source, unit="fraction a year")
+    ratio(_name, "quality", _amount, ASSETS, _source, unit="fraction per year")
 for _name, _amount, _source in (
     ("leverage", LIABILITIES, "Ohlson 1980"),
     ("debt_to_assets", DEBT, "George and Hwang 2010"),
@@ -89,9 +93,9 @@ for _name, _amount, _source in (
     ratio(_name, "quality", _amount, ASSETS, _source, unit="fraction")
 for _name, _amount, _source in (
     ("return_on_equity", INCOME, "Haugen and Baker 1996; Hou, Xue and Zhang 2015"),
-    ("operating_profitability", OPERATING_INCOME, "Fama and French 2015, operating income for their profit"),
+    ("operating_profitability", OPERATING_INCOME, "Fama and French 2015, with operating income as profit"),
 ):
-    ratio(_name, "quality", _amount, EQUITY, _source, unit="fraction a year")
+    ratio(_name, "quality", _amount, EQUITY, _source, unit="fraction per year")
 for _name, _amount, _source in (
     ("gross_margin", GROSS_PROFIT, "Abarbanell and Bushee 1998"),
     ("operating_margin", OPERATING_INCOME, "Soliman 2008"),
@@ -149,14 +153,14 @@ for _name, _amount, _base, _source in (
     "growth",
     needs=("close", "statements:total_assets"),
     warmup=252,
-    formula="total_assets[t] / total_assets[t-252] - 1, both as known then",
-    unit="fraction a year",
+    formula="total_assets[t] / total_assets[t-252] - 1, each as known on its session",
+    unit="fraction per year",
     nan_rule="either is not above 0",
-    source="Cooper, Gulen and Schill 2008, between what the market knew",
+    source="Cooper, Gulen and Schill 2008, with the values known at each date",
 )
 def known_asset_growth(panel: Panel) -> FloatArray:
-    """Compute the growth of the assets known now over those known 252 sessions ago."""
-    assets_TN = positive(ASSETS.give(panel, NOW))
+    """Compute the growth from the assets known 252 sessions ago to those known at t."""
+    assets_TN = positive(ASSETS.compute(panel, NOW))
     return assets_TN / lag(assets_TN, 252) - 1.0
 
 
@@ -164,13 +168,13 @@ def known_asset_growth(panel: Panel) -> FloatArray:
     "net_share_issuance",
     "growth",
     needs=("close", f"statements:{SHARE_COUNT}"),
-    window=SPLIT_REACH + 391,  # a year, and the days that a fiscal year may differ
-    formula="ln(shares_outstanding[t] / shares_outstanding[1y]), both split by t",
+    window=SPLIT_REACH + 391,  # a year, plus the tolerance for the length of fiscal years
+    formula="ln(shares_outstanding[t] / shares_outstanding[1y]), both adjusted for splits up to t",
     unit="log ratio over a year",
     nan_rule="either is not above 0",
     source="Pontiff and Woodgate 2008",
 )
 def net_share_issuance(panel: Panel) -> FloatArray:
-    """Compute how many shares a year's issues and buybacks added, splits apart."""
+    """Compute the split-adjusted growth of the share count over a year, from issues and buybacks."""
     now_TN, before_TN = (panel.statements[SHARE_COUNT + when] for when in (NOW, YEAR_EARLIER))
     return np.log(positive(now_TN) / positive(before_TN))

@@ -1,7 +1,7 @@
-"""Volatility: how much a price moves, by returns and by ranges.
+"""Volatility and higher moments, from returns and from price ranges.
 
 Shape suffixes: T sessions, N firms. ``r`` is the day's return. Rolling statistics need at least half of the
-window's sessions, else NaN.
+window's sessions, else they are NaN.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from features.panel.panel import Panel
 
 
 def half(window: int) -> int:
-    """Give the least number of known sessions that a window's statistic needs: half of them, rounded up."""
+    """Return the minimum number of known sessions in a window: half of them, rounded up."""
     return (window + 1) // 2
 
 
 def sign(r_TN: FloatArray) -> FloatArray:
-    """Give the sign of a return; one below 1e-12 is rounding: 0."""
+    """Return the sign of a return; 0 if its absolute value is below 1e-12, which is rounding."""
     return np.where(np.abs(r_TN) < 1e-12, 0.0, np.sign(r_TN))
 
 
@@ -37,7 +37,7 @@ for _window in (5, 21, 63, 252):
         "volatility",
         warmup=_window,
         formula=f"sample standard deviation of r[t-{_window - 1}..t]",
-        unit="fraction a day",
+        unit="fraction per day",
         nan_rule=f"fewer than {half(_window)} returns known",
         source="Ang, Hodrick, Xing and Zhang 2006",
     )(_volatility(_window))
@@ -55,12 +55,12 @@ def log_range(panel: Panel) -> FloatArray:
     needs=("close", "high", "low"),
     warmup=20,
     formula="sqrt(mean(ln(high/low)^2 over t-20..t) / (4 ln 2))",
-    unit="fraction a day",
+    unit="fraction per day",
     nan_rule="fewer than 11 ranges known",
     source="Parkinson 1980",
 )
 def parkinson(panel: Panel) -> FloatArray:
-    """Compute the volatility that the last 21 daily ranges imply for a driftless diffusion."""
+    """Compute the volatility implied by 21 daily ranges, for a driftless diffusion."""
     range_TN = log_range(panel)
     parkinson_TN: FloatArray = np.sqrt(rolling_mean(range_TN * range_TN, 21, half(21)) / (4.0 * np.log(2.0)))
     return parkinson_TN
@@ -169,7 +169,7 @@ def kurtosis(panel: Panel) -> FloatArray:
     source="Barndorff-Nielsen, Kinnebrock and Shephard 2010; Bollerslev, Li and Zhao 2020",
 )
 def downside_share(panel: Panel) -> FloatArray:
-    """Compute the share of the variation of 63 days that falling days made."""
+    """Compute the share of falling days in the realised variance of 63 days."""
     r_TN = daily_return(panel)
     square_TN = r_TN * r_TN
     falling_TN = np.where(r_TN < 0, square_TN, 0.0 * square_TN)
@@ -197,12 +197,12 @@ def volatility_surprise(panel: Panel) -> FloatArray:
     needs=("close", "open", "high", "low"),
     warmup=20,
     formula="sqrt(mean(ln(high/low)^2 / 2 - (2 ln 2 - 1) ln(close/open)^2 over t-20..t))",
-    unit="fraction a day",
+    unit="fraction per day",
     nan_rule="fewer than 11 sessions known; mean below 0",
     source="Garman and Klass 1980",
 )
 def garman_klass(panel: Panel) -> FloatArray:
-    """Compute the volatility that 21 daily bars imply for a driftless diffusion without overnight moves."""
+    """Compute the volatility implied by 21 daily bars, for a driftless diffusion without overnight moves."""
     range_TN, body_TN = log_range(panel), np.log(panel.close_TN / column(panel, "open"))
     variance_TN = 0.5 * range_TN * range_TN - (2.0 * np.log(2.0) - 1.0) * body_TN * body_TN
     return np.sqrt(rolling_mean(variance_TN, 21, half(21)))
@@ -213,13 +213,13 @@ def garman_klass(panel: Panel) -> FloatArray:
     "volatility",
     needs=("close", "open", "high", "low"),
     warmup=20,
-    formula="sqrt(mean(ln(h/c) ln(h/o) + ln(l/c) ln(l/o) over t-20..t)), open, high, low, close of a day",
-    unit="fraction a day",
+    formula="sqrt(mean(ln(h/c) ln(h/o) + ln(l/c) ln(l/o) over t-20..t)), o, h, l, c the day's prices",
+    unit="fraction per day",
     nan_rule="fewer than 11 sessions known; mean below 0",
     source="Rogers and Satchell 1991",
 )
 def rogers_satchell(panel: Panel) -> FloatArray:
-    """Compute the volatility that 21 daily bars imply, whatever the drift."""
+    """Compute the volatility implied by 21 daily bars, for a diffusion with any drift."""
     open_TN, high_TN, low_TN = (np.log(column(panel, name)) for name in ("open", "high", "low"))
     close_TN = np.log(panel.close_TN)
     variance_TN = (high_TN - close_TN) * (high_TN - open_TN) + (low_TN - close_TN) * (low_TN - open_TN)

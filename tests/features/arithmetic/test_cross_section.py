@@ -66,7 +66,7 @@ def test_zscore_and_winsorise_equal_their_references() -> None:
     np.testing.assert_allclose(zscore(x_TN, mask_TN), expected, rtol=1e-5, atol=1e-6)
     expected = by_date(x_TN, mask_TN, lambda v: np.clip(v, *np.quantile(v, [0.05, 0.95])))
     np.testing.assert_allclose(winsorise(x_TN, mask_TN, 0.05), expected, rtol=1e-6, atol=1e-7)
-    with pytest.raises(ValueError, match=r"0.5 of each tail is impossible"):
+    with pytest.raises(ValueError, match=r"tail is 0\.5; it must be a share"):
         winsorise(x_TN, mask_TN, 0.5)
 
 
@@ -113,7 +113,7 @@ def test_transforms_take_characteristics_one_by_one() -> None:
     x_TN, mask_TN = cross_section(4)
     x_TNF = np.stack([x_TN, -x_TN], axis=2)
     np.testing.assert_array_equal(rank_normal(x_TNF, mask_TN)[:, :, 1], rank_normal(-x_TN, mask_TN))
-    with pytest.raises(ValueError, match=r"the mask has shape \(129, 37\) where \(130, 37\) is needed"):
+    with pytest.raises(ValueError, match=r"shape of the mask is \(129, 37\); it must be \(130, 37\)"):
         rank_normal(x_TNF, mask_TN[1:])
 
 
@@ -203,13 +203,13 @@ def test_a_firm_that_is_delisted_tomorrow_is_in_the_universe_today() -> None:
     assert forward_returns(panel, 0, 1)[20, 1] == pytest.approx(-0.3)
 
 
-def test_without_volume_its_limit_is_not_applied_and_said() -> None:
+def test_without_volume_the_dollar_volume_limit_is_reported_as_not_applied() -> None:
     close_TN, _ = market(1)
     panel = panel_of(close_TN, None)
     rule = UniverseRule(min_dollar_volume=1e6, min_history=5)
     np.testing.assert_array_equal(universe(panel, rule), universe(panel, UniverseRule(min_history=5)))
     assert universe_messages(panel, rule) == (
-        "The limit min_dollar_volume = 1,000,000 is not applied: no volume here.",
+        "min_dollar_volume (1,000,000) is not applied: the data have no volume.",
     )
     assert universe_messages(panel, UniverseRule()) == ()
 
@@ -219,7 +219,9 @@ def test_bad_universe_input_is_refused_with_the_cure() -> None:
     rows = [{"universe": u, "ticker": "F0", "from_date": DAYS[0], "to_date": DAYS[9]} for u in ("x", "y")]
     with pytest.raises(ValueError, match=r"several universes \(x, y\): filter it to one"):
         universe(panel_of(close_TN, None), UniverseRule(), pl.DataFrame(rows))
-    with pytest.raises(ValueError, match="min_history >= 1, not 63 and 0"):
+    with pytest.raises(
+        ValueError, match="dollar_volume_window is 63 and min_history is 0; both must be at least 1"
+    ):
         UniverseRule(min_history=0)
 
 
@@ -242,7 +244,7 @@ def test_labels_of_every_delay_and_horizon_equal_a_loop_over_orders() -> None:
             assert np.isnan(expected) or actual_TN[t, n] == pytest.approx(expected, abs=1e-14)
     assert unfilled > 50
     assert np.isnan(forward_returns(panel, 100, 30)).all()
-    with pytest.raises(ValueError, match="delay >= 0 and horizon >= 1, not 0 and 0"):
+    with pytest.raises(ValueError, match="delay 0 and horizon 0; they must be at least 0 and at least 1"):
         forward_returns(panel, 0, 0)
 
 

@@ -255,8 +255,8 @@ def test_lag_and_carry_by_hand() -> None:
 
 
 def test_looking_ahead_and_empty_windows_are_refused() -> None:
-    with pytest.raises(ValueError, match="A lag of -1 sessions looks ahead"):
+    with pytest.raises(ValueError, match="The lag is -1 sessions; it must be at least 0"):
         rolling.lag(np.zeros((3, 1)), -1)
     for roll, *_ in CASES.values():
-        with pytest.raises(ValueError, match="window of 0 sessions is empty"):
+        with pytest.raises(ValueError, match="window is 0 sessions; it must be at least 1"):
             roll(np.zeros((3, 1)), 0, 1)

@@ -804,7 +804,7 @@ def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) ->
     with pytest.raises(ValueError, match=r"no high and no low: the .* centred_close_location is left out"):
         compute_channels(panel, ["centred_close_location"])
     with pytest.raises(
-        ValueError, match=r"close_location is called centred_close_location now; use the new name"
+        ValueError, match=r"close_location is now called centred_close_location; use the new name"
     ):
         compute_channels(panel, ["close_location"])
     with pytest.raises(ValueError, match=r"Unknown characteristic retrun_5: choose among .*return_5"):

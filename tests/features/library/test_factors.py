@@ -106,7 +106,7 @@ def test_few_firms_have_few_factors_and_none_come_before_half_a_window(planted: 
     assert all(one.loadings_LK.shape[1] == N // FIRMS_PER_FACTOR for one in many)
     assert many[0].start >= WINDOW // 2
     assert statistical_factors(take_firms(panel, slice(0, FIRMS_PER_FACTOR - 1)), 1) == ()
-    with pytest.raises(ValueError, match="at least 1, not 0"):
+    with pytest.raises(ValueError, match="is 0; it must be at least 1"):
         statistical_factors(panel, 0)
 
 
