@@ -1,1 +1,1 @@
-"""Shapley values of forecasts, and the peer network made of them."""
+"""Shapley values of forecasts, and the peer network built from them."""

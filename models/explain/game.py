@@ -1,7 +1,8 @@
-"""Shapley values of a game, by shap's permutation explainer.
+"""Shapley values of a game, computed with shap's permutation explainer.
 
-A game says what every forecast becomes when only some players take part.  All outputs are explained
-by the same coalitions, so a date's N forecasts cost what one would.
+A game maps a coalition of players to outputs: the forecasts when only these players take part. All outputs
+are explained with the same coalitions, so explaining the N forecasts of a date costs the same as explaining
+one.
 
 Legend: P players, O outputs, M coalitions, R permutations.
 """
@@ -19,23 +20,23 @@ BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
 
 Game = Callable[[BoolArray], FloatArray]
-"""Coalitions [M, P], True where a player takes part -> outputs [M, O]."""
+"""Maps coalitions [M, P], True where a player takes part, to outputs [M, O]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShapleyValues:
-    """Shapley values of O outputs and how far they can be believed.
+    """Shapley values of O outputs, with their Monte Carlo error.
 
     Attributes
     ----------
     values_PO
         Value of each player for each output, in the output's unit.
     base_O
-        Output when nobody takes part.
+        Output of the empty coalition.
     error_PO
-        Monte Carlo standard error: ``std(over permutations) / sqrt(R)``.  With a single permutation
-        half the distance between its forward and its backward pass, which errs on the high side
-        because the two were drawn to offset each other.
+        Monte Carlo standard error: ``std(over permutations) / sqrt(R)``. With a single permutation it is half
+        the difference between the forward and the backward pass. This overestimates the error, because the
+        two passes are antithetic.
     """
 
     values_PO: FloatArray
@@ -45,18 +46,18 @@ class ShapleyValues:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """How far an explained set of forecasts can be believed.
+    """Accuracy of the Shapley values of a set of forecasts.
 
     Attributes
     ----------
     additivity_max
-        Largest ``|base + sum of values - forecast|``, the forecast coming from the untouched model.
+        Largest ``|base + sum of values - forecast|``, with the forecast of the complete model.
     additivity_relative
-        The same over the standard deviation of the explained forecasts.
+        ``additivity_max`` divided by the standard deviation of the explained forecasts.
     monte_carlo_mean
         Mean Monte Carlo standard error of a value.
     monte_carlo_relative
-        The same over the mean ``|value|``: at 1 the values are noise.
+        ``monte_carlo_mean`` divided by the mean ``|value|``. At 1, the values are noise.
     """
 
     additivity_max: float
@@ -66,28 +67,26 @@ class Quality:
 
 
 def shapley_values(games: Sequence[Game], n_players: int, seed: int) -> ShapleyValues:
-    """Shapley values of the mean of some games, one antithetic permutation for each game.
+    """Compute Shapley values of the mean of several games, with one antithetic permutation per game.
 
-    ``phi_p = mean_r [v_r(S_r + p) - v_r(S_r)]`` over the players ``S_r`` that come before ``p`` in a
-    random order and, walking back, over those that come after it.  One permutation is exact for
-    games whose players interact in pairs at most; and whatever the permutations, the values of an
-    output add up to ``v(all) - v(nobody)``.
+    ``phi_p = mean_r [v_r(S_r + p) - v_r(S_r)]``, where ``S_r`` are the players before ``p`` in a random order
+    and, in the antithetic pass, the players after it. One permutation is exact if players interact at most in
+    pairs. For any permutations, the values of an output sum to ``v(all players) - v(no player)``.
 
     Parameters
     ----------
     games
-        R games.  The same one R times averages R permutations of it; games that differ in their
-        background data average over the background as well.
+        R games. Passing the same game R times averages over R permutations. Games with different background
+        data also average over the background.
     n_players
         P.
     seed
-        Decides the permutations; numpy's global random state, which shap draws from, is left as
-        it was found.
+        Seed of the permutations. shap draws from numpy's global random state, which is restored afterwards.
 
     Raises
     ------
     ValueError
-        With no player or no game.
+        If there is no player or no game.
 
     Notes
     -----
@@ -97,14 +96,13 @@ def shapley_values(games: Sequence[Game], n_players: int, seed: int) -> ShapleyV
     """
     if n_players < 1 or not games:
         raise ValueError(
-            f"A game of {n_players} players and {len(games)} permutations has no Shapley values: "
-            "give it at least one of each."
+            f"Shapley values need at least one player and one game, not {n_players} and {len(games)}."
         )
     import shap
 
-    rounds, halves, bases = [], [], []
+    values, errors, bases = [], [], []
     seeds_R = np.random.SeedSequence(seed).generate_state(len(games))
-    with _global_random_state_kept():
+    with _preserve_global_random_state():
         for game, game_seed in zip(games, seeds_R, strict=True):
             explainer = shap.PermutationExplainer(game, _Coalitions(n_players), seed=int(game_seed))
             explained = explainer(
@@ -114,34 +112,34 @@ def shapley_values(games: Sequence[Game], n_players: int, seed: int) -> ShapleyV
                 error_bounds=True,
                 silent=True,
             )
-            rounds.append(np.asarray(explained.values, dtype=np.float64).reshape(n_players, -1))
-            halves.append(np.asarray(explained.error_std, dtype=np.float64).reshape(n_players, -1))
+            values.append(np.asarray(explained.values, dtype=np.float64).reshape(n_players, -1))
+            errors.append(np.asarray(explained.error_std, dtype=np.float64).reshape(n_players, -1))
             bases.append(np.asarray(explained.base_values, dtype=np.float64).reshape(-1))
-    values_RPO = np.stack(rounds)
-    spread_PO = halves[0] if len(games) == 1 else values_RPO.std(axis=0, ddof=1) / np.sqrt(len(games))
-    return ShapleyValues(values_RPO.mean(axis=0), np.mean(bases, axis=0), spread_PO)
+    values_RPO = np.stack(values)
+    error_PO = errors[0] if len(games) == 1 else values_RPO.std(axis=0, ddof=1) / np.sqrt(len(games))
+    return ShapleyValues(values_RPO.mean(axis=0), np.mean(bases, axis=0), error_PO)
 
 
 def quality(
     values_EP: FloatArray, base_E: FloatArray, forecast_E: FloatArray, error_EP: FloatArray
 ) -> Quality:
-    """Measure an explained set of E forecasts; see :class:`Quality`."""
+    """Compute the accuracy of the Shapley values of E forecasts; see :class:`Quality`."""
     gap = float(np.abs(base_E + values_EP.sum(axis=1) - forecast_E).max())
     error = float(error_EP.mean())
     return Quality(
-        gap, _over(gap, float(forecast_E.std())), error, _over(error, float(np.abs(values_EP).mean()))
+        gap, _relative(gap, float(forecast_E.std())), error, _relative(error, float(np.abs(values_EP).mean()))
     )
 
 
-def _over(part: float, whole: float) -> float:
-    # a constant forecast or values that are all 0: no error is no error, any other has no scale
-    if whole > 0.0:
-        return part / whole
-    return 0.0 if part == 0.0 else float("inf")
+def _relative(error: float, scale: float) -> float:
+    # if the scale is 0 (constant forecasts, or all values 0), the ratio is 0 or infinite
+    if scale > 0.0:
+        return error / scale
+    return 0.0 if error == 0.0 else float("inf")
 
 
 class _Coalitions:
-    """shap's masker protocol for players that are either there or not: the mask is the input."""
+    """Masker for shap whose masked input is the mask itself."""
 
     immutable_outputs = True
 
@@ -153,7 +151,7 @@ class _Coalitions:
 
 
 @contextmanager
-def _global_random_state_kept() -> Iterator[None]:
+def _preserve_global_random_state() -> Iterator[None]:
     state = np.random.get_state()  # noqa: NPY002  (shap seeds and draws from the global generator)
     try:
         yield

@@ -1,19 +1,19 @@
-"""Which kind of information moved a forecast: days, characteristics, or peers.
+"""Shapley values of days, characteristics and peers: which kind of information moved a forecast.
 
 Legend: B dates, N firms of a date, W window length, C channels, F characteristics, P players,
 E explained forecasts, M coalitions, K donors.
 
-Players are disjoint and play for all the firms of a date at once:
+Players are disjoint. A player is present or absent for all firms of a date at the same time:
 
-* a block of days is removed by masking it as a key of the day encoder, for every firm.  With all
-  days removed the encoder still answers, with what its position embeddings alone make of it;
-* a family of characteristics is replaced, for every firm, by that of another firm of the same date,
-  drawn so that every firm gives its values exactly once: the cross-section stays the one of that
-  date, and nothing is ever set to zero;
-* all the peers together, removed by masking them as keys.
+* A block of days is removed by masking it as a key of the day encoder, for every firm. If all days are
+  removed, the output of the encoder depends only on its position embeddings.
+* A family of characteristics is replaced, for every firm, by the values of another firm of the same date.
+  Every firm donates its values exactly once, so the cross-section of the date is preserved and no value is
+  set to zero.
+* All peers together are removed by masking them as keys.
 
-A firm's group code and its place in the window belong to nobody: they stay.  Players that carry the
-same information (a momentum characteristic and the days it is made of) share the credit.
+Group codes and positions in the window are never removed. Players with the same information, such as a
+momentum characteristic and the days it is computed from, share its Shapley value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from models.explain.players import (
     find_players,
     forecast,
     group_game,
-    held,
+    player_data,
     unwrap,
 )
 from models.forecaster import Forecaster
@@ -57,17 +57,17 @@ class GroupGameConfig:
     Attributes
     ----------
     permutations
-        Antithetic permutations for each date; each draws its own donors.  Few donors make ``|value|``
-        of a family too large, because the donor's own values are in it.
+        Number of antithetic permutations per date; each draws its own donors. With few donors, ``|value|`` of
+        a family is biased upwards, because it contains the variation of the donors' values.
     donors
-        Donors of each firm for each permutation; a forecast's background is permutations * donors
-        firms of its date.
+        Number of donors per firm and permutation. The background of a forecast is permutations * donors
+        firms of the same date.
     firms_per_date
-        Forecasts drawn from each date; None explains every firm.
+        Number of forecasts drawn at random per date; None explains every firm.
     day_starts
-        First day of each block, counted back from the decision session, which is day 1.
+        First day of each block, counted backwards from the decision session, which is day 1.
     seed
-        Decides permutations, donors and the firms drawn, for each date on its own.
+        Seed of the permutations, the donors and the drawn firms, independently for each date.
     """
 
     permutations: int = 8
@@ -79,23 +79,23 @@ class GroupGameConfig:
     def __post_init__(self) -> None:
         for name in ("permutations", "donors"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.firms_per_date is not None and self.firms_per_date < 1:
-            raise ValueError(f"firms_per_date is {self.firms_per_date}: set at least 1, or None for all.")
+            raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
 
 @dataclass(frozen=True, slots=True)
 class KindImportance:
-    """What the players of one kind did, over the explained forecasts.
+    """Importance of the players of one kind, over the explained forecasts.
 
     Attributes
     ----------
     mean_abs
-        Sum over the kind's players of mean ``|value|``: the bars of a bar plot, stacked.
+        Sum over the players of the kind of mean ``|value|``: the stacked bars of a bar plot.
     mean_abs_of_sum
-        Mean ``|sum of the kind's values|``: does not grow when a kind is cut into more players.
+        Mean ``|sum of the values of the kind|``. It does not grow if a kind is divided into more players.
     share
-        ``mean_abs`` over its total for all kinds; 0 when no player did anything.
+        ``mean_abs`` divided by its total over all kinds; 0 if all values are 0.
     """
 
     mean_abs: float
@@ -105,9 +105,10 @@ class KindImportance:
 
 @dataclass(frozen=True, slots=True)
 class RankAgreement:
-    """Mean Spearman correlation of attention with ``|value|``, per forecast; NaN when ``number`` is 0.
+    """Spearman correlation of attention with ``|value|``: mean over forecasts, and number of forecasts.
 
-    Forecasts with fewer than three players to rank, or with values that are all equal, do not count.
+    Forecasts with fewer than three players, or with equal values for all players, are not counted. The mean
+    is NaN if the number is 0.
     """
 
     mean: float
@@ -121,20 +122,20 @@ class GroupAttribution:
     Attributes
     ----------
     players
-        P players; day blocks from the most recent, then families, then the peers.
+        P players: day blocks from the most recent one, then families, then the peers.
     sessions_E, firms_E
-        Session index and column of the panel of each forecast.
+        Session index and panel column of each forecast.
     values_EP, base_E, error_EP
         As in :class:`models.explain.game.ShapleyValues`, in the forecast's unit.
     forecast_E
-        Forecasts of the untouched model.
-    held_EP
-        What each player held: mean of a family's characteristics, mean of the first channel over a
-        block of days, number of peers.  For the colours of shap's plots.
+        Forecasts of the complete model.
+    data_EP
+        Feature value of each player, for the colours of shap's plots: the mean of a family's characteristics,
+        the mean of the first channel over a block of days, or the number of peers.
     quality
-        How far to believe it.
+        Accuracy of the values.
     attention_days
-        Agreement of day attention with ``|value|`` over day blocks; None without day players.
+        Agreement of day attention with ``|value|`` over day blocks; None if there are no day players.
     """
 
     players: tuple[Player, ...]
@@ -144,12 +145,12 @@ class GroupAttribution:
     base_E: FloatArray
     error_EP: FloatArray
     forecast_E: FloatArray
-    held_EP: FloatArray
+    data_EP: FloatArray
     quality: Quality
     attention_days: RankAgreement | None
 
     def by_kind(self) -> dict[Kind, KindImportance]:
-        """Importance of days, families and peers; kinds without players are left out."""
+        """Importance of days, families and peers; kinds without players are omitted."""
         mean_abs_P = np.abs(self.values_EP).mean(axis=0)
         total = float(mean_abs_P.sum())
         result: dict[Kind, KindImportance] = {}
@@ -161,13 +162,13 @@ class GroupAttribution:
         return result
 
     def explanation(self) -> shap.Explanation:
-        """Give it as ``shap.Explanation`` [E, P], for shap's plots."""
+        """Convert to ``shap.Explanation`` [E, P], for shap's plots."""
         import shap
 
         return shap.Explanation(
             values=self.values_EP,
             base_values=self.base_E,
-            data=self.held_EP,
+            data=self.data_EP,
             feature_names=[player.name for player in self.players],
             error_std=self.error_EP,
         )
@@ -180,11 +181,11 @@ def explain_groups(
     families: Mapping[str, Sequence[int]],
     config: GroupGameConfig | None = None,
 ) -> GroupAttribution:
-    """Shapley values of day blocks, feature families and peers for the forecasts of some sessions.
+    """Compute Shapley values of day blocks, feature families and peers for the forecasts of some sessions.
 
-    Models have the players they have: no day players without a day encoder, no peer player without
-    peers, and a plain function or a baseline has its families alone.  A date's values depend on that
-    date, the model and the seed, not on the other dates.
+    The players depend on the model: day players need a day encoder, the peer player needs peers, and a plain
+    function or a baseline has only families. The values of a date depend on that date, the model and the
+    seed, not on the other dates.
 
     Parameters
     ----------
@@ -193,18 +194,18 @@ def explain_groups(
     data
         The panel.
     sessions
-        Session indices; each must have a universe.
+        Session indices; each must have a firm in the universe.
     families
-        Name of each family -> columns of its characteristics; together every column once.  Empty:
-        no family players, which suits only a model with days or peers.
+        Name of each family -> columns of its characteristics; every column belongs to exactly one family. An
+        empty mapping means no family players, and requires a model with days or peers.
     config
         Options.
 
     Raises
     ------
     ValueError
-        When families overlap or leave columns out, a module is in training mode, ``sessions`` is
-        empty, or the model has no player.
+        If families overlap or omit columns, a module is in training mode, ``sessions`` is empty, or the model
+        has no player.
 
     Notes
     -----
@@ -213,13 +214,13 @@ def explain_groups(
     """
     config = GroupGameConfig() if config is None else config
     if len(sessions) == 0:
-        raise ValueError("There are no sessions to explain: give at least one with a universe.")
+        raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
     model = unwrap(model)
     check_families(families, data.shape.n_characteristics)
     first = data.batch(torch.tensor([int(sessions[0])]))
     players = find_players(model, first, families, config.day_starts)
     parts = [_explain_date(model, data, int(session), players, config) for session in sessions]
-    values_EP, base_E, error_EP, forecast_E, held_EP, firms_E, agreement_E = (
+    values_EP, base_E, error_EP, forecast_E, data_EP, firms_E, agreement_E = (
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
     return GroupAttribution(
@@ -230,14 +231,14 @@ def explain_groups(
         base_E=base_E,
         error_EP=error_EP,
         forecast_E=forecast_E,
-        held_EP=held_EP,
+        data_EP=data_EP,
         quality=quality(values_EP, base_E, forecast_E, error_EP),
         attention_days=rank_agreement(agreement_E) if players[0].kind == "days" else None,
     )
 
 
 def rank_agreement(correlation_E: FloatArray) -> RankAgreement:
-    """Mean and number of the correlations that are known."""
+    """Compute the mean and the number of the correlations that are not NaN."""
     known_E = correlation_E[np.isfinite(correlation_E)]
     return RankAgreement(float(known_E.mean()) if known_E.size else float("nan"), int(known_E.size))
 
@@ -266,7 +267,7 @@ def _explain_date(
         shapley.base_O,
         shapley.error_PO.T,
         forecast(model, batch, None)[0, sample_E],
-        np.stack([held(player, batch)[sample_E] for player in players], axis=1),
+        np.stack([player_data(player, batch)[sample_E] for player in players], axis=1),
         batch.firms_N.cpu().numpy()[sample_E],
         _day_agreement(model, batch, players, values_EP, sample_E),
     )

@@ -1,7 +1,7 @@
-"""The directed network of peers, and how well it finds edges that are known.
+"""The directed network of peers, and how well it recovers known edges.
 
 Legend: N firms of the panel, E edges, D dates.  Matrices are [target i, source j]: weight [i, j] is
-how much firm j's information moved firm i's forecast, drawn as an edge j -> i.
+how much firm j's information moved firm i's forecast, an edge j -> i.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ IntArray = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerNetwork:
-    """Weights between the firms of a panel, over D dates.
+    """Weights between the firms of a panel, averaged over D dates.
 
     Attributes
     ----------
     weight_NN
-        Mean over dates of ``|phi_ij|``, in the forecast's unit; 0 on the diagonal and for pairs that
-        were never seen together.
+        Mean over dates of ``|phi_ij|``, in the forecast's unit; 0 on the diagonal and for pairs that were not
+        observed on any date.
     signed_NN
-        Mean over dates of ``phi_ij``: positive when j's information raised i's forecast.
+        Mean over dates of ``phi_ij``; positive if j's information raised i's forecast.
     dates_NN
-        Dates on which i was forecast and j played alone; 0 on the diagonal.
+        Number of dates on which i was forecast and j was a player of its own; 0 on the diagonal.
     """
 
     weight_NN: FloatArray
@@ -43,14 +43,14 @@ class PeerNetwork:
     dates_NN: IntArray
 
     @property
-    def seen(self) -> BoolArray:
-        """Bool [N, N]: pairs that were seen together on a date."""
+    def observed(self) -> BoolArray:
+        """Bool [N, N]: pairs that were observed on at least one date."""
         return self.dates_NN > 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeTable:
-    """Edges ``source -> target`` of positive weight, by target and then by rank.
+    """Edges ``source -> target`` with positive weight, sorted by target and rank.
 
     Attributes
     ----------
@@ -59,11 +59,11 @@ class EdgeTable:
     weight_E, signed_E
         As in :class:`PeerNetwork`.
     share_E
-        Weight over the total weight of the target's row.
+        Weight divided by the total weight of the target.
     rank_E
-        1 for the source that moved the target most.
+        Rank among the sources of the target; 1 is the largest weight.
     dates_E
-        Dates that the weight is a mean over.
+        Number of dates over which the weight is averaged.
     """
 
     source_E: IntArray
@@ -77,16 +77,16 @@ class EdgeTable:
 
 @dataclass(frozen=True, slots=True)
 class Homophily:
-    """How much of the weight stays within groups.
+    """Share of the weight within groups.
 
     Attributes
     ----------
     within
-        Share of weight whose source is of the target's group.
+        Share of the weight between firms of the same group.
     expected
-        The same if each target spread its weight evenly over the sources it was seen with.
+        The share if each target divided its weight equally among the sources with which it was observed.
     ratio
-        ``within / expected``; above 1, like moves like.
+        ``within / expected``; above 1, firms are moved more by firms of their own group.
     """
 
     within: float
@@ -96,16 +96,16 @@ class Homophily:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeRoc:
-    """How well weights tell planted edges from other pairs.
+    """ROC curve of weights as a classifier of planted edges.
 
     Attributes
     ----------
     auc
-        Probability that a planted edge weighs more than another pair, ties counting half.
+        Probability that a planted edge has a larger weight than another pair; ties count one half.
     false_positive_rate_K, true_positive_rate_K
-        The curve, from (0, 0) to (1, 1), a point for each distinct weight.
+        The curve from (0, 0) to (1, 1), one point per distinct weight.
     n_edges, n_pairs
-        Planted edges among the pairs that were compared.
+        Number of planted edges and of compared pairs.
     """
 
     auc: float
@@ -117,14 +117,14 @@ class EdgeRoc:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EdgeComparison:
-    """Planted edges found by Shapley values, by attention and by chance, over the same pairs.
+    """Recovery of planted edges by Shapley values, by attention and by chance, over the same pairs.
 
     Attributes
     ----------
     shap, attention
-        Of the two rankings.
+        ROC curves of the two rankings.
     random_mean, random_low, random_high
-        Mean, 5% and 95% quantiles of the AUC of random rankings: what AUC means nothing.
+        Mean, 5% and 95% quantiles of the AUC of random rankings.
     """
 
     shap: EdgeRoc
@@ -135,38 +135,38 @@ class EdgeComparison:
 
 
 def peer_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
-    """Network of the Shapley values of some dates, best out of sample; see :func:`mean_network`."""
+    """Average the Shapley values of several dates, preferably out of sample; see :func:`mean_network`."""
     return mean_network(((part.firms_N, part.phi_NN) for part in attributions), n_firms)
 
 
 def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
-    """Network of the attention of the same dates; it has no sign."""
+    """Average the attention of several dates; attention has no sign."""
     return mean_network(((part.firms_N, part.attention_NN) for part in attributions), n_firms)
 
 
 def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerNetwork:
-    """Average matrices of dates onto the firms of the panel.
+    """Average the matrices of several dates over the firms of the panel.
 
     Parameters
     ----------
     matrices
-        For each date the columns of the panel [n] and the values [n, n] as [target, source]; NaN is
-        a pair that was not measured on that date.  The diagonal is left out.
+        For each date, the panel columns [n] and the values [n, n] as [target, source]. NaN means that the
+        pair was not measured on that date. The diagonal is ignored.
     n_firms
         N.
 
     Raises
     ------
     ValueError
-        When there is no date, or a matrix does not fit its firms.
+        If no pair was measured on any date, or a matrix does not match its firms.
     """
     total_NN, signed_NN = np.zeros((n_firms, n_firms)), np.zeros((n_firms, n_firms))
     dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
     for firms_n, phi_nn in matrices:
         if phi_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= n_firms:
             raise ValueError(
-                f"A matrix of shape {phi_nn.shape} came with {len(firms_n)} firms of a panel of {n_firms}: "
-                "pass one row and one column for each firm of the date."
+                f"A matrix of shape {phi_nn.shape} was given for {len(firms_n)} firms of a panel of "
+                f"{n_firms}; pass one row and one column per firm of the date."
             )
         at = np.ix_(firms_n, firms_n)
         known_nn = np.isfinite(phi_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
@@ -176,16 +176,16 @@ def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) 
         dates_NN[at] += known_nn
     if not dates_NN.any():
         raise ValueError(
-            "No pair of firms was measured on any date: explain at least one date with two firms."
+            "No pair of firms was measured on any date; explain at least one date with two firms."
         )
     count_NN = np.maximum(dates_NN, 1)
     return PeerNetwork(total_NN / count_NN, signed_NN / count_NN, dates_NN)
 
 
 def edge_table(network: PeerNetwork, top: int | None = None) -> EdgeTable:
-    """List the edges of a network, or the ``top`` of each target.
+    """List the edges of a network, or the ``top`` strongest edges of each target.
 
-    Equal weights are ranked by the source's column, so that the table is always the same.
+    Ties are broken by the source's column, so the table is deterministic.
     """
     weight_NN = network.weight_NN
     row_N1 = weight_NN.sum(axis=1, keepdims=True)
@@ -210,11 +210,11 @@ def edge_table(network: PeerNetwork, top: int | None = None) -> EdgeTable:
 
 
 def homophily(network: PeerNetwork, group_N: IntArray) -> Homophily:
-    """Share of weight within groups, against what chance would give.
+    """Compare the share of weight within groups with the share expected by chance.
 
-    ``within = sum_ij w_ij 1[g_i = g_j] / sum_ij w_ij``; ``expected`` puts in place of ``w_ij`` the
-    mean of row i over the pairs that were seen.  Firms of unknown group (-1) are left out.  NaN when
-    no weight is left, and an infinite or NaN ratio where no pair shares a group.
+    ``within = sum_ij w_ij 1[g_i = g_j] / sum_ij w_ij``. ``expected`` is the same with ``w_ij`` replaced by
+    the mean of row i over the observed pairs. Firms of unknown group (-1) are excluded. All fields are NaN if
+    the remaining weight is 0; the ratio is NaN if no observed pair shares a group.
 
     Parameters
     ----------
@@ -226,28 +226,28 @@ def homophily(network: PeerNetwork, group_N: IntArray) -> Homophily:
     Raises
     ------
     ValueError
-        When the codes are not those of the network's firms.
+        If ``group_N`` does not have one code per firm of the network.
     """
     if group_N.shape != (len(network.weight_NN),):
         raise ValueError(
-            f"group_N has shape {group_N.shape} but the network {len(network.weight_NN)} firms: "
-            "pass one code a firm."
+            f"group_N has shape {group_N.shape} but the network has {len(network.weight_NN)} firms; "
+            "pass one code per firm."
         )
     known_N = group_N >= 0
-    seen_NN = network.seen & known_N[:, None] & known_N[None, :]
-    same_NN = seen_NN & (group_N[:, None] == group_N[None, :])
-    weight_NN = np.where(seen_NN, network.weight_NN, 0.0)
+    observed_NN = network.observed & known_N[:, None] & known_N[None, :]
+    same_NN = observed_NN & (group_N[:, None] == group_N[None, :])
+    weight_NN = np.where(observed_NN, network.weight_NN, 0.0)
     total = float(weight_NN.sum())
     if total == 0.0:
         return Homophily(float("nan"), float("nan"), float("nan"))
-    chance_N = same_NN.sum(axis=1) / np.maximum(seen_NN.sum(axis=1), 1)
+    chance_N = same_NN.sum(axis=1) / np.maximum(observed_NN.sum(axis=1), 1)
     within = float(weight_NN[same_NN].sum()) / total
     expected = float(weight_NN.sum(axis=1) @ chance_N) / total
     return Homophily(within, expected, within / expected if expected > 0.0 else float("nan"))
 
 
 def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolArray) -> EdgeRoc:
-    """ROC curve of weights as a ranking of planted edges, and the area under it, by scikit-learn.
+    """Compute the ROC curve of weights as a classifier of planted edges, with scikit-learn.
 
     ``AUC = P(w_edge > w_other) + P(w_edge = w_other) / 2`` (Mann and Whitney 1947).
 
@@ -258,32 +258,32 @@ def edge_auc(weight_NN: FloatArray, planted_NN: BoolArray, valid_pairs_NN: BoolA
     planted_NN
         True where source j truly leads target i.
     valid_pairs_NN
-        Pairs to compare; the diagonal never counts.
+        Pairs to compare; the diagonal is always excluded.
 
     Raises
     ------
     ValueError
-        When shapes differ, a valid weight is not finite, or the valid pairs do not hold both planted
-        edges and others.
+        If shapes differ, a valid weight is not finite, or the valid pairs do not include both planted edges
+        and other pairs.
     """
     from sklearn.metrics import roc_auc_score, roc_curve
 
     if not weight_NN.shape == planted_NN.shape == valid_pairs_NN.shape:
         raise ValueError(
-            f"weight_NN is {weight_NN.shape}, planted_NN {planted_NN.shape} and valid_pairs_NN "
-            f"{valid_pairs_NN.shape}: pass matrices over the same firms."
+            f"weight_NN has shape {weight_NN.shape}, planted_NN {planted_NN.shape} and valid_pairs_NN "
+            f"{valid_pairs_NN.shape}; pass matrices over the same firms."
         )
     valid_NN = valid_pairs_NN & ~np.eye(len(weight_NN), dtype=np.bool_)
     weight_V, planted_V = weight_NN[valid_NN], planted_NN[valid_NN]
     n_edges, n_pairs = int(planted_V.sum()), len(planted_V)
     if n_edges in (0, n_pairs):
         raise ValueError(
-            f"{n_edges} of {n_pairs} valid pairs are planted edges: "
-            "an AUC needs some that are and some that are not."
+            f"{n_edges} of {n_pairs} valid pairs are planted edges; "
+            "an AUC needs at least one planted edge and one other pair."
         )
     if not np.isfinite(weight_V).all():
         raise ValueError(
-            "weight_NN has values that are not finite: take pairs without a weight out of valid_pairs_NN."
+            "weight_NN has values that are not finite; exclude pairs without a weight from valid_pairs_NN."
         )
     auc = float(roc_auc_score(planted_V, weight_V))
     false_K, true_K, _ = roc_curve(planted_V, weight_V, drop_intermediate=False)
@@ -299,32 +299,33 @@ def compare_edges(
     seed: int,
     draws: int = 200,
 ) -> EdgeComparison:
-    """Compare Shapley values with attention and with chance at finding planted edges.
+    """Compare Shapley values, attention and random rankings as classifiers of planted edges.
 
-    All three are measured on the valid pairs that both networks have seen.  The random AUC comes
-    from ``draws`` random rankings of those pairs.
+    All three are evaluated on the valid pairs that both networks have observed. The random AUC is estimated
+    from ``draws`` random rankings of these pairs.
 
     Raises
     ------
     ValueError
         As :func:`edge_auc`.
     """
-    valid_NN = valid_pairs_NN & network.seen & attention.seen
-    found = edge_auc(network.weight_NN, planted_NN, valid_NN)
+    valid_NN = valid_pairs_NN & network.observed & attention.observed
+    by_shap = edge_auc(network.weight_NN, planted_NN, valid_NN)
     by_attention = edge_auc(attention.weight_NN, planted_NN, valid_NN)
     rng = np.random.default_rng(seed)
-    e, n = found.n_edges, found.n_pairs
-    # in a random ranking the edges hold e ranks drawn without replacement
+    e, n = by_shap.n_edges, by_shap.n_pairs
+    # in a random ranking, the ranks of the e edges are drawn without replacement
     rank_sums = np.array([rng.choice(n, e, replace=False).sum() + e for _ in range(draws)])
     random = (rank_sums - e * (e + 1) / 2.0) / (e * (n - e))
     low, high = np.quantile(random, (0.05, 0.95))
-    return EdgeComparison(found, by_attention, float(random.mean()), float(low), float(high))
+    return EdgeComparison(by_shap, by_attention, float(random.mean()), float(low), float(high))
 
 
 def to_digraph(table: EdgeTable, tickers: Sequence[str]) -> nx.DiGraph[str]:
-    """Draw a table as a ``networkx.DiGraph``, an edge ``source -> target`` with the table's columns.
+    """Convert a table to a ``networkx.DiGraph`` with edges ``source -> target``.
 
-    Only plain numbers are attached, so that the graph can be written as GraphML.
+    Edges have the columns of the table as attributes. All attributes are plain numbers, so the graph can be
+    written as GraphML.
     """
     import networkx as nx
 

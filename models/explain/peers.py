@@ -1,7 +1,7 @@
-"""Which peers moved which forecasts: every firm of a date is a player of every other's forecast.
+"""Shapley values of single peers: every firm of a date is a player in the forecasts of all other firms.
 
 Legend: B dates, N firms of a date, D model width, L peer layers, H heads, P players, M coalitions.
-Matrices are [target i, source j]: row i says who moved firm i's forecast.
+Matrices are [target i, source j]: row i has the effects of all firms on the forecast of firm i.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PeerChoice = Literal["attention", "random", "group"]
 
-_PAIR_CELLS = 500_000  # pairs of firms of one forward pass: on a CPU, what stays in its cache
+_PAIR_CELLS = 500_000  # pairs of firms per forward pass, chosen to fit into a CPU cache
 _CUDA_FACTOR = 64
 
 
@@ -37,17 +37,18 @@ class PeerGameConfig:
     Attributes
     ----------
     permutations
-        Antithetic permutations for each date.
+        Number of antithetic permutations per date.
     max_peer_players
-        Most players of a date.  With more firms than that, ``choice`` decides.
+        Maximum number of players per date.
     choice
-        Who plays alone.  ``attention``: the firms that receive most attention, the others play as
-        one; ``random``: firms drawn anew for each date, so that over many dates every pair is seen
-        and no measure of attention decides which; ``group``: the firms of unknown group,
-        each industry is one player; those firms, and before them the smallest industries, join when there
-        are too many.
+        Which firms are players of their own if a date has more firms than ``max_peer_players``; the remaining
+        firms form one player. ``attention``: the firms that receive the most attention. ``random``: a random
+        sample of firms for each date, so that over many dates every pair is observed, whatever its attention.
+        ``group`` (for any number of firms): every industry is a player, and so is every firm of unknown
+        group; if there are too many players, firms of unknown group are merged into one, then the smallest
+        industries.
     seed
-        Decides permutations and the firms drawn, for each date on its own.
+        Seed of the permutations and the drawn firms, independently for each date.
     """
 
     permutations: int = 2
@@ -58,41 +59,43 @@ class PeerGameConfig:
     def __post_init__(self) -> None:
         if self.permutations < 1 or self.max_peer_players < 2:
             raise ValueError(
-                f"permutations is {self.permutations} and max_peer_players {self.max_peer_players}: "
-                "set at least 1 and 2."
+                f"permutations is {self.permutations} and max_peer_players {self.max_peer_players}; "
+                "they must be at least 1 and 2."
             )
         if self.choice not in ("attention", "random", "group"):
-            raise ValueError(f"choice is {self.choice!r}: choose one of attention, random, group.")
+            raise ValueError(f"choice is {self.choice!r}; it must be one of attention, random, group.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerAttribution:
-    """Shapley values of the peers for every forecast of one date.
+    """Shapley values of peers for all forecasts of one date.
 
     Attributes
     ----------
     session
         Session index.
     firms_N
-        Column of the panel of each firm of the date.
+        Panel column of each firm of the date.
     players
-        Positions in ``firms_N`` that each of the P players holds; disjoint, together all of them.
+        Members of each of the P players, as positions in ``firms_N``. Players are disjoint and cover all
+        firms.
     player_names
-        Empty for a firm that plays alone; otherwise what the player stands for.
+        Empty for a player of one firm; otherwise a description of the player.
     values_NP, base_N, error_NP
-        Rows are targets.  ``base_N`` is the forecast with no peer at all.  A firm's own key never
-        serves its own forecast, so with one peer layer its value for itself is 0; with more, it is
-        what comes back to it through others.
+        Rows are targets. ``base_N`` is the forecast without any peer. A firm never attends to its own key, so
+        with one peer layer its value for itself is 0. With several layers, its value for itself is the
+        information that returns to it through other firms.
     forecast_N
-        Forecasts of the untouched model.
+        Forecasts of the complete model.
     phi_NN
-        The same values by source; NaN in the columns of firms that did not play alone.
+        ``values_NP`` by source firm; NaN in the columns of firms that are not players of their own.
     attention_NN
-        Attention of i on j, mean over layers and heads; rows sum to 1 less the null key's part.
+        Attention of firm i to firm j, averaged over layers and heads. Rows sum to 1 minus the weight of the
+        null key.
     quality
-        How far to believe it.
+        Accuracy of the values.
     attention_peers
-        Agreement of attention with ``|value|`` over the peers that played alone.
+        Agreement of attention with ``|value|`` over the firms that are players of their own.
     """
 
     session: int
@@ -109,7 +112,7 @@ class PeerAttribution:
     attention_peers: RankAgreement
 
     def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
-        """Give it as ``shap.Explanation`` [N, P], a row for each target; tickers are the panel's."""
+        """Convert to ``shap.Explanation`` [N, P], one row per target; ``tickers`` are those of the panel."""
         import shap
 
         names = [
@@ -128,11 +131,11 @@ class PeerAttribution:
 def explain_peers(
     model: Explainable, data: PanelTensors, sessions: IntArray, config: PeerGameConfig | None = None
 ) -> tuple[PeerAttribution, ...]:
-    """Shapley values of each peer for each forecast of some sessions.
+    """Compute Shapley values of every peer for every forecast of some sessions.
 
-    A coalition is a set of firms whose keys are seen; one pass gives the forecasts of all N targets
-    under it, so N games of N players are played at once, on embeddings computed once.  A date's
-    values depend on that date, the model and the seed, not on the other dates.
+    A coalition is the set of firms whose keys are not masked. One forward pass gives the forecasts of all N
+    targets for a coalition, so the N games of N players share their evaluations. Embeddings are computed
+    once. The values of a date depend on that date, the model and the seed, not on the other dates.
 
     Parameters
     ----------
@@ -141,23 +144,23 @@ def explain_peers(
     data
         The panel.
     sessions
-        Session indices; each must have a universe.
+        Session indices; each must have a firm in the universe.
     config
         Options.
 
     Raises
     ------
     ValueError
-        When the model has no peers, or its module is in training mode.
+        If the model has no peers, or its module is in training mode.
 
     Notes
     -----
-    A peer is removed by masking its key: what is left is a date on which nobody could look at it.
+    A peer is removed by masking its key, so that no other firm can attend to it.
     """
     config = PeerGameConfig() if config is None else config
     module = unwrap(model)
     if not isinstance(module, Forecaster) or not module.uses_peers:
-        raise ValueError("The model has no peers to explain: choose one that has, such as temporal_peer.")
+        raise ValueError("The model has no peers to explain; use one that has, such as temporal_peer.")
     return tuple(_explain_date(module, data, int(session), config) for session in sessions)
 
 
@@ -210,7 +213,7 @@ def _players(
 
 
 def _group_players(group_N: IntArray, most: int) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
-    # the batch's code 0 is an unknown group, whose firms play alone; the panel's code is one less
+    # code 0 of a batch is the unknown group, whose firms are players of their own; panel codes are one less
     codes, counts = np.unique(group_N[group_N > 0], return_counts=True)
     order = codes[np.argsort(-counts, kind="stable")]
     players = [np.flatnonzero(group_N == code) for code in order]
@@ -256,7 +259,7 @@ def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Ga
 def attention_matrices(
     module: Forecaster, data: PanelTensors, sessions: IntArray
 ) -> Iterator[tuple[IntArray, FloatArray]]:
-    """Yield the firms of each session, as columns of the panel, and who attends to whom [target, source]."""
+    """Yield, for each session, the panel columns of its firms and their attention [target, source]."""
     for session in sessions:
         batch = data.batch(torch.tensor([int(session)]))
         yield batch.firms_N.cpu().numpy(), _attention(module, batch)
@@ -265,11 +268,11 @@ def attention_matrices(
 def _attention(module: Forecaster, batch: Batch) -> FloatArray:
     with torch.inference_mode():
         peers_BLHNN = module.attention(batch).peers_BLHNN
-    assert peers_BLHNN is not None, "a model that uses peers has peer attention"
+    assert peers_BLHNN is not None, "a model with peers has peer attention"
     return peers_BLHNN[0].double().mean(dim=(0, 1)).cpu().numpy()
 
 
 def _agreement(phi_NN: FloatArray, attention_NN: FloatArray) -> FloatArray:
-    size_NN = np.abs(phi_NN)  # NaN where a firm did not play alone, which a correlation leaves out
+    size_NN = np.abs(phi_NN)  # NaN for firms that are not players of their own: ignored by the correlation
     np.fill_diagonal(size_NN, np.nan)
     return rank_ic_by_date(attention_NN, size_NN)

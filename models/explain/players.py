@@ -1,4 +1,4 @@
-"""Players of a forecast, and what the forecasts of a date become without some of them.
+"""Players of a forecast, and the forecasts of a date without some of them.
 
 Legend: B dates, N firms of a date, W window length, F characteristics, P players, E explained
 forecasts, M coalitions, K donors.
@@ -26,15 +26,15 @@ Kind = Literal["days", "family", "peers"]
 ForecastDate = Callable[[Batch], npt.NDArray[np.floating]]
 Unwrapped = Forecaster | ForecastDate
 Explainable = Fitted | Forecaster | ForecastDate
-"""A fitted model, a neural module, or any function of a one-date batch that gives N forecasts."""
+"""A fitted model, a neural module, or any function that maps a one-date batch to N forecasts."""
 
-_DAY_CELLS = 30_000  # firm-days of one forward pass: on a CPU, what stays in its cache
+_DAY_CELLS = 30_000  # firm-days per forward pass, chosen to fit into a CPU cache
 _CUDA_FACTOR = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A player: its kind, its name, and what it holds (days counted back, or columns)."""
+    """A player: kind, name, and members (days counted backwards, or columns of characteristics)."""
 
     kind: Kind
     name: str
@@ -42,29 +42,28 @@ class Player:
 
 
 def day_blocks(window: int, starts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Blocks of days counted back from the decision session (day 1), up to the window's length.
+    """Split a window into blocks of days, counted backwards from the decision session (day 1).
 
-    ``day_blocks(8, (1, 2, 3, 6))`` is days 1, 2, 3 to 5 and 6 to 8.  Starts beyond the window are
-    dropped.
+    ``day_blocks(8, (1, 2, 3, 6))`` gives days 1, 2, 3 to 5 and 6 to 8. Starts beyond the window are ignored.
 
     Raises
     ------
     ValueError
-        When the starts do not begin with 1 and rise.
+        If the starts do not begin with 1 or are not increasing.
     """
     if not starts or starts[0] != 1 or any(b <= a for a, b in pairwise(starts)):
-        raise ValueError(f"day_starts is {tuple(starts)}: begin with day 1, the decision session, and rise.")
+        raise ValueError(f"day_starts is {tuple(starts)}; it must increase from 1, the decision session.")
     edges = [start for start in starts if start <= window] + [window + 1]
     return tuple(tuple(range(a, b)) for a, b in pairwise(edges))
 
 
 def unwrap(model: Explainable) -> Unwrapped:
-    """Find the neural module of a model, or else its function of a one-date batch.
+    """Return the neural module of a model, or its forecast function if it has none.
 
     Raises
     ------
     ValueError
-        When the module is in training mode: its dropout would be explained as well.
+        If the module is in training mode, where dropout makes forecasts random.
     """
     inner: Unwrapped
     if isinstance(model, Fitted):
@@ -73,16 +72,16 @@ def unwrap(model: Explainable) -> Unwrapped:
     else:
         inner = model
     if isinstance(inner, Forecaster) and inner.training:
-        raise ValueError("The module is in training mode, where dropout makes it random: call eval() first.")
+        raise ValueError("The module is in training mode, so its dropout is random; call eval() first.")
     return inner
 
 
 def repeat_batch(batch: Batch, times: int) -> Batch:
-    """The same one-date batch several times, as views."""
+    """Repeat a one-date batch along the date axis, as views."""
     return _each_tensor(batch, lambda tensor: tensor.expand(times, *tensor.shape[1:]))
 
 
-def _only(batch: Batch, row: int) -> Batch:
+def _one_date(batch: Batch, row: int) -> Batch:
     return _each_tensor(batch, lambda tensor: tensor[row : row + 1])
 
 
@@ -101,12 +100,12 @@ def _each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 def find_players(
     model: Unwrapped, batch: Batch, families: Mapping[str, Sequence[int]], day_starts: Sequence[int]
 ) -> tuple[Player, ...]:
-    """Players that a model has: day blocks from the most recent, families, the peers as one.
+    """List the players of a model: day blocks from the most recent one, families, all peers together.
 
     Raises
     ------
     ValueError
-        When it has none.
+        If there is no player.
     """
     players = []
     if isinstance(model, Forecaster) and (model.uses_days or day_attention(model, batch) is not None):
@@ -117,28 +116,26 @@ def find_players(
     if isinstance(model, Forecaster) and model.uses_peers:
         players.append(Player("peers", "peers"))
     if not players:
-        raise ValueError(
-            "The model has neither days nor peers, and no families were given: name its families."
-        )
+        raise ValueError("The model has neither days nor peers; give the families of its characteristics.")
     return tuple(players)
 
 
 def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int) -> None:
-    """Refuse families that share a column or leave one out; no families at all are fine."""
+    """Raise ValueError unless every column belongs to exactly one family, or there are no families."""
     if families and sorted(c for columns in families.values() for c in columns) != list(
         range(n_characteristics)
     ):
         raise ValueError(
-            f"The families hold the columns {sorted(c for columns in families.values() for c in columns)}: "
+            f"The families have the columns {sorted(c for columns in families.values() for c in columns)}; "
             f"each of the {n_characteristics} characteristics must belong to exactly one family."
         )
 
 
 def draw_donors(n_firms: int, donors: int, rng: np.random.Generator) -> IntArray:
-    """Draw a donor [K, N] for every firm, so that in each draw every firm gives exactly once.
+    """Draw K donors for each of N firms, [K, N]; in each draw, every firm is a donor exactly once.
 
-    A draw is one cycle through all the firms in a random order: nobody is its own donor, unless it
-    is alone on its date, where its families then have no value.
+    A draw is a random cycle through all firms, so no firm is its own donor. The exception is a date with a
+    single firm, where the Shapley values of its families are 0.
     """
     donor_KN = np.empty((donors, n_firms), dtype=np.int64)
     for donor_N in donor_KN:
@@ -154,7 +151,7 @@ def group_game(
     donor_KN: IntArray,
     sample_E: IntArray,
 ) -> Game:
-    """Game of a date's players: coalitions [M, P] -> forecasts [M, E], mean over the donors given."""
+    """Build the game of a date: coalitions [M, P] -> forecasts [M, E], averaged over the donors."""
     device, (n_firms, window) = batch.m_BN.device, batch.x_BNWC.shape[1:3]
     z_NF, donated_KNF = batch.z_BNF[0], batch.z_BNF[0][torch.as_tensor(donor_KN, device=device)]
     step = max(1, _DAY_CELLS * (_CUDA_FACTOR if device.type == "cuda" else 1) // (n_firms * window))
@@ -182,8 +179,8 @@ def group_game(
             )
             many = repeat_batch(batch, len(column_B1F))
             by_donor_K = [
-                forecast(model, replace(many, z_BNF=torch.where(column_B1F, z_NF, given_NF)), ablation)
-                for given_NF in donated_KNF
+                forecast(model, replace(many, z_BNF=torch.where(column_B1F, z_NF, donor_NF)), ablation)
+                for donor_NF in donated_KNF
             ]
             outputs.append(np.mean(by_donor_K, axis=0)[:, sample_E])
         return np.concatenate(outputs)
@@ -192,27 +189,27 @@ def group_game(
 
 
 def forecast(model: Unwrapped, batch: Batch, ablation: Ablation | None) -> FloatArray:
-    """Forecasts [B, N]; a plain function sees one date at a time."""
+    """Compute forecasts [B, N]; a plain function is called with one date at a time."""
     if isinstance(model, Forecaster):
         with torch.inference_mode():
             return model(batch, ablation).double().cpu().numpy()  # type: ignore[no-any-return]
-    rows = [model(_only(batch, b)) for b in range(len(batch.m_BN))]
+    rows = [model(_one_date(batch, b)) for b in range(len(batch.m_BN))]
     return np.asarray(rows, dtype=np.float64)
 
 
-def held(player: Player, batch: Batch) -> FloatArray:
-    """What a player held for each firm [N]; see ``held_EP`` of `models.explain.groups.GroupAttribution`."""
+def player_data(player: Player, batch: Batch) -> FloatArray:
+    """Feature value of a player for each firm, [N]: ``data_EP`` in `models.explain.groups`."""
     if player.kind == "family":
-        held_N = batch.z_BNF[0, :, list(player.members)].mean(dim=1)
+        data_N = batch.z_BNF[0, :, list(player.members)].mean(dim=1)
     elif player.kind == "days":
         window = batch.x_BNWC.shape[2]
-        held_N = batch.x_BNWC[0, :, [window - day for day in player.members], 0].mean(dim=1)
+        data_N = batch.x_BNWC[0, :, [window - day for day in player.members], 0].mean(dim=1)
     else:
-        held_N = batch.m_BN[0].sum() - batch.m_BN[0].to(torch.int64)
-    return held_N.double().cpu().numpy()
+        data_N = batch.m_BN[0].sum() - batch.m_BN[0].to(torch.int64)
+    return data_N.double().cpu().numpy()
 
 
 def day_attention(model: Forecaster, batch: Batch) -> Tensor | None:
-    """Day attention [B, N, W] of a model; None when it has no day encoder."""
+    """Day attention [B, N, W] of a model; None if it has no day encoder."""
     with torch.inference_mode():
         return model.attention(batch).days_BNW

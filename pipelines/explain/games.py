@@ -281,7 +281,7 @@ def _recovery(explained: Explained, network: PeerNetwork, planted_NN: BoolArray)
     everything_NN = np.ones_like(planted_NN)
     found = compare_edges(network, attention, planted_NN, everything_NN, seed=0)
     start = mean_network(explained.untrained, len(planted_NN))
-    by_start = edge_auc(start.weight_NN, planted_NN, network.seen & attention.seen)
+    by_start = edge_auc(start.weight_NN, planted_NN, network.observed & attention.observed)
     curves = []
     for method, roc in (("shap", found.shap), ("attention", found.attention)):
         step = max(1, len(roc.false_positive_rate_K) // _ROC_POINTS)

@@ -1,4 +1,4 @@
-"""Shapley values against enumeration of every coalition, and against models whose values are known."""
+"""Shapley values against enumeration of all coalitions, and against models with known values."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def enumerated(play: Callable[[np.ndarray], np.ndarray], n_players: int) -> np.n
 
 
 class Leaders(Forecaster):
-    """A known answer: ``y_i = x_i + sum_j A_ij x_j`` with x the last value of the first channel."""
+    """A model with known values: ``y_i = x_i + sum_j A_ij x_j``, x the last value of the first channel."""
 
     uses_peers: ClassVar[bool] = True
 
@@ -105,7 +105,7 @@ class Leaders(Forecaster):
         return AttentionMaps(peers_BLHNN=leads[None, None, None])
 
 
-# --- the bridge to shap ------------------------------------------------------------------------------
+# --- permutations with shap ------------------------------------------------------------------------------
 
 
 def test_one_permutation_is_exact_for_interactions_in_pairs() -> None:
@@ -121,7 +121,7 @@ def test_one_permutation_is_exact_for_interactions_in_pairs() -> None:
     np.testing.assert_allclose(shapley.base_O, 2.0)
 
 
-def test_error_covers_the_distance_to_the_exact_values_and_shrinks() -> None:
+def test_the_monte_carlo_error_matches_the_actual_error_and_shrinks() -> None:
     weight_PO = np.random.default_rng(0).normal(size=(7, 40))
 
     def play(keep: np.ndarray) -> np.ndarray:
@@ -129,8 +129,10 @@ def test_error_covers_the_distance_to_the_exact_values_and_shrinks() -> None:
 
     exact = enumerated(play, 7)
     few, many = (shapley_values([play] * n, 7, seed=2) for n in (10, 160))
-    for found in (few, many):
-        z = (found.values_PO - exact)[found.error_PO > 1e-12] / found.error_PO[found.error_PO > 1e-12]
+    for explained in (few, many):
+        z = (explained.values_PO - exact)[explained.error_PO > 1e-12] / explained.error_PO[
+            explained.error_PO > 1e-12
+        ]
         assert 0.7 < np.sqrt(np.mean(z**2)) < 1.5
     assert 0.15 < many.error_PO.mean() / few.error_PO.mean() < 0.4  # 1/4 by the square-root law
 
@@ -139,18 +141,18 @@ def test_single_output_single_player_and_empty_games() -> None:
     shapley = shapley_values([lambda keep: 1.0 + 3.0 * keep.astype(float)], 1, seed=0)
     np.testing.assert_array_equal(shapley.values_PO, [[3.0]])
     np.testing.assert_array_equal(shapley.base_O, [1.0])
-    with pytest.raises(ValueError, match="at least one of each"):
+    with pytest.raises(ValueError, match="at least one player and one game, not 3 and 0"):
         shapley_values([], 3, seed=0)
 
 
-def test_shap_leaves_the_global_random_state_alone() -> None:
+def test_the_global_random_state_is_preserved() -> None:
     np.random.seed(5)  # noqa: NPY002
     before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
     shapley_values([lambda keep: keep.astype(float)], 4, seed=0)
     np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
 
 
-def test_quality_sees_a_forecast_that_the_values_do_not_add_up_to() -> None:
+def test_quality_measures_the_additivity_error() -> None:
     values = np.array([[1.0, 2.0], [3.0, -1.0]])
     report = quality(values, np.zeros(2), np.array([3.0, 2.5]), np.full((2, 2), 0.5))
     assert report.additivity_max == pytest.approx(0.5)
@@ -165,7 +167,7 @@ def test_quality_sees_a_forecast_that_the_values_do_not_add_up_to() -> None:
 def test_day_blocks_cover_the_window_once() -> None:
     assert day_blocks(8, (1, 2, 3, 6, 11)) == ((1,), (2,), (3, 4, 5), (6, 7, 8))
     assert sorted(sum(day_blocks(60, (1, 2, 3, 6, 11)), ())) == list(range(1, 61))
-    with pytest.raises(ValueError, match="begin with day 1"):
+    with pytest.raises(ValueError, match="must increase from 1"):
         day_blocks(8, (2, 3))
 
 
@@ -178,21 +180,21 @@ def test_group_values_agree_with_enumeration() -> None:
     donor_KN = draw_donors(6, 2, np.random.default_rng(0))
     game = group_game(module, batch, players, donor_KN, np.arange(6))
     exact = enumerated(game, 7)
-    found = shapley_values([game] * 100, 7, seed=0)
+    explained = shapley_values([game] * 100, 7, seed=0)
     assert np.abs(exact).max() > 0.5
-    np.testing.assert_allclose(found.values_PO, exact, atol=float(5 * found.error_PO.max()))
-    assert found.error_PO.max() < 0.1 * np.abs(exact).max()
-    np.testing.assert_allclose(found.values_PO.sum(0), exact.sum(0), atol=1e-6)
+    np.testing.assert_allclose(explained.values_PO, exact, atol=float(5 * explained.error_PO.max()))
+    assert explained.error_PO.max() < 0.1 * np.abs(exact).max()
+    np.testing.assert_allclose(explained.values_PO.sum(0), exact.sum(0), atol=1e-6)
 
 
-def test_a_coalition_is_the_forward_pass_without_the_others() -> None:
+def test_a_coalition_equals_a_forward_pass_without_the_other_players() -> None:
     data = panel()
     module = temporal_peer(data)
     batch = data.batch(torch.tensor([15]))
     players = find_players(module, batch, FAMILIES, (1, 3, 6))
     donor_KN = draw_donors(6, 3, np.random.default_rng(0))
     game = group_game(module, batch, players, donor_KN, np.array([0, 4]))
-    keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are gone
+    keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are absent
     days_keep = torch.tensor([[True, True, True, False, False, False, True, True]])
     ablation = Ablation(days_keep, torch.zeros(1, 6, dtype=torch.bool))
     expected = []
@@ -207,7 +209,7 @@ def test_a_coalition_is_the_forward_pass_without_the_others() -> None:
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_without_its_days_a_forecast_does_not_know_them(pooling: Pooling, layers: int) -> None:
+def test_a_forecast_without_its_days_does_not_depend_on_them(pooling: Pooling, layers: int) -> None:
     one, other = panel(), panel(channel_scale=3.0)
     a, b = (
         explain_groups(temporal_peer(data, layers, pooling), data, SESSION, FAMILIES) for data in (one, other)
@@ -217,25 +219,25 @@ def test_without_its_days_a_forecast_does_not_know_them(pooling: Pooling, layers
     assert np.abs(a.forecast_E - b.forecast_E).min() > 1e-3
 
 
-def test_values_add_up_to_the_untouched_forecast() -> None:
+def test_values_add_up_to_the_forecast() -> None:
     data = panel()
     module = temporal_peer(data)
     sessions = np.array([9, 12, 15])
-    found = explain_groups(module, data, sessions, FAMILIES, GroupGameConfig(permutations=3, donors=2))
-    assert found.values_EP.shape == (18, 8)
+    explained = explain_groups(module, data, sessions, FAMILIES, GroupGameConfig(permutations=3, donors=2))
+    assert explained.values_EP.shape == (18, 8)
     with torch.no_grad():
         direct = np.concatenate([module(data.batch(torch.tensor([s])))[0].numpy() for s in sessions])
-    np.testing.assert_allclose(found.forecast_E, direct)
-    np.testing.assert_allclose(found.base_E + found.values_EP.sum(axis=1), direct, atol=1e-5)
-    assert found.quality.additivity_relative < 1e-5
-    assert found.quality.monte_carlo_mean > 0.0
-    assert found.firms_E.tolist() == [0, 1, 3, 4, 5, 6] * 3
-    assert found.sessions_E.tolist() == np.repeat(sessions, 6).tolist()
-    explanation = found.explanation()
+    np.testing.assert_allclose(explained.forecast_E, direct)
+    np.testing.assert_allclose(explained.base_E + explained.values_EP.sum(axis=1), direct, atol=1e-5)
+    assert explained.quality.additivity_relative < 1e-5
+    assert explained.quality.monte_carlo_mean > 0.0
+    assert explained.firms_E.tolist() == [0, 1, 3, 4, 5, 6] * 3
+    assert explained.sessions_E.tolist() == np.repeat(sessions, 6).tolist()
+    explanation = explained.explanation()
     assert explanation.feature_names[:5] == ["day 1", "day 2", "days 3-5", "days 6-8", "momentum"]
-    np.testing.assert_array_equal(explanation[1].values, found.values_EP[1])
+    np.testing.assert_array_equal(explanation[1].values, explained.values_EP[1])
     np.testing.assert_allclose(
-        found.held_EP[12, [0, 2, 5, 7]],
+        explained.data_EP[12, [0, 2, 5, 7]],
         [
             float(data.channels_TNC[15, 0, 0]),
             float(data.channels_TNC[11:14, 0, 0].mean()),
@@ -246,37 +248,39 @@ def test_values_add_up_to_the_untouched_forecast() -> None:
     )
 
 
-def test_families_of_a_linear_function_are_worth_their_distance_to_one_donor() -> None:
+def test_family_values_of_a_linear_function_are_differences_from_one_donor() -> None:
     data = panel()
     weight_F = np.array([1.0, -2.0, 0.5, 0.0])
     config = GroupGameConfig(permutations=1)
-    found = explain_groups(lambda batch: batch.z_BNF[0].numpy() @ weight_F, data, SESSION, FAMILIES, config)
-    assert [player.kind for player in found.players] == ["family"] * 3
-    assert found.attention_days is None
+    explained = explain_groups(
+        lambda batch: batch.z_BNF[0].numpy() @ weight_F, data, SESSION, FAMILIES, config
+    )
+    assert [player.kind for player in explained.players] == ["family"] * 3
+    assert explained.attention_days is None
     z_NF = data.characteristics_TNF[15, [0, 1, 3, 4, 5, 6]].numpy()
     parts_NP = np.stack(
         [z_NF[:, [0, 2]] @ weight_F[[0, 2]], z_NF[:, 1] * weight_F[1], 0 * z_NF[:, 3]], axis=1
     )
-    given_NP = parts_NP - found.values_EP  # what the donor gave, per family
-    gap = np.abs(given_NP[:, None, :2] - parts_NP[None, :, :2]).max(axis=2)
+    donor_NP = parts_NP - explained.values_EP  # contribution of the donor's values, per family
+    gap = np.abs(donor_NP[:, None, :2] - parts_NP[None, :, :2]).max(axis=2)
     donor_N = gap.argmin(axis=1)
     assert gap.min(axis=1).max() < 1e-6  # the same donor for every family
-    assert sorted(donor_N) == list(range(6))  # everybody gives once
+    assert sorted(donor_N) == list(range(6))  # every firm is a donor once
     assert (donor_N != np.arange(6)).all()
-    np.testing.assert_array_equal(found.values_EP[:, 2], 0.0)  # a dummy
+    np.testing.assert_array_equal(explained.values_EP[:, 2], 0.0)  # a family without effect
 
 
 def test_importance_by_kind_by_hand() -> None:
     data = panel()
-    found = explain_groups(temporal_peer(data), data, SESSION, FAMILIES)
-    kinds = found.by_kind()
+    explained = explain_groups(temporal_peer(data), data, SESSION, FAMILIES)
+    kinds = explained.by_kind()
     assert set(kinds) == {"days", "family", "peers"}
-    assert kinds["days"].mean_abs == pytest.approx(np.abs(found.values_EP[:, :4]).sum() / 6)
-    assert kinds["days"].mean_abs_of_sum == pytest.approx(np.abs(found.values_EP[:, :4].sum(1)).mean())
+    assert kinds["days"].mean_abs == pytest.approx(np.abs(explained.values_EP[:, :4]).sum() / 6)
+    assert kinds["days"].mean_abs_of_sum == pytest.approx(np.abs(explained.values_EP[:, :4].sum(1)).mean())
     assert sum(kind.share for kind in kinds.values()) == pytest.approx(1.0)
 
 
-def test_models_have_the_players_they_have() -> None:
+def test_the_players_depend_on_the_model() -> None:
     data = panel()
     transformer = with_random_weights(
         TemporalTransformer(TemporalTransformerConfig(width=8, heads=2), data.shape)
@@ -291,17 +295,17 @@ def test_models_have_the_players_they_have() -> None:
         "ridge": ridge,
     }
     for name, model in models.items():
-        found = explain_groups(model, data, SESSION, FAMILIES)
-        kinds[name] = set(found.by_kind())
-        assert found.quality.additivity_max < 1e-5
+        explained = explain_groups(model, data, SESSION, FAMILIES)
+        kinds[name] = set(explained.by_kind())
+        assert explained.quality.additivity_max < 1e-5
     assert kinds == {"transformer": {"days", "family"}, "self_peer": {"family", "peers"}, "ridge": {"family"}}
     with pytest.raises(ValueError, match="no peers to explain"):
         explain_peers(ridge, data, SESSION)
-    with pytest.raises(ValueError, match="name its families"):
+    with pytest.raises(ValueError, match="give the families"):
         explain_groups(ridge, data, SESSION, {})
 
 
-def test_day_agreement_is_perfect_when_values_follow_attention() -> None:
+def test_day_agreement_is_1_if_values_are_proportional_to_attention() -> None:
     class LastDays(Leaders):
         uses_peers: ClassVar[bool] = False
 
@@ -318,11 +322,11 @@ def test_day_agreement_is_perfect_when_values_follow_attention() -> None:
 
     data = panel()
     config = GroupGameConfig(day_starts=tuple(range(1, 9)))
-    found = explain_groups(LastDays(np.zeros((7, 7))).eval(), data, SESSION, FAMILIES, config)
-    np.testing.assert_allclose(found.values_EP[0, :8], np.arange(8, 0, -1))
-    assert found.attention_days is not None
-    assert found.attention_days.mean == pytest.approx(1.0)
-    assert found.attention_days.number == 6
+    explained = explain_groups(LastDays(np.zeros((7, 7))).eval(), data, SESSION, FAMILIES, config)
+    np.testing.assert_allclose(explained.values_EP[0, :8], np.arange(8, 0, -1))
+    assert explained.attention_days is not None
+    assert explained.attention_days.mean == pytest.approx(1.0)
+    assert explained.attention_days.number == 6
     assert rank_agreement(np.array([np.nan])).number == 0
 
 
@@ -336,85 +340,89 @@ def test_peer_values_agree_with_enumeration(build: Callable[[PanelTensors], Fore
     batch = data.batch(torch.tensor([15]))
 
     def play(keep: np.ndarray) -> np.ndarray:
-        with torch.no_grad():  # the whole forward pass, a coalition at a time
+        with torch.no_grad():  # a full forward pass per coalition
             rows = [module(batch, Ablation(peers_keep_BN=torch.tensor(row[None])))[0].numpy() for row in keep]
         return np.array(rows, dtype=np.float64)
 
     exact_NN = enumerated(play, 6).T
-    found = explain_peers(module, data, SESSION, PeerGameConfig(permutations=100))[0]
+    explained = explain_peers(module, data, SESSION, PeerGameConfig(permutations=100))[0]
     assert np.abs(exact_NN).max() > 0.02
-    np.testing.assert_allclose(found.phi_NN, exact_NN, atol=float(5 * found.error_NP.max()))
-    assert found.error_NP.max() < 0.1 * np.abs(exact_NN).max()
-    np.testing.assert_allclose(found.base_N + found.values_NP.sum(axis=1), found.forecast_N, atol=1e-5)
-    if build is temporal_peer:  # one layer: nobody is its own peer
-        np.testing.assert_allclose(np.diagonal(found.phi_NN), 0.0, atol=1e-6)
+    np.testing.assert_allclose(explained.phi_NN, exact_NN, atol=float(5 * explained.error_NP.max()))
+    assert explained.error_NP.max() < 0.1 * np.abs(exact_NN).max()
+    np.testing.assert_allclose(
+        explained.base_N + explained.values_NP.sum(axis=1), explained.forecast_N, atol=1e-5
+    )
+    if build is temporal_peer:  # one layer: no firm is its own peer
+        np.testing.assert_allclose(np.diagonal(explained.phi_NN), 0.0, atol=1e-6)
 
 
 def test_peers_of_a_linear_model_are_known() -> None:
     data = panel()
     leads_NN = np.random.default_rng(1).normal(size=(7, 7))
     np.fill_diagonal(leads_NN, 0.0)
-    leads_NN[:, 4] = 0.0  # leads nobody
-    found = explain_peers(Leaders(leads_NN).eval(), data, SESSION, PeerGameConfig(permutations=1))[0]
-    assert found.firms_N.tolist() == [0, 1, 3, 4, 5, 6]
-    x_N = data.channels_TNC[15, found.firms_N, 0].numpy()
-    np.testing.assert_allclose(found.phi_NN, leads_NN[np.ix_(found.firms_N, found.firms_N)] * x_N, atol=1e-6)
-    np.testing.assert_array_equal(found.phi_NN[:, 3], 0.0)
-    np.testing.assert_allclose(found.base_N, x_N, rtol=1e-6)
-    assert found.quality.monte_carlo_mean < 1e-6
-    names = found.explanation(tuple("abcdefg")).feature_names
+    leads_NN[:, 4] = 0.0  # leads no other firm
+    explained = explain_peers(Leaders(leads_NN).eval(), data, SESSION, PeerGameConfig(permutations=1))[0]
+    assert explained.firms_N.tolist() == [0, 1, 3, 4, 5, 6]
+    x_N = data.channels_TNC[15, explained.firms_N, 0].numpy()
+    np.testing.assert_allclose(
+        explained.phi_NN, leads_NN[np.ix_(explained.firms_N, explained.firms_N)] * x_N, atol=1e-6
+    )
+    np.testing.assert_array_equal(explained.phi_NN[:, 3], 0.0)
+    np.testing.assert_allclose(explained.base_N, x_N, rtol=1e-6)
+    assert explained.quality.monte_carlo_mean < 1e-6
+    names = explained.explanation(tuple("abcdefg")).feature_names
     assert names == ["a", "b", "d", "e", "f", "g"]
 
 
-def test_network_of_a_model_recovers_its_leaders_and_gives_absent_firms_nothing() -> None:
+def test_the_network_recovers_the_leaders_and_has_no_edges_of_absent_firms() -> None:
     data = panel(n_firms=12)
     rng = np.random.default_rng(2)
     planted_NN = rng.random((12, 12)) < 0.15
     np.fill_diagonal(planted_NN, False)
     planted_NN[0, 2] = True  # a leader that is never in the universe
-    found = explain_peers(
+    explained = explain_peers(
         Leaders(1.0 * planted_NN).eval(), data, np.arange(8, 17), PeerGameConfig(permutations=1)
     )
-    network, looked_at = peer_network(found, 12), attention_network(found, 12)
-    compared = compare_edges(network, looked_at, planted_NN, np.ones((12, 12), dtype=bool), seed=0)
+    network, by_attention = peer_network(explained, 12), attention_network(explained, 12)
+    compared = compare_edges(network, by_attention, planted_NN, np.ones((12, 12), dtype=bool), seed=0)
     assert compared.shap.auc == 1.0
     assert compared.attention.auc == 1.0
     assert compared.shap.n_pairs == 11 * 10
-    for matrix_NN in (network.weight_NN, looked_at.weight_NN, network.dates_NN):
+    for matrix_NN in (network.weight_NN, by_attention.weight_NN, network.dates_NN):
         assert not matrix_NN[2].any()
         assert not matrix_NN[:, 2].any()
     assert network.dates_NN.max() == 9
 
 
 @pytest.mark.parametrize("choice", ["attention", "random"])
-def test_the_peers_beyond_the_most_play_as_one(choice: PeerChoice) -> None:
+def test_peers_beyond_the_maximum_form_one_player(choice: PeerChoice) -> None:
     data = panel()
     leads_NN = np.zeros((7, 7))
     leads_NN[:, [1, 5]] = 1.0
     config = PeerGameConfig(max_peer_players=3, choice=choice)
-    found = explain_peers(Leaders(leads_NN).eval(), data, SESSION, config)[0]
-    assert found.player_names == ("", "", "4 other firms")
-    assert sorted(np.concatenate(found.players)) == list(range(6))
-    assert np.isfinite(found.phi_NN).all(axis=0).sum() == 2
-    assert found.quality.additivity_max < 1e-6
+    explained = explain_peers(Leaders(leads_NN).eval(), data, SESSION, config)[0]
+    assert explained.player_names == ("", "", "4 other firms")
+    assert sorted(np.concatenate(explained.players)) == list(range(6))
+    assert np.isfinite(explained.phi_NN).all(axis=0).sum() == 2
+    assert explained.quality.additivity_max < 1e-6
     if choice == "attention":
-        assert [found.firms_N[firms[0]] for firms in found.players[:2]] == [1, 5]
-        np.testing.assert_array_equal(found.values_NP[:, 2], 0.0)
+        assert [explained.firms_N[firms[0]] for firms in explained.players[:2]] == [1, 5]
+        np.testing.assert_array_equal(explained.values_NP[:, 2], 0.0)
 
 
 def test_groups_as_players() -> None:
     data = panel()  # firm n is of group n % 3, and firm 2 is absent
     module = self_peer(data)
-    found = explain_peers(module, data, SESSION, PeerGameConfig(choice="group"))[0]
-    assert found.player_names == ("group 0", "group 1", "group 2")
-    assert [found.firms_N[firms].tolist() for firms in found.players] == [[0, 3, 6], [1, 4], [5]]
-    assert np.isnan(found.phi_NN).all()
-    assert found.quality.additivity_relative < 1e-5
+    explained = explain_peers(module, data, SESSION, PeerGameConfig(choice="group"))[0]
+    assert explained.player_names == ("group 0", "group 1", "group 2")
+    assert [explained.firms_N[firms].tolist() for firms in explained.players] == [[0, 3, 6], [1, 4], [5]]
+    assert np.isnan(explained.phi_NN).all()
+    assert explained.quality.additivity_relative < 1e-5
     fewer = explain_peers(module, data, SESSION, PeerGameConfig(choice="group", max_peer_players=2))[0]
     assert fewer.player_names == ("group 0", "2 other groups")
 
 
-def test_the_same_seed_gives_the_same_values_whatever_the_other_sessions() -> None:
+def test_values_depend_on_the_seed_but_not_on_the_other_sessions() -> None:
     data = panel()
     module = temporal_peer(data)
     config = PeerGameConfig(permutations=1, max_peer_players=4, choice="random", seed=4)
@@ -431,22 +439,22 @@ def test_the_same_seed_gives_the_same_values_whatever_the_other_sessions() -> No
     np.testing.assert_array_equal(first.firms_E, again.firms_E[:2])
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_are_refused() -> None:
     data = panel()
     module = temporal_peer(data)
     with pytest.raises(ValueError, match="exactly one family"):
         explain_groups(module, data, SESSION, {"value": (0, 1), "size": (1, 2, 3)})
-    with pytest.raises(ValueError, match="no sessions"):
+    with pytest.raises(ValueError, match="sessions is empty"):
         explain_groups(module, data, np.array([], dtype=int), FAMILIES)
     with pytest.raises(ValueError, match=r"call eval\(\) first"):
         explain_peers(module.train(), data, SESSION)
-    with pytest.raises(ValueError, match="choose one of attention"):
+    with pytest.raises(ValueError, match="must be one of attention"):
         PeerGameConfig(choice="best")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="at least 1"):
         GroupGameConfig(donors=0)
 
 
-def test_firms_of_unknown_group_play_alone_and_the_last_players_join() -> None:
+def test_firms_of_unknown_group_are_single_players_and_surplus_players_are_merged() -> None:
     group_N = np.array([2, 0, 1, 2, 0, 1, 2, 3])
     players, names = _group_players(group_N, 9)
     assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [7], [1], [4]]
