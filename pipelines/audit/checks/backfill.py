@@ -114,7 +114,7 @@ def _quiet_starts(prices: pl.DataFrame) -> list[dict[str, object]]:
             "of": firms,
             "wrong": still.height > QUIET_FIRMS and still.height >= QUIET_SHARE * firms,
             "says": f"price close stands still without volume from the first row on for {still.height} of "
-            "{firms} firms",
+            f"{firms} firms",
         }
     ]
 

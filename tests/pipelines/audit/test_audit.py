@@ -70,6 +70,7 @@ def test_a_planted_leak_is_caught_and_named(
     result = CHECKS[leak.caught_by](subject)
     assert result.verdict == "fail", result.sentence
     assert leak.names in result.sentence
+    assert "{" not in result.sentence, "a placeholder without its value"
     assert not result.evidence.is_empty()
 
 
