@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.accounting import BookResult
 from backtest.costs import SESSIONS_PER_YEAR
+from backtest.result import BookResult
 from features.arrays import FloatArray, require_shape
 from features.information_coefficient import mean_known
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounting import BookResult, run_book
+from backtest.accounting import run_book
 from backtest.books import BOOKS, equal_weighted
 from backtest.costs import CostModel
+from backtest.result import BookResult
 from features.panel.panel import Panel
 from pipelines.config.schema import BookConfig, Config
 from pipelines.dataset.build import Dataset
@@ -54,13 +55,15 @@ class BookOrders:
         *,
         target_TN: FloatArray | None = None,
         total_return_index_TN: FloatArray | None = None,
+        keep_ledger: bool = False,
     ) -> BookResult:
-        """Keep the accounts; with other weights (of ``held``) or another wealth (of the panel) if given."""
+        """Compute the accounts, with other weights (of ``held``) or another index (of the panel) if given."""
         return self._account(
             panel,
             self.target_TN if target_TN is None else target_TN,
             panel.total_return_index_TN if total_return_index_TN is None else total_return_index_TN,
             self.costs,
+            keep_ledger=keep_ledger,
         )
 
     def benchmark(self, dataset: Dataset, known: Benchmarks) -> BookResult | None:
@@ -77,7 +80,13 @@ class BookOrders:
         return known[key]
 
     def _account(
-        self, panel: Panel, target_TN: FloatArray, total_return_index_TN: FloatArray, costs: CostModel
+        self,
+        panel: Panel,
+        target_TN: FloatArray,
+        total_return_index_TN: FloatArray,
+        costs: CostModel,
+        *,
+        keep_ledger: bool = False,
     ) -> BookResult:
         held = self.held
         traded_TN, delisted_TN = panel.traded_TN[held], panel.delisted_TN[held]
@@ -88,6 +97,7 @@ class BookOrders:
             costs,
             delay=self.delay,
             delisted_TN=delisted_TN,
+            keep_ledger=keep_ledger,
         )
 
 

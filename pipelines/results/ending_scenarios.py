@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.accounting import BookResult
 from backtest.performance import book_metrics
+from backtest.result import BookResult
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.build import BoolArray, Dataset
@@ -83,8 +83,11 @@ def _results(
     """Count the positions that unknown endings pay out, and measure the book under each return."""
     row: dict[str, float] = {}
     for suffix, total_return_index_TN in wealth.items():
-        result = orders.run(panel, target_TN=target_TN, total_return_index_TN=total_return_index_TN)
-        if not row:
+        first = not row
+        result = orders.run(
+            panel, target_TN=target_TN, total_return_index_TN=total_return_index_TN, keep_ledger=first
+        )
+        if first:
             row["paid_out"] = _paid_out(result, panel.unknown_TN[orders.held])
         metrics = book_metrics(result, rate_T[orders.held])
         row[f"sharpe_net_{suffix}"] = metrics.sharpe_net

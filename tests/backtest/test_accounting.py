@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from backtest.accounting import BookResult, run_book
+from backtest.accounting import run_book
 from backtest.books import quantile_long_short, top_k_long_only
 from backtest.costs import CostModel
+from backtest.result import BookResult
 
 NAN = np.nan
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
@@ -24,7 +27,7 @@ def test_three_days_two_firms_by_hand() -> None:
     """Buy 60% of A and short 40% of B, hold a day, then go to 50% of A and nothing of B."""
     total_return_index_TN = np.array([[50.0, 20.0], [55.0, 18.0], [49.5, 21.6]])  # A +10% -10%, B -10% +20%
     target_TN = np.array([[0.6, -0.4], HOLD, [0.5, 0.0]])
-    book = run_book(target_TN, total_return_index_TN, np.ones((3, 2), bool), DEAR, delay=0)
+    book = run_book(target_TN, total_return_index_TN, np.ones((3, 2), bool), DEAR, delay=0, keep_ledger=True)
 
     # day 0: trades 0.6 + 0.4 = 1.0, costs 0.0015; cash 1 - 0.6 + 0.4 - 0.0015 = 0.7985; NAV 0.9985
     # day 1: A 0.66, B -0.36; borrow 0.4 * 0.001; cash 0.7981; NAV 0.7981 + 0.66 - 0.36 = 1.0981
@@ -122,10 +125,10 @@ def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
     delay=st.integers(0, 3),
     every=st.integers(1, 5),
     long_only=st.booleans(),
-    told=st.booleans(),
+    with_delistings=st.booleans(),
 )
 def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
-    seed: int, T: int, N: int, delay: int, every: int, long_only: bool, told: bool
+    seed: int, T: int, N: int, delay: int, every: int, long_only: bool, with_delistings: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     total_return_index_TN, traded_TN, delisted_TN = random_market(rng, T, N)
@@ -139,7 +142,8 @@ def test_both_navs_agree_to_1e_12(  # noqa: PLR0917  # hypothesis names them
         traded_TN,
         DEAR,
         delay,
-        delisted_TN=delisted_TN if told else None,
+        delisted_TN=delisted_TN if with_delistings else None,
+        keep_ledger=True,
     )
     assert book.ruined_at is None
     np.testing.assert_allclose(book.nav_net_T, book.nav_ledger_T, rtol=1e-12)
@@ -162,6 +166,30 @@ def test_a_long_book_agrees_to_1e_12() -> None:
     book = run_book(0.3 * target_TN, total_return_index_TN, traded_TN, DEAR, 1, delisted_TN=delisted_TN)
     assert book.identity_gap <= 1e-12
     assert book.nav_net_T[-1] > 0.01
+
+
+def test_without_a_ledger_the_accounts_are_the_same_and_asking_for_it_names_the_option() -> None:
+    rng = np.random.default_rng(4)
+    total_return_index_TN, traded_TN, delisted_TN = random_market(rng, 60, 8)
+    target_TN = 0.3 * quantile_long_short(rng.normal(size=(60, 8)), 4)
+    kept, plain = (
+        run_book(
+            target_TN,
+            total_return_index_TN,
+            traded_TN,
+            DEAR,
+            1,
+            delisted_TN=delisted_TN,
+            keep_ledger=keep_ledger,
+        )
+        for keep_ledger in (True, False)
+    )
+    assert kept.ledger.height > 60
+    for field in dataclasses.fields(plain):
+        if field.name != "kept_ledger":
+            np.testing.assert_array_equal(getattr(plain, field.name), getattr(kept, field.name))
+    with pytest.raises(ValueError, match="keep_ledger=True"):
+        _ = plain.ledger
 
 
 def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
@@ -204,7 +232,9 @@ def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final
     traded_TN = np.array([[1, 1], [1, 1], [0, 1], [0, 1], [0, 1]], dtype=bool)
     target_TN = np.array([[weight, 0.0], HOLD, HOLD, [weight, 0.0], HOLD])
     delisted_TN = ~traded_TN
-    book = run_book(target_TN, total_return_index_TN, traded_TN, FREE, 0, delisted_TN=delisted_TN)
+    book = run_book(
+        target_TN, total_return_index_TN, traded_TN, FREE, 0, delisted_TN=delisted_TN, keep_ledger=True
+    )
     np.testing.assert_allclose(book.nav_net_T, [1, 1, final, final, final], rtol=1e-14)
     np.testing.assert_allclose(book.leverage_T, [1, 1, 0, 0, 0], atol=1e-14)
     np.testing.assert_allclose(book.cash_T, [1 - weight, 1 - weight, 1, 1, 1], atol=1e-14)
@@ -221,7 +251,7 @@ def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None
     total_return_index_TN = np.array([[10.0, 5], [10, 5], [8, 5], [8, 5]])
     traded_TN = np.array([[1, 1], [0, 1], [1, 1], [1, 1]], dtype=bool)
     target_TN = np.array([[1.0, 0], [0, 1], HOLD, [0, 1]])
-    book = run_book(target_TN, total_return_index_TN, traded_TN, FREE, 0)
+    book = run_book(target_TN, total_return_index_TN, traded_TN, FREE, 0, keep_ledger=True)
     positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
     np.testing.assert_allclose(positions["0"], [1, 1, 0.8, 0])
     np.testing.assert_allclose(positions["1"], [0, 1, 1, 0.8])
@@ -233,7 +263,7 @@ def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None
 def test_a_firm_without_a_price_is_not_bought_and_one_that_loses_it_stays_at_its_last_value() -> None:
     total_return_index_TN = np.array([[10.0, NAN], [11, NAN], [NAN, 5], [NAN, 5]])
     target_TN = np.array([[0.5, 0.5], HOLD, [0.0, 0.5], HOLD])
-    book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0)
+    book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0, keep_ledger=True)
     positions = book.ledger.pivot("firm", index="session", values="position").fill_null(0.0)
     np.testing.assert_allclose(positions["0"], [0.5, 0.55, 0.55, 0.55])
     np.testing.assert_allclose(positions["1"], [0, 0, 0.525, 0.525])
@@ -244,7 +274,7 @@ def test_a_firm_without_a_price_is_not_bought_and_one_that_loses_it_stays_at_its
 def test_ruin_closes_the_account() -> None:
     total_return_index_TN = np.array([[1.0, 1], [2.5, 1], [2.5, 2], [2.5, 3]])
     target_TN = np.array([[-1.0, 1.0], HOLD, [-1.0, 1.0], HOLD])
-    book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0)
+    book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0, keep_ledger=True)
     assert book.ruined_at == 1
     assert book.shortfall == pytest.approx(0.5)
     np.testing.assert_array_equal(book.nav_net_T, [1, 0, 0, 0])
@@ -262,7 +292,7 @@ def test_trading_costs_can_ruin() -> None:
 
 
 def test_a_book_that_wants_nothing_trades_nothing() -> None:
-    book = run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), DEAR, 1)
+    book = run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), DEAR, 1, keep_ledger=True)
     assert book.first_trade is None
     assert book.ledger.is_empty()
     assert book.ledger.columns == ["session", "firm", "position", "trade", "released", "cost", "pnl"]
@@ -274,11 +304,11 @@ def test_a_book_that_wants_nothing_trades_nothing() -> None:
     [
         ({"target_TN": np.zeros((3, 1))}, "shape of the target is"),
         ({"traded_TN": np.ones((2, 2), bool)}, "shape of traded is"),
-        ({"delisted_TN": np.ones((3, 1), bool)}, "shape of ended is"),
+        ({"delisted_TN": np.ones((3, 1), bool)}, "shape of delisted is"),
         ({"delay": -1}, "delay is -1"),
         ({"total_return_index_TN": -np.ones((3, 2))}, "negative or infinite"),
-        ({"target_TN": np.array([[0, 0], [0, NAN], [0, 0]])}, "session 1 is partly NaN"),
-        ({"target_TN": np.full((3, 2), np.inf)}, "session 0 is partly NaN or infinite"),
+        ({"target_TN": np.array([[0, 0], [0, NAN], [0, 0]])}, "session 1 is infinite or partly NaN"),
+        ({"target_TN": np.full((3, 2), np.inf)}, "session 0 is infinite or partly NaN"),
         ({"total_return_index_TN": np.ones((0, 2))}, "at least one row"),
     ],
 )

@@ -161,7 +161,13 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
     target_TN = random_weights(np.random.default_rng(seed), T, N, long_only=long_only)
     traded_TN = ~np.isnan(panel.close_TN)
     book = run_book(
-        target_TN, panel.total_return_index_TN, traded_TN, COSTS, delay, delisted_TN=panel.delisted_TN
+        target_TN,
+        panel.total_return_index_TN,
+        traded_TN,
+        COSTS,
+        delay,
+        delisted_TN=panel.delisted_TN,
+        keep_ledger=True,
     )
     assert book.ruined_at is None
     keeper = Bookkeeper(market)

@@ -1,0 +1,88 @@
+"""The result of a book: its NAV, returns, costs and turnover.
+
+Shape suffix: T sessions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from features.arrays import FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BookResult:
+    """The accounts of one book; every array has shape (T,) and is known at the close of t.
+
+    Attributes
+    ----------
+    nav_net_T : ndarray
+        NAV after costs, compounded from weights and returns. The capital before session 0 is 1.
+    nav_ledger_T : ndarray
+        The same NAV from positions: cash plus units times total-return index. Equal to `nav_net_T` up to
+        rounding.
+    nav_gross_T : ndarray
+        ``cumprod(1 + return_gross)``.
+    return_net_T : ndarray
+        ``nav_net[t] / nav_net[t-1] - 1``.
+    return_gross_T : ndarray
+        Profit before costs over ``nav_net[t-1]``. Gross minus net return is the sum of the three costs below,
+        except in the session of ruin, whose net return is -1.
+    half_spread_T, commission_T, borrow_T : ndarray
+        Costs by kind over ``nav_net[t-1]``.
+    turnover_T : ndarray
+        One-way: half the traded notional over NAV before trading costs. Replacing a whole long-only book is
+        a turnover of 1, buying it from cash one of 0.5.
+    unfilled_T : ndarray
+        Orders that could not be traded, measured as turnover is.
+    unpriced_T : ndarray
+        Gross value of positions without a known price, over NAV.
+    leverage_T : ndarray
+        Gross value of positions over NAV, after trades.
+    cash_T : ndarray
+        Cash over NAV, after trades and costs.
+    kept_ledger : polars.DataFrame or None
+        The rows of `backtest.ledger.Ledger`; None unless `run_book` was told to keep them.
+    first_trade : int or None
+        First session with a trade; None if there was none.
+    ruined_at : int or None
+        Session at which NAV reached zero or less.
+    shortfall : float
+        Amount owed beyond the capital at ruin; 0 otherwise.
+    """
+
+    nav_net_T: FloatArray
+    nav_ledger_T: FloatArray
+    nav_gross_T: FloatArray
+    return_net_T: FloatArray
+    return_gross_T: FloatArray
+    half_spread_T: FloatArray
+    commission_T: FloatArray
+    borrow_T: FloatArray
+    turnover_T: FloatArray
+    unfilled_T: FloatArray
+    unpriced_T: FloatArray
+    leverage_T: FloatArray
+    cash_T: FloatArray
+    kept_ledger: pl.DataFrame | None
+    first_trade: int | None
+    ruined_at: int | None
+    shortfall: float
+
+    @property
+    def identity_gap(self) -> float:
+        """Largest relative difference of the two NAVs; rounding only, unless NAV came close to zero."""
+        alive_T = self.nav_net_T > 0
+        gap_T = np.abs(self.nav_ledger_T - self.nav_net_T)[alive_T] / self.nav_net_T[alive_T]
+        return float(gap_T.max(initial=0.0))
+
+    @property
+    def ledger(self) -> pl.DataFrame:
+        """The ledger that was kept; ValueError if there is none."""
+        if self.kept_ledger is None:
+            msg = "The ledger of this book was not kept; run it with keep_ledger=True."
+            raise ValueError(msg)
+        return self.kept_ledger
