@@ -34,9 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU box may ha
 
 from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttention
 from models.batch import PanelTensors
+from models.fitting.config import FitConfig
 from models.fitting.dense import DateLoss, take
-from models.fitting.loop import FitConfig, Trainer, make_optimizer
-from models.fitting.stacked import Stack
+from models.fitting.loop import SingleSeed
+from models.fitting.optimizer import make_optimizer, parameter_groups
+from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
@@ -162,6 +164,11 @@ def built(model: str, data: PanelTensors, seed: int) -> Forecaster:
     return module.to(data.device).train()
 
 
+def no_forecast(*_: object) -> Any:  # noqa: ANN401 (of an engine's type)
+    """Fill in for the validation forecasts of an engine; its steps need none."""
+    raise NotImplementedError
+
+
 def step_of(
     way: str, model: str, data: PanelTensors, config: FitConfig, seeds: int
 ) -> tuple[Callable[[], object], int]:
@@ -173,15 +180,15 @@ def step_of(
         return torch.as_tensor(np.stack([rng.permutation(train)[: config.batch_dates] for _ in range(count)]))
 
     if way == "stacked":
-        stack = Stack([built(model, data, seed) for seed in range(seeds)], data, config, range(seeds))
-        stack.prepare(train)
-        together, _ = stack.optimizer(1000)
+        modules = [built(model, data, seed) for seed in range(seeds)]
+        stack = StackedSeeds(modules, data, config, range(seeds), train)
+        together, _ = make_optimizer(stack.groups(), config, 1000)
         return lambda: stack.step(dates(seeds), together), seeds
     module = built(model, data, 0)
-    optimizer, _ = make_optimizer(module, config, 1000)
+    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
     if way == "eager":
-        trainer = Trainer(module, data, config, 0)
-        return lambda: trainer._step(dates(1)[0], optimizer), 1
+        alone = SingleSeed(module, data, config, 0, train, no_forecast)
+        return lambda: alone.step(dates(1), optimizer), 1
     loss_of = torch.compile(DateLoss(module, config))
     places = int(data.mask_TN.sum(dim=1).max())
 

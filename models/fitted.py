@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from features.arrays import Float32Array, IntArray
 from models.batch import Batch, PanelTensors
 from models.spec import Shape
 
-IntArray = npt.NDArray[np.integer]
-FloatArray32 = npt.NDArray[np.float32]
 Tensors = Mapping[str, npt.NDArray[Any]]
+"""Stored arrays by name."""
 
 
 class Diverged(ValueError):  # noqa: N818  (the pipeline's word for it)
@@ -63,6 +63,10 @@ class EpochRecord:
     valid_pinball: float = math.nan
 
 
+OnEpoch = Callable[[EpochRecord], None]
+"""Called with the record of each epoch while a model is fitted."""
+
+
 def best_record(history: Sequence[EpochRecord], by: Literal["rank_ic", "ic"] = "rank_ic") -> int:
     """Place of the record with the best validation score, the first of equals; a NaN is never the best."""
     scores = [record.valid_rank_ic if by == "rank_ic" else record.valid_ic for record in history]
@@ -100,7 +104,7 @@ class Fitted(ABC):
         self.shape = shape
         self.history = history
 
-    def forecast(self, data: PanelTensors, dates: IntArray) -> FloatArray32:
+    def forecast(self, data: PanelTensors, dates: IntArray) -> Float32Array:
         """Forecasts [D, N] in the target's unit, NaN outside the universe.
 
         Each date is one forward pass over its own firms, so that a forecast is the same to the bit
@@ -132,7 +136,7 @@ class Fitted(ABC):
         return FittedState(config=config, tensors=dict(self.tensors()))
 
     @abstractmethod
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """Forecasts of a batch that holds one date and only its present firms."""
 
     @abstractmethod

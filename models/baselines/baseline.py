@@ -6,16 +6,13 @@ Legend: N firms, F characteristics, M known cells of a date, D dates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
 from models.batch import Batch, PanelTensors
-from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors
-
-OnEpoch = Callable[[EpochRecord], None]
-Array64 = npt.NDArray[np.float64]
+from models.fitted import EpochRecord, OnEpoch, Tensors
 
 
 class Baseline(ABC):
@@ -34,7 +31,7 @@ class Baseline(ABC):
         """Learn from these dates with what :meth:`fit` chose; ``history`` is what it gave."""
 
     @abstractmethod
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """Forecasts [N] of a batch that holds one date and only its present firms."""
 
     @abstractmethod
@@ -54,7 +51,7 @@ def no_score(model: str) -> str:
     )
 
 
-def known_cells(data: PanelTensors, date: int) -> tuple[Array64, Array64]:
+def known_cells(data: PanelTensors, date: int) -> tuple[FloatArray, FloatArray]:
     """Characteristics [M, F] and targets [M] of the firms with a known target at a date, in float64."""
     y_N = data.target_TN[date]
     known_N = data.mask_TN[date] & y_N.isfinite()
@@ -62,7 +59,7 @@ def known_cells(data: PanelTensors, date: int) -> tuple[Array64, Array64]:
     return z_MF.double().cpu().numpy(), y_N[known_N].double().cpu().numpy()
 
 
-def by_date(rows: Sequence[npt.NDArray[np.floating]]) -> Array64:
+def by_date(rows: Sequence[AnyFloatArray]) -> FloatArray:
     """Rows of different lengths, one a date, as an array [D, M] with NaN behind the shorter ones."""
     out_DM = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
     for out_M, row in zip(out_DM, rows, strict=True):

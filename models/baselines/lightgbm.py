@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
-from models.baselines.baseline import Array64, Baseline, OnEpoch, by_date, known_cells, no_score
+from models.baselines.baseline import Baseline, by_date, known_cells, no_score
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
-    FloatArray32,
-    IntArray,
     NoTrainingSignal,
+    OnEpoch,
     Tensors,
     best_record,
     require_no_others,
@@ -164,9 +164,9 @@ class LightGBM(Baseline):
         self.text = booster.model_to_string()
         self._booster = lgb.Booster(model_str=self.text)
 
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """Sum of the trees, in the target's unit."""
-        y_N: Array64 = self._booster.predict(
+        y_N: FloatArray = self._booster.predict(
             batch.z_BNF[0].cpu().numpy().astype(np.float64), num_threads=self.config.num_threads
         )
         return (y_N * self._scale).astype(np.float32)
@@ -230,7 +230,7 @@ class LightGBM(Baseline):
         }
 
 
-def _stack(data: PanelTensors, dates: IntArray) -> tuple[Array64, Array64, Any]:
+def _stack(data: PanelTensors, dates: IntArray) -> tuple[FloatArray, FloatArray, Any]:
     """Known cells of all dates, and where each date but the last ends."""
     parts = [known_cells(data, int(date)) for date in dates]
     ends = np.cumsum([len(y_M) for _, y_M in parts])[:-1]

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
-from models.baselines.baseline import Array64, Baseline, OnEpoch, by_date, known_cells, no_score
+from models.baselines.baseline import Baseline, by_date, known_cells, no_score
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
-    FloatArray32,
-    IntArray,
     NoTrainingSignal,
+    OnEpoch,
     Tensors,
     best_record,
     require_no_others,
@@ -55,7 +55,7 @@ class Ridge(Baseline):
 
     def __init__(self, config: RidgeConfig, shape: Shape) -> None:
         self.config = config
-        self.coefficient_F: Array64 = np.zeros(shape.n_characteristics)
+        self.coefficient_F: FloatArray = np.zeros(shape.n_characteristics)
         self.intercept: float = 0.0
 
     def fit(
@@ -99,10 +99,10 @@ class Ridge(Baseline):
         alpha = self.config.alphas[best_record(history)]
         cells, mean_F, mean_y, gram_FF, moment_F, _ = _moments(data, dates)
         penalty_FF = alpha * cells * np.eye(len(gram_FF))
-        w_F: Array64 = np.linalg.solve(gram_FF + penalty_FF, moment_F).astype(np.float64, copy=False)
+        w_F: FloatArray = np.linalg.solve(gram_FF + penalty_FF, moment_F).astype(np.float64, copy=False)
         self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
 
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """``a + Z w``."""
         z_NF = batch.z_BNF[0].cpu().numpy().astype(np.float64)
         return (z_NF @ self.coefficient_F + self.intercept).astype(np.float32)
@@ -118,7 +118,9 @@ class Ridge(Baseline):
         self.intercept = float(require_tensor(tensors, "intercept", np.float64, (1,))[0])
 
 
-def _moments(data: PanelTensors, train: IntArray) -> tuple[int, Array64, float, Array64, Array64, float]:
+def _moments(
+    data: PanelTensors, train: IntArray
+) -> tuple[int, FloatArray, float, FloatArray, FloatArray, float]:
     """Count, means, and centred second moments (sums over cells) of the training cells."""
     parts = [known_cells(data, int(date)) for date in train]
     cells = sum(len(y_M) for _, y_M in parts)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from features.arrays import Float32Array, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, OnEpoch, by_date
+from models.baselines.baseline import Baseline, by_date
 from models.batch import Batch, PanelTensors
-from models.fitted import EpochRecord, FloatArray32, IntArray, Tensors, require_no_others
+from models.fitted import EpochRecord, OnEpoch, Tensors, require_no_others
 from models.spec import Shape, column_of
 
 
@@ -67,7 +68,7 @@ class Zero(FixedRule):
     def __init__(self, config: ZeroConfig, shape: Shape) -> None:
         return
 
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """Zeros."""
         return np.zeros(batch.firms_N.numel(), dtype=np.float32)
 
@@ -94,7 +95,7 @@ class Reversal(FixedRule):
     def __init__(self, config: ReversalConfig, shape: Shape) -> None:
         self.column = column_of(config.characteristic, shape, "reversal")
 
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """Minus the column."""
         return -batch.z_BNF[0, :, self.column].cpu().numpy()
 
@@ -122,6 +123,6 @@ class Momentum(FixedRule):
     def __init__(self, config: MomentumConfig, shape: Shape) -> None:
         self.column = column_of(config.characteristic, shape, "momentum")
 
-    def forecast_date(self, batch: Batch) -> FloatArray32:
+    def forecast_date(self, batch: Batch) -> Float32Array:
         """Return the column."""
         return batch.z_BNF[0, :, self.column].cpu().numpy()

@@ -14,10 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
+from features.arrays import BoolArray, FloatArray
 
 Game = Callable[[BoolArray], FloatArray]
 """Maps coalitions [M, P], True where a player takes part, to outputs [M, O]."""

@@ -26,12 +26,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, PanelTensors
-from models.explain.game import FloatArray, Quality, quality, shapley_values
+from models.explain.game import Quality, quality, shapley_values
 from models.explain.players import (
     Explainable,
-    IntArray,
     Kind,
     Player,
     Unwrapped,

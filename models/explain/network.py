@@ -11,16 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from features.arrays import BoolArray, FloatArray, IntArray
 from models.explain.peers import PeerAttribution
 
 if TYPE_CHECKING:
     import networkx as nx
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Ablation, Batch, PanelTensors
-from models.explain.game import BoolArray, FloatArray, Game, Quality, quality, shapley_values
+from models.explain.game import Game, Quality, quality, shapley_values
 from models.explain.groups import RankAgreement, rank_agreement
-from models.explain.players import Explainable, IntArray, forecast, repeat_batch, unwrap
+from models.explain.players import Explainable, forecast, repeat_batch, unwrap
 from models.forecaster import Forecaster
 
 if TYPE_CHECKING:

@@ -12,18 +12,17 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from models.batch import Ablation, Batch
-from models.explain.game import BoolArray, FloatArray, Game
+from models.explain.game import Game
 from models.fitted import Fitted
 from models.forecaster import Forecaster
 
-IntArray = npt.NDArray[np.integer]
 Kind = Literal["days", "family", "peers"]
-ForecastDate = Callable[[Batch], npt.NDArray[np.floating]]
+ForecastDate = Callable[[Batch], AnyFloatArray]
 Unwrapped = Forecaster | ForecastDate
 Explainable = Fitted | Forecaster | ForecastDate
 """A fitted model, a neural module, or any function that maps a one-date batch to N forecasts."""

@@ -1,7 +1,7 @@
-"""A model and its loss as one function of tensors whose shapes are the same from step to step.
+"""A model and its loss as one function of tensors whose shapes do not change from step to step.
 
-What `vmap` (`models.fitting.stacked`) and `torch.compile` ask for: every date has as many places for firms as
-the largest one needs, and the empty ones are outside the universe.
+`vmap` (`models.fitting.stacked`) and `torch.compile` need such a function. Every date has as many places for
+firms as the largest date needs; empty places are outside the universe.
 
 Legend: B dates in a batch, P places for firms, N firms, W window length, C channels, F characteristics.
 """
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from models.batch import Batch, PanelTensors
-from models.fitting.loop import FitConfig, label_loss
+from models.fitting.config import FitConfig
+from models.fitting.losses import label_loss
 from models.forecaster import Forecaster
 
 
 class Cells(NamedTuple):
-    """A dense batch as tensors, the panel's column of each place, and which targets count."""
+    """A dense batch as tensors, with the panel column of each place and a mask of the targets that count."""
 
     x_BPWC: Tensor
     z_BPF: Tensor
@@ -32,7 +33,7 @@ class Cells(NamedTuple):
 
 
 class DateLoss(nn.Module):
-    """A forecaster with its loss as one function of tensors, as `vmap` and `torch.compile` ask for."""
+    """A forecaster with its loss as one function of tensors."""
 
     def __init__(self, module: Forecaster, config: FitConfig) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class DateLoss(nn.Module):
         self.config = config
 
     def forward(self, cells: Cells) -> tuple[Tensor, Tensor]:
-        """Forecasts [B, P] in the target's unit, and their loss in standard deviations of it."""
+        """Forecasts [B, P] in the target's unit, and their loss in standard deviations of the target."""
         x, z, m, s, y, firms, key, known = cells
         batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True)
         module, device = self.module, x.device.type
@@ -50,16 +51,16 @@ class DateLoss(nn.Module):
 
 
 def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cells:
-    """Gather the chosen firms of some dates, date by date, into as many places on each.
+    """Gather the chosen firms of some dates into the same number of places on each date.
 
     Parameters
     ----------
     dates
         int64 [..., B] sessions, on the data's device.
     chosen
-        bool [..., B, N]; at most ``places`` a date.
+        bool [..., B, N]; at most ``places`` per date.
     places
-        P; those that a date does not fill are outside the universe.
+        P; places that a date does not fill are outside the universe.
     """
     firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
     there, at = chosen.gather(-1, firms), (dates[..., None], firms)

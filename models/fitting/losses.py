@@ -1,6 +1,8 @@
 """Losses over a batch of dates: the mean over dates of a loss within the date.
 
-Legend: B dates, N firms.  Cells outside the universe, and unknown (NaN) targets, do not count.
+Cells outside the universe and unknown (NaN) targets do not count.
+
+Legend: B dates, N firms, Q quantiles, K horizons.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor
 
+from models.batch import Batch
+from models.forecaster import Forecaster
 from models.quantiles import pinball
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -23,7 +27,7 @@ def _mean_over_cells_then_dates(cell_BN: Tensor, known_BN: Tensor) -> Tensor:
 
 
 def mse(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
-    """Squared error, ``(y - target)^2``; ``known_BN`` (bool) says which cells count."""
+    """Squared error, ``(y - target)^2``, over the cells where ``known_BN`` is True."""
     error_BN = forecast_BN - torch.where(known_BN, target_BN, 0.0)
     return _mean_over_cells_then_dates(error_BN.square(), known_BN)
 
@@ -81,3 +85,42 @@ def quantile(quantile_BNQ: Tensor, target_BN: Tensor, known_BN: Tensor, levels: 
     """Pinball score over the levels; see :func:`models.quantiles.pinball`."""
     cell_BN = pinball(quantile_BNQ, torch.where(known_BN, target_BN, 0.0), levels)
     return _mean_over_cells_then_dates(cell_BN, known_BN)
+
+
+def label_loss(module: Forecaster, loss: str, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
+    """Loss of a model's forecasts of the label, in units of the label's standard deviation.
+
+    Parameters
+    ----------
+    module
+        The model; with a quantile head, the loss is the pinball score of its quantiles.
+    loss
+        A key of `LOSSES`, used without a quantile head.
+    y_BN
+        Forecasts in the target's unit.
+    batch
+        The batch that was forecast.
+    known_BN
+        bool, the cells that count.
+    """
+    scale = module.target_scale
+    if module.quantile_head is not None:
+        q_BNQ = module.quantiles_around(y_BN, batch) / scale
+        return quantile(q_BNQ, batch.y_BN / scale, known_BN, module.quantile_head.levels)
+    return LOSSES[loss](y_BN / scale, batch.y_BN / scale, known_BN)
+
+
+def horizons_loss(module: Forecaster, loss: str, y_BNK: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
+    """Mean of :func:`label_loss` and the losses of the shorter horizons, in units of the label's deviation.
+
+    ``y_BNK`` holds the forecasts of all horizons, the label's last. Shorter horizons use the same loss as
+    the label, or ``mse`` where that is the quantile loss.
+    """
+    total, K = label_loss(module, loss, y_BNK[..., -1], batch, known_BN), y_BNK.shape[-1]
+    if K == 1:
+        return total
+    assert batch.path_BNK is not None, "a model has no more horizons than its panel"
+    scale, measure = module.target_scale, LOSSES.get(loss, LOSSES["mse"])
+    for y_BN, target_BN in zip(y_BNK.unbind(-1), batch.path_BNK.unbind(-1), strict=False):
+        total = total + measure(y_BN / scale, target_BN / scale, known_BN & target_BN.isfinite())
+    return total / K

@@ -1,7 +1,7 @@
-"""What a day encoder is pretrained to do: fill in masked days, or say what the next day brings.
+"""Objectives of pretraining a day encoder: predict masked days, or predict the next day.
 
-Both need windows alone, no label. A scaled value of exactly 0 is an unknown one (its channel's centre), so
-that a day is known if any of its channels is not 0.
+Both use windows only, no label. A scaled value of exactly 0 means that the value is unknown (0 is the centre
+of its channel), so a day is known if at least one of its channels is not 0.
 
 Legend: M windows, W window length, C channels, D model width.
 """
@@ -19,31 +19,31 @@ from models.attention.encoder import DayEncoder
 from models.spec import IncompatibleConfig, require_choice
 
 MASKED_SHARE = 0.15
-"""Share of a window's known days that are to be predicted."""
+"""Share of the known days of a window that are predicted."""
 TOKEN_SHARE, OTHER_SHARE = 0.8, 0.1
-"""Of these, the shares that are hidden behind the masked token, or show another day; the rest stay."""
+"""Shares of the predicted days that show the mask token, or another day's values; the rest are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class PretrainConfig:
-    """How a day encoder is pretrained before its model is fitted; clip, decay and warm-up are the fit's.
+    """How a day encoder is pretrained; gradient clipping, weight decay and warm-up are those of `FitConfig`.
 
     Attributes
     ----------
     objective
-        ``masked_days``: predict hidden days from the others (Devlin et al. 2019, "BERT");
-        ``next_day``: predict each day from those before it, by causal attention.
+        ``masked_days``: predict masked days from the other days (Devlin et al. 2019, "BERT");
+        ``next_day``: predict each day from the days before it, with causal attention.
     epochs
-        Passes over the windows; all of them are made, since no validation session is looked at.
+        Number of epochs. There is no early stopping, because no validation session is read.
     batch
-        Windows a step.
+        Windows per step.
     windows_per_epoch
-        Windows drawn anew for each epoch; None takes all.
+        Windows drawn for each epoch; None uses all of them.
     lr
-        AdamW's.
+        Learning rate of AdamW.
     seed
-        Decides the encoder's first weights, the order of windows, the masks and the dropout. None: the
-        fit's own, so that every seed has a pretraining of its own; a number: all seeds share one.
+        Decides the initial weights of the encoder, the order of windows, the masks and the dropout. None uses
+        the seed of the fit, so every seed has its own pretraining; with a number, all seeds share one.
     """
 
     objective: Literal["masked_days", "next_day"] = "masked_days"
@@ -58,23 +58,23 @@ class PretrainConfig:
         for name in ("epochs", "batch", "windows_per_epoch"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"pretrain.{name} is {value}: it must be at least 1.")
+                raise ValueError(f"pretrain.{name} is {value}; it must be at least 1.")
         if not (self.lr > 0 and math.isfinite(self.lr)):
-            raise ValueError(f"pretrain.lr is {self.lr}: it must be positive.")
+            raise ValueError(f"pretrain.lr is {self.lr}; it must be positive.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masked:
-    """Windows with days to be predicted.
+    """Windows with masked days, and which days are predicted.
 
     Attributes
     ----------
     x_MWC
         The windows, some of the chosen days replaced by another day's values.
     token_MW
-        bool, days that are hidden behind the masked token.
+        bool, days that show the mask token.
     chosen_MW
-        bool, days to be predicted, among them those that are shown as they are.
+        bool, days that are predicted, including those shown unchanged.
     """
 
     x_MWC: Tensor
@@ -83,22 +83,22 @@ class Masked:
 
 
 def known_days(x_MWC: Tensor) -> Tensor:
-    """Days [M, W] of which at least one channel is known."""
+    """Days [M, W] with at least one known channel."""
     return (x_MWC != 0).any(dim=-1)
 
 
 def mask_days(x_MWC: Tensor, generator: torch.Generator) -> Masked:
-    """Choose 15% of each window's known days; hide 80% of them, swap 10%, leave 10% as they are.
+    """Choose 15% of the known days of each window; mask 80% of them, replace 10%, leave 10% unchanged.
 
-    ``floor(0.15 K + u)`` of a window's K known days are chosen, u uniform in [0, 1), so that the share is
-    15% on average whatever K is. Another day's values are those of a known day anywhere in the batch.
+    ``floor(0.15 K + u)`` of the K known days of a window are chosen, u uniform in [0, 1), which makes the
+    share 15% on average for every K. A replaced day takes the values of another known day of the batch.
 
     Parameters
     ----------
     x_MWC
-        Scaled channels, 0 for unknown.
+        Scaled channels; 0 means unknown.
     generator
-        Of the draws, on the CPU.
+        Generator of the draws, on the CPU.
     """
     device, (M, W) = x_MWC.device, x_MWC.shape[:2]
     known_MW = known_days(x_MWC)
@@ -118,18 +118,18 @@ def mask_days(x_MWC: Tensor, generator: torch.Generator) -> Masked:
 
 
 def squared_errors(predicted_MWC: Tensor, x_MWC: Tensor, chosen_MW: Tensor) -> tuple[Tensor, int]:
-    """Sum of squared errors over the known channels of the chosen days, and how many values these are."""
+    """Sum of squared errors over the known channels of the chosen days, and the number of these values."""
     counted_MWC = chosen_MW[:, :, None] & (x_MWC != 0)
     error_MWC = (predicted_MWC.float() - x_MWC).masked_fill(~counted_MWC, 0.0)
     return error_MWC.square().sum(), int(counted_MWC.sum())
 
 
 class DayPredictor(nn.Module):
-    """A day encoder and what pretraining adds: a linear map from a day's state to channels, and the token.
+    """A day encoder with a linear map from the state of a day to its channels, and the mask token.
 
-    ``masked_days``: ``x_k ~ W h_k`` for the chosen days k, where the input of a hidden day is a learned
-    token in place of ``x_k W_in``. ``next_day``: ``x_(k+1) ~ W h_k`` by causal attention, for the days k
-    with something known up to them. Only the encoder outlives the pretraining.
+    ``masked_days``: ``x_k ~ W h_k`` for the chosen days k, where the input of a masked day is a learned
+    token in place of ``x_k W_in``. ``next_day``: ``x_(k+1) ~ W h_k`` with causal attention, for the days k
+    with a known day at or before k. Only the encoder is kept after pretraining.
 
     Raises
     ------
@@ -141,7 +141,7 @@ class DayPredictor(nn.Module):
         super().__init__()
         if config.objective == "next_day" and window < 2:
             raise IncompatibleConfig(
-                "fit.pretrain.objective is next_day and the window one session: lengthen it."
+                "fit.pretrain.objective is next_day but the window has one session: lengthen the window."
             )
         self.encoder = encoder
         self.head = nn.Linear(encoder.config.width, n_channels)
@@ -152,7 +152,7 @@ class DayPredictor(nn.Module):
         )
 
     def errors(self, x_MWC: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
-        """Sum of squared errors over what is to be predicted of the windows, and how many values it is."""
+        """Sum of squared errors over the predicted values of the windows, and the number of these values."""
         if self.token_D is None:
             h_MWD = self.encoder.days(self.encoder.input(x_MWC), causal=True)
             seen_MW = known_days(x_MWC).cummax(dim=1).values

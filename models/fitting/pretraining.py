@@ -12,25 +12,27 @@ import time
 import torch
 from torch import Tensor
 
+from features.arrays import IntArray
 from models.attention.encoder import DayEncoder
 from models.batch import PanelTensors
-from models.fitted import Diverged, EpochRecord, IntArray, NoTrainingSignal
-from models.fitting.loop import FitConfig, make_optimizer
+from models.fitted import Diverged, EpochRecord, NoTrainingSignal
+from models.fitting.config import FitConfig
 from models.fitting.objectives import DayPredictor
-from models.fitting.snapshot import RunningMean, SnapshotStore, TrainingState
+from models.fitting.optimizer import RunningMean, make_optimizer, parameter_groups
+from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 
 
 def windows_of(data: PanelTensors, train: IntArray) -> tuple[Tensor, Tensor]:
     """Sessions [P] and firms [P] of the windows that pretraining reads, session by session.
 
-    They end on any session from the first training session to the last, decided on or not, so before the
-    first validation session and the gap in front of it; of any firm that has a known channel on that
-    session, in the universe or not.
+    A window may end on any session from the first training session to the last, whether a forecast is made on
+    it or not, so before the first validation session and the gap in front of it. It may belong to any firm
+    with a known channel on that session, in the universe or not.
 
     Raises
     ------
     NoTrainingSignal
-        When there is none.
+        When there is no such window.
     """
     first, last = int(train.min()), int(train.max())
     known_TN = (data.channels_TNC[first : last + 1] != 0).any(dim=-1)
@@ -50,30 +52,30 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     seed: int,
     snapshots: SnapshotStore | None = None,
 ) -> tuple[EpochRecord, ...]:
-    """Pretrain an encoder in place; torch's own generator is left in another state.
+    """Pretrain an encoder in place; this changes the state of torch's global generator.
 
     Parameters
     ----------
     encoder
         On the data's device.
     data
-        The panel, channels scaled with training sessions alone. Nothing after the last session of
+        The panel, its channels scaled with training sessions only. Nothing after the last session of
         ``train`` is read, and no target at all.
     train
         Training sessions of the fold.
     config
-        The fit's options; ``config.pretrain`` says how.
+        Options of training; ``config.pretrain`` holds those of pretraining.
     seed
-        The fit's, used where ``config.pretrain.seed`` is None.
+        Seed of the fit, used where ``config.pretrain.seed`` is None.
     snapshots
-        Keeps the newest snapshot, from which pretraining goes on to the bit; with one of the fit that
-        came after, there is nothing left to do.
+        Store of the newest snapshot, from which pretraining resumes with the same bits on a CPU. If it holds
+        a snapshot of the fit that follows, pretraining is already done and only its records are returned.
 
     Returns
     -------
     tuple of EpochRecord
-        ``train_loss`` is the mean squared error in the scaled channels' unit (1 is what their mean gets);
-        ``valid_rank_ic`` is NaN.
+        ``train_loss`` is the mean squared error in units of the scaled channels (predicting their mean gives
+        1); ``valid_rank_ic`` is NaN.
 
     Raises
     ------
@@ -83,33 +85,28 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
         When no window of the training span has a known day.
     """
     how = config.pretrain
-    assert how is not None, "asked of a fit with pretraining alone"
-    kept = None if snapshots is None else snapshots.load()
-    if kept is not None and kept.stage == "fit":
-        return kept.pretraining
+    assert how is not None, "called for a fit without pretraining"
+    newest = None if snapshots is None else snapshots.load()
+    if newest is not None and newest.stage == "fit":
+        return newest.pretraining
     seed = seed if how.seed is None else how.seed
     torch.manual_seed(seed)
     module = DayPredictor(encoder, how, data.shape.n_channels, data.window).to(data.device)
     sessions_P, firms_P = windows_of(data, train)
     per_epoch = min(how.windows_per_epoch or len(sessions_P), len(sessions_P))
+    own_rate = dataclasses.replace(config, lr=how.lr, layer_decay=1.0)
     optimizer, schedule = make_optimizer(
-        module,
-        dataclasses.replace(config, lr=how.lr, layer_decay=1.0),
-        how.epochs * math.ceil(per_epoch / how.batch),
+        parameter_groups(module, own_rate), own_rate, how.epochs * math.ceil(per_epoch / how.batch)
     )
     generator = torch.Generator().manual_seed(seed)
+    no_mean = RunningMean(module.parameters(), 0.0)
     state = TrainingState(
-        module,
-        optimizer,
-        schedule,
-        RunningMean(module, 0.0),
-        generator,
-        best=module.state_dict(),
-        stage="pretrain",
+        SeedState(seed, module, generator, best=module.state_dict()), optimizer, schedule, no_mean, "pretrain"
     )
-    if kept is not None:
-        state.restore(kept)
-    for epoch in range(len(state.history), how.epochs):
+    history = state.seed_state.history
+    if newest is not None:
+        state.restore(newest)
+    for epoch in range(len(history), how.epochs):
         started = time.perf_counter()
         module.train()
         total, values = 0.0, 0
@@ -128,7 +125,7 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
             optimizer.step()
             schedule.step()
         lr, seconds = float(schedule.get_last_lr()[0]), time.perf_counter() - started
-        state.history.append(EpochRecord(epoch, total / max(1, values), math.nan, lr, seconds))
+        history.append(EpochRecord(epoch, total / max(1, values), math.nan, lr, seconds))
         if snapshots is not None:
             snapshots.save(state.snapshot())
-    return tuple(state.history)
+    return tuple(history)

@@ -174,7 +174,7 @@ def _stacked(config: Config) -> bool:
 
 def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settings:
     """Settings of one model, with the fit settings that it uses."""
-    from models.fitting.loop import BASELINES_READ
+    from models.fitting.config import BASELINES_READ
     from models.registry import MODELS
 
     registered = registry_name(config, model)

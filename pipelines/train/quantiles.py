@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from models.fitted import IntArray
+from features.arrays import IntArray
 from models.quantiles import pinball
 from pipelines.run.record import Run
 

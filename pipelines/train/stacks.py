@@ -12,7 +12,8 @@ from contextlib import ExitStack
 
 import torch
 
-from models.fitting.stacked import can_stack, fit_stacked
+from models.fitting.fit import fit_stacked
+from models.fitting.stacked import can_stack
 from pipelines.train.execute import translate_fit_errors
 from pipelines.train.task import Arrays, Key, Outcome, Task, learning_curve, outcome_of, to_tensors
 

@@ -19,10 +19,10 @@ import torch
 
 from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
+from features.arrays import IntArray
 from models.batch import PanelTensors
-from models.fitted import Fitted, IntArray
+from models.fitted import Fitted, OnEpoch
 from models.fitting.fit import EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
-from models.fitting.loop import OnEpoch
 from models.fitting.snapshot import UnusableSnapshot
 from pipelines.dataset.build import FoldInputs
 from pipelines.run.snapshots import FileSnapshotStore

@@ -15,8 +15,9 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.splits import Fold
+from features.arrays import IntArray
 from models.batch import PanelTensors
-from models.fitted import Fitted, IntArray
+from models.fitted import Fitted
 from models.fitting.fit import NeuralFitted
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.noise import replace_future

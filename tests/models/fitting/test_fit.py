@@ -24,8 +24,8 @@ from models.fitting.fit import (
     restore,
     untrained,
 )
-from models.fitting.loop import Trainer, thin
-from models.fitting.snapshot import RunningMean
+from models.fitting.loop import SingleSeed, draw_firms
+from models.fitting.optimizer import RunningMean
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
@@ -245,8 +245,10 @@ def test_dates_one_by_one_give_the_gradient_of_the_batch() -> None:
     assert isinstance(model, NeuralFitted)
     config = FitConfig(clip=1e9, lr=1.0, weight_decay=0.0)
     dates = torch.tensor([10, 20, 30])
+    engine = SingleSeed(model.module, data, config, 0, TRAIN, model.forecast)
+    engine.dates_at_once = 2  # so that the step is made in parts
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.0)
-    loss = Trainer(model.module, data, config, 0)._step(dates, optimizer)
+    (loss,), _ = engine.step(dates[None], optimizer)
     got = [p.grad.clone() for p in model.module.parameters() if p.grad is not None]
     batch = data.batch(dates)
     known = batch.m_BN & batch.y_BN.isfinite()
@@ -261,15 +263,15 @@ def test_dates_one_by_one_give_the_gradient_of_the_batch() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-def test_thinning_draws_known_firms_alone() -> None:
+def test_firms_are_drawn_from_known_firms_alone() -> None:
     known = torch.rand(6, 30, generator=torch.Generator().manual_seed(0)) < 0.5
     known[0] = False
     known[1, :] = False
     known[1, 3] = True
-    drawn = thin(known, 5, torch.Generator().manual_seed(1))
+    drawn = draw_firms(known, 5, torch.Generator().manual_seed(1))
     assert (drawn <= known).all()
     assert drawn.sum(1).tolist() == [0, 1, 5, 5, 5, 5]
-    assert torch.equal(thin(known, None, torch.Generator()), known)
+    assert torch.equal(draw_firms(known, None, torch.Generator()), known)
 
 
 @pytest.mark.parametrize("name", [*NEURAL, "ridge", "lightgbm"])
@@ -319,7 +321,7 @@ def test_calls_that_cannot_work_say_why() -> None:
 
 def test_a_running_mean_follows_its_recurrence_and_leaves_the_weights_as_they_were() -> None:
     module = torch.nn.Linear(2, 1, bias=False)
-    mean = RunningMean(module, decay=0.9)
+    mean = RunningMean(module.parameters(), decay=0.9)
     expected = module.weight.detach().clone()
     for step in range(30):
         with torch.no_grad():

@@ -17,8 +17,8 @@ from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
-from models.fitting.loop import make_optimizer
 from models.fitting.objectives import DayPredictor, PretrainConfig, known_days, mask_days, squared_errors
+from models.fitting.optimizer import make_optimizer, parameter_groups
 from models.fitting.pretraining import pretrain, windows_of
 from models.fitting.snapshot import Snapshot, UnusableSnapshot
 from models.registry import MODELS
@@ -128,7 +128,7 @@ def test_next_day_is_predicted_from_the_days_up_to_it_by_any_encoder(pooling: An
     assert not torch.isclose(ours[:, 3:], theirs[:, 3:]).all(dim=-1).any()
     x_MWC[0, :4] = 0.0  # a firm listed on the fifth day: nothing is predicted before something is known
     assert module.errors(x_MWC, torch.Generator())[1] == 4 * (W - 1) * C + C
-    with pytest.raises(IncompatibleConfig, match="window one session"):
+    with pytest.raises(IncompatibleConfig, match="the window has one session"):
         DayPredictor(encoder, PretrainConfig("next_day"), C, 1)
 
 
@@ -247,7 +247,8 @@ def test_each_layer_has_the_learning_rate_that_was_asked_for() -> None:
     )
     assert isinstance(model, NeuralFitted)
     module = model.module
-    optimizer, _ = make_optimizer(module, FitConfig(lr=0.1, warmup=0.0, layer_decay=0.5), 10)
+    config = FitConfig(lr=0.1, warmup=0.0, layer_decay=0.5)
+    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 10)
     rate = {id(p): group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     wanted = {
@@ -262,8 +263,7 @@ def test_each_layer_has_the_learning_rate_that_was_asked_for() -> None:
         assert rate[id(parameter)] == pytest.approx(expected), name
         assert (decay[id(parameter)] > 0) == (parameter.ndim >= 2), name
     assert len(rate) == len(list(module.parameters()))
-    plain, _ = make_optimizer(module, FitConfig(), 10)
-    assert len(plain.param_groups) == 2
+    assert len(parameter_groups(module, FitConfig())) == 2
 
 
 def test_a_share_of_the_labels_is_whole_dates_drawn_by_the_seed_and_smaller_shares_are_nested() -> None:

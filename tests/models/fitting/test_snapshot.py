@@ -90,7 +90,7 @@ def test_a_training_that_had_ended_is_only_read(data: PanelTensors) -> None:
 def test_a_snapshot_of_another_model_is_refused(data: PanelTensors) -> None:
     memory = Memory()
     trained("temporal_transformer", data, memory)
-    with pytest.raises(UnusableSnapshot, match="another model or fitting"):
+    with pytest.raises(UnusableSnapshot, match="another model or fit"):
         trained("self_peer", data, Memory(memory.kept))
     assert memory.kept is not None
     ablation = Snapshot(

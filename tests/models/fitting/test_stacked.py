@@ -12,9 +12,10 @@ import torch
 
 from models.batch import PanelTensors
 from models.fitted import EpochRecord
-from models.fitting.fit import Diverged, FitConfig, fit
+from models.fitting.fit import Diverged, FitConfig, fit, fit_stacked
 from models.fitting.losses import LOSSES, QUANTILE
-from models.fitting.stacked import Stack, can_stack, fit_stacked
+from models.fitting.optimizer import make_optimizer
+from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
@@ -157,18 +158,20 @@ def test_dropout_differs_from_seed_to_seed_and_repeats_with_the_same_seeds(data:
     modules = [module for module in built if isinstance(module, Forecaster)]
     for module in modules:
         module.load_state_dict(modules[0].state_dict())
-    stack = Stack(modules, data, config, (7, 7, 7))
-    stack.prepare(TRAIN)
-    optimizer, _ = stack.optimizer(10)
+    stack = StackedSeeds(modules, data, config, (7, 7, 7), TRAIN)
+    optimizer, _ = make_optimizer(stack.groups(), config, 10)
     dates_KB = torch.arange(10, 18).expand(3, -1)
     for _ in range(3):  # the head starts at 0, so the first step's loss knows nothing of the masks
         losses, _ = stack.step(dates_KB, optimizer)
     assert len(set(losses)) == 3
 
 
-def test_a_seed_that_diverges_is_named(data: PanelTensors) -> None:
+def test_divergence_is_told_in_the_same_sentence_and_a_stack_names_the_seed(data: PanelTensors) -> None:
     config = FitConfig(epochs=5, batch_dates=8, lr=1e30, clip=1e30)
-    with pytest.raises(Diverged, match=r"In seed \d.* lower lr"):
+    words = r"The (training loss|gradient norm){} became (nan|inf): lower lr \(it is 1e\+30\)"
+    with pytest.raises(Diverged, match=words.format("")):
+        fit("self_peer", {}, data, data.shape, TRAIN, VALID, fit_config=config, seed=SEEDS[0])
+    with pytest.raises(Diverged, match=words.format(" of seed [512]")):
         fit_stacked("self_peer", {}, data, TRAIN, VALID, fit_config=config, seeds=SEEDS)
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.batch import Ablation, Batch, PanelTensors
-from models.fitting.loop import FitConfig, make_optimizer
+from models.fitting.config import FitConfig
+from models.fitting.optimizer import make_optimizer, parameter_groups
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer
 from models.forecasters.temporal_peer import TemporalPeer
@@ -333,7 +334,8 @@ def test_weight_decay_leaves_the_biases_of_logits_alone() -> None:
     options = {"width": 8, "heads": 2, "market_tokens": 1, "positions": "relative"}
     module = entry.build(entry.config(**options), panel().shape)
     assert isinstance(module, TemporalPeer)
-    optimizer, _ = make_optimizer(module, FitConfig(weight_decay=0.5), 10)
+    config = FitConfig(weight_decay=0.5)
+    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 10)
     decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert len(decay) == len(list(module.parameters()))
     for name, parameter in module.named_parameters():

@@ -17,7 +17,7 @@ import torch
 import yaml
 from command import Answer, Call, command
 
-from models.fitting.loop import Trainer
+from models.fitting import loop, losses
 from pipelines.lake.lake import Lake
 from pipelines.run.checkpoints import load_checkpoint
 
@@ -109,7 +109,7 @@ def test_a_loss_that_is_not_a_number(
     market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     market(models={model: MODELS[model]})
-    monkeypatch.setattr(Trainer, "_loss", lambda *_: torch.tensor(float("nan"), requires_grad=True))
+    monkeypatch.setattr(loop, "horizons_loss", lambda *_: torch.tensor(float("nan"), requires_grad=True))
     failed(
         peerglass("train", "mine.yaml"), f"{model}, fold 0, seed 0: The training loss became nan: lower lr"
     )
@@ -120,15 +120,15 @@ def test_a_gradient_that_is_not_finite(
     market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     market(models={model: MODELS[model]})
-    honest = Trainer._loss
+    honest = losses.horizons_loss
 
-    def root_of_nothing(trainer: Trainer, *given: Any) -> torch.Tensor:  # noqa: ANN401 (as it is called)
-        loss = honest(trainer, *given)
+    def root_of_nothing(*given: Any) -> torch.Tensor:  # noqa: ANN401 (as it is called)
+        loss = honest(*given)
         return loss + (0.0 * loss).sqrt()  # finite, and infinitely steep
 
-    monkeypatch.setattr(Trainer, "_loss", root_of_nothing)
+    monkeypatch.setattr(loop, "horizons_loss", root_of_nothing)
     failed(
-        peerglass("train", "mine.yaml"), f"{model}, fold 0, seed 0: The gradient's norm became nan: lower lr"
+        peerglass("train", "mine.yaml"), f"{model}, fold 0, seed 0: The gradient norm became nan: lower lr"
     )
 
 

@@ -1,0 +1,117 @@
+"""The optimizer: AdamW with warm-up and cosine decay, and the running mean of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from models.attention.encoder import day_encoder
+from models.fitting.config import FitConfig
+
+
+class ParameterGroup(TypedDict):
+    """Parameters with a learning rate and a weight decay of their own."""
+
+    params: list[Tensor]
+    lr: float
+    weight_decay: float
+
+
+def parameter_groups(module: nn.Module, config: FitConfig) -> list[ParameterGroup]:
+    """Group a module's parameters by learning rate and by whether they are decayed.
+
+    A parameter at depth k of the day encoder (:meth:`models.attention.encoder.DayEncoder.depths`) has the
+    learning rate ``lr * layer_decay**k``; all others have ``lr``. Vectors are not decayed, nor are the
+    parameters that a part of the module lists in ``undecayed``.
+    """
+    encoder, parameters = day_encoder(module), list(module.parameters())
+    named = {
+        getattr(part, name, None) for part in module.modules() for name in getattr(part, "undecayed", ())
+    }
+    undecayed = named | {p for p in parameters if p.ndim < 2}
+    depths = {} if encoder is None or config.layer_decay == 1.0 else encoder.depths()
+    own = {} if encoder is None else dict(encoder.named_parameters())
+    depth_of = {own[name]: depth for name, depth in depths.items()}
+    groups: list[ParameterGroup] = []
+    for depth in sorted({depth_of.get(p, 0) for p in parameters}):
+        layer = [p for p in parameters if depth_of.get(p, 0) == depth]
+        lr = config.lr * config.layer_decay**depth
+        groups += [
+            {
+                "params": [p for p in layer if p not in undecayed],
+                "lr": lr,
+                "weight_decay": config.weight_decay,
+            },
+            {"params": [p for p in layer if p in undecayed], "lr": lr, "weight_decay": 0.0},
+        ]
+    return groups
+
+
+def make_optimizer(
+    groups: Iterable[ParameterGroup], config: FitConfig, steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW and its schedule over ``steps`` steps.
+
+    The factor on the learning rate rises linearly to 1 over the first ``warmup * steps`` steps, then falls
+    to 0 as ``(1 + cos(pi p)) / 2``, with p the share of the remaining steps that are done.
+    """
+    optimizer = torch.optim.AdamW([dict(group) for group in groups], lr=config.lr)
+    rising = max(1, round(config.warmup * steps))
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / rising
+        return 0.5 * (1.0 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+class RunningMean:
+    """Exponential mean of parameters over the training steps.
+
+    ``m <- m + (1 - d) (w - m)`` with ``d = min(decay, (1 + n) / (10 + n))`` at step n. The smaller d of the
+    first steps keeps the initial weights from staying in the mean.
+
+    Parameters
+    ----------
+    parameters
+        Trained in place by an optimizer.
+    decay
+        In [0, 1); 0 keeps no mean.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
+        self.parameters, self.decay, self.steps = list(parameters), decay, 0
+        self.means = [p.detach().clone() for p in self.parameters] if decay > 0.0 else []
+
+    def update(self) -> None:
+        """Include the parameters after one more step."""
+        if not self.means:
+            return
+        keep = min(self.decay, (1.0 + self.steps) / (10.0 + self.steps))
+        self.steps += 1
+        for mean, parameter in zip(self.means, self.parameters, strict=True):
+            mean.lerp_(parameter.detach(), 1.0 - keep)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Give the parameters the values of the mean while the block runs."""
+        if not self.means:
+            yield
+            return
+        trained = [p.detach().clone() for p in self.parameters]
+        self._assign(self.means)
+        try:
+            yield
+        finally:
+            self._assign(trained)
+
+    def _assign(self, values: Iterable[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, values, strict=True):
+                parameter.copy_(value)
