@@ -11,11 +11,11 @@ from backtest.costs import SESSIONS_PER_YEAR
 from features.arrays import DateArray, FloatArray
 from pipelines.errors import DataError
 
-MAX_AGE_DAYS = 45  # a monthly series is fresh until the next value is out
+MAX_AGE_DAYS = 45  # a monthly rate can be used until the next one is published
 
 
 def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
-    """Give the risk-free return of each session, as it was known at the close before.
+    """Return the risk-free return of each session, as known at the close of the session before.
 
     Parameters
     ----------
@@ -29,13 +29,13 @@ def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
     Returns
     -------
     ndarray of shape (T,)
-        Annual rate over 252. Session t has the newest rate that is dated at or before session t-1; NaN where
-        there is none, or where it is more than 45 days older than session t-1.
+        Annual rate divided by 252. Session t uses the newest rate dated at or before session t-1. NaN if
+        there is none, or if it is more than 45 days older than session t-1.
 
     Raises
     ------
     DataError
-        If the file cannot be read, lacks a column, repeats a date, or holds a rate that is no fraction.
+        If the file cannot be read, lacks a column, repeats a date, or holds a rate outside (-1, 1).
     """
     if not isinstance(setting, str):
         return np.full(len(dates_T), setting / SESSIONS_PER_YEAR)
@@ -51,18 +51,24 @@ def risk_free_rates(setting: float | str, dates_T: DateArray) -> FloatArray:
 
 
 def require_rates(setting: float | str, rate_T: FloatArray, dates_T: DateArray) -> None:
-    """Refuse rates with a gap on a session that a book can earn on: every one but the first."""
+    """Require a rate on every session except the first, on which a book earns nothing.
+
+    Raises
+    ------
+    DataError
+        If a rate is missing (NaN).
+    """
     unknown_T = np.isnan(rate_T[1:])
     if unknown_T.any():
         day = dates_T[1:][unknown_T][0].astype("datetime64[D]")
         raise DataError(
-            f"{setting}: no risk-free rate of the {MAX_AGE_DAYS} days before {day}; "
-            "give rates for the whole test, or a number as backtest.risk_free."
+            f"{setting} has no risk-free rate in the {MAX_AGE_DAYS} days before {day}; add rates for the "
+            "whole test, or set backtest.risk_free to a number."
         )
 
 
 def describe_rate(setting: float | str) -> str:
-    """Name the rate that Sharpe ratios are over."""
+    """Describe the risk-free rate that Sharpe ratios use."""
     if isinstance(setting, str):
         return f"the rates in {Path(setting).name}"
     return f"a rate of {setting:.2%} a year" if setting else "a rate of 0"
@@ -89,9 +95,9 @@ def _read(path: Path) -> pl.DataFrame:
         raise DataError(f"{path}: {reason}; dates must be YYYY-MM-DD and rates numbers.") from None
     if frame["date"].is_duplicated().any():
         twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
-        raise DataError(f"{path} has more than one rate for {twice}; keep one a date.")
+        raise DataError(f"{path} has more than one rate for {twice}; keep one rate per date.")
     odd = frame.filter(~(pl.col("rate").abs() < 1))
     if odd.height:
         day, rate = odd.row(0)
-        raise DataError(f"{path}: the rate of {day} is {rate}; rates are annual fractions, 0.05 for 5%.")
+        raise DataError(f"{path}: the rate of {day} is {rate}; give annual rates as fractions, 0.05 for 5%.")
     return frame

@@ -1,1 +1,1 @@
-"""From stored forecasts to numbers: metrics, books, ensembles, horizons."""
+"""Results of a run from its stored forecasts: metrics, books, ensembles, horizons, and their description."""

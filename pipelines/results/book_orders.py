@@ -1,4 +1,4 @@
-"""What the configured books want over a test, and the accounts that follow from it."""
+"""The target weights of the configured books over the test sessions, and the accounting of their trades."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _FREE = CostModel(half_spread_bps=0.0, commission_bps=0.0, borrow_bps_per_year=0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookOrders:
-    """The weights of one book, from the first forecast to the session after the last one is traded.
+    """Target weights of one book, from the first forecast to the end of the last holding period.
 
     Attributes
     ----------
     name
-        Key in ``backtest.books``.
+        Key of the book in ``backtest.books``.
     long_only
-        Whether the book holds no shorts.
+        Whether the book holds no short positions.
     target_TN
-        Weights decided on the sessions of ``held``; a row of NaN is no decision.
+        Target weights decided at the close of each session of ``held``. A row of NaN means no decision.
     held
-        Sessions of the panel.
+        Range of the panel's sessions that the rows of ``target_TN`` belong to.
     delay
         Sessions between decision and trade.
     costs
-        Rates.
+        Cost rates.
     """
 
     name: str
@@ -57,7 +57,19 @@ class BookOrders:
         total_return_index_TN: FloatArray | None = None,
         keep_ledger: bool = False,
     ) -> BookResult:
-        """Compute the accounts, with other weights (of ``held``) or another index (of the panel) if given."""
+        """Run the accounting of the book.
+
+        Parameters
+        ----------
+        panel
+            The panel with prices, traded sessions and delistings.
+        target_TN
+            Weights on the sessions of ``held`` to use instead of the book's.
+        total_return_index_TN
+            Total return index on all sessions to use instead of the panel's.
+        keep_ledger
+            Whether to keep the ledger of positions and trades per ticker.
+        """
         return self._account(
             panel,
             self.target_TN if target_TN is None else target_TN,
@@ -66,18 +78,19 @@ class BookOrders:
             keep_ledger=keep_ledger,
         )
 
-    def benchmark(self, dataset: Dataset, known: Benchmarks) -> BookResult | None:
-        """Hold the universe in equal weights, decided and traded when this long-only book is, free of costs.
+    def benchmark(self, dataset: Dataset, cache: Benchmarks) -> BookResult | None:
+        """Run the accounting of the equal-weighted universe without costs, on this book's sessions and delay.
 
-        Models that decide on the same sessions share it in ``known``. None for a book with shorts.
+        None for a book with short positions. Models that decide on the same sessions share the result in
+        ``cache``.
         """
         if not self.long_only:
             return None
         key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
-        if key not in known:
+        if key not in cache:
             target_TN = equal_weighted(dataset.universe_TN[self.held], self.target_TN)
-            known[key] = self._account(dataset.panel, target_TN, dataset.panel.total_return_index_TN, _FREE)
-        return known[key]
+            cache[key] = self._account(dataset.panel, target_TN, dataset.panel.total_return_index_TN, _FREE)
+        return cache[key]
 
     def _account(
         self,
@@ -104,7 +117,20 @@ class BookOrders:
 def book_orders(
     signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Dataset, config: Config, delay: int
 ) -> Iterator[BookOrders]:
-    """Build the target weights of every configured book from the forecasts on the sessions ``rows_T``.
+    """Build the target weights of every configured book.
+
+    Parameters
+    ----------
+    signal_TN
+        Forecasts on all sessions of the panel; NaN where there is none.
+    rows_T
+        Sessions with forecasts, ascending.
+    dataset
+        The panel.
+    config
+        Books, costs, execution delay and the label's horizon.
+    delay
+        Label delay: the execution delay if the config sets none.
 
     Raises
     ------

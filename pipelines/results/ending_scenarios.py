@@ -1,4 +1,4 @@
-"""What endings for unknown reasons would mean for each book if they paid less than the last price."""
+"""How each book's results change if delistings for unknown reasons pay less than the last price."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
 def ending_table(
     forecasts: Mapping[str, Mapping[int, FloatArray]], dataset: Dataset, config: Config
 ) -> pl.DataFrame | None:
-    """Account for every book at the trained delay as if unknown endings paid 0, -30% and -55%.
+    """Evaluate every book at the trained delay with returns of 0, -30% and -55% for unknown delistings.
 
-    Forecasts and weights stay as they are; only the payouts change. A side of a long-short book is a book of
-    its own that holds the long or the short weights alone.
+    Forecasts and weights stay the same; only the payouts change. Each side of a long-short book is also
+    evaluated as a separate book that holds only the long or only the short weights.
 
     Parameters
     ----------
     forecasts
-        model -> seed -> [T, N]; the seed ensemble is traded.
+        model -> seed -> array of shape (T, N); the seed ensemble is traded.
     dataset
-        The panel says which endings have neither a recorded return nor a known reason.
+        The panel marks the delistings that have neither a recorded return nor a known reason.
     config
         Books, costs and delay.
 
     Returns
     -------
     polars.DataFrame or None
-        As `pipelines.report.contents.report.ReportData.endings` describes it; None if no such ending falls
+        Columns as in `pipelines.report.contents.report.ReportData.endings`; None if no such delisting falls
         into the sessions of the books.
     """
     panel = dataset.panel
     if not panel.unknown_TN.any():
         return None
-    wealth = {suffix: panel.total_return_index_assuming(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
+    indices = {suffix: panel.total_return_index_assuming(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
     dates_T = panel.dates_T.astype("datetime64[D]")
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
     rows: list[dict[str, Any]] = []
@@ -60,13 +60,13 @@ def ending_table(
                 continue
             require_rates(config.backtest.risk_free, rate_T[orders.held], dates_T[orders.held])
             for side, target_TN in _sides(orders):
-                row = _results(orders, target_TN, panel, wealth, rate_T)
+                row = _results(orders, target_TN, panel, indices, rate_T)
                 rows.append({"model": model, "book": orders.name, "side": side, **row})
     return pl.DataFrame(rows) if rows else None
 
 
 def _sides(orders: BookOrders) -> Iterator[tuple[str, FloatArray]]:
-    """Give the book's weights, and those of each side if it has both."""
+    """Yield the book's weights, and the weights of each side if it has both."""
     yield "book", orders.target_TN
     if np.nanmin(orders.target_TN) < 0 < np.nanmax(orders.target_TN):
         yield "long", np.maximum(orders.target_TN, 0.0)
@@ -77,12 +77,12 @@ def _results(
     orders: BookOrders,
     target_TN: FloatArray,
     panel: Panel,
-    wealth: Mapping[str, FloatArray],
+    total_return_indices: Mapping[str, FloatArray],
     rate_T: FloatArray,
 ) -> dict[str, float]:
-    """Count the positions that unknown endings pay out, and measure the book under each return."""
+    """Count the positions that unknown delistings pay out, and measure the book under each return."""
     row: dict[str, float] = {}
-    for suffix, total_return_index_TN in wealth.items():
+    for suffix, total_return_index_TN in total_return_indices.items():
         first = not row
         result = orders.run(
             panel, target_TN=target_TN, total_return_index_TN=total_return_index_TN, keep_ledger=first
@@ -96,6 +96,6 @@ def _results(
 
 
 def _paid_out(result: BookResult, unknown_TN: BoolArray) -> int:
-    """Count the positions that were turned into cash by an ending for an unknown reason."""
+    """Count the positions that a delisting for an unknown reason turned into cash."""
     released = result.ledger.filter(pl.col("released") != 0)
     return int(unknown_TN[released["session"].to_numpy(), released["firm"].to_numpy()].sum())

@@ -1,4 +1,4 @@
-"""From forecasts in the lake to a backtest's tables: metrics, books, costs, and the truth where known."""
+"""Compute the tables of a backtest from forecasts: metrics, books, costs, and the ceiling if known."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Evaluation:
     Attributes
     ----------
     ladder
-        One row a model and delay: mean of the single seeds' metrics, the seed ensemble's, and its books'.
-        Coverage (shares of the dates and of the firms in the universe that were forecast) and the share of
-        tied forecasts are the ensemble's; information ratio and tracking error are null for books that are
-        not long-only.
+        One row per model and delay: metrics averaged over single seeds, metrics of the seed ensemble, and
+        metrics of the ensemble's books. Coverage (shares of the dates and of the universe's firms that are
+        forecast) and the share of tied forecasts are of the ensemble. Information ratio and tracking error
+        are null for books that are not long-only.
     ic_series
         date, model, delay, ic, rank_ic of the seed ensemble, on the dates that it forecasts.
     quantiles
-        model, delay, quantile (1 lowest forecast), mean_return_bps a session.
+        model, delay, quantile (1 is the lowest forecasts), mean_return_bps (per session).
     equity
         date, model, book, delay, nav_gross, nav_net.
     costs
-        model, book, delay, and bps of NAV a year by kind.
+        model, book, delay, and one column per kind of cost in bps of NAV per year.
     """
 
     ladder: pl.DataFrame
@@ -51,7 +51,7 @@ class Evaluation:
 
 
 def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
-    """Spread a run's forecasts over the panel: model -> seed -> [T, N], NaN where there is none."""
+    """Convert a run's forecasts to arrays: model -> seed -> shape (T, N), NaN where there is no forecast."""
     arrays: dict[str, dict[int, FloatArray]] = {}
     for (model, seed), part in frame.partition_by(
         ["model", "seed"], as_dict=True, maintain_order=True
@@ -61,7 +61,7 @@ def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int
 
 
 def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
-    """Mean over seeds of the forecasts standardised within each date (a constant cross-section stays 0)."""
+    """Mean over seeds of the forecasts standardised within each date; a constant cross-section gives 0."""
     total: FloatArray | None = None
     for forecast_TN in seeds.values():
         score_TN = standardised(forecast_TN)
@@ -71,7 +71,7 @@ def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
 
 
 def seed_dispersion(seeds: Mapping[int, FloatArray]) -> FloatArray:
-    """Standard deviation between seeds of the forecasts standardised within each date, [T, N].
+    """Standard deviation over seeds of the forecasts standardised within each date, shape (T, N).
 
     ``sqrt(sum_k (s_k - mean s)^2 / (K - 1))`` of the scores ``s_k``, in cross-sectional standard deviations
     of one date's forecasts. NaN for a single seed, and where a seed has no forecast.
@@ -79,20 +79,18 @@ def seed_dispersion(seeds: Mapping[int, FloatArray]) -> FloatArray:
     scores_KTN = np.stack([standardised(forecast_TN) for forecast_TN in seeds.values()])
     if len(seeds) < 2:
         return np.full(scores_KTN.shape[1:], np.nan)
-    spread_TN: FloatArray = scores_KTN.std(axis=0, ddof=1)
-    return spread_TN
+    std_TN: FloatArray = scores_KTN.std(axis=0, ddof=1)
+    return std_TN
 
 
 def standardised(forecast_TN: FloatArray) -> FloatArray:
-    """Forecasts less the date's mean over its standard deviation; NaN stays, a constant date is 0."""
+    """Standardise forecasts within each date: ``(x - mean) / std``. NaN stays; a constant date gives 0."""
     known_TN = np.isfinite(forecast_TN)
     count_T1 = np.maximum(known_TN.sum(axis=1, keepdims=True), 1)
     mean_T1 = np.nansum(forecast_TN, axis=1, keepdims=True) / count_T1
     centred_TN = forecast_TN - mean_T1
-    spread_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
-    score_TN: FloatArray = np.divide(
-        centred_TN, spread_T1, out=np.zeros_like(centred_TN), where=spread_T1 > 0
-    )
+    std_T1 = np.sqrt(np.nansum(centred_TN**2, axis=1, keepdims=True) / count_T1)
+    score_TN: FloatArray = np.divide(centred_TN, std_T1, out=np.zeros_like(centred_TN), where=std_T1 > 0)
     score_TN[~known_TN] = np.nan
     return score_TN
 
@@ -106,18 +104,22 @@ def evaluate(
     truth_TN: FloatArray | None,
     sessions: IntArray,
 ) -> Evaluation:
-    """Measure every model's forecasts against every reported delay.
+    """Evaluate every model's forecasts at every label delay of the config.
 
     Parameters
     ----------
     forecasts
-        model -> seed -> [T, N].
+        model -> seed -> array of shape (T, N), known at the close of session t; NaN where there is none.
+    dataset
+        Labels, universe and panel.
+    config
+        Books, costs and the label's horizon.
     scores
         Validation scores: model, seed, fold, valid_ic, valid_rank_ic.
     truth_TN
-        Conditional mean of a simulated market, or None.
+        True conditional mean of a simulated market; None on real data.
     sessions
-        Rows of the panel that ought to be forecast: coverage is a share of these.
+        Sessions that should be forecast; coverage is a share of them.
 
     Raises
     ------
@@ -132,8 +134,8 @@ def evaluate(
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
     valid = {row["model"]: row for row in means.iter_rows(named=True)}
-    for delay, every_label_TN in dataset.labels.items():
-        label_TN = np.where(dataset.universe_TN, every_label_TN, np.nan)[sessions]
+    for delay, all_labels_TN in dataset.labels.items():
+        label_TN = np.where(dataset.universe_TN, all_labels_TN, np.nan)[sessions]
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
@@ -144,8 +146,8 @@ def evaluate(
             joint = forecast_metrics(combined_TN[sessions], label_TN, horizon=overlap)
             truth = None
             if truth_TN is not None:
-                shown_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
-                truth = forecast_metrics(shown_TN[sessions], label_TN, horizon=overlap)
+                same_cells_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
+                truth = forecast_metrics(same_cells_TN[sessions], label_TN, horizon=overlap)
             row: dict[str, object] = {
                 "model": model,
                 "delay": delay,
@@ -186,10 +188,10 @@ def evaluate(
                 )
                 costs.append({**keys, **metrics.costs_bps_per_year})
             ladder.append(row)
-            shown_T = np.isin(sessions, rows_T)
+            forecast_T = np.isin(sessions, rows_T)
             series = {"date": dates_T[sessions], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
             ic_series.append(
-                pl.DataFrame({name: values[shown_T] for name, values in series.items()}).with_columns(
+                pl.DataFrame({name: values[forecast_T] for name, values in series.items()}).with_columns(
                     pl.lit(model).alias("model"), pl.lit(delay).alias("delay")
                 )
             )
@@ -207,12 +209,12 @@ def evaluate(
 
 
 def overlapping(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
-    """How many decisions in a row have labels that share a session."""
-    apart = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
-    return math.ceil(horizon / apart)
+    """Number of consecutive forecasts whose labels overlap: the horizon over the median step, rounded up."""
+    step = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
+    return math.ceil(horizon / step)
 
 
 def _mean_metrics(seeds: list[ForecastMetrics]) -> dict[str, float]:
-    """Mean over single seeds: what one training run can be expected to give."""
+    """Average the metrics over single seeds: the expected result of training once."""
     names = ("ic", "icir", "rank_ic", "rank_icir", "precision_at_10", "literature_sr", "r2_oos")
     return {name: float(np.mean([getattr(one, name) for one in seeds])) for name in names}

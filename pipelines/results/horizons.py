@@ -1,4 +1,4 @@
-"""What models with several horizons forecast on the way to the label's: their test metrics by horizon."""
+"""Test metrics by horizon, for models that also forecast horizons shorter than the label's."""
 
 from __future__ import annotations
 
@@ -16,20 +16,24 @@ from pipelines.run.record import Run
 def horizon_table(
     run: Run, lake: Lake, dataset: Dataset, dates_T: npt.NDArray[np.bool_]
 ) -> pl.DataFrame | None:
-    """Measure a run's forecasts of every horizon, the label's included, by the seed ensemble.
+    """Measure the seed ensemble of a run's forecasts at every horizon, including the label's.
 
     Parameters
     ----------
-    run, lake, dataset
-        Whose forecasts, where they are, and the labels.
+    run
+        The run.
+    lake
+        Lake with its forecasts.
+    dataset
+        Labels.
     dates_T
-        The dates that all models of the run forecast; no others are measured.
+        True on the dates that all models of the run forecast; only these are measured.
 
     Returns
     -------
     polars.DataFrame or None
         model, horizon (sessions), seeds, ic, ic_t (Newey-West over overlapping labels), icir, rank_ic on the
-        test sessions; None if no model of the run has shorter horizons than the label's.
+        test sessions; None if no model of the run forecasts shorter horizons than the label's.
     """
     label = run.config.label
     stored = stored_forecasts(run, lake)
@@ -64,21 +68,21 @@ def horizon_table(
 
 
 def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
-    """Read what a run has stored of every horizon.
+    """Read the stored forecasts of a run at all horizons.
 
     Returns
     -------
     polars.DataFrame
-        Columns of the lake's table ``forecasts`` and ``horizon`` in sessions: the label's for every model,
-        and the shorter ones of models that forecast them.
+        Columns of the lake's table ``forecasts``, and ``horizon`` in sessions. All models have rows at the
+        label's horizon; models that forecast shorter horizons also have rows at these.
     """
-    own = _of(run, lake, "forecasts").with_columns(
+    forecasts = _rows_of(run, lake, "forecasts").with_columns(
         pl.lit(run.config.label.horizon, dtype=pl.Int64).alias("horizon")
     )
     if not lake.exists("forecast_paths"):
-        return own
-    return pl.concat([_of(run, lake, "forecast_paths").select(own.columns), own])
+        return forecasts
+    return pl.concat([_rows_of(run, lake, "forecast_paths").select(forecasts.columns), forecasts])
 
 
-def _of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
+def _rows_of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
     return lake.read(table, filters=pl.col("run_id") == run.run_id)

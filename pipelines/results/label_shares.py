@@ -1,7 +1,7 @@
-"""Fine-tuned against from scratch: how a model's variants do by their share of the labels.
+"""Compare pretrained and fine-tuned models with models trained from scratch, by share of the labels.
 
-Variants are compared that have the same options and differ in how they begin (from scratch, after a
-pretraining, from an earlier run) or in ``fit.label_share``.
+Entries of ``models`` are variants of each other if they have the same options and differ only in their
+initialisation (from scratch, pretrained, or from an earlier run) or in ``fit.label_share``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pipelines.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """An entry of the config, and what it is compared by."""
+    """An entry of ``models`` with the settings by which variants are compared."""
 
     model: str
     options: str  # digest of the registered model and its options, defaults included
@@ -52,23 +52,24 @@ def label_share_table(
     dataset: Dataset,
     scores: pl.DataFrame,
 ) -> pl.DataFrame | None:
-    """Measure the variants that differ in how they begin or in their share of the labels.
+    """Measure variants of a model that differ in initialisation or in their share of the labels.
 
     Parameters
     ----------
     config
-        The run's.
+        Config of the run.
     forecasts
-        model -> seed -> [T, N], test forecasts known at the close of session t; NaN where there is none.
+        model -> seed -> array of shape (T, N): test forecasts known at the close of session t; NaN where
+        there is none.
     dataset
         Labels.
     scores
-        Validation scores: model, seed, fold, valid_rank_ic; the mean over folds is the seed's.
+        Validation scores: model, seed, fold, valid_rank_ic. The score of a seed is the mean over its folds.
 
     Returns
     -------
     polars.DataFrame or None
-        As `pipelines.report.contents.report.ReportData.label_shares` describes it; None if no model has two
+        Columns as in `pipelines.report.contents.report.ReportData.label_shares`; None if no model has two
         such variants.
     """
     variants = [_variant(config, model) for model in forecasts]
@@ -119,7 +120,7 @@ def _variant(config: Config, model: str) -> _Variant:
 
 
 def _beginnings(variants: list[_Variant]) -> list[str]:
-    """How each begins, in words; pretrainings for the same objective are told apart by what differs."""
+    """Describe each variant's initialisation; pretrainings with the same objective list what differs."""
     words = []
     for one in variants:
         others = [other.pretrain for other in variants if other.beginning == one.beginning]
@@ -133,7 +134,7 @@ def _beginnings(variants: list[_Variant]) -> list[str]:
 
 
 def _test(config: Config, seeds: Mapping[int, FloatArray], dataset: Dataset) -> dict[int, float]:
-    """Rank IC of each seed over all test sessions."""
+    """Test rank IC of each seed, over all sessions with forecasts."""
     label_TN = dataset.labels[config.label.delay]
     rows_T = np.flatnonzero(np.isfinite(ensemble(seeds)).any(axis=1))
     return {
@@ -145,7 +146,7 @@ def _test(config: Config, seeds: Mapping[int, FloatArray], dataset: Dataset) -> 
 def _gains(
     variant: _Variant, alike: Sequence[_Variant], test: Mapping[str, Mapping[int, float]]
 ) -> list[float]:
-    """Test rank IC of each seed less that of the same seed from scratch, which had the same labels."""
+    """Test rank IC of each seed minus that of the same seed from scratch with the same share of labels."""
     scratch = [one for one in alike if one.from_scratch and one.share == variant.share]
     if variant.from_scratch or len(scratch) != 1:
         return []
@@ -153,7 +154,7 @@ def _gains(
 
 
 def _over_seeds(mean: str, prefix: str, values: Iterable[float]) -> dict[str, float | None]:
-    """Mean, lowest and highest of the seeds that have a value; null if none has."""
+    """Mean, minimum and maximum over the seeds with a finite value; null if there is none."""
     known = [value for value in values if np.isfinite(value)]
     numbers = (sum(known) / len(known), min(known), max(known)) if known else (None, None, None)
     return dict(zip((mean, f"{prefix}lowest", f"{prefix}highest"), numbers, strict=True))

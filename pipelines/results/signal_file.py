@@ -1,4 +1,4 @@
-"""``peerglass backtest FILE``: a user's own signal, measured like a model's forecasts."""
+"""``peerglass backtest FILE``: evaluate a user's signal in the same way as a model's forecasts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pipelines.results.evaluate import evaluate
 from pipelines.run.open import describe_as_of, input_versions, open_lake, read_tables
 
 _COLUMNS = ("date", "ticker", "signal")
-# Guessing would read 05/01/2015 as one of two days, and the ticker 0700 as the number 700.
+# Type inference would guess the order of day and month in 05/01/2015, and read the ticker 0700 as a number.
 _AS_TEXT = {"date": pl.String, "ticker": pl.String}
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
 def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | None = None) -> str:
-    """Measure a signal file on a config's lake, universe, label, books and costs.
+    """Evaluate a signal file with a config's lake, universe, label, books and costs.
 
-    A signal dated ``t`` must have been known at the close of ``t``; nothing here can check that. Rows outside
-    the universe are left out and counted.
+    A signal dated ``t`` must have been known at the close of ``t``; this cannot be checked here. Rows outside
+    the universe are dropped and counted.
 
     Raises
     ------
     DataError
-        If the file cannot be read, lacks a column, repeats a key, holds values that are not finite, or meets
-        the universe nowhere.
+        If the file cannot be read, lacks a column, repeats a key, holds non-finite values, or has no row
+        inside the universe.
     """
     signal = read_signal(path)
     lake = open_lake(config, progress.note)
@@ -45,11 +45,11 @@ def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | N
     used = int(np.isfinite(signal_TN).sum())
     if used == 0:
         raise DataError(
-            f"{path}: none of its {signal.height:,} rows is a firm of the universe on a session of "
-            f"{lake.root}; check dates, tickers and the universe rule."
+            f"{path}: none of the {signal.height:,} rows is a firm of the universe on a session of the lake "
+            f"{lake.root}; check the dates, the tickers and the section universe of the config."
         )
     with progress.stage("backtest"):
-        sessions = _asked(signal_TN, dataset.universe_TN)
+        sessions = _sessions_to_cover(signal_TN, dataset.universe_TN)
         result = evaluate(
             {path.stem: {0: signal_TN}}, dataset, config, _NO_SCORES, truth_TN=None, sessions=sessions
         )
@@ -57,25 +57,34 @@ def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | N
     first, last = dataset.panel.dates_T[sessions[[0, -1]]].astype("datetime64[D]")
     cover = result.ladder.row(0, named=True)
     note = (
-        f"{used:,} signals measured, {left_out:,} outside the universe left out; from {first} to {last} they "
+        f"{used:,} signals evaluated, {left_out:,} outside the universe dropped. From {first} to {last} they "
         f"cover {cover['coverage_dates']:.1%} of the dates and {cover['coverage_firms']:.1%} of the firms on "
-        f"these dates, and {cover['tied']:.1%} of them are tied with another one\n"
+        f"these dates; {cover['tied']:.1%} of them are tied with another signal of the same date.\n"
     )
     return note + describe_ladder(result.ladder, config)
 
 
-def _asked(signal_TN: FloatArray, universe_TN: BoolArray) -> npt.NDArray[np.intp]:
-    """Sessions with a universe from the signal's first date to its last one: what it ought to cover."""
-    given_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
-    with_universe_T = np.flatnonzero(universe_TN.any(axis=1))
-    asked_T: npt.NDArray[np.intp] = with_universe_T[
-        (with_universe_T >= given_T[0]) & (with_universe_T <= given_T[-1])
-    ]
-    return asked_T
+def _sessions_to_cover(signal_TN: FloatArray, universe_TN: BoolArray) -> npt.NDArray[np.intp]:
+    """Sessions with a universe, from the first to the last date of the signal."""
+    signal_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    universe_T = np.flatnonzero(universe_TN.any(axis=1))
+    covered_T: npt.NDArray[np.intp] = universe_T[(universe_T >= signal_T[0]) & (universe_T <= signal_T[-1])]
+    return covered_T
 
 
 def read_signal(path: Path) -> pl.DataFrame:
-    """Read and check a file with date, ticker and signal."""
+    """Read and validate a signal file.
+
+    Returns
+    -------
+    polars.DataFrame
+        date, ticker, signal; rows with a missing value are dropped.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, lacks a column, repeats a key or holds non-finite values.
+    """
     if not path.is_file():
         raise DataError(f"There is no signal file at {path}; check the path.")
     try:
@@ -91,7 +100,8 @@ def read_signal(path: Path) -> pl.DataFrame:
     missing = [column for column in _COLUMNS if column not in frame.columns]
     if missing:
         raise DataError(
-            f"{path} lacks the column {missing[0]!r}; it needs date, ticker, signal and has {frame.columns}."
+            f"{path} lacks the column {missing[0]!r}; it needs date, ticker and signal, and has "
+            f"{', '.join(frame.columns)}."
         )
     try:
         day = pl.col("date")
@@ -110,13 +120,13 @@ def read_signal(path: Path) -> pl.DataFrame:
         row = bad.row(0, named=True)
         raise DataError(
             f"{path}: the signal of {row['ticker']} on {row['date']} is {row['signal']}; "
-            "give finite numbers or leave the row out."
+            "use finite numbers, or remove the row."
         )
     repeated = frame.filter(frame.select("date", "ticker").is_duplicated())
     if repeated.height:
         row = repeated.row(0, named=True)
         raise DataError(
             f"{path}: {row['ticker']} on {row['date']} appears more than once; "
-            "keep one signal a firm and date."
+            "keep one signal per firm and date."
         )
     return frame

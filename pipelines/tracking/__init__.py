@@ -1,1 +1,1 @@
-"""The tracking store (MLflow): access to it, what is logged there, and the versions it names."""
+"""The tracking store (MLflow): access, logging of runs and trials, and the data versions of its runs."""

@@ -1,8 +1,8 @@
-"""Runs in the tracking store: a parent per Peerglass run, a child per model, folds as steps of its metrics.
+"""Log runs in the tracking store: one MLflow run per Peerglass run, with one child run per model.
 
-What is logged is what the run's folder holds, and nothing is logged twice: after five reports the store holds
-the same as after one. Numbers of an evaluation are named after its id (``1a2b3c4d5e/delay_1.ic``), and its
-settings are parameters of the parent under the same id.
+The contents of the run's folder are logged, and nothing is logged twice: after five reports the store holds
+the same as after one. Metrics of an evaluation have its id in their names (``1a2b3c4d5e/delay_1.ic``). Its
+settings are parameters of the parent run under the same id. Metrics per fold have the fold as their step.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ _FOLDERS = ("tables", "evaluations", "checkpoints")
 
 @contextmanager
 def tracked(run: Run, progress: Progress) -> Iterator[None]:
-    """Track a run from its beginning to its end.
+    """Track a run while the ``with`` block works on it.
 
-    The parent and a child per model exist as soon as the run begins. An error marks them as failed, with its
-    sentence as the tag ``peerglass.error``. A store that cannot be reached at the beginning does not keep a
-    run from being trained; one that cannot be reached at the end does not hide another error.
+    The parent and one child per model are created at the beginning. An error marks them as failed and is
+    stored in the tag ``peerglass.error``. If the store cannot be reached at the beginning, the run is trained
+    anyway. If it cannot be reached after an error, that error is raised all the same.
 
     Raises
     ------
     TrackingError
-        If the tracking store cannot be reached at the end of a run that succeeded.
+        If the tracking store cannot be reached at the end of a successful run.
     """
     with progress.stage("track"):
         try:
             _begin(run)
         except TrackingError as error:
-            progress.note(f"{error} The run goes on and is tracked at its end.")
+            progress.note(f"{error} The run continues and is tracked at its end.")
     try:
         yield
     except BaseException as error:
@@ -78,17 +78,18 @@ def tracked(run: Run, progress: Progress) -> Iterator[None]:
 
 
 def log_run(run: Run, failed: str | None = None) -> None:
-    """Log what a run's folder holds, its audit, scores, evaluations and files; nothing is logged twice.
+    """Log the audit, scores, evaluations and files in a run's folder; nothing is logged twice.
 
-    The parent ends as ``FINISHED`` if all tasks are done and there was no error, a child if all tasks of its
-    model are done; otherwise they end as ``FAILED`` and the tag ``peerglass.error`` says why.
+    The parent gets the status ``FINISHED`` if all tasks are done and there was no error. A child gets it if
+    all tasks of its model are done. Otherwise the status is ``FAILED``, and the tag ``peerglass.error`` gives
+    the reason.
 
     Parameters
     ----------
     run
         The run.
     failed
-        The sentence of the error that ended it; None where there was none.
+        Message of the error that ended the run; None if there was no error.
 
     Raises
     ------
@@ -100,16 +101,16 @@ def log_run(run: Run, failed: str | None = None) -> None:
         experiment = _experiment(client, run)
         parent = _run_of(client, experiment, run)
         _log_parent(client, parent, run)
-        for model, lacking in missing.items():
+        for model, tasks in missing.items():
             child = _run_of(client, experiment, run, model=model, parent=parent)
             _log_child(client, child, run, model)
-            _end(client, child, None if lacking is None else f"Missing: {lacking}.")
-        lacking_any = "; ".join(f"{model}: {what}" for model, what in missing.items() if what is not None)
-        _end(client, parent, failed or (f"Missing: {lacking_any}." if lacking_any else None))
+            _end(client, child, None if tasks is None else f"Missing: {tasks}.")
+        all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
+        _end(client, parent, failed or (f"Missing: {all_missing}." if all_missing else None))
 
 
 def log_audit(run: Run) -> None:
-    """Log the audit in a run's folder with the run's parent, which is created if the run has none yet.
+    """Log the audit in a run's folder to the run's parent, which is created if it does not exist.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def log_audit(run: Run) -> None:
 
 
 def _begin(run: Run) -> None:
-    """Create the parent and a child per model, and mark them as running."""
+    """Create the parent and one child per model, and mark them as running."""
     with store(run.config) as client:
         experiment = _experiment(client, run)
         parent = _run_of(client, experiment, run)
@@ -142,7 +143,7 @@ def _begin(run: Run) -> None:
 
 
 def _end(client: MlflowClient, mlflow_run: str, error: str | None) -> None:
-    """Bring a run's status and error up to date; a run that ended before keeps the time at which it did."""
+    """Update the status and error of an MLflow run. A run with unchanged status keeps its end time."""
     known = client.get_run(mlflow_run)
     status = "FINISHED" if error is None else "FAILED"
     if error is not None:
@@ -176,7 +177,7 @@ def _log_parent(client: MlflowClient, parent: str, run: Run) -> None:
 
 
 def _identity(run: Run) -> dict[str, str]:
-    """Tags of what a run is made of; they are there from its beginning."""
+    """Tags with the config hash, the data versions and the lake, which are set when the run starts."""
     return {
         "config_hash": run.run_id.rpartition("-")[2],
         VERSIONS_TAG: json.dumps(run.versions),
@@ -185,13 +186,13 @@ def _identity(run: Run) -> dict[str, str]:
 
 
 def _forecasting(run: Run) -> dict[str, object]:
-    """Settings that forecasts depend on, with every default filled in, and the source as it was written."""
+    """Settings that forecasts depend on, with every default filled in, and the source as in the config."""
     settings = {} if run.identity is None else run.identity.settings
     return flatten({**settings, "source": run.config.as_written()["source"]})
 
 
 def _settings(evaluation: StoredEvaluation) -> Mapping[str, object]:
-    """Everything that an evaluation was made with, as parameters."""
+    """Settings and code of an evaluation, as parameters."""
     record = evaluation.record
     return {
         **record.backtest.model_dump(mode="json"),
@@ -202,7 +203,7 @@ def _settings(evaluation: StoredEvaluation) -> Mapping[str, object]:
 
 
 def _trained(run: Run) -> dict[str, str]:
-    """Tags of the commits, code, devices and libraries that trained a run; none if nothing was recorded."""
+    """Tags with the commits, code, devices and libraries that trained a run; empty before training."""
     trained = [event for event in read_provenance(run) if isinstance(event, TrainingStarted)]
     if not trained:
         return {}
@@ -215,7 +216,7 @@ def _trained(run: Run) -> dict[str, str]:
 
 
 def _files(run: Run) -> dict[str, Path]:
-    """Place among the artifacts -> file, of everything in the run's folder that is logged."""
+    """Artifact path -> file, for all files of the run's folder that are logged."""
     paths = [run.folder / name for name in _FILES]
     paths += [path for name in _FOLDERS for path in sorted((run.folder / name).rglob("*"))]
     return {
@@ -244,7 +245,7 @@ def _log_child(client: MlflowClient, child: str, run: Run, model: str) -> None:
 
 
 def _log_audit(client: MlflowClient, parent: str, run: Run) -> None:
-    """Tag a run with its audit's verdict and count the verdicts."""
+    """Tag a run with the verdicts of its audit, and log how many checks passed, warned and failed."""
     table = run.read_table("audit")
     if table is None:
         return
@@ -258,7 +259,7 @@ def _log_audit(client: MlflowClient, parent: str, run: Run) -> None:
 
 
 def _missing_of(run: Run, model: str) -> str | None:
-    """Name the tasks of a model that are not done; None if all are."""
+    """Describe the tasks of a model that are not done; None if all are done."""
     folds = run.read_table("folds")
     if folds is None:
         return "every fold"
@@ -273,15 +274,15 @@ def _experiment(client: MlflowClient, run: Run) -> str:
 
 
 def _find(client: MlflowClient, experiment: str, run: Run, model: str | None) -> str | None:
-    wanted = f"tags.`{RUN_TAG}` = '{run.run_id}' and tags.`{_MODEL_TAG}` = '{model or '-'}'"
-    found = client.search_runs([experiment], wanted, max_results=1)
-    return str(found[0].info.run_id) if found else None
+    query = f"tags.`{RUN_TAG}` = '{run.run_id}' and tags.`{_MODEL_TAG}` = '{model or '-'}'"
+    matches = client.search_runs([experiment], query, max_results=1)
+    return str(matches[0].info.run_id) if matches else None
 
 
 def _run_of(
     client: MlflowClient, experiment: str, run: Run, model: str | None = None, parent: str | None = None
 ) -> str:
-    """The MLflow run of this Peerglass run (or of one of its models), created once."""
+    """Id of the MLflow run of this Peerglass run, or of one of its models; created if it does not exist."""
     known = _find(client, experiment, run, model)
     if known is not None:
         return known

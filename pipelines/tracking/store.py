@@ -1,4 +1,4 @@
-"""The tracking store (MLflow): access to it, the trials of searches, and logging that repeats nothing."""
+"""Access to the tracking store (MLflow): client, trials of searches, and logging without repetition."""
 
 from __future__ import annotations
 
@@ -29,11 +29,21 @@ _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
 
 @contextmanager
 def store(config: Config) -> Iterator[MlflowClient]:
-    """A client of the config's tracking store; its failures become one sentence."""
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; table creation is not news
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take four minutes to say no
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr is for our own progress
-    for name in ("alembic", "mlflow"):  # if it was imported before, it has read another level
+    """Open a client of the config's tracking store.
+
+    Raises
+    ------
+    TrackingError
+        If the store cannot be reached or used.
+    ConfigError
+        If the URI has lost its secret, as in the stored config of a run.
+    """
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # read at import; hides messages on new tables
+    os.environ.setdefault(
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
+    )  # the default of 7 takes four minutes to fail
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr shows our own progress
+    for name in ("alembic", "mlflow"):  # they may have been imported earlier with another level
         logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
@@ -41,15 +51,15 @@ def store(config: Config) -> Iterator[MlflowClient]:
     uri = config.tracking.uri
     if MASK in uri:
         raise ConfigError(
-            f"tracking.uri {uri} has lost its secret, which no file keeps: write a reference such as "
-            "${MLFLOW_PASSWORD} in place of *** in the config.yaml of the run, and set that variable."
+            f"tracking.uri is {uri}: secrets are not stored with a run. Replace *** in the config.yaml of "
+            "the run by a reference such as ${MLFLOW_PASSWORD}, and set that environment variable."
         )
     try:
         if uri.startswith("sqlite:///"):
             _create_database(Path(uri.removeprefix("sqlite:///")))
         yield MlflowClient(tracking_uri=uri)
     except (MlflowException, OSError) as error:
-        reason = redact(" ".join(str(error).split()))[:300]  # before it is cut, so that no part stays
+        reason = redact(" ".join(str(error).split()))[:300]  # mask first: a truncated secret is not found
         raise TrackingError(
             f"The tracking store {uri} cannot be used ({reason}); start it or change tracking.uri. "
             "Forecasts and results are kept."
@@ -57,25 +67,25 @@ def store(config: Config) -> Iterator[MlflowClient]:
 
 
 def _create_database(path: Path) -> None:
-    """Create an SQLite store whole or not at all: MLflow refuses one whose creation was killed half-way."""
+    """Create an SQLite store atomically: MLflow refuses a store whose creation was interrupted."""
     from mlflow import MlflowClient
 
-    path = path.absolute()  # MLflow remembers stores by their address, whatever folder it is in by then
+    path = path.absolute()  # MLflow caches stores by URI, even when the working folder changes
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() or "?" in path.name or path.name == ":memory:":  # there, or no plain file
+    if path.exists() or "?" in path.name or path.name == ":memory:":  # exists, or is not a plain file
         return
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
-    with suppress(FileExistsError):  # another process was quicker, and its store is used
+    with suppress(FileExistsError):  # another process was faster, and its store is used
         path.hardlink_to(partial)
     partial.unlink()
 
 
 def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
-    """Give the id of an experiment, which is created if it is not there."""
-    found = client.get_experiment_by_name(name)
-    if found is not None:
-        return str(found.experiment_id)
+    """Return the id of an experiment; it is created if it does not exist."""
+    existing = client.get_experiment_by_name(name)
+    if existing is not None:
+        return str(existing.experiment_id)
     local = config.tracking.uri.startswith("sqlite:")
     location = Path(config.tracking.artifacts).resolve().as_uri() if local else None
     return str(client.create_experiment(name, artifact_location=location))
@@ -111,7 +121,7 @@ def track_trial(
 
 
 def log_parameters(client: MlflowClient, mlflow_run: str, values: Mapping[str, Any]) -> None:
-    """Log the parameters that a run does not have yet; those that it has cannot change."""
+    """Log the parameters that a run does not have yet. Existing parameters cannot be changed in MLflow."""
     from mlflow.entities import Param
 
     known = client.get_run(mlflow_run).data.params
@@ -123,55 +133,55 @@ def log_parameters(client: MlflowClient, mlflow_run: str, values: Mapping[str, A
 def log_metrics(
     client: MlflowClient, mlflow_run: str, by_step: Mapping[int, Mapping[str, float | None]]
 ) -> None:
-    """Log metrics by step, those that are finite and that the run does not hold yet with the same value.
+    """Log metrics by step, except non-finite values and values that are already logged.
 
-    Logging the same values again leaves the history of every metric as it is.
+    Logging the same values again leaves the history of every metric unchanged.
     """
     from mlflow.entities import Metric
 
     latest = client.get_run(mlflow_run).data.metrics
-    held: dict[tuple[str, int], float] = {}
+    logged: dict[tuple[str, int], float] = {}
     if len(by_step) == 1:  # the latest value is then the value of that step
-        held = {(key, step): value for step in by_step for key, value in latest.items()}
+        logged = {(key, step): value for step in by_step for key, value in latest.items()}
     else:
         for key in {key for values in by_step.values() for key in values} & set(latest):
-            held |= {(key, one.step): one.value for one in client.get_metric_history(mlflow_run, key)}
+            logged |= {(key, one.step): one.value for one in client.get_metric_history(mlflow_run, key)}
     now = int(time.time() * 1000)
     new = [
         Metric(key, float(value), now, step)
         for step, values in by_step.items()
         for key, value in values.items()
-        if value is not None and math.isfinite(value) and held.get((key, step)) != float(value)
+        if value is not None and math.isfinite(value) and logged.get((key, step)) != float(value)
     ]
     for start in range(0, len(new), 1000):
         client.log_batch(mlflow_run, metrics=new[start : start + 1000])
 
 
 def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:
-    """Upload the files that a run does not hold yet with the same content.
+    """Upload files to a run, except those that were uploaded before with the same content.
 
-    The digests of what was uploaded are an artifact themselves, ``manifest.json``.
+    The SHA-256 digests of all uploaded files are stored as an artifact, ``manifest.json``.
 
     Parameters
     ----------
     client, mlflow_run
-        Where to.
+        Client and id of the MLflow run.
     files
-        Place among the run's artifacts -> local file, of the same name.
+        Artifact path -> local file with the same name.
     """
     with TemporaryDirectory() as folder:
-        held: dict[str, str] = {}
+        uploaded: dict[str, str] = {}
         if any(one.path == _MANIFEST for one in client.list_artifacts(mlflow_run)):
-            held = json.loads(Path(client.download_artifacts(mlflow_run, _MANIFEST, folder)).read_text())
+            uploaded = json.loads(Path(client.download_artifacts(mlflow_run, _MANIFEST, folder)).read_text())
         digests = {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
-        new = [place for place, value in digests.items() if held.get(place) != value]
+        new = [place for place, value in digests.items() if uploaded.get(place) != value]
         for place in new:
             parent = str(PurePosixPath(place).parent)
             client.log_artifact(mlflow_run, str(files[place]), None if parent == "." else parent)
         if new:
             manifest = Path(folder) / "new" / _MANIFEST
             manifest.parent.mkdir()
-            manifest.write_text(json.dumps({**held, **digests}, indent=1, sort_keys=True))
+            manifest.write_text(json.dumps({**uploaded, **digests}, indent=1, sort_keys=True))
             client.log_artifact(mlflow_run, str(manifest))
 
 

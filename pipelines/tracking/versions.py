@@ -1,4 +1,4 @@
-"""Which versions of a lake's tables the runs of a tracking store have recorded."""
+"""The versions of a lake's tables that the runs of a tracking store have recorded."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _FILE = "sqlite:///"
 def recorded_in_store(config: Config, root: str) -> Recorded:
     """Return the versions that the runs of a config's tracking store have recorded.
 
-    Runs of every experiment count, since other configs may use the same lake. A run that does not say which
-    lake it read, as those of earlier versions, counts for every lake. A local store that was never made has
-    no runs.
+    Runs of all experiments are included, because other configs may use the same lake. A run without a lake
+    tag, as logged by older versions of Peerglass, is included for every lake. A local store that does not
+    exist has no runs.
 
     Parameters
     ----------
     config
         Names the store.
     root
-        The lake in question.
+        Root of the lake.
 
     Raises
     ------
     TrackingError
-        If the store cannot be reached, or a run's record cannot be read: which versions are needed is then
-        unknown.
+        If the store cannot be reached or the record of a run cannot be read, because it is then unknown which
+        versions are needed.
     """
     uri = config.tracking.uri
     if uri.startswith(_FILE):
         path = uri.removeprefix(_FILE).partition("?")[0].removeprefix("file:")
         if not Path(path).is_file():
             return {}
-    found: list[tuple[str, int, str]] = []
+    recorded: list[tuple[str, int, str]] = []
     with store(config) as client:
         for run in _runs(client):
             tags = run.data.tags
@@ -53,17 +53,17 @@ def recorded_in_store(config: Config, root: str) -> Recorded:
             name = tags.get(RUN_TAG, run.info.run_id)
             try:
                 versions = json.loads(tags[VERSIONS_TAG])
-                found += [(str(table), int(version), name) for table, version in versions.items()]
+                recorded += [(str(table), int(version), name) for table, version in versions.items()]
             except (ValueError, TypeError, AttributeError):
                 raise TrackingError(
                     f"The tag {VERSIONS_TAG} of the run {name} in the tracking store {uri} cannot be read, "
-                    "so which versions it needs is unknown; mend or delete that run in the store."
+                    "so it is unknown which versions the run needs; correct or delete that run in the store."
                 ) from None
-    return collect(found)
+    return collect(recorded)
 
 
 def _runs(client: MlflowClient) -> list[StoredRun]:
-    """Every run of the store that recorded versions."""
+    """All runs of the store that have recorded versions."""
     experiments: list[str] = []
     token: str | None = None
     while True:
@@ -72,11 +72,11 @@ def _runs(client: MlflowClient) -> list[StoredRun]:
         token = page.token
         if not token:
             break
-    found: list[StoredRun] = []
+    runs: list[StoredRun] = []
     while experiments:
-        runs = client.search_runs(experiments, f"tags.`{VERSIONS_TAG}` LIKE '%'", page_token=token)
-        found += runs
-        token = runs.token
+        page_of_runs = client.search_runs(experiments, f"tags.`{VERSIONS_TAG}` LIKE '%'", page_token=token)
+        runs += page_of_runs
+        token = page_of_runs.token
         if not token:
             break
-    return found
+    return runs

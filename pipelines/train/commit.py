@@ -1,4 +1,4 @@
-"""Committing a task: its checkpoint, its forecasts in one transaction, and its scores."""
+"""Commit the results of a task: its checkpoint, its forecasts in one transaction, and its scores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipelines.train.task import Outcome, Task
 
 
 def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
-    """Store what a task gave; its score file, written last, says that it is done."""
+    """Store the outcome of a task. The score file is written last and marks the task as done."""
     save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
     if outcome.path_BNK is not None:
         steps = zip(dataset.shorter.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
@@ -38,7 +38,7 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
     if outcome.quantile_scores is not None:
         write_quantile_scores(run, task.key, outcome.quantile_scores)
-    # recorded before the score is written: a task counts as done from then on, and has its event
+    # the event comes before the score file, so that every task that counts as done has its event
     record(run, TaskDone(model=task.model, fold=task.fold.index, seed=task.seed))
     run.write_text(score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
@@ -54,7 +54,7 @@ def _rows(
     forecast_BN: npt.NDArray[np.float32],
     label_TN: npt.NDArray[np.float64],
 ) -> pl.DataFrame:
-    """Lay a task's test forecasts out as the lake stores them, a row a date and firm."""
+    """Convert a task's test forecasts to rows of the lake's table, one per date and firm."""
     rows, columns = np.nonzero(np.isfinite(forecast_BN))
     return pl.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""Doing tasks: here, or in a pool of single-threaded processes; and saying why a fit gave no model."""
+"""Run tasks in this process or in a pool of single-threaded processes, and explain fits without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from pipelines.train.task import Arrays, Outcome, Task, run_task
 
 
 def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
-    """Run tasks here, or in a pool of single-threaded processes that share the arrays by memory map."""
+    """Run tasks in this process, or in a pool of single-threaded processes that memory-map the arrays.
+
+    Outcomes are yielded as tasks finish. A pool is used if there are at least two tasks, more than one worker
+    and no GPU.
+    """
     if workers == 1 or len(tasks) < 2 or tasks[0].device != "cpu":
         for index, _ in enumerate(tasks):
             yield tasks[index], _attempt(index, tasks, arrays)[1]
@@ -37,22 +41,21 @@ def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Ou
 
 @contextmanager
 def translate_fit_errors(task: Task, seeds: str) -> Iterator[None]:
-    """Say in a sentence why a fit has no model: exit code 5, or 2 where the data cannot serve the options."""
-    who = f"{task.model}, fold {task.fold.index}, {seeds}"
+    """Turn errors of a fit into one sentence: exit code 5, or 2 if the options do not fit the data."""
+    subject = f"{task.model}, fold {task.fold.index}, {seeds}"
     try:
         yield
     except IncompatibleConfig as error:
         raise ConfigError(f"models.{task.model}: {error}") from None
     except NoTrainingSignal as error:
-        raise DivergedError(f"{who}: {error} Finished folds are kept.") from None
+        raise DivergedError(f"{subject}: {error} Finished folds are kept.") from None
     except Diverged as error:
-        raise DivergedError(
-            f"{who}: {error} Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
-        ) from None
+        cure = f"Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
+        raise DivergedError(f"{subject}: {error} {cure}") from None
     except torch.OutOfMemoryError:
         raise DivergedError(
-            f"{who}: the device {task.device} has no memory left at fit.batch_dates {task.fit.batch_dates}. "
-            f"{_less_memory(task, seeds)}; finished folds are kept."
+            f"{subject}: the device {task.device} ran out of memory at fit.batch_dates "
+            f"{task.fit.batch_dates}. {_less_memory(task, seeds)}; finished folds are kept."
         ) from None
 
 
@@ -60,4 +63,4 @@ def _less_memory(task: Task, seeds: str) -> str:
     if task.fit.batch_dates > 1:
         cure = f"Lower models.{task.model}.fit.batch_dates"
         return cure if seeds.startswith("seed ") else f"{cure}, or set stack_seeds: false"
-    return "A single date is too large: take a smaller model or universe, or set device: cpu"
+    return "A single date is too large: use a smaller model or universe, or set device: cpu"

@@ -1,4 +1,4 @@
-"""Which tasks a run has, which of them are done, and the arrays that they read."""
+"""The tasks of a run, the tasks that are done, and the arrays that all tasks read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def collect_arrays(dataset: Dataset, window: int) -> Arrays:
 
 
 def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
-    """Give every task of a run: fold by fold, seed by seed, model by model; inputs are fitted once a fold."""
+    """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold."""
     device = pick_device(run.config.device)
     inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
@@ -62,21 +62,21 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
 
 
 def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
-    """Name the channels that a fold's training sessions never saw move; its models do not see them either."""
-    silent = {
+    """Describe the channels that are constant on a fold's training sessions; its models ignore them."""
+    constant = {
         (name, task.fold.index)
         for task in tasks
         for name, std in zip(dataset.channel_names, task.inputs.scaler.std_C, strict=True)
         if np.isinf(std)
     }
     return [
-        f"Channel {name} has no variation on the training sessions of fold {fold}: its models do not see it."
-        for name, fold in sorted(silent)
+        f"Channel {name} is constant on the training sessions of fold {fold}, so its models ignore it."
+        for name, fold in sorted(constant)
     ]
 
 
 def done_tasks(run: Run, lake: Lake) -> set[Key]:
-    """Tasks whose forecasts are committed and whose checkpoint and scores are still there."""
+    """Return the tasks whose forecasts are committed and whose checkpoint and scores exist."""
     if not lake.exists("forecasts"):
         return set()
     keys = lake.read(

@@ -1,4 +1,4 @@
-"""How good the quantiles are of a model that was fitted to the quantile loss: test scores, level by level."""
+"""Test scores of forecast quantiles, level by level, for models that were fitted to the quantile loss."""
 
 from __future__ import annotations
 
@@ -26,41 +26,42 @@ def score_quantiles(
     train: IntArray,
     test: IntArray,
 ) -> Scores:
-    """Score a task's test quantiles beside those that any firm had in training.
+    """Score a task's test quantiles, and compare them with constant quantiles of the training targets.
 
     Parameters
     ----------
     quantile_DNQ
-        Forecast quantiles of the test sessions, in the target's unit; NaN outside the universe.
+        Forecast quantiles of the test sessions, in the unit of the target; NaN outside the universe.
     target_TN
-        Targets; NaN where unknown, and then the cell does not count.
+        Targets of all sessions; NaN where unknown. Unknown targets are not scored.
     levels
-        The Q levels, rising.
+        The Q levels, ascending.
     train, test
-        Sessions; the reference is the quantile of all known training targets.
+        Indices of the training and test sessions.
 
     Returns
     -------
     list of dict
-        A level each: level; pinball and reference, the mean over dates of the mean over firms of
-        ``max(p e, (p - 1) e)``, ``e = target - q``, in the target's unit, lower is better; below, the share
-        of targets that do not exceed the quantile, which is the level where quantiles are honest; dates, how
-        many had a known target. NaN without any.
+        One per level. ``level``: the level p. ``pinball``: the loss ``max(p e, (p - 1) e)`` with
+        ``e = target - q``, averaged over firms and then over dates, in the unit of the target; lower is
+        better. ``reference``: the same loss of the quantile of all known training targets. ``below``: the
+        share of targets that do not exceed the quantile; calibrated quantiles give p. ``dates``: the number
+        of dates with a known target. The scores are NaN if there is no such date.
     """
     target_DN = target_TN[test]
     dates_D = (np.isfinite(target_DN) & np.isfinite(quantile_DNQ).all(axis=2)).any(axis=1)
-    usual_Q = np.nanquantile(target_TN[train].astype(np.float64), levels)
+    reference_Q = np.nanquantile(target_TN[train].astype(np.float64), levels)
     rows: Scores = []
     for q, level in enumerate(levels):
         forecast_DN = quantile_DNQ[..., q]
-        usual_DN = np.where(np.isfinite(forecast_DN), usual_Q[q], np.nan)
+        reference_DN = np.where(np.isfinite(forecast_DN), reference_Q[q], np.nan)
         known_DN = np.isfinite(target_DN) & np.isfinite(forecast_DN)
         below_DN = np.where(known_DN, target_DN <= forecast_DN, np.nan)
         rows.append(
             {
                 "level": level,
                 "pinball": _by_date(_pinball(forecast_DN, target_DN, level)[dates_D]),
-                "reference": _by_date(_pinball(usual_DN, target_DN, level)[dates_D]),
+                "reference": _by_date(_pinball(reference_DN, target_DN, level)[dates_D]),
                 "below": _by_date(below_DN[dates_D]),
                 "dates": float(dates_D.sum()),
             }
@@ -69,15 +70,25 @@ def score_quantiles(
 
 
 def write_quantile_scores(run: Run, key: tuple[str, int, int], scores: Scores) -> None:
-    """Keep the scores of a task (model, fold, seed) in the run's folder."""
+    """Write the scores of a task (model, fold, seed) to the run's folder."""
     model, fold, seed = key
     run.write_text(f"{_FOLDER}/{model}-fold-{fold}-seed-{seed}.json", json.dumps(scores))
 
 
 def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
-    """Mean over folds and seeds, weighted by dates: model, level, pinball, reference, below; None if none.
+    """Average the quantile scores of a run over folds and seeds, weighted by the number of dates.
 
-    ``folds`` are those that all models have, so that their scores are of the same dates.
+    Parameters
+    ----------
+    run
+        The run.
+    folds
+        Folds that all models have, so that the scores of all models are from the same dates.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        model, level, pinball, reference, below (see `score_quantiles`); None if no model has quantiles.
     """
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / _FOLDER).glob("*.json")):

@@ -22,7 +22,7 @@ _TRACKED = "tracked"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting that was tried.
+    """One finished trial of a search.
 
     Attributes
     ----------
@@ -46,9 +46,9 @@ class Study:
     Parameters
     ----------
     folder
-        Where the database is kept. Only one process may write at a time (`Locks.lock_search`).
+        Folder of the database. Only one process may write at a time (`Locks.lock_search`).
     space
-        What may be searched.
+        Ranges and choices of the settings to search.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class Study:
 
     @property
     def tracked(self) -> int:
-        """How many of the finished trials were sent to the tracking store."""
+        """Number of finished trials that were sent to the tracking store."""
         return int(self._study.user_attrs.get(_TRACKED, 0))
 
     @tracked.setter
@@ -130,7 +130,7 @@ def _distribution(where: Range | Choice) -> optuna.distributions.BaseDistributio
 
     if isinstance(where, Choice):
         return optuna.distributions.CategoricalDistribution(where.values)
-    if where.whole:
+    if where.integer:
         return optuna.distributions.IntDistribution(int(where.low), int(where.high), log=where.log)
     return optuna.distributions.FloatDistribution(where.low, where.high, log=where.log)
 

@@ -1,9 +1,9 @@
-"""The trial ledger: every configuration that was tried on one output folder's results, and by which runs.
+"""The trial ledger: every configuration that was trained or tuned in an output folder, and its runs.
 
-It belongs to the folder that runs are written to (``output``), whatever lakes they read: whoever looks at the
-results there chooses among all of them. A trial is a model with its settings, features, label, universe and
-folds on one market, every default filled in. Seeds repeat a trial, newer data or newer code continue it, and
-a name of its own does not change it, so none of them counts again. A trial keeps every run that tried it.
+There is one ledger per ``output`` folder, even if its runs read different lakes, because a user selects among
+all results in that folder. A trial is a model with its settings, features, label, universe and folds on one
+market, with every default filled in. Other seeds, newer data, newer code or a different name of the model do
+not make a new trial. The ledger lists all runs of a trial.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from pipelines.lake.lake import Lake
 from pipelines.settings import Settings
 
 FOLDER = "ledger"
-"""Where an output folder keeps it: a Delta table, so that processes can write at once."""
+"""Name of the ledger in an output folder. It is a Delta table, so that processes can write concurrently."""
 
 _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
-_NOT_THE_MARKET = {"end", "hazards", "timeout_seconds", "retries", "batch", "identity"}
-"""Settings of a source that say how it is asked, or how far the history goes, and not what market it is."""
+_NOT_THE_MARKET = {"end", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
+"""Settings of a source that do not identify the market: how it is queried, and how long its history is."""
 
 
 def record_trials(output: Path, run_id: str, config: Config, settings: Settings) -> None:
-    """Enter every configuration that is about to be trained.
+    """Record every model of a run as a trial, before it is trained.
 
     Parameters
     ----------
     output
         Folder of the runs.
     run_id
-        The run that tries them.
+        Id of the run.
     config
-        Its configuration.
+        Config of the run.
     settings
-        `pipelines.run.identity.forecasting_settings` of that.
+        `pipelines.run.identity.forecasting_settings` of the config.
     """
     rows: dict[str, dict[str, Any]] = {}
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
@@ -59,13 +59,13 @@ def record_trials(output: Path, run_id: str, config: Config, settings: Settings)
 
 
 def read_trials(output: Path) -> pl.DataFrame:
-    """Every trial, oldest first.
+    """Read all trials, oldest first.
 
     Returns
     -------
     polars.DataFrame
-        trial_id, model, config (the settings as JSON), first_tried, runs (ids, in the order in which they
-        tried it). Empty where nothing was trained yet.
+        trial_id, model, config (the settings as JSON), first_tried, runs (run ids, oldest first). Empty if
+        nothing has been trained.
     """
     ledger = _ledger(output)
     schema = pl.Schema(
@@ -92,7 +92,7 @@ def read_trials(output: Path) -> pl.DataFrame:
 
 
 def trial_count(output: Path) -> int:
-    """How many different configurations were tried on the results of an output folder so far."""
+    """Count the trials in the ledger of an output folder."""
     ledger = _ledger(output)
     if not ledger.exists("trials"):
         return 0
@@ -104,7 +104,7 @@ def _ledger(output: Path) -> Lake:
 
 
 def _market(config: Config) -> Settings:
-    """What market a source gives; files by their absolute paths."""
+    """Settings that identify the market of a source; files are identified by their absolute paths."""
     written = config.without_secrets()["source"]
     source = {key: value for key, value in written.items() if key not in _NOT_THE_MARKET}
     if config.source.kind == "simulated":

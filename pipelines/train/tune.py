@@ -30,7 +30,7 @@ from pipelines.run.record import Run
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, warm_start_runs
 from pipelines.tracking.store import track_trial
 from pipelines.train.plan import collect_arrays
-from pipelines.train.search import Space, Value, nested, space_of
+from pipelines.train.search import Space, Value, nest, space_of
 from pipelines.train.study import Study, Trial
 from pipelines.train.task import Arrays, to_tensors
 from pipelines.train.trials import record_trials
@@ -44,11 +44,11 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
     Parameters
     ----------
     config
-        The config whose model is searched.
+        The config with the model.
     model
-        Its entry of ``models``.
+        Entry of ``models`` whose settings are searched.
     trials
-        How many trials the search has in the end, those of earlier commands included.
+        Total number of trials, including those of earlier commands.
     as_of
         Lake version or time to read; None reads the newest.
     wait
@@ -57,10 +57,10 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
     Raises
     ------
     ConfigError
-        If the config does not have the model, or the model has nothing to search.
+        If the config does not have the model, or the model has no search space.
     """
     if model not in config.models:
-        raise ConfigError(f"the config has no model {model!r}; it has {', '.join(config.models)}.")
+        raise ConfigError(f"The config has no model {model!r}; choose one of {', '.join(config.models)}.")
     try:
         space = space_of(registry_name(config, model))
     except ValueError as error:
@@ -68,7 +68,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, _ = prepare_run(config, progress, as_of, locks)
-        began = warm_start_runs(config)
+        warm_starts = warm_start_runs(config)
         folds = plan_folds(dataset, config)
         inputs = [fit_inputs(dataset, fold) for fold in folds]
         arrays = collect_arrays(dataset, config.features.window)
@@ -76,21 +76,21 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         folder = run.folder.parent / "searches" / name
         locks.lock_search(folder)
         study = Study(folder, space)
-        _track(study, config, name)  # those that an interruption left out
-        left = max(0, trials - len(study.finished))
-        with progress.stage("tune", total=left):
+        _track(study, config, name)  # trials that an interruption has left untracked
+        remaining = max(0, trials - len(study.finished))
+        with progress.stage("tune", total=remaining):
             if study.finished:
-                progress.note(f"{len(study.finished)} trials of this search were already done and count.")
-            for _ in range(left):
+                progress.note(f"{len(study.finished)} trials of this search are already finished and count.")
+            for _ in range(remaining):
                 trial, values = study.propose()
-                tried = with_settings(config, model, values)
-                record_trials(
-                    run.folder.parent, run.run_id, tried, forecasting_settings(tried, dataset, began)
-                )
-                starts = [
-                    warm_start_checkpoint(tried, dataset, fold, model, config.seeds[0]) for fold in folds
+                trial_config = with_settings(config, model, values)
+                settings = forecasting_settings(trial_config, dataset, warm_starts)
+                record_trials(run.folder.parent, run.run_id, trial_config, settings)
+                checkpoints = [
+                    warm_start_checkpoint(trial_config, dataset, fold, model, config.seeds[0])
+                    for fold in folds
                 ]
-                score = _score(tried, model, arrays, folds, inputs, starts)
+                score = _score(trial_config, model, arrays, folds, inputs, checkpoints)
                 study.record(trial, score)
                 _track(study, config, name)
                 progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
@@ -98,14 +98,14 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
 
 
 def _track(study: Study, config: Config, name: str) -> None:
-    """Send the finished trials to the tracking store that are not there yet."""
+    """Send the finished trials that the tracking store does not have yet."""
     for number, trial in enumerate(study.finished[study.tracked :], start=study.tracked):
         track_trial(config, name, number, trial.values, trial.score)
         study.tracked = number + 1
 
 
 def study_name(run: Run, model: str, space: Space) -> str:
-    """Name a search by what its scores depend on: the run's settings, with this model and one seed only."""
+    """Name a search by everything its scores depend on: the run's settings, with this model and one seed."""
     assert run.identity is not None, "a search has an identity"
     record = run.identity.record()
     models = {model: record["settings"]["models"][model]}
@@ -116,8 +116,8 @@ def study_name(run: Run, model: str, space: Space) -> str:
 def with_settings(config: Config, model: str, values: dict[str, Value]) -> Config:
     """Make the config of a trial: this model only, at these settings."""
     own = dict(config.models[model])
-    found = nested(values)
-    merged = {**own, **found, "fit": {**own.get("fit", {}), **found.get("fit", {})}}
+    changed = nest(values)
+    merged = {**own, **changed, "fit": {**own.get("fit", {}), **changed.get("fit", {})}}
     raw = config.model_dump(mode="json") | {"models": {model: merged}}
     checked = check_config(raw, origin=f"tune {model}")
     checked.remember(config.written)
@@ -136,8 +136,9 @@ def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> s
     for place, trial in enumerate(scored[:_SHOWN], start=1):
         cells = "  ".join(f"{name} {_plain(value)}" for name, value in trial.values.items())
         lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {cells}")
-    which = {key: value for key, value in config.models[model].items() if key == KEY}
-    best = yaml.safe_dump({"models": {model: which | nested(scored[0].values)}}, sort_keys=False).rstrip()
+    registered = {key: value for key, value in config.models[model].items() if key == KEY}
+    best_settings = {"models": {model: registered | nest(scored[0].values)}}
+    best = yaml.safe_dump(best_settings, sort_keys=False).rstrip()
     lines += [
         "",
         best,
@@ -154,7 +155,7 @@ def _score(  # noqa: PLR0917  (a model, and the data that it is scored on)
     arrays: Arrays,
     folds: Sequence[Fold],
     inputs: Sequence[FoldInputs],
-    starts: Sequence[Path | None],
+    checkpoints: Sequence[Path | None],
 ) -> float | None:
     """Mean over folds of the best validation score; None if training diverges or memory runs out."""
     import torch
@@ -164,8 +165,8 @@ def _score(  # noqa: PLR0917  (a model, and the data that it is scored on)
         torch.set_num_threads(1)
     settings, fit_settings = settings_of(config, model)
     scores = []
-    for fold, fixed, start in zip(folds, inputs, starts, strict=True):
-        data = to_tensors(arrays, fixed, device)
+    for fold, fold_inputs, checkpoint in zip(folds, inputs, checkpoints, strict=True):
+        data = to_tensors(arrays, fold_inputs, device)
         try:
             fitted = fit(
                 registry_name(config, model),
@@ -176,7 +177,7 @@ def _score(  # noqa: PLR0917  (a model, and the data that it is scored on)
                 fold.valid,
                 fit_config=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
                 seed=config.seeds[0],
-                start=load_warm_start(start),
+                start=load_warm_start(checkpoint),
             )
         except (Diverged, torch.OutOfMemoryError):
             return None

@@ -1,10 +1,11 @@
-"""Walk-forward training: every (model, fold, seed) is a task that is done once, whatever interrupts it.
+"""Walk-forward training: each combination of model, fold and seed is a task that is done exactly once.
 
-A task fits on the fold's training sessions, chooses on its validation sessions, may then fit its choice again
-on both, and forecasts its test sessions a single time. Its checkpoint is written first and its forecasts are
-then committed to the lake in one transaction: that commit is what makes the task done. A task is a pure
-function of its arguments, computed on one thread, so that doing it again after a kill gives the same numbers;
-a network leaves a snapshot after every epoch, and goes on from there.
+A task fits a model on the fold's training sessions and selects on its validation sessions. With ``fit.refit``
+the selected model is refitted on both. The task then forecasts its test sessions once. Its checkpoint is
+written first, then its forecasts are committed to the lake in one transaction, then its scores are written,
+which marks it as done. A task is a pure function of its arguments and is computed on one thread, so that
+repeating it after an interruption gives the same numbers. A network saves a snapshot after every epoch and
+resumes from it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from pipelines.train.watch import watch_curves
 
 
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
-    """Do every task of a run that is not done yet, and commit each as soon as it ends."""
+    """Run all tasks of a run that are not done, and commit each as soon as it finishes."""
     folds = plan_folds(dataset, run.config)
     remove_partial_checkpoints(run.folder / "checkpoints")
     done = done_tasks(run, lake)
-    assert run.identity is not None, "what is trained has an identity"
+    assert run.identity is not None, "only recorded runs are trained"
     record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
     write_folds(run, dataset, folds)
     run.write_table("folds", fold_table(dataset, folds))
@@ -52,7 +53,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
         for note in constant_channels(tasks, dataset):
             progress.note(note)
         if done:
-            progress.note(f"{len(done)} of {len(done) + len(tasks)} tasks were already done and are kept.")
+            progress.note(f"{len(done)} of {len(planned)} tasks were already done and are skipped.")
         arrays = collect_arrays(dataset, run.config.features.window)
         try:
             for task, outcome in chain(
@@ -68,13 +69,15 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
             if left:
                 ordered = [task.key for task in tasks if task.key in left]
                 missing = describe_missing(ordered, [fold.index for fold in folds], run.config.seeds)
-                progress.note(f"The run is incomplete. Missing: {missing}. The same command trains it.")
+                progress.note(
+                    f"The run is incomplete. Missing: {missing}. Repeat the command to train the rest."
+                )
     if tasks:
         record(run, TrainingEnded(seconds=round(time.monotonic() - started, 1)))
 
 
 def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:
-    """Describe the training session that begins."""
+    """Describe the training session that is about to start."""
     hazards, notes = collect_hazards(run, dataset, lake)
     return TrainingStarted(
         environment=environment(),

@@ -1,4 +1,4 @@
-"""A look over the shoulder of tasks in other processes: their learning curves, while they are written."""
+"""Report the progress of tasks in other processes from the learning curves that they write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EVERY_SECONDS = 10.0
 
 @contextmanager
 def watch_curves(folder: Path, progress: Progress) -> Iterator[None]:
-    """Report the newest epoch of every curve that grows while the block runs."""
+    """Report the newest epoch of every growing learning curve while the ``with`` block runs."""
     stop = threading.Event()
     lengths = {path: _length(path) for path in folder.glob("*.jsonl")}
 
@@ -43,12 +43,12 @@ def watch_curves(folder: Path, progress: Progress) -> Iterator[None]:
 def _length(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # replaced by its task just now
+    except OSError:  # the task is just replacing the file
         return 0
 
 
 def _newest(path: Path) -> dict[str, float] | None:
-    """Last complete line of a curve, or None before there is one."""
+    """Last complete line of a learning curve; None if there is none yet."""
     lines = [line for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
     if not lines:
         return None

@@ -317,7 +317,7 @@ def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_
 ) -> None:
     answer = peerglass("backtest", str(foresight), "--config", "tiny.yaml")
     assert answer.code == 0, answer.err
-    assert re.match(r"[\d,]+ signals measured, 0 outside the universe left out", answer.out)
+    assert re.match(r"[\d,]+ signals evaluated, 0 outside the universe dropped", answer.out)
     at_once, later = numbers(answer.out, 0), numbers(answer.out, 1)
     assert at_once["IC"] == pytest.approx(1.0, abs=1e-3)
     assert at_once["rank IC"] == pytest.approx(1.0, abs=1e-3)
@@ -381,8 +381,8 @@ def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, pee
         ("date,ticker,signal\n2015-01-05,AAA,high\n", "signals numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; give finite numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),
-        ("date,ticker,signal\n2015-01-05,NOBODY,1\n", "none of its 1 rows"),
-        ("date,ticker,signal\n", "none of its 0 rows"),
+        ("date,ticker,signal\n2015-01-05,NOBODY,1\n", "none of the 1 rows"),
+        ("date,ticker,signal\n", "none of the 0 rows"),
         ("", "not readable"),
         (None, "There is no signal file at signal.csv"),
     ],

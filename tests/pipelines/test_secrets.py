@@ -146,8 +146,8 @@ def test_a_run_with_a_written_out_secret_opens_and_says_how_to_reach_its_store(
     opened = open_run(run.run_id, Path("runs"))
     assert opened.config.tracking.uri == "sqlite:///file:mlflow.db?uri=true&token=***"
     sentence = (
-        r"tracking\.uri sqlite:///file:mlflow\.db\?uri=true&token=\*\*\* has lost its secret, which no file "
-        r"keeps: write a reference such as \$\{MLFLOW_PASSWORD\} in place of \*\*\* in the config\.yaml"
+        r"tracking\.uri is sqlite:///file:mlflow\.db\?uri=true&token=\*\*\*: secrets are not stored with a "
+        r"run\. Replace \*\*\* in the config\.yaml of the run by a reference such as \$\{MLFLOW_PASSWORD\}"
     )
     with pytest.raises(ConfigError, match=sentence):
         run_tracking.log_audit(opened)

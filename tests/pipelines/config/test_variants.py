@@ -418,7 +418,7 @@ def test_a_variant_is_searched_in_the_space_of_its_model_and_the_best_prints_as_
     assert json.loads(last["config"])["kernel"] == "linear"
     answer = peerglass("tune", "tiny.yaml", "--model", "ridge-strong", "--trials", "1")
     assert answer.code == 2
-    assert "ridge has nothing to search" in answer.err
+    assert "ridge has no search space" in answer.err
     assert done.run_id
 
 

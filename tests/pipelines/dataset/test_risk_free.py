@@ -50,7 +50,7 @@ def test_a_session_has_the_rate_that_was_known_at_the_close_before(tmp_path: Pat
 
 def test_a_rate_that_is_too_old_or_not_yet_there_is_named(tmp_path: Path) -> None:
     late = write(tmp_path, {"date": ["2020-01-06"], "rate": [0.01]})
-    with pytest.raises(DataError, match=r"rf\.csv: no risk-free rate of the 45 days before 2020-01-03"):
+    with pytest.raises(DataError, match=r"rf\.csv has no risk-free rate in the 45 days before 2020-01-03"):
         require_rates(late, risk_free_rates(late, SESSIONS), SESSIONS)
     old = write(tmp_path, {"date": ["2019-11-19"], "rate": [0.01]})  # 45 days before January 3rd
     rate_T = risk_free_rates(old, SESSIONS)
@@ -66,9 +66,9 @@ def test_a_rate_that_is_too_old_or_not_yet_there_is_named(tmp_path: Path) -> Non
         ({"date": ["2020-01-02"], "yield": [0.01]}, "lacks the column 'rate'"),
         (
             {"date": ["2020-01-02"], "rate": [1.5]},
-            r"the rate of 2020-01-02 is 1\.5; rates are annual fractions",
+            r"the rate of 2020-01-02 is 1\.5; give annual rates as fractions",
         ),
-        ({"date": ["2020-01-02"], "rate": ["nan"]}, "is nan; rates are annual fractions"),
+        ({"date": ["2020-01-02"], "rate": ["nan"]}, "is nan; give annual rates as fractions"),
         ({"date": ["02/01/2020"], "rate": [0.01]}, "dates must be YYYY-MM-DD"),
         ({"date": ["2020-01-02"] * 2, "rate": [0.01, 0.02]}, "more than one rate for 2020-01-02"),
     ],
@@ -151,6 +151,6 @@ def test_the_rate_and_the_benchmark_reach_the_ladder(
     assert over["long_short.sharpe_net"] == pytest.approx(ordered["long_short.sharpe_net"], abs=0.05)
     assert over["long_only.information_ratio"] == ordered["long_only.information_ratio"]
     short = write(tmp_path, {"date": rates["date"][:3], "rate": [0.2] * 3})
-    with pytest.raises(DataError, match="no risk-free rate of the 45 days before"):
+    with pytest.raises(DataError, match="no risk-free rate in the 45 days before"):
         evaluated(tiny_tables, tiny_config, risk_free=short)
     assert {rule.name for rule in BOOKS.values() if rule.long_only} == {"top_k_long_only"}

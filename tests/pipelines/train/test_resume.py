@@ -182,7 +182,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[s
 
     again, _, events = finish(folder)
     notes = [event["message"] for event in events if event["event"] == "note"]
-    assert any("already done and are kept" in note for note in notes) or not seen
+    assert any("already done and are skipped" in note for note in notes) or not seen
     check_complete(folder, again, MODELS, SEEDS)
     assert forecasts(folder).equals(whole)
 

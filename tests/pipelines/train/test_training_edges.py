@@ -155,7 +155,7 @@ def test_a_device_without_memory_names_the_model_the_batch_and_the_cure(
     answer = peerglass("train", "mine.yaml", "--set", f"fit.batch_dates={batch_dates}")
     failed(
         answer,
-        f"temporal_peer, fold 0, seed 0: the device cpu has no memory left at fit.batch_dates {batch_dates}",
+        f"temporal_peer, fold 0, seed 0: the device cpu ran out of memory at fit.batch_dates {batch_dates}",
     )
     assert cure in answer.err
     assert "finished folds are kept" in answer.err
@@ -240,7 +240,7 @@ def test_a_channel_that_training_never_saw_is_left_out_and_named(
     if known == "never":
         assert "These data have no volume" in answer.err
     else:
-        assert "has no variation on the training sessions of fold 0: its models do not see it" in answer.err
+        assert "is constant on the training sessions of fold 0, so its models ignore it" in answer.err
 
 
 def test_a_characteristic_that_is_never_known_changes_nothing_and_breaks_nothing(

@@ -21,7 +21,7 @@ from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.run.scores import read_scores
 from pipelines.train import tune
-from pipelines.train.search import SPACES, Choice, Range, nested
+from pipelines.train.search import SPACES, Choice, Range, nest
 from pipelines.train.trials import read_trials, trial_count
 
 Call = Callable[..., tuple[int, str, str]]
@@ -33,7 +33,7 @@ def peerglass(
 ) -> Call:
     """The command in this process, in a folder with an ingested tiny market."""
     monkeypatch.chdir(tmp_path)
-    small = {"num_leaves": Range(3, 15, whole=True), "learning_rate": Range(0.03, 0.3, log=True)}
+    small = {"num_leaves": Range(3, 15, integer=True), "learning_rate": Range(0.03, 0.3, log=True)}
     monkeypatch.setitem(SPACES, "lightgbm", small)  # its own is for markets of more than 16 firms
     models = {"zero": {}, "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50}}
     store = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
@@ -65,8 +65,8 @@ def test_every_corner_of_a_space_is_a_setting_of_its_model(model: str) -> None:
                 values[name] = where.values[pick]
             else:
                 bound = (where.low, where.high)[pick]
-                values[name] = int(bound) if where.whole else bound
-        settings = nested(values)
+                values[name] = int(bound) if where.integer else bound
+        settings = nest(values)
         fit = settings.pop("fit", {})
         parse_config(MODELS[model].config, settings, model)
         FitConfig(**fit)
@@ -90,7 +90,7 @@ def test_a_search_that_is_interrupted_is_the_search_that_was_not(
     assert code == 0, err
     assert "lightgbm: 5 trials, 0 of them diverged" in out
     assert len(tried) == 2
-    assert "3 trials of this search were already done" in err
+    assert "3 trials of this search are already finished" in err
     again, same, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
     assert (again, same) == (0, out)
     assert len(tried) == 2
@@ -131,7 +131,7 @@ def test_a_trial_that_was_cut_short_is_made_again_and_counts_once(
             peerglass(*search, "output=killed")
     code, out, err = peerglass(*search, "output=killed")
     assert code == 0, err
-    assert "7 trials of this search were already done and count." in err
+    assert "7 trials of this search are already finished and count." in err
     assert (tried[2], tried[8]) == (tried[3], tried[9])
     killed = [values for call, values in enumerate(tried) if call not in lethal]
     tried.clear()
@@ -253,8 +253,8 @@ def test_a_trial_too_large_for_the_device_has_no_score_and_nothing_to_learn_ends
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("ridge", "the config has no model 'ridge'; it has lightgbm, zero"),
-        ("zero", "zero has nothing to search"),
+        ("ridge", "The config has no model 'ridge'; choose one of lightgbm, zero"),
+        ("zero", "zero has no search space"),
     ],
 )
 def test_models_that_cannot_be_searched(peerglass: Call, model: str, words: str) -> None:
