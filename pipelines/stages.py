@@ -81,7 +81,8 @@ def backtest_target(
     ConfigError
         If a signal file comes without a config, or ``as_of`` is given for a run.
     """
-    from pipelines.results.backtest import describe_evaluation, evaluate_run
+    from pipelines.results.backtest import evaluate_run
+    from pipelines.results.describe import describe_evaluation
 
     progress = Progress()
     if config is None and not Path(target).is_file():
@@ -106,7 +107,7 @@ def backtest_target(
 
 def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
     """Attribute a sample of a run's test forecasts, store the tables, and return a summary."""
-    from pipelines.explain.games import explain
+    from pipelines.explain.attribution import explain
 
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
@@ -190,8 +191,9 @@ def run_config(
     Path
         Path of the report.
     """
-    from pipelines.explain.games import explain
-    from pipelines.results.backtest import describe_evaluation, evaluate_run
+    from pipelines.explain.attribution import explain
+    from pipelines.results.backtest import evaluate_run
+    from pipelines.results.describe import describe_evaluation
     from pipelines.tracking.runs import tracked
     from pipelines.train.walkforward import train
 

@@ -1,1 +1,1 @@
-"""Attribution of a run: the games that are played, and the tables made of them."""
+"""Attribution of a run: Shapley games on a sample of its test forecasts, and the tables of their results."""

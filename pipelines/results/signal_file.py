@@ -12,7 +12,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import BoolArray, FloatArray, build_dataset, to_panel
 from pipelines.errors import DataError
 from pipelines.progress import Progress
-from pipelines.results.backtest import describe_ladder
+from pipelines.results.describe import describe_ladder
 from pipelines.results.evaluate import evaluate
 from pipelines.run.open import describe_as_of, input_versions, open_lake, read_tables
 

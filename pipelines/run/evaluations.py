@@ -40,6 +40,7 @@ _OWN: Final = (
     "results/evaluate",
     "results/horizons",
     "results/label_shares",
+    "results/quantile_scores",
     "run/completeness",
     "train/quantiles",
 )

@@ -1,14 +1,12 @@
-"""Test scores of forecast quantiles, level by level, for models that were fitted to the quantile loss."""
+"""Test scores of forecast quantiles by level, for models that were fitted to the quantile loss."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import torch
 
 from features.arrays import IntArray
@@ -16,7 +14,8 @@ from models.quantiles import pinball
 from pipelines.run.record import Run
 
 Scores = list[dict[str, float]]
-_FOLDER = "quantile_scores"
+FOLDER = "quantile_scores"
+"""Folder of the score files in a run's folder."""
 
 
 def score_quantiles(
@@ -72,37 +71,7 @@ def score_quantiles(
 def write_quantile_scores(run: Run, key: tuple[str, int, int], scores: Scores) -> None:
     """Write the scores of a task (model, fold, seed) to the run's folder."""
     model, fold, seed = key
-    run.write_text(f"{_FOLDER}/{model}-fold-{fold}-seed-{seed}.json", json.dumps(scores))
-
-
-def quantile_score_table(run: Run, folds: Collection[int]) -> pl.DataFrame | None:
-    """Average the quantile scores of a run over folds and seeds, weighted by the number of dates.
-
-    Parameters
-    ----------
-    run
-        The run.
-    folds
-        Folds that all models have, so that the scores of all models are from the same dates.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        model, level, pinball, reference, below (see `score_quantiles`); None if no model has quantiles.
-    """
-    rows: list[dict[str, Any]] = []
-    for path in sorted((run.folder / _FOLDER).glob("*.json")):
-        model, _, rest = path.stem.rpartition("-fold-")
-        if int(rest.partition("-seed-")[0]) not in folds:
-            continue
-        rows += [{"model": model, **row} for row in json.loads(path.read_text())]
-    if not rows:
-        return None
-    weight = pl.col("dates") / pl.col("dates").sum()
-    means = [(pl.col(name) * weight).sum() for name in ("pinball", "reference", "below")]
-    known = pl.DataFrame(rows).filter(pl.col("dates") > 0)
-    order = pl.col("model").replace_strict({name: i for i, name in enumerate(run.config.models)})
-    return known.group_by("model", "level").agg(means).sort(order, "level")
+    run.write_text(f"{FOLDER}/{model}-fold-{fold}-seed-{seed}.json", json.dumps(scores))
 
 
 def _pinball(

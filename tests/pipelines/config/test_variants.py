@@ -28,7 +28,7 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.report.collect import _ladder
 from pipelines.report.sections.label_shares import label_share_blocks
-from pipelines.results.backtest import describe_ladder
+from pipelines.results.describe import describe_ladder
 from pipelines.results.label_shares import label_share_table
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import evaluation_id

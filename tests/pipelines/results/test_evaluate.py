@@ -12,7 +12,8 @@ import polars as pl
 
 from features.panel.panel import Panel
 from pipelines.dataset.build import Dataset, to_panel
-from pipelines.explain.games import families_of, planted_edges
+from pipelines.explain.games import families_of
+from pipelines.explain.tables import planted_edges
 from pipelines.report.collect import _ladder
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion

@@ -1,0 +1,75 @@
+"""Attribution of a run: explain a sample of its test forecasts, and measure how far to trust the result."""
+
+from __future__ import annotations
+
+import time
+
+import polars as pl
+
+from pipelines.dataset.build import Dataset, plan_folds
+from pipelines.device import pick_device
+from pipelines.explain.games import explain_model, explained_models
+from pipelines.explain.tables import explanation_tables, summary_line
+from pipelines.lake.lake import Lake
+from pipelines.progress import Progress
+from pipelines.run.provenance import ExplanationMade, environment, record
+from pipelines.run.record import Run
+
+
+def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
+    """Explain the models of a run, store the tables in its folder, and return a summary.
+
+    Parameters
+    ----------
+    run
+        The run. The section ``explain`` of its config sets the sample and the number of permutations.
+    dataset
+        Dataset of the run.
+    lake
+        Lake of the run; the planted edges of a simulated market are read from it.
+    progress
+        Reports progress.
+
+    Returns
+    -------
+    str
+        One line per explained model.
+
+    Raises
+    ------
+    DataError
+        If a checkpoint is missing or corrupted.
+    """
+    names = explained_models(run.config)
+    folds = plan_folds(dataset, run.config)
+    truth = _planted(run, lake)
+    started = time.monotonic()
+    tables: dict[str, list[pl.DataFrame]] = {}
+    summary: list[str] = []
+    with progress.stage("explain", total=len(names) * len(folds) * len(run.config.seeds)):
+        for name in names:
+            explanation = explain_model(run, dataset, folds, name, progress)
+            for table, frame in explanation_tables(explanation, dataset, truth).items():
+                tables.setdefault(table, []).append(frame)
+            summary.append(summary_line(explanation))
+    for table, frames in tables.items():
+        run.write_table(f"explain_{table}", pl.concat(frames))
+    if tables:
+        event = ExplanationMade(
+            environment=environment(),
+            device=pick_device(run.config.device),
+            settings=run.config.explain.model_dump(mode="json"),
+            seconds=round(time.monotonic() - started, 1),
+        )
+        record(run, event)
+    return (
+        "\n".join(summary)
+        or "Nothing to explain: the config has no neural model, or explain.models is empty."
+    )
+
+
+def _planted(run: Run, lake: Lake) -> pl.DataFrame | None:
+    """The planted edges of a simulated market; None on real data."""
+    if "truth_edges" not in run.versions:
+        return None
+    return lake.read("truth_edges", version=run.versions["truth_edges"])

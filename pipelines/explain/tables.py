@@ -1,0 +1,233 @@
+"""Tables of an attribution: players, an example, the peer network, and how far to trust them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from models.explain.network import (
+    PeerNetwork,
+    attention_network,
+    compare_edges,
+    edge_auc,
+    edge_table,
+    homophily,
+    mean_network,
+    peer_network,
+)
+from pipelines.dataset.build import Dataset
+from pipelines.explain.games import IntArray, ModelExplanation
+
+BoolArray = npt.NDArray[np.bool_]
+_STRONGEST = 20  # peers per firm in the stored network
+_ROC_POINTS = 200
+
+
+def explanation_tables(
+    explanation: ModelExplanation, dataset: Dataset, truth: pl.DataFrame | None
+) -> dict[str, pl.DataFrame]:
+    """Build the tables that a report shows of one model's attribution.
+
+    Parameters
+    ----------
+    explanation
+        Results of the model's games.
+    dataset
+        Dataset of the run.
+    truth
+        Planted edges of a simulated market; None on real data.
+
+    Returns
+    -------
+    dict
+        ``players`` (mean absolute Shapley value of each player), ``example`` (the explained forecast that its
+        players moved most) and ``facts`` (JSON). A model with peers also has ``edges`` (the network), and on
+        a simulated market ``roc`` (recovery of the planted edges).
+    """
+    tables = {"players": _players(explanation), "example": _example(explanation, dataset)}
+    facts: dict[str, Any] = _facts(explanation)
+    if explanation.peers:
+        network = peer_network(explanation.peers, dataset.panel.n_firms)
+        sessions = np.array([part.session for part in explanation.peers])
+        planted_NN = None if truth is None else planted_edges(truth, dataset, sessions)
+        tables["edges"] = _edges(explanation.model, network, dataset, planted_NN)
+        group_N = dataset.panel.group_TN[int(explanation.peers[-1].session)].astype(np.int64)
+        within = homophily(network, group_N)
+        facts |= {"homophily": within.within, "homophily_by_chance": within.expected}
+        if planted_NN is not None:
+            recovery = _recovery(explanation, network, planted_NN)
+            facts |= recovery.facts
+            tables["roc"] = recovery.roc
+    tables["facts"] = pl.DataFrame({"model": explanation.model, "facts": json.dumps(facts)})
+    return tables
+
+
+def _facts(explanation: ModelExplanation) -> dict[str, Any]:
+    """Additivity error, Monte Carlo error, and agreement of attention with Shapley values."""
+    sizes = np.array([len(part.firms_E) for part in explanation.groups], dtype=np.float64)
+    qualities = [part.quality for part in explanation.groups]
+    moved = np.concatenate([np.abs(part.forecast_E - part.base_E) for part in explanation.groups]).mean()
+    additivity = max(quality.additivity_max for quality in qualities)
+    facts: dict[str, Any] = {
+        "n_forecasts": int(sizes.sum()),
+        "additivity_max_abs": additivity,
+        "additivity_relative": float(additivity / moved) if moved > 0 else 0.0,
+        "monte_carlo_error": float(np.average([q.monte_carlo_mean for q in qualities], weights=sizes)),
+    }
+    days = [part.attention_days for part in explanation.groups if part.attention_days is not None]
+    peers = [part.attention_peers for part in explanation.peers]
+    for kind, agreements in (("days", days), ("peers", peers)):
+        known = [one for one in agreements if one.number > 0]
+        if known:
+            facts[f"agreement_{kind}"] = float(
+                np.average([one.mean for one in known], weights=[one.number for one in known])
+            )
+    return facts
+
+
+def _players(explanation: ModelExplanation) -> pl.DataFrame:
+    players = explanation.groups[0].players
+    mean_abs_P = np.abs(np.concatenate([part.values_EP for part in explanation.groups])).mean(axis=0)
+    kinds = {"days": "days", "family": "features", "peers": "peers"}
+    return pl.DataFrame(
+        {
+            "model": [explanation.model] * len(players),
+            "kind": [kinds[player.kind] for player in players],
+            "player": [player.name for player in players],
+            "mean_abs_shap": mean_abs_P,
+        }
+    )
+
+
+def _example(explanation: ModelExplanation, dataset: Dataset) -> pl.DataFrame:
+    """The explained forecast that its players moved most, with the value of each player."""
+    part = max(explanation.groups, key=lambda one: float(np.abs(one.forecast_E - one.base_E).max()))
+    e = int(np.argmax(np.abs(part.forecast_E - part.base_E)))
+    return pl.DataFrame(
+        {
+            "model": [explanation.model] * len(part.players),
+            "date": [str(dataset.panel.dates_T[part.sessions_E[e]].astype("datetime64[D]"))]
+            * len(part.players),
+            "ticker": [dataset.panel.tickers_N[part.firms_E[e]]] * len(part.players),
+            "base_value": [float(part.base_E[e])] * len(part.players),
+            "forecast": [float(part.forecast_E[e])] * len(part.players),
+            "player": [player.name for player in part.players],
+            "value": part.values_EP[e],
+        }
+    )
+
+
+def _edges(model: str, network: PeerNetwork, dataset: Dataset, planted_NN: BoolArray | None) -> pl.DataFrame:
+    """The strongest peers of each firm as a table; ``planted`` is null on real data."""
+    table = edge_table(network, top=_STRONGEST)
+    tickers = np.asarray(dataset.panel.tickers_N)
+    group_N = dataset.panel.group_TN[-1]
+    known = (group_N[table.source_E] >= 0) & (group_N[table.target_E] >= 0)
+    return pl.DataFrame(
+        {
+            "model": [model] * len(table.source_E),
+            "leader": tickers[table.source_E],
+            "follower": tickers[table.target_E],
+            "weight": table.weight_E,
+            "signed": table.signed_E,
+            "share": table.weight_E / network.weight_NN.sum(),
+            "rank": table.rank_E,
+            "dates": table.dates_E,
+            "same_group": pl.Series(group_N[table.source_E] == group_N[table.target_E]).set(
+                pl.Series(~known), None
+            ),
+            "planted": None if planted_NN is None else planted_NN[table.target_E, table.source_E],
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Recovery:
+    """How well the network recovers the planted edges: areas under the ROC curves, and the curves."""
+
+    facts: Mapping[str, float | int]
+    roc: pl.DataFrame
+
+
+def _recovery(explanation: ModelExplanation, network: PeerNetwork, planted_NN: BoolArray) -> _Recovery:
+    """Compare the network, attention and initial attention with the planted edges."""
+    attention = attention_network(explanation.peers, len(planted_NN))
+    all_pairs_NN = np.ones_like(planted_NN)
+    comparison = compare_edges(network, attention, planted_NN, all_pairs_NN, seed=0)
+    initial = mean_network(explanation.untrained, len(planted_NN))
+    by_initial = edge_auc(initial.weight_NN, planted_NN, network.observed & attention.observed)
+    curves = []
+    for method, roc in (("shap", comparison.shap), ("attention", comparison.attention)):
+        step = max(1, len(roc.false_positive_rate_K) // _ROC_POINTS)
+        keep = np.unique(
+            np.append(np.arange(0, len(roc.false_positive_rate_K), step), len(roc.false_positive_rate_K) - 1)
+        )
+        curves.append(
+            pl.DataFrame(
+                {
+                    "model": [explanation.model] * len(keep),
+                    "method": [method] * len(keep),
+                    "fpr": roc.false_positive_rate_K[keep],
+                    "tpr": roc.true_positive_rate_K[keep],
+                }
+            )
+        )
+    facts = {
+        "auc_shap": comparison.shap.auc,
+        "auc_attention": comparison.attention.auc,
+        "auc_untrained": by_initial.auc,
+        "auc_random": comparison.random_mean,
+        "n_planted": comparison.shap.n_edges,
+        "n_pairs": comparison.shap.n_pairs,
+    }
+    return _Recovery(facts, pl.concat(curves))
+
+
+def planted_edges(truth: pl.DataFrame, dataset: Dataset, sessions: IntArray) -> BoolArray:
+    """Find the planted edges, direct or over two hops, that are valid on at least half of the sessions.
+
+    Parameters
+    ----------
+    truth
+        leader, follower, valid_from, valid_to: edges of a simulated market.
+    dataset
+        Panel with dates and tickers.
+    sessions
+        Indices of the explained sessions.
+
+    Returns
+    -------
+    ndarray of bool, shape (N, N)
+        Indexed by [target, source].
+    """
+    column = {ticker: n for n, ticker in enumerate(dataset.panel.tickers_N)}
+    dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
+    valid_NN = np.zeros((dataset.panel.n_firms, dataset.panel.n_firms), dtype=np.int64)
+    spells = truth.select("leader", "follower", "valid_from", "valid_to").unique()
+    for leader, follower, start, end in spells.iter_rows():
+        if leader in column and follower in column:
+            valid = dates >= np.datetime64(start)
+            if end is not None:
+                valid &= dates < np.datetime64(end)
+            valid_NN[column[follower], column[leader]] += int(valid.sum())
+    return 2 * valid_NN >= len(sessions)
+
+
+def summary_line(explanation: ModelExplanation) -> str:
+    """Summarise the attribution of one model in one line."""
+    facts = _facts(explanation)
+    parts = [
+        f"{explanation.model}: {facts['n_forecasts']} forecasts explained",
+        f"additivity error {facts['additivity_max_abs']:.1e}",
+    ]
+    for kind in ("days", "peers"):
+        if f"agreement_{kind}" in facts:
+            agreement = facts[f"agreement_{kind}"]
+            parts.append(f"attention over {kind} and |SHAP| agree at rank correlation {agreement:+.2f}")
+    return "; ".join(parts)

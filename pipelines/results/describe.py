@@ -1,0 +1,86 @@
+"""Format an evaluation for a terminal: its settings, the ladder, and the missing tasks."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.dataset.risk_free import describe_rate
+from pipelines.run.evaluations import StoredEvaluation
+
+_LADDER_CELLS = (  # column, heading, scale, digits, width
+    ("valid_rank_ic", "valid rIC", 1, 4, 11),
+    ("ic", "IC", 1, 4, 9),
+    ("icir", "ICIR", 1, 2, 8),
+    ("rank_ic", "rank IC", 1, 4, 9),
+    ("ensemble_ic", "ens. IC", 1, 4, 9),
+    ("ic_t", "t", 1, 1, 7),
+    ("coverage_dates", "dates %", 100, 1, 9),
+    ("coverage_firms", "firms %", 100, 1, 9),
+    ("tied", "tied %", 100, 1, 8),
+)
+
+
+def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
+    """Format an evaluation: its settings, the ladder, and the tasks without forecasts."""
+    record = evaluation.record
+    settings = f"evaluation {record.evaluation}: {record.assumptions}"
+    parts = [settings, describe_ladder(evaluation.table("ladder"), config)]
+    if record.incomplete is not None:
+        parts.append(
+            f"The run is incomplete. Missing: {record.incomplete}. Models are compared on the {record.dates} "
+            f"dates that all of them forecast ({record.first} to {record.last}). To complete the run, use "
+            "'peerglass train' with its config."
+        )
+    return "\n".join(parts)
+
+
+def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
+    """Format the ladder: one block per delay, one line per model, and a legend of the columns."""
+    lines = []
+    for delay in config.label.delays:
+        rows = ladder.filter(pl.col("delay") == delay)
+        label = f"horizon {config.label.horizon} sessions, delay {delay}"
+        trained = (
+            "as in training" if delay == config.label.delay else "same forecasts, not trained for this delay"
+        )
+        lines.append(f"test results, {label} ({trained})")
+        columns = [(f"{book}.sharpe_net", f"{book} net") for book in config.backtest.books]
+        ratios = ((f"{book}.information_ratio", f"{book} IR") for book in config.backtest.books)
+        columns += [(column, heading) for column, heading in ratios if rows[column].drop_nulls().len()]
+        width = max([22, *(len(model) + 2 for model in rows["model"])])
+        headings = "".join(f"{heading:>{cell}}" for _, heading, _, _, cell in _LADDER_CELLS)
+        lines.append(f"  {'model':<{width}}{headings}{''.join(f'{heading:>18}' for _, heading in columns)}")
+        for row in rows.iter_rows(named=True):
+            cells = "".join(
+                f"{_number(row[key], digits, scale):>{cell}}" for key, _, scale, digits, cell in _LADDER_CELLS
+            )
+            of_books = "".join(f"{_number(row[column], 2):>18}" for column, _ in columns)
+            lines.append(f"  {row['model']:<{width}}{cells}{of_books}")
+        if rows["truth_ic"].drop_nulls().len():
+            truth = rows.row(0, named=True)
+            lines.append(
+                f"  {'(true mean)':<{width + 11}}"
+                f"{truth['truth_ic']:>9.4f}{'':>8}{truth['truth_rank_ic']:>9.4f}"
+            )
+    rate = describe_rate(config.backtest.risk_free)
+    lines += [
+        "valid rIC: rank IC on validation. IC, ICIR, rank IC: test, mean over single seeds.",
+        "ens. IC and its Newey-West t: seed ensemble. dates %: share of test dates with a forecast.",
+        "firms %: share of the universe's firms with a forecast on these dates. tied %: share of forecasts",
+        "that equal another forecast of the same date.",
+        f"net: annualised Sharpe ratio after costs, with {rate} charged on net exposure.",
+        "IR: information ratio after costs against the equal-weighted universe before costs.",
+    ]
+    if ladder["truth_ic"].drop_nulls().len():
+        lines.append("(true mean): the simulated market's true expected return, the best possible forecast.")
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int, scale: int = 1) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    value *= scale
+    return f"{value:.{digits}f}" if abs(value) < 1e4 else f"{value:.0e}"  # wider would run into its neighbour
