@@ -1,1 +1,1 @@
-"""Forecasters: attention over days and over firms, baselines, fitting and explaining (torch)."""
+"""Forecasters: attention over days and over firms, baselines, training and attribution (torch)."""

@@ -1,7 +1,7 @@
-"""The panel on one device, and the batches of dates every forecaster sees.
+"""The panel as tensors on one device, and batches of dates, the input of every forecaster.
 
 Legend: B dates in a batch, N firms, W window length, C channels, F characteristics, T sessions,
-L peer layers, H heads, S sessions with those before the first.  Index t is the close of session t.
+L peer layers, H heads, S sessions including the padding before the first.  Index t is the close of session t.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from models.spec import Shape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ablation:
-    """What an explainer removes from a forward pass; ``None`` removes nothing.
+    """Inputs that an explainer removes from a forward pass; ``None`` removes nothing.
 
     Attributes
     ----------
     days_keep_BW
-        bool.  False: the day encoder masks that day as a key for every firm, and forgets what the
-        day held where it is itself a query or a linear term, so that nothing of it is left.
+        bool; False removes the day for every firm. The day encoder masks it as a key, and sets its values to
+        zero where the day is a query or enters linearly, so the forecast does not depend on the day.
     peers_keep_BN
-        bool.  False: firm j is masked as a key for every other firm.  Its own forecast keeps its
-        own information, which never travels through peer attention.
+        bool; False masks firm j as a key for all other firms. The forecast of firm j itself still uses its
+        own information, which does not pass through peer attention.
     """
 
     days_keep_BW: Tensor | None = None
@@ -39,31 +39,31 @@ class Ablation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B dates of the panel, holding the firms that are in the universe on at least one of them.
+    """B dates of the panel, with the firms that are in the universe on at least one of them.
 
     Attributes
     ----------
     x_BNWC
-        float32 scaled channels of the W sessions that end at each date; no NaN.
+        float32, scaled channels of the W sessions up to each date; no NaN.
     z_BNF
-        float32 characteristics at the date, rank-normal within the date; unknown is 0.
+        float32, characteristics at the date, ranked to a normal within the date; unknown values are 0.
     m_BN
-        bool, in the universe at the date.
+        bool, whether the firm is in the universe at the date.
     s_BN
-        int64 group code at the date; 0 is unknown.
+        int64, group code at the date; 0 means unknown.
     y_BN
-        float32 target, known only after the label's span has passed; NaN is unknown.
+        float32, target, which is known only after the end of the label's span; NaN means unknown.
     firms_N
-        int64 columns of the panel that the batch holds, ascending.  A dense batch has places, whose firms
-        differ from date to date: [B, N].
+        int64, panel columns of the firms, in ascending order. In a dense batch, the firms at a position
+        differ between dates: [B, N].
     dense
-        Every place is computed, in the universe or not, so that no shape depends on values.
+        Whether all positions are computed, in the universe or not, so that no shape depends on values.
     key_BN
-        int64 :func:`firm_key` of each firm's name, by which a model recognises a firm that its options
-        name, wherever its column is; 0 where the panel has no names.  None: names are not asked for.
+        int64, :func:`firm_key` of each firm's name. A model uses it to find firms that its options name. 0 if
+        the panel has no names; None if no names are needed.
     path_BNK
-        float32 targets of the horizons shorter than the label's, ascending, K - 1 of them; NaN is unknown.
-        None without any.
+        float32, targets of the K - 1 horizons shorter than the label's, in ascending order; NaN means
+        unknown. None if there are no shorter horizons.
     """
 
     x_BNWC: Tensor
@@ -79,16 +79,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMaps:
-    """Attention weights read from the explicit path.
+    """Attention weights, computed by the explicit path.
 
     Attributes
     ----------
     days_BNW
-        Weight of each day in what the last day-encoder layer hands on, averaged over heads; rows of
-        firms outside the universe are 0.  None for models without a day encoder.
+        Weight of each day in the output of the last layer of the day encoder, averaged over heads; 0 for
+        firms outside the universe. None for models without a day encoder.
     peers_BLHNN
-        Weight of key firm j (last axis) for query firm i (last but one).  A row sums to 1 minus the
-        weight of the null key.  None for models without peers.
+        Weight of key firm j (last axis) for query firm i (second to last axis). A row sums to 1 minus the
+        weight of the null key. None for models without peers.
     """
 
     days_BNW: Tensor | None = None
@@ -97,28 +97,29 @@ class AttentionMaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PanelTensors:
-    """The panel as tensors on one device, built once; windows are gathered batch by batch.
+    """The panel as tensors on one device. It is built once; windows are gathered for each batch.
 
     Attributes
     ----------
     history_NSC
-        float32 channels, scaled with a fold's training sessions; no NaN. S is W-1+T: before a firm's
-        first session lie W-1 sessions of zeros (the channels' centre), so that the window that ends at
-        session t is the run of W sessions from S index t on, in one piece of memory.
+        float32, channels scaled with the statistics of a fold's training sessions; no NaN. S = W - 1 + T: the
+        first W - 1 sessions are padding with zeros (the channels' mean). The window that ends at session t is
+        therefore the contiguous block of W sessions that starts at index t of S.
     characteristics_TNF
-        float32, rank-normal within the date; no NaN.
+        float32, ranked to a normal within the date; no NaN.
     mask_TN
         bool, the universe.
     group_TN
-        int64, 0 is unknown and the panel's code plus 1 otherwise.
+        int64, the panel's group code plus 1; 0 means unknown.
     target_TN
-        float32, NaN is unknown.
+        float32; NaN means unknown.
     key_N
-        int64 :func:`firm_key` of each firm's name; 0 without names.
+        int64, :func:`firm_key` of each firm's name; 0 if there are no names.
     shape
-        What a model needs to be built for this panel.
+        The sizes that a model needs to be built for this panel.
     path_TNK
-        float32 targets of the horizons shorter than the label's, ascending; NaN is unknown. None without any.
+        float32, targets of the horizons shorter than the label's, in ascending order; NaN means unknown. None
+        if there are none.
     """
 
     history_NSC: Tensor
@@ -141,8 +142,8 @@ class PanelTensors:
         return self.mask_TN.device
 
     @property
-    def channels_TNC(self) -> Tensor:  # noqa: N802 - a shape suffix, as of the other attributes
-        """The channels by session and firm, a view."""
+    def channels_TNC(self) -> Tensor:  # noqa: N802 - a shape suffix, as in the other attributes
+        """The channels by session and firm, without padding, as a view."""
         return self.history_NSC[:, self.window - 1 :].transpose(0, 1)
 
     @classmethod
@@ -161,36 +162,36 @@ class PanelTensors:
         path_TNK: npt.ArrayLike | None = None,
         device: torch.device | str = "cpu",
     ) -> PanelTensors:
-        """Copy numpy arrays to a device.
+        """Build the tensors from numpy arrays.
 
         Parameters
         ----------
         channels_TNC, characteristics_TNF
-            Scaled channels and rank-normal characteristics; NaN (unknown) becomes 0, their centre.
+            Scaled channels and characteristics ranked to a normal; NaN (unknown) is replaced by 0, their
+            mean.
         mask_TN
             Universe.
         group_TN
-            The panel's codes, -1 for unknown.
+            Group codes of the panel; -1 means unknown.
         target_TN
-            Target in the label's unit (or rank-normal); NaN is unknown.
+            Target in the unit of the label, or ranked to a normal; NaN means unknown.
         window
-            Sessions in a window.
+            Number of sessions in a window.
         n_groups
-            Number of the panel's groups, ``len(panel.groups_S)``; the largest code seen plus 1 when
-            not given.
+            Number of groups of the panel, ``len(panel.groups_S)``; by default the largest code plus 1.
         characteristic_names
-            Names of the F characteristics, for the models that ask for one by name.
+            Names of the F characteristics, for models whose options name one.
         firm_names
-            Tickers of the N firms, for the models that ask for firms by name; may be left out.
+            Tickers of the N firms, for models whose options name firms; optional.
         path_TNK
-            Targets of the horizons shorter than the label's, ascending; NaN is unknown.
+            Targets of the horizons shorter than the label's, in ascending order; NaN means unknown.
         device
-            Where the tensors live.
+            Device of the tensors.
 
         Raises
         ------
         ValueError
-            When shapes or names disagree, or a group code is not below ``n_groups``.
+            If shapes or names do not match, a value is infinite, or a group code is out of range.
         """
         mask = np.ascontiguousarray(mask_TN, dtype=np.bool_)
         arrays = {
@@ -205,21 +206,22 @@ class PanelTensors:
         for name, array in checked.items():
             if mask.ndim != 2 or array.shape[:2] != mask.shape or array.ndim != len(name.split("_")[1]):
                 raise ValueError(
-                    f"{name} has shape {array.shape} but mask_TN has {mask.shape}: "
+                    f"{name} has shape {array.shape} but mask_TN has {mask.shape}; "
                     "pass arrays over the same sessions and firms."
                 )
             if np.isinf(array).any():
-                raise ValueError(f"{name} holds infinite values: clip them, or set them to NaN (unknown).")
+                raise ValueError(f"{name} has infinite values; clip them, or set them to NaN (unknown).")
         highest = int(group.max(initial=0))
         total = highest + 1 if n_groups is None else n_groups + 1
         if highest >= total or int(group.min(initial=0)) < 0:
             raise ValueError(
-                f"group_TN holds codes from {int(group.min()) - 1} to {highest - 1} but n_groups is "
-                f"{total - 1}: codes run from 0 to n_groups - 1, and -1 is unknown."
+                f"group_TN has codes from {int(group.min()) - 1} to {highest - 1} but n_groups is "
+                f"{total - 1}; codes must be from 0 to n_groups - 1, or -1 for unknown."
             )
         if len(firm_names) not in (0, mask.shape[1]):
             raise ValueError(
-                f"{len(firm_names)} firm names were given for {mask.shape[1]} firms: give one each, or none."
+                f"{len(firm_names)} firm names were given for {mask.shape[1]} firms; give one per firm, or "
+                "none."
             )
         keys = [firm_key(name) for name in firm_names] or [0] * mask.shape[1]
         channels = np.nan_to_num(arrays["channels_TNC"], nan=0.0)
@@ -247,59 +249,59 @@ class PanelTensors:
         )
 
     def windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
-        """Gather windows, each a single copy of W x C numbers that lie together.
+        """Gather windows; each window is one contiguous copy of W x C numbers.
 
         Parameters
         ----------
         sessions
-            int64 sessions that the windows end at.
+            int64, last session of each window.
         firms
-            int64 firms, of the same shape or one that broadcasts with it.
+            int64, panel columns of the firms; the shape must broadcast with that of ``sessions``.
 
         Returns
         -------
         Tensor
-            float32 of the common shape followed by W and C; sessions before the panel's first are zeros.
+            float32, broadcast shape followed by W and C; zeros before the first session of the panel.
 
         Raises
         ------
         ValueError
-            When a session or firm is not in the panel.
+            If a session or firm is not in the panel.
         """
         N, S, C = self.history_NSC.shape
         for name, index, size in (("session", sessions, len(self.mask_TN)), ("firm", firms, N)):
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
                 raise ValueError(
-                    f"The {name} indices run from {int(index.min())} to {int(index.max())}: "
-                    f"the panel has {size}, counted from 0."
+                    f"The {name} indices are from {int(index.min())} to {int(index.max())}; "
+                    f"the panel has {size}, numbered from 0."
                 )
-        first = firms * S + sessions  # where the window's first session lies
+        first = firms * S + sessions  # index of the window's first session
         every_window = self.history_NSC.as_strided((N * S - self.window + 1, self.window * C), (C, 1))
         return every_window.index_select(0, first.flatten()).view(*first.shape, self.window, C)
 
     def batch(self, dates_B: Tensor) -> Batch:
         """Gather the windows and cross-sections of some dates.
 
-        Firms outside the universe on every one of the dates are left out; sessions before the
-        panel's first are zeros (the channels' centre).
+        Firms that are outside the universe on all of the dates are omitted. Sessions before the first of the
+        panel are zeros (the channels' mean).
 
         Parameters
         ----------
         dates_B
-            int64 session indices.
+            int64, session indices.
 
         Raises
         ------
         ValueError
-            When no firm is in the universe on any of the dates.
+            If no firm is in the universe on any of the dates.
         """
         dates_B = dates_B.to(self.device)
         present_BN = self.mask_TN[dates_B]
         firms_N = present_BN.any(dim=0).nonzero().squeeze(1)
         if firms_N.numel() == 0:
             raise ValueError(
-                f"No firm is in the universe at sessions {dates_B.tolist()}: "
-                "ask for dates with a universe, or loosen the universe rule."
+                f"No firm is in the universe at sessions {dates_B.tolist()}; "
+                "choose other dates, or relax the universe rule."
             )
         at = (dates_B[:, None], firms_N)
         return Batch(
@@ -315,17 +317,17 @@ class PanelTensors:
 
 
 def firm_key(name: str) -> int:
-    """63 bits of a name's BLAKE2b hash: the same on every machine, whatever the other firms are."""
+    """63 bits of the BLAKE2b hash of a name; it does not depend on the machine or on other firms."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def present_windows(batch: Batch) -> Tensor:
-    """Windows [M, W, C] of the firms in the universe, or of every place of a dense batch."""
+    """Windows [M, W, C] of the firms in the universe, or of all positions of a dense batch."""
     return batch.x_BNWC.flatten(0, 1) if batch.dense else batch.x_BNWC[batch.m_BN]
 
 
 def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
-    """Put the rows of the present firms (or of all) back to their places in [B, N, D], zeros elsewhere."""
+    """Scatter the rows of the present firms (or of all positions) into [B, N, D]; zeros elsewhere."""
     if len(h_MD) == m_BN.numel():
         return h_MD.reshape(*m_BN.shape, -1).masked_fill(~m_BN[:, :, None], 0.0)
     h_BND = h_MD.new_zeros(*m_BN.shape, h_MD.shape[-1])
@@ -333,7 +335,7 @@ def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
 
 
 def recent_days(batch: Batch, days: int, ablation: Ablation | None) -> Tensor:
-    """The last ``days`` sessions of every window, flattened to [B, N, days * C]; cut days are 0."""
+    """The last ``days`` sessions of every window, flattened to [B, N, days * C]; ablated days are 0."""
     x_BNKC = batch.x_BNWC[:, :, -days:]
     if ablation is not None and ablation.days_keep_BW is not None:
         x_BNKC = x_BNKC * ablation.days_keep_BW[:, None, -days:, None]
@@ -341,8 +343,8 @@ def recent_days(batch: Batch, days: int, ablation: Ablation | None) -> Tensor:
 
 
 def days_kept(batch: Batch, ablation: Ablation | None) -> Tensor | None:
-    """Days [M, W] that are kept for the present firms; None where none is cut."""
+    """Bool [M, W] for the present firms: False for ablated days; None if no day is ablated."""
     if ablation is None or ablation.days_keep_BW is None:
         return None
-    assert not batch.dense, "an explainer's batches hold one date's firms"
+    assert not batch.dense, "explainers use batches of one date"
     return ablation.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]

@@ -1,6 +1,6 @@
-"""What fitting gives back: forecasts, and a state that can be stored and restored.
+"""Fitted models: their forecasts, and a state that can be stored and restored.
 
-Legend: N firms of the panel, D dates asked for.
+Legend: N firms of the panel, D dates to forecast.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 """Stored arrays by name."""
 
 
-class Diverged(ValueError):  # noqa: N818  (the pipeline's word for it)
-    """The training loss became infinite or NaN."""
+class Diverged(ValueError):  # noqa: N818  (names the condition, as StopIteration does)
+    """Training diverged: the loss became infinite or NaN."""
 
 
-class NoTrainingSignal(ValueError):  # noqa: N818  (what the data are)
-    """The data hold nothing that could be learned, or chosen by; the message says why."""
+class NoTrainingSignal(ValueError):  # noqa: N818  (names the condition, as StopIteration does)
+    """Constant labels: there is nothing to learn in training, or no score to choose by in validation."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """One epoch of a neural model, one ridge penalty, or one evaluation of LightGBM.
+    """Scores of one epoch of a neural model, one ridge penalty, or one evaluation of LightGBM.
 
     Attributes
     ----------
     epoch
-        From 0.
+        Index, from 0.
     train_loss
-        Mean loss of the epoch, in training-target standard deviations; NaN where there is none.
+        Mean loss of the epoch, in standard deviations of the training target; NaN if there is none.
     valid_rank_ic
         Mean rank IC over the validation dates.
     lr
         Learning rate at the end of the epoch; 0 for ridge.
     seconds
-        Wall-clock time.
+        Wall-clock time of the epoch.
     valid_ic
-        Mean IC over the validation dates; NaN where it was not measured.
+        Mean IC over the validation dates; NaN if it was not computed.
     valid_pinball
-        Pinball score over the validation dates, in training-target standard deviations; NaN without the
-        quantile loss.
+        Pinball score over the validation dates, in standard deviations of the training target; NaN without
+        the quantile loss.
     """
 
     epoch: int
@@ -68,14 +68,14 @@ OnEpoch = Callable[[EpochRecord], None]
 
 
 def best_record(history: Sequence[EpochRecord], by: Literal["rank_ic", "ic"] = "rank_ic") -> int:
-    """Place of the record with the best validation score, the first of equals; a NaN is never the best."""
+    """Index of the record with the best validation score; the first one if tied; NaN is never the best."""
     scores = [record.valid_rank_ic if by == "rank_ic" else record.valid_ic for record in history]
     return int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedState:
-    """A fitted model as plain data: JSON values and arrays, never a pickle."""
+    """A fitted model as JSON values and arrays, without pickle."""
 
     config: dict[str, Any]
     tensors: dict[str, npt.NDArray[Any]]
@@ -87,13 +87,13 @@ class Fitted(ABC):
     Attributes
     ----------
     name
-        The model's name in the registry.
+        Name of the model in the registry.
     config
-        Its options, as plain values.
+        Options of the model, as plain values.
     shape
-        The panel it was fitted for.
+        Shape of the panel that it was fitted to.
     history
-        What early stopping saw.
+        Training history, used for early stopping.
     """
 
     def __init__(
@@ -105,15 +105,15 @@ class Fitted(ABC):
         self.history = history
 
     def forecast(self, data: PanelTensors, dates: IntArray) -> Float32Array:
-        """Forecasts [D, N] in the target's unit, NaN outside the universe.
+        """Forecasts [D, N] in the target's unit; NaN outside the universe.
 
-        Each date is one forward pass over its own firms, so that a forecast is the same to the bit
-        whatever else is asked for, and whatever comes after its date.
+        Each date is a separate forward pass over its own firms. A forecast therefore does not depend, to the
+        bit, on the other dates in ``dates`` or on data after its date.
 
         Raises
         ------
         ValueError
-            When ``data`` has another shape than the model was fitted for.
+            If the shape of ``data`` differs from the one that the model was fitted to.
         """
         require_same_shape(self.shape, data.shape, self.name)
         dates = np.ascontiguousarray(dates, dtype=np.int64)
@@ -126,7 +126,7 @@ class Fitted(ABC):
         return out_DN
 
     def state(self) -> FittedState:
-        """Everything :func:`models.fitting.fit.restore` needs to forecast the same to the bit."""
+        """State from which :func:`models.fitting.fit.restore` gives the same forecasts, to the bit."""
         config = {
             "name": self.name,
             "config": self.config,
@@ -137,29 +137,29 @@ class Fitted(ABC):
 
     @abstractmethod
     def forecast_date(self, batch: Batch) -> Float32Array:
-        """Forecasts of a batch that holds one date and only its present firms."""
+        """Forecasts [N] for a batch of one date that contains only firms in the universe."""
 
     @abstractmethod
     def tensors(self) -> Tensors:
-        """Return what was learned, as arrays."""
+        """Return the learned parameters as arrays."""
 
 
 def require_same_shape(fitted: Shape, given: Shape, name: str) -> None:
-    """Refuse data of another shape than a model's."""
+    """Raise ValueError if the shape of the data differs from that of the fitted model."""
     for field in ("n_channels", "n_characteristics", "window", "n_groups", "characteristic_names"):
         if getattr(fitted, field) != getattr(given, field):
             raise ValueError(
                 f"Model {name} needs {field} {getattr(fitted, field)} but the data has "
-                f"{getattr(given, field)}: build the data with the same features, window and groups."
+                f"{getattr(given, field)}; build the data with the same features, window and groups."
             )
 
 
 def require_no_others(tensors: Tensors, known: Iterable[str], name: str) -> None:
-    """Refuse stored arrays that a model does not know."""
+    """Raise ValueError if a stored model has tensors that are not in ``known``."""
     others = sorted(set(tensors) - set(known))
     if others:
         raise ValueError(
-            f"The stored model has a tensor {others[0]!r} that {name} does not know: "
+            f"The stored model has a tensor {others[0]!r} that {name} does not have; "
             "fit it again, or restore its files from a backup."
         )
 
@@ -167,21 +167,21 @@ def require_no_others(tensors: Tensors, known: Iterable[str], name: str) -> None
 def require_tensor(
     tensors: Tensors, name: str, dtype: type[np.generic], shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """Return one stored array, checked; ``-1`` in ``shape`` allows any length."""
+    """Return one stored array after checking it; ``-1`` in ``shape`` allows any length."""
     if name not in tensors:
         raise ValueError(
-            f"The stored model has no tensor {name!r}: fit it again, or restore its files from a backup."
+            f"The stored model has no tensor {name!r}; fit it again, or restore its files from a backup."
         )
     array = np.asarray(tensors[name])
-    fits = array.ndim == len(shape) and all(
-        want in (-1, got) for want, got in zip(shape, array.shape, strict=True)
+    matches = array.ndim == len(shape) and all(
+        expected in (-1, actual) for expected, actual in zip(shape, array.shape, strict=True)
     )
     finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
-    if array.dtype != dtype or not fits or not finite:
+    if array.dtype != dtype or not matches or not finite:
         raise ValueError(
             f"The stored tensor {name!r} is {array.dtype} of shape {array.shape}"
             f"{'' if finite else ' with values that are not finite'}, "
-            f"not finite {np.dtype(dtype).name} of shape {shape}: "
+            f"but must be finite {np.dtype(dtype).name} of shape {shape}; "
             "fit the model again, or restore its files from a backup."
         )
     return array

@@ -1,4 +1,4 @@
-"""What every neural forecaster has in common."""
+"""The base class of all neural forecasters."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from models.quantiles import QuantileHead
 
 
 class Forecaster(nn.Module, ABC):
-    """Batch of dates -> one forecast per firm, in the target's unit.
+    """Maps a batch of dates to one forecast per firm, in the target's unit.
 
-    A subclass implements :meth:`embed` (what each firm knows on its own) and :meth:`mix` (what it
-    makes of its own and its peers' embeddings); the network works in units of ``target_scale``, the
-    standard deviation of the training targets, so that the learning rate means the same for every
-    label.
+    A subclass implements :meth:`embed` (an embedding of each firm's own inputs) and :meth:`mix` (forecasts
+    from the embeddings of a firm and its peers). The network's outputs are in units of ``target_scale``, the
+    standard deviation of the training targets, so one learning rate suits all labels.
 
     Attributes
     ----------
     uses_peers
         Whether a firm's forecast depends on the other firms of the date.
     stackable
-        Whether, of a dense batch, no shape depends on values, so that several seeds can be trained as one
-        (`models.fitting.stacked`).
+        Whether all shapes are independent of values for a dense batch, so that several seeds can be trained
+        together (`models.fitting.stacked`).
     uses_days
-        Whether days of the window can be cut from a forecast, where no day attention says so already.
+        Whether days of the window can be ablated in a model without day attention.
     quantile_head
-        What the quantile loss puts beside the forecast, which it leaves as it is: the median.
+        Quantiles around the forecast, for models trained with the quantile loss. The forecast is the median.
     """
 
     uses_peers: ClassVar[bool]
@@ -51,43 +50,43 @@ class Forecaster(nn.Module, ABC):
 
     @abstractmethod
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Each firm's own token [B, N, D]."""
+        """Token of each firm [B, N, D], from its own inputs."""
 
     @property
     def n_horizons(self) -> int:
-        """Number K of horizons that it forecasts."""
+        """Number K of forecast horizons."""
         return 1
 
     def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Forecasts [B, N, K] of its horizons, the label's last; 0 outside the universe."""
+        """Forecasts [B, N, K] of all horizons, the label's last; 0 outside the universe."""
         return self(batch, ablation)[..., None]  # type: ignore[no-any-return]
 
     @abstractmethod
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N] from the tokens of :meth:`embed`; 0 outside the universe.
 
-        An explainer that removes peers many times embeds once and mixes often.
+        Explainers that ablate many sets of peers compute the embeddings once.
         """
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Attention weights by the explicit path, without dropout; nothing for models without any."""
+        """Attention weights by the explicit path, without dropout; empty for models without attention."""
         return AttentionMaps()
 
     def require(self, data: PanelTensors) -> None:
-        """Refuse a panel that lacks what the model's options name; ValueError says what."""
+        """Raise ValueError if the panel lacks something that the model's options name."""
 
     def quantiles_around(self, y_BN: Tensor, batch: Batch) -> Tensor:
         """Quantiles [B, N, Q] around forecasts, both in the target's unit."""
-        assert self.quantile_head is not None, "asked of a model with quantiles alone"
+        assert self.quantile_head is not None, "only models with a quantile head have quantiles"
         return self.quantile_head(y_BN / self.target_scale, batch.z_BNF) * self.target_scale  # type: ignore[no-any-return]
 
     def scaled(self, y_BN: Tensor, batch: Batch) -> Tensor:
-        """Forecasts in the target's unit, 0 outside the universe."""
+        """Convert forecasts to the target's unit and set them to 0 outside the universe."""
         return (y_BN.float() * self.target_scale).masked_fill(~batch.m_BN, 0.0)
 
 
 def zero_linear(inputs: int, outputs: int) -> nn.Linear:
-    """Give a linear layer that answers 0 until it is trained."""
+    """Create a linear layer whose weights and bias are initialised to 0."""
     layer = nn.Linear(inputs, outputs)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)

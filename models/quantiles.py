@@ -1,4 +1,4 @@
-"""Quantiles of the target around a forecast: what a forecaster's own output does not say.
+"""Quantiles of the target around a forecast, and their pinball score.
 
 Legend: B dates, N firms, F characteristics, Q quantiles.
 """
@@ -18,32 +18,32 @@ MEDIAN = 0.5
 
 
 def require_levels(levels: Sequence[float]) -> None:
-    """Refuse levels that do not rise within (0, 1) or leave the median out."""
-    rising = all(a < b for a, b in pairwise(levels))
-    if len(levels) < 2 or not rising or not 0.0 < levels[0] < levels[-1] < 1.0 or MEDIAN not in levels:
+    """Raise ValueError unless the levels increase within (0, 1) and include the median."""
+    increasing = all(a < b for a, b in pairwise(levels))
+    if len(levels) < 2 or not increasing or not 0.0 < levels[0] < levels[-1] < 1.0 or MEDIAN not in levels:
         raise ValueError(
-            f"quantiles is {tuple(levels)}: give at least two levels that rise within (0, 1), with 0.5 among "
-            "them, because the forecast is the median."
+            f"quantiles is {tuple(levels)}; give at least two increasing levels in (0, 1), including 0.5, "
+            "because the forecast is the median."
         )
 
 
 class QuantileHead(nn.Module):
-    """Q quantiles that never cross: the forecast is the median, and positive steps lead away from it.
+    """Q quantiles that cannot cross: positive steps away from the forecast, which is the median.
 
-    ``q_m = y`` for the median's place m, ``q_(k+1) = q_k + s_k`` above it and ``q_(k-1) = q_k - s_(k-1)``
-    below, with ``s_k = softplus(b_k + a_k . z)``: how far apart two neighbours are depends on the firm's
-    characteristics (its volatility among them), in standard deviations of the training target.  It
-    starts as the quantiles of a standard normal around the forecast, without a random draw.
+    ``q_m = y`` for the index m of the median, ``q_(k+1) = q_k + s_k`` above it and ``q_(k-1) = q_k -
+    s_(k-1)`` below it, with ``s_k = softplus(b_k + a_k . z)``. The steps depend on the firm's
+    characteristics, such as its volatility, and are in standard deviations of the training target. They are
+    initialised, without a random draw, to the quantiles of a standard normal around the forecast.
 
-    Koenker and Bassett (1978), "Regression quantiles"; steps instead of levels, so that quantiles do
-    not cross, after Gasthaus et al. (2019), "Probabilistic forecasting with spline quantile function RNNs".
+    Koenker and Bassett (1978), "Regression quantiles". Positive steps prevent crossing, as in Gasthaus et al.
+    (2019), "Probabilistic forecasting with spline quantile function RNNs".
 
     Parameters
     ----------
     levels
-        Q levels, rising within (0, 1); 0.5 is among them.
+        Q increasing levels in (0, 1), including 0.5.
     n_characteristics
-        F.
+        F, number of characteristics.
     """
 
     def __init__(self, levels: Sequence[float], n_characteristics: int) -> None:
@@ -68,8 +68,8 @@ class QuantileHead(nn.Module):
 def pinball(quantile_BNQ: Tensor, target_BN: Tensor, levels: Sequence[float]) -> Tensor:
     """Pinball score of each cell [B, N]: mean over levels of ``max(p e, (p - 1) e)``, ``e = target - q_p``.
 
-    NaN where the target is.  Koenker and Bassett (1978), "Regression quantiles"; lower is better, and no
-    forecaster gains by stating other quantiles than it believes in (Gneiting and Raftery 2007).
+    NaN where the target is NaN. Lower is better, and the expected score is lowest for the true quantiles (a
+    proper score, Gneiting and Raftery 2007). Koenker and Bassett (1978), "Regression quantiles".
     """
     level_Q = torch.tensor(levels, dtype=quantile_BNQ.dtype, device=quantile_BNQ.device)
     error_BNQ = target_BN[..., None] - quantile_BNQ

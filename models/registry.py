@@ -1,4 +1,4 @@
-"""The forecasters by name.  To add one: write its file, then add a line to ``MODELS``."""
+"""The forecasters by name. To add one, write its file and add a line to ``MODELS``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ModelEntry:
     Attributes
     ----------
     kind
-        ``neural`` models go through the training loop; a ``baseline`` fits itself.
+        ``neural``: trained by the training loop; ``baseline``: has a fit method of its own.
     config
-        The options' dataclass.
+        Dataclass of the options.
     build
         ``(config, shape) -> Forecaster | Baseline``.
     """
@@ -44,7 +44,7 @@ class ModelEntry:
 
     @property
     def has_day_encoder(self) -> bool:
-        """Whether there is a day encoder, which can be pretrained."""
+        """Whether the model has a day encoder, which can be pretrained."""
         return hasattr(self.config, "encoder")
 
 
@@ -68,7 +68,7 @@ MODELS: dict[str, ModelEntry] = {
 
 
 def model_entry(name: str) -> ModelEntry:
-    """Look a forecaster up; ValueError names the known ones."""
+    """Look up a forecaster; the error of an unknown name lists the known ones."""
     if name not in MODELS:
-        raise ValueError(f"There is no model {name!r}: choose one of {', '.join(MODELS)}.")
+        raise ValueError(f"There is no model {name!r}; choose one of {', '.join(MODELS)}.")
     return MODELS[name]

@@ -1,4 +1,4 @@
-"""The transformer block: several heads of attention with a kernel, and a feed-forward.
+"""The transformer block: multi-head attention with a choice of kernels, and a feed-forward network.
 
 Legend: B sequences, Q queries, K keys, W sequence length, D model width, H heads, d = D / H, R = 2W - 1
 distances.
@@ -28,17 +28,18 @@ class BlockConfig:
     width, heads
         D, a multiple of H.
     dropout
-        Probability that a weight or an activation is dropped while training.
+        Probability of dropping a weight or an activation in training.
     kernel
-        ``softmax``; ``local``, a softmax over the positions at most ``radius`` away; ``linear``, O(W).
+        ``softmax``; ``local``: a softmax over positions at most ``radius`` away; ``linear``: linear attention
+        in O(W).
     radius
-        Of the local kernel, in positions.
+        Radius of the local kernel, in positions.
     temperature
-        Divides the logits: below 1 sharpens, above 1 flattens.
+        Divides the logits: below 1 sharpens the weights, above 1 flattens them.
     norm
-        ``pre``: before each sublayer; ``post``: after each sum (Vaswani et al. 2017).
+        Layer norm before each sublayer (``pre``) or after each sum (``post``, Vaswani et al. 2017).
     activation
-        ``gelu`` or ``relu``, of the feed-forward.
+        Activation of the feed-forward network, ``gelu`` or ``relu``.
     """
 
     width: int
@@ -57,30 +58,29 @@ class BlockConfig:
         require_choice("norm", self.norm, ("pre", "post"))
         require_choice("activation", self.activation, ("gelu", "relu"))
         if self.radius < 1:
-            raise ValueError(f"radius is {self.radius}: a local kernel sees at least 1 neighbour.")
+            raise ValueError(f"radius is {self.radius}; it must be at least 1.")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ValueError(f"temperature is {self.temperature}: it divides logits, so it must be positive.")
+            raise ValueError(f"temperature is {self.temperature}; it divides logits, so it must be positive.")
         if self.kernel == "linear" and self.temperature != 1.0:
             raise ValueError(
-                f"temperature is {self.temperature}: the linear kernel has no logits, leave it 1."
+                f"temperature is {self.temperature}; it must be 1 for the linear kernel, which has no logits."
             )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMask:
-    """Which keys the queries see, and what positions add; the queries are the last Q of the K positions.
+    """Which keys queries may attend to, and the position terms; queries are the last Q of the K positions.
 
     Attributes
     ----------
     keys_BK
-        bool; False removes the key (padding, or a day that an explainer took away). A query with no key
-        left answers 0.
+        bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0.
     causal
-        A query sees the keys up to its own position alone.
+        Whether a query attends only to keys up to its own position.
     rotary_W2d
-        Turns queries and keys by their positions' angles, `models.attention.positions.rotary`.
+        Rotary angles of the positions, see `models.attention.positions.rotary`.
     bias_HR
-        Added to the logits by distance, `models.attention.positions.bias_of_distance`.
+        Biases of the logits by distance, see `models.attention.positions.bias_of_distance`.
     """
 
     keys_BK: Tensor | None = None
@@ -89,11 +89,11 @@ class AttentionMask:
     bias_HR: Tensor | None = None
 
 
-EVERYTHING = AttentionMask()
+NO_MASK = AttentionMask()
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention by H heads: ``concat_h(attention(x W_Q, y W_K, y W_V)) W_O``, with the config's kernel."""
+    """Multi-head attention, ``concat_h(attention(x W_Q, y W_K, y W_V)) W_O``, with a choice of kernels."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -104,41 +104,39 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
 
-    def forward(self, x_BQD: Tensor, y_BKD: Tensor, sight: AttentionMask = EVERYTHING) -> Tensor:
-        """Queries from ``x``, keys and values from ``y``, by the fast path."""
+    def forward(self, x_BQD: Tensor, y_BKD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
+        """Attend from ``x`` (queries) to ``y`` (keys and values), by the fast path."""
         config = self.config
-        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, sight.rotary_W2d)
+        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
         dropout = config.dropout if self.training else 0.0
         if config.kernel == "linear":
-            out_BHQd = linear_attention(q_BHQd, k_BHKd, v_BHKd, keys_BK=sight.keys_BK, causal=sight.causal)
+            out_BHQd = linear_attention(q_BHQd, k_BHKd, v_BHKd, keys_BK=mask.keys_BK, causal=mask.causal)
         elif config.kernel == "local" and q_BHQd.shape[2] == k_BHKd.shape[2]:
             out_BHQd = local_attention(
                 q_BHQd,
                 k_BHKd,
                 v_BHKd,
                 radius=config.radius,
-                keys_BK=sight.keys_BK,
-                causal=sight.causal,
-                bias_HR=sight.bias_HR,
+                keys_BK=mask.keys_BK,
+                causal=mask.causal,
+                bias_HR=mask.bias_HR,
                 scale=self._scale(q_BHQd),
                 dropout=dropout,
             )
         else:
-            keep, bias = self._masks(q_BHQd, k_BHKd, sight)
+            keep, bias = self._masks(q_BHQd, k_BHKd, mask)
             out_BHQd = attention(
                 q_BHQd, k_BHKd, v_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd), dropout=dropout
             )
         return self.output(join_heads(out_BHQd))  # type: ignore[no-any-return]
 
-    def explicit(
-        self, x_BQD: Tensor, y_BKD: Tensor, sight: AttentionMask = EVERYTHING
-    ) -> tuple[Tensor, Tensor]:
+    def explicit(self, x_BQD: Tensor, y_BKD: Tensor, mask: AttentionMask = NO_MASK) -> tuple[Tensor, Tensor]:
         """The same in quadratic form, without dropout, with the weights [B, H, Q, K]."""
-        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, sight.rotary_W2d)
+        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
         if self.config.kernel == "linear":
-            weights_BHQK = linear_weights(q_BHQd, k_BHKd, keys_BK=sight.keys_BK, causal=sight.causal)
+            weights_BHQK = linear_weights(q_BHQd, k_BHKd, keys_BK=mask.keys_BK, causal=mask.causal)
         else:
-            keep, bias = self._masks(q_BHQd, k_BHKd, sight)
+            keep, bias = self._masks(q_BHQd, k_BHKd, mask)
             weights_BHQK = attention_weights(q_BHQd, k_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd))
         return self.output(join_heads(weights_BHQK @ v_BHKd)), weights_BHQK
 
@@ -159,24 +157,24 @@ class MultiHeadAttention(nn.Module):
         return 1.0 / (self.config.temperature * math.sqrt(q_BHQd.shape[-1]))
 
     def _masks(
-        self, q_BHQd: Tensor, k_BHKd: Tensor, sight: AttentionMask
+        self, q_BHQd: Tensor, k_BHKd: Tensor, mask: AttentionMask
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Lay what a query sees out as [.., Q, K]: bool, and the biases."""
+        """Build the mask, bool [.., Q, K], and the biases of the logits."""
         queries, keys, device = q_BHQd.shape[2], k_BHKd.shape[2], q_BHQd.device
         keep: Tensor | None = None
         if self.config.kernel == "local":
-            keep = band_keep(queries, keys, self.config.radius, causal=sight.causal, device=device)
-        elif sight.causal:
+            keep = band_keep(queries, keys, self.config.radius, causal=mask.causal, device=device)
+        elif mask.causal:
             keep = causal_keep(queries, keys, device)
-        if sight.keys_BK is not None:
-            there = sight.keys_BK[:, None, None, :]
-            keep = there.expand(-1, -1, queries, -1) if keep is None else keep & there
-        bias = None if sight.bias_HR is None else bias_of_distance(sight.bias_HR, queries, keys)
+        if mask.keys_BK is not None:
+            present = mask.keys_BK[:, None, None, :]
+            keep = present.expand(-1, -1, queries, -1) if keep is None else keep & present
+        bias = None if mask.bias_HR is None else bias_of_distance(mask.bias_HR, queries, keys)
         return keep, bias
 
 
 class Block(nn.Module):
-    """Transformer block: attention, then a feed-forward of width 4D, each with a residual.
+    """Transformer block: attention, then a feed-forward network of width 4D, each with a residual connection.
 
     ``norm="pre"``: ``x + MHA(LN(x))``, then ``x + W_2 act(W_1 LN(x))`` (Xiong et al. 2020, "On layer
     normalization in the transformer architecture"). ``norm="post"``: ``LN(x + MHA(x))``, then
@@ -195,35 +193,32 @@ class Block(nn.Module):
         self.forward_out = nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self, x_BWD: Tensor, sight: AttentionMask = EVERYTHING, *, queries: int | None = None
-    ) -> Tensor:
-        """Transform the last ``queries`` positions (all of them by default) as [B, Q, D].
+    def forward(self, x_BWD: Tensor, mask: AttentionMask = NO_MASK, *, queries: int | None = None) -> Tensor:
+        """Transform the last ``queries`` positions (by default all) to [B, Q, D].
 
-        Where only the last position is pooled, asking for that query alone gives the same answer
-        for about half of the work.
+        If only the last position is pooled, ``queries=1`` gives the same result for about half the work.
         """
         y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
         first = 0 if queries is None else x_BWD.shape[1] - queries
-        out_BQD = self.attention(y_BWD[:, first:], y_BWD, sight)
-        return self._after(x_BWD[:, first:], out_BQD)
+        out_BQD = self.attention(y_BWD[:, first:], y_BWD, mask)
+        return self._finish(x_BWD[:, first:], out_BQD)
 
-    def explicit(self, x_BWD: Tensor, sight: AttentionMask = EVERYTHING) -> tuple[Tensor, Tensor]:
-        """The same for every position, with the weights [B, H, W, W]."""
+    def explicit(self, x_BWD: Tensor, mask: AttentionMask = NO_MASK) -> tuple[Tensor, Tensor]:
+        """Transform all positions by the explicit path; also returns the weights [B, H, W, W]."""
         y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
-        out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, sight)
-        return self._after(x_BWD, out_BWD), weights_BHWW
+        out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, mask)
+        return self._finish(x_BWD, out_BWD), weights_BHWW
 
-    def _after(self, x_BQD: Tensor, out_BQD: Tensor) -> Tensor:
+    def _finish(self, x_BQD: Tensor, out_BQD: Tensor) -> Tensor:
         return self._transform(self._add(x_BQD, out_BQD, self.attention_norm))
 
     def _add(self, x_BQD: Tensor, out_BQD: Tensor, norm: nn.Module) -> Tensor:
-        """Add what a sublayer answers; ``norm`` follows where norms do."""
+        """Add the output of a sublayer; post-norm blocks then apply ``norm``."""
         x_BQD = x_BQD + self.dropout(out_BQD)
         return x_BQD if self.pre else norm(x_BQD)
 
     def _transform(self, x_BQD: Tensor) -> Tensor:
-        """The feed-forward with its residual and norm."""
+        """Apply the feed-forward network with its residual connection and norm."""
         if self.pre:
             return x_BQD + self._feed_forward(self.forward_norm(x_BQD))
         return self.forward_norm(x_BQD + self._feed_forward(x_BQD))  # type: ignore[no-any-return]

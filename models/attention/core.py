@@ -1,4 +1,4 @@
-"""Attention core: scaled dot products under masks and biases, by a fused and by an explicit path.
+"""Attention core: scaled dot products with masks and biases, by a fused and by an explicit path.
 
 Legend: B sequences, Q queries, K keys, W sequence length, D model width, H heads, d = D / H.
 """
@@ -29,14 +29,14 @@ def attention(
     q_BHQd, k_BHKd, v_BHKd
         Queries, keys, values.
     keep
-        bool, broadcastable to [B, H, Q, K]; False removes the key for that query (M = -inf).  A
-        query with no key left answers 0.
+        bool, broadcastable to [B, H, Q, K]; False masks the key for that query (M = -inf). The output of a
+        query without any key is 0.
     bias
         float, broadcastable to [B, H, Q, K], added to the logits.
     scale
-        Multiplies the products; ``1 / sqrt(d)`` by default.
+        Factor of the products; ``1 / sqrt(d)`` by default.
     dropout
-        Probability that a weight is dropped; 0 outside training.
+        Probability of dropping a weight; 0 outside training.
 
     Returns
     -------
@@ -47,8 +47,8 @@ def attention(
     -----
     Vaswani et al. (2017), "Attention is all you need", equation 1.
     """
-    keep, empty = _never_empty(keep)
-    mask = keep if bias is None else _additive(keep, bias)
+    keep, empty = _keep_nonempty(keep)
+    mask = keep if bias is None else _additive_mask(keep, bias)
     out_BHQd = F.scaled_dot_product_attention(
         q_BHQd, k_BHKd, v_BHKd, attn_mask=mask, dropout_p=dropout, scale=scale
     )
@@ -63,14 +63,14 @@ def attention_weights(
     bias: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Weights of the explicit path, ``softmax(scale * Q K^T + M)``, as [B, H, Q, K].
+    """Attention weights by the explicit path, ``softmax(scale * Q K^T + M)``, as [B, H, Q, K].
 
-    ``weights @ V`` equals :func:`attention` to rounding.  Arguments are those of :func:`attention`;
-    the weights of a query with no key left are 0.
+    ``weights @ V`` equals :func:`attention` up to rounding. Arguments are those of :func:`attention`. The
+    weights of a query without any key are 0.
     """
     scale = 1.0 / math.sqrt(q_BHQd.shape[-1]) if scale is None else scale
     logits_BHQK = (q_BHQd * scale) @ k_BHKd.transpose(-2, -1)
-    keep, empty = _never_empty(keep)
+    keep, empty = _keep_nonempty(keep)
     if bias is not None:
         logits_BHQK = logits_BHQK + bias
     if keep is not None:
@@ -80,20 +80,20 @@ def attention_weights(
 
 
 def causal_keep(queries: int, keys: int, device: torch.device) -> Tensor:
-    """Bool [Q, K] that lets each query, the last Q of the K positions, see the keys up to its own."""
+    """Causal mask, bool [Q, K]: keys up to the query's position; queries are the last Q of K positions."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
-def _never_empty(keep: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    # A softmax over nothing is NaN, forward and backward: such a query attends to everything here,
-    # and its answer is then replaced by 0.
+def _keep_nonempty(keep: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    # The softmax of a query without keys is NaN, forward and backward. Such a query attends to all keys here,
+    # and its output is then set to 0.
     if keep is None:
         return None, None
     empty = ~keep.any(dim=-1, keepdim=True)
     return keep | empty, empty
 
 
-def _additive(keep: Tensor | None, bias: Tensor) -> Tensor:
+def _additive_mask(keep: Tensor | None, bias: Tensor) -> Tensor:
     return bias if keep is None else torch.where(keep, bias, -math.inf)
 
 

@@ -1,4 +1,4 @@
-"""The decoder's block: steps look at the steps before them, then at an encoder's states.
+"""The block of a decoder: causal self-attention, then cross-attention to the states of an encoder.
 
 Legend: B sequences, K steps, W sequence length of the encoder, D model width, H heads.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from models.attention.block import EVERYTHING, AttentionMask, Block, BlockConfig, MultiHeadAttention
+from models.attention.block import NO_MASK, AttentionMask, Block, BlockConfig, MultiHeadAttention
 
 
 class DecoderBlock(Block):
-    """A block with cross-attention to a memory between its causal self-attention and its feed-forward.
+    """A block with causal self-attention, cross-attention to a memory, and a feed-forward network.
 
-    Each of the three with a residual; ``norm="pre"`` normalises what goes into each, ``norm="post"`` each
-    sum. Equal to ``nn.TransformerDecoderLayer`` (Vaswani et al. 2017, section 3.1). The memory is normalised
-    by the encoder that gives it.
+    Each of the three has a residual connection. ``norm="pre"`` normalises the input of each, ``norm="post"``
+    each sum. Equal to ``nn.TransformerDecoderLayer`` (Vaswani et al. 2017, section 3.1). The memory must
+    already be normalised by the encoder.
     """
 
     def __init__(self, config: BlockConfig) -> None:
@@ -23,24 +23,24 @@ class DecoderBlock(Block):
         self.memory_norm = nn.LayerNorm(config.width)
         self.memory = MultiHeadAttention(config)
 
-    def decode(self, x_BKD: Tensor, memory_BWD: Tensor, sight: AttentionMask = EVERYTHING) -> Tensor:
-        """Transform K steps; ``sight`` says which days of the memory are seen."""
-        x_BKD = self._look_back(x_BKD)
+    def decode(self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
+        """Transform K steps; ``mask`` selects the days of the memory."""
+        x_BKD = self._self_attend(x_BKD)
         y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
-        return self._look_out(x_BKD, self.memory(y_BKD, memory_BWD, sight))
+        return self._add_memory(x_BKD, self.memory(y_BKD, memory_BWD, mask))
 
     def explicit_decode(
-        self, x_BKD: Tensor, memory_BWD: Tensor, sight: AttentionMask = EVERYTHING
+        self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK
     ) -> tuple[Tensor, Tensor]:
-        """The same with the weights [B, H, K, W] of the days."""
-        x_BKD = self._look_back(x_BKD)
+        """As :meth:`decode`, by the explicit path; also returns the weights [B, H, K, W] of the days."""
+        x_BKD = self._self_attend(x_BKD)
         y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
-        out_BKD, weights_BHKW = self.memory.explicit(y_BKD, memory_BWD, sight)
-        return self._look_out(x_BKD, out_BKD), weights_BHKW
+        out_BKD, weights_BHKW = self.memory.explicit(y_BKD, memory_BWD, mask)
+        return self._add_memory(x_BKD, out_BKD), weights_BHKW
 
-    def _look_back(self, x_BKD: Tensor) -> Tensor:
+    def _self_attend(self, x_BKD: Tensor) -> Tensor:
         y_BKD = self.attention_norm(x_BKD) if self.pre else x_BKD
         return self._add(x_BKD, self.attention(y_BKD, y_BKD, AttentionMask(causal=True)), self.attention_norm)
 
-    def _look_out(self, x_BKD: Tensor, out_BKD: Tensor) -> Tensor:
+    def _add_memory(self, x_BKD: Tensor, out_BKD: Tensor) -> Tensor:
         return self._transform(self._add(x_BKD, out_BKD, self.memory_norm))

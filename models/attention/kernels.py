@@ -1,7 +1,6 @@
-"""Attention that costs O(W): a band of neighbours, and a kernel in place of the softmax.
+"""Attention in O(W): local attention within a band, and linear attention with a kernel instead of a softmax.
 
-Both take a window's keys with a mask of the days that are there, may look back alone, and have a
-quadratic form that they equal to rounding.
+Both support a mask of keys and causal attention, and both equal their quadratic form up to rounding.
 
 Legend: B sequences, Q queries, K keys, H heads, d width of one head, R distances, C chunks, S chunk size.
 """
@@ -17,7 +16,7 @@ CHUNK = 64
 
 
 def feature(x_BHKd: Tensor) -> Tensor:
-    """Return ``phi(x) = elu(x) + 1``, which is positive.
+    """Feature map of linear attention, ``phi(x) = elu(x) + 1``, which is positive.
 
     Katharopoulos et al. (2020), "Transformers are RNNs", equation 7.
     """
@@ -27,8 +26,8 @@ def feature(x_BHKd: Tensor) -> Tensor:
 def linear_weights(q_BHQd: Tensor, k_BHKd: Tensor, *, keys_BK: Tensor | None, causal: bool) -> Tensor:
     """Weights of the linear kernel in quadratic form, [B, H, Q, K].
 
-    ``phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j)`` over the keys that query i sees; 0 for a query
-    without any.  The queries are the last Q of the K positions.
+    ``phi(q_i) . phi(k_j) / sum_j phi(q_i) . phi(k_j)`` over the keys that query i may attend to; 0 for a
+    query without any key. The queries are the last Q of the K positions.
     """
     product_BHQK = feature(q_BHQd) @ feature(k_BHKd).transpose(-2, -1)
     if keys_BK is not None:
@@ -43,16 +42,16 @@ def linear_attention(
 ) -> Tensor:
     """Linear attention, ``phi(q) (sum_j phi(k_j) v_j^T) / phi(q) . sum_j phi(k_j)``, in O(Q + K).
 
-    Causal sums run over chunks of 64 positions: within a chunk the quadratic form, between chunks
-    one running sum, so a query's answer does not change to the bit with what comes after its chunk, and
-    with what comes later in it by exact zeros alone.
+    Causal sums are computed in chunks of 64 positions: the quadratic form within a chunk, and a running sum
+    over earlier chunks. The output of a query therefore does not depend, to the bit, on later positions:
+    later chunks are not used, and later positions of its own chunk are multiplied by exact zeros.
 
     Katharopoulos et al. (2020), equations 5 and 9.
     """
     f_BHQd, g_BHKd = feature(q_BHQd), feature(k_BHKd)
     if keys_BK is not None:
         g_BHKd = g_BHKd * keys_BK[:, None, :, None]
-    ones_BHKd = F.pad(v_BHKd, (0, 1), value=1.0)  # the last column sums up the weights
+    ones_BHKd = F.pad(v_BHKd, (0, 1), value=1.0)  # the last column gives the sum of the weights
     if not causal:
         sum_BHQd = f_BHQd @ (g_BHKd.transpose(-2, -1) @ ones_BHKd)
     else:
@@ -72,19 +71,19 @@ def _causal_sum(f_BHKd: Tensor, g_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:
 
     f_BHCSd, g_BHCSd, v_BHCSe = chunks(f_BHKd), chunks(g_BHKd), chunks(v_BHKe)
     within_BHCSe = (f_BHCSd @ g_BHCSd.transpose(-2, -1)).tril() @ v_BHCSe
-    held_BHCde = g_BHCSd.transpose(-2, -1) @ v_BHCSe
-    before_BHCde = F.pad(held_BHCde.cumsum(dim=2), (0, 0, 0, 0, 1, 0))[:, :, :-1]
+    chunk_BHCde = g_BHCSd.transpose(-2, -1) @ v_BHCSe
+    before_BHCde = F.pad(chunk_BHCde.cumsum(dim=2), (0, 0, 0, 0, 1, 0))[:, :, :-1]
     out_BHCSe: Tensor = within_BHCSe + f_BHCSd @ before_BHCde
     return out_BHCSe.flatten(2, 3)[:, :, :length]
 
 
 def _positive(total: Tensor) -> Tensor:
-    """Keep a query that sees nothing from dividing by zero: its answer is 0."""
+    """Replace 0 by 1, so that the output of a query without keys is 0 instead of NaN."""
     return torch.where(total > 0, total, torch.ones_like(total))
 
 
 def band_keep(queries: int, keys: int, radius: int, *, causal: bool, device: torch.device) -> Tensor:
-    """Bool [Q, K]: keys at most ``radius`` positions away; the queries are the last Q of the K positions."""
+    """Band mask, bool [Q, K]: keys within ``radius`` positions; queries are the last Q of K positions."""
     at_Q = torch.arange(keys - queries, keys, device=device)
     distance_QK = at_Q[:, None] - torch.arange(keys, device=device)
     near_QK = distance_QK.abs() <= radius
@@ -103,10 +102,11 @@ def local_attention(
     scale: float,
     dropout: float,
 ) -> Tensor:
-    """Softmax attention within ``radius`` positions, in O(K radius): a query for every position.
+    """Softmax attention within ``radius`` positions, in O(K radius), with a query at every position.
 
-    The sequence is cut into chunks of ``radius`` positions; a chunk's queries see their own chunk, the one
-    before and, unless causal, the one after.  Beltagy, Peters and Cohan (2020), "Longformer", section 3.1.
+    The sequence is divided into chunks of ``radius`` positions. The queries of a chunk attend to their own
+    chunk, the previous one and, unless causal, the next one. Beltagy, Peters and Cohan (2020), "Longformer",
+    section 3.1.
     """
     batch, heads, length, d = q_BHKd.shape
     size = max(radius, 1)
@@ -115,20 +115,22 @@ def local_attention(
     tail = count * size - length
 
     def near(x_BHKd: Tensor) -> Tensor:
-        """Give every chunk its neighbours: [B, H, C, span, d]."""
+        """Collect each chunk together with its neighbouring chunks: [B, H, C, span, d]."""
         padded = F.pad(x_BHKd, (0, 0, size, tail + after * size))
         return padded.unfold(2, (2 + after) * size, size).transpose(-2, -1)
 
     device = q_BHKd.device
-    there_BK = torch.ones(batch, length, dtype=torch.bool, device=device) if keys_BK is None else keys_BK
-    there_BCs = F.pad(there_BK, (size, tail + after * size)).unfold(1, (2 + after) * size, size)
+    keys_present_BK = (
+        torch.ones(batch, length, dtype=torch.bool, device=device) if keys_BK is None else keys_BK
+    )
+    keys_present_BCs = F.pad(keys_present_BK, (size, tail + after * size)).unfold(1, (2 + after) * size, size)
     at_S = torch.arange(size, 2 * size, device=device)
     distance_Ss = at_S[:, None] - torch.arange((2 + after) * size, device=device)
     band_Ss = distance_Ss.abs() <= radius
     if causal:
         band_Ss = band_Ss & (distance_Ss >= 0)
-    keep_BCSs = band_Ss & there_BCs[:, :, None, :]
-    # a query without keys (a padded one, or one whose neighbours are all away) attends to itself: no NaN
+    keep_BCSs = band_Ss & keys_present_BCs[:, :, None, :]
+    # a query without keys (padding, or all neighbours masked) attends to itself, to avoid NaN
     keep_BCSs = keep_BCSs | (~keep_BCSs.any(dim=-1, keepdim=True) & (distance_Ss == 0))
     mask = keep_BCSs[:, :, None]
     if bias_HR is not None:
@@ -146,11 +148,11 @@ def local_attention(
         scale=scale,
     )
     out_BHKd = out_BCHSd.transpose(1, 2).reshape(batch, heads, count * size, d)[:, :, :length]
-    empty_BK = ~_sees_a_key(there_BK, radius, causal=causal)
+    empty_BK = ~_has_key(keys_present_BK, radius, causal=causal)
     return out_BHKd.masked_fill(empty_BK[:, None, :, None], 0.0)
 
 
-def _sees_a_key(there_BK: Tensor, radius: int, *, causal: bool) -> Tensor:
-    """Whether each position has a key within its band."""
-    padded = F.pad(there_BK.float()[:, None], (radius, 0 if causal else radius))
+def _has_key(keys_present_BK: Tensor, radius: int, *, causal: bool) -> Tensor:
+    """Whether each position has an unmasked key within its band."""
+    padded = F.pad(keys_present_BK.float()[:, None], (radius, 0 if causal else radius))
     return F.max_pool1d(padded, radius + 1 if causal else 2 * radius + 1, stride=1)[:, 0] > 0

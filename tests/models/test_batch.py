@@ -1,4 +1,4 @@
-"""Batches against plain indexing."""
+"""Batches against plain indexing, and refused arrays and options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arrays(seed: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dates", [[7], [11, 3, 5], [0, 2]])
-def test_batch_holds_the_windows_and_cross_sections_of_its_dates(dates: list[int]) -> None:
+def test_a_batch_has_the_windows_and_cross_sections_of_its_dates(dates: list[int]) -> None:
     given = arrays()
     batch = PanelTensors.from_arrays(**given, window=W, n_groups=3).batch(torch.tensor(dates))
     firms = [n for n in range(N) if given["mask_TN"][dates, n].any()]
@@ -47,29 +47,29 @@ def test_batch_holds_the_windows_and_cross_sections_of_its_dates(dates: list[int
         np.testing.assert_array_equal(batch.y_BN[b].numpy(), given["target_TN"][t][firms])
 
 
-def test_windows_of_pairs_are_those_of_plain_indexing() -> None:
+def test_windows_equal_plain_indexing() -> None:
     given = arrays()
     data = PanelTensors.from_arrays(**given, window=W)
     np.testing.assert_array_equal(data.channels_TNC.numpy(), given["channels_TNC"])
     rng = np.random.default_rng(1)
     sessions, firms = rng.integers(0, T, (5, 7)), rng.integers(0, N, (5, 7))
-    sessions[0, :2], firms[0, :2] = (0, T - 1), (0, N - 1)  # the first and the last of all windows
-    found = data.windows(torch.tensor(sessions), torch.tensor(firms)).numpy()
-    assert found.shape == (5, 7, W, C)
+    sessions[0, :2], firms[0, :2] = (0, T - 1), (0, N - 1)  # the first and the last window
+    windows = data.windows(torch.tensor(sessions), torch.tensor(firms)).numpy()
+    assert windows.shape == (5, 7, W, C)
     before = np.concatenate([np.zeros((W - 1, N, C), dtype=np.float32), given["channels_TNC"]])
     for at in np.ndindex(5, 7):
-        np.testing.assert_array_equal(found[at], before[sessions[at] : sessions[at] + W, firms[at]])
-    nothing = data.windows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-    assert nothing.shape == (0, W, C)
+        np.testing.assert_array_equal(windows[at], before[sessions[at] : sessions[at] + W, firms[at]])
+    empty = data.windows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+    assert empty.shape == (0, W, C)
 
 
 @pytest.mark.parametrize(
     ("session", "firm", "message"),
     [
-        (T, 0, "session indices run from 12 to 12: the panel has 12"),
-        (-1, 0, "session indices run from -1 to -1"),
-        (0, N, "firm indices run from 6 to 6: the panel has 6"),
-        (0, -1, "firm indices run from -1 to -1"),
+        (T, 0, "session indices are from 12 to 12; the panel has 12"),
+        (-1, 0, "session indices are from -1 to -1"),
+        (0, N, "firm indices are from 6 to 6; the panel has 6"),
+        (0, -1, "firm indices are from -1 to -1"),
     ],
 )
 def test_a_window_outside_the_panel_is_refused(session: int, firm: int, message: str) -> None:
@@ -78,7 +78,7 @@ def test_a_window_outside_the_panel_is_refused(session: int, firm: int, message:
         data.windows(torch.tensor([session]), torch.tensor([firm]))
 
 
-def test_unknown_features_become_their_centre() -> None:
+def test_unknown_features_become_0() -> None:
     given = arrays()
     given["channels_TNC"][7, 1, 0] = np.nan
     given["characteristics_TNF"][7, 1, 1] = np.nan
@@ -89,20 +89,20 @@ def test_unknown_features_become_their_centre() -> None:
     assert batch.x_BNWC.isfinite().all()
 
 
-def test_a_date_without_a_universe_is_refused() -> None:
+def test_a_date_without_firms_is_refused() -> None:
     given = arrays()
     given["mask_TN"][4] = False
     with pytest.raises(ValueError, match=r"No firm is in the universe at sessions \[4\]"):
         PanelTensors.from_arrays(**given, window=W).batch(torch.tensor([4]))
 
 
-def test_arrays_that_disagree_are_refused() -> None:
+def test_inconsistent_arrays_are_refused() -> None:
     given = arrays()
     with pytest.raises(ValueError, match="target_TN has shape"):
         PanelTensors.from_arrays(**{**given, "target_TN": given["target_TN"][:-1]}, window=W)
-    with pytest.raises(ValueError, match="group_TN holds codes"):
+    with pytest.raises(ValueError, match="group_TN has codes"):
         PanelTensors.from_arrays(**given, window=W, n_groups=1)
-    with pytest.raises(ValueError, match="channels_TNC holds infinite values"):
+    with pytest.raises(ValueError, match="channels_TNC has infinite values"):
         PanelTensors.from_arrays(**{**given, "channels_TNC": np.full((T, N, C), np.inf)}, window=W)
     with pytest.raises(ValueError, match="window is 0"):
         PanelTensors.from_arrays(**given, window=0)
@@ -115,11 +115,13 @@ def test_shape_counts_the_unknown_group_and_checks_names() -> None:
         Shape(C, F, W, 4, ("a",))
 
 
-def test_options_are_parsed_and_unknown_ones_refused_with_the_allowed() -> None:
+def test_options_are_parsed_and_unknown_ones_are_refused() -> None:
     assert parse_config(TemporalPeerConfig, {"width": 8, "heads": 2}, "temporal_peer").width == 8
-    with pytest.raises(ValueError, match=r"temporal_peer has no option 'widht': allowed are width, heads"):
+    with pytest.raises(
+        ValueError, match=r"temporal_peer has no option 'widht'; allowed options are width, heads"
+    ):
         parse_config(TemporalPeerConfig, {"widht": 8}, "temporal_peer")
-    with pytest.raises(ValueError, match="keys_from is 'name': choose one of identity, token"):
+    with pytest.raises(ValueError, match="keys_from is 'name'; choose one of identity, token"):
         parse_config(TemporalPeerConfig, {"keys_from": "name"}, "temporal_peer")
     with pytest.raises(ValueError, match="multiple of 4"):
         parse_config(TemporalPeerConfig, {"width": 30}, "temporal_peer")

@@ -51,42 +51,42 @@ def masks() -> dict[str, AttentionMask]:
     }
 
 
-def their_masks(sight: AttentionMask, attn_mask: str, padding: str) -> dict[str, Tensor]:
+def their_masks(mask: AttentionMask, attn_mask: str, padding: str) -> dict[str, Tensor]:
     out = {}
-    if sight.causal:
+    if mask.causal:
         out[attn_mask] = torch.ones(W, W, dtype=torch.bool).triu(1)
-    if sight.keys_BK is not None:
-        out[padding] = ~sight.keys_BK
+    if mask.keys_BK is not None:
+        out[padding] = ~mask.keys_BK
     return out
 
 
-@pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
+@pytest.mark.parametrize("case", ["none", "padding", "causal", "both"])
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize("path", ["fused", "explicit"])
-def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: float, mask: str) -> None:
+def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: float, case: str) -> None:
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(D, H, batch_first=True, dtype=dtype)
     ours = MultiHeadAttention(BlockConfig(D, H)).to(dtype)
     copy_attention(ours, theirs)
     x = torch.randn(B, W, D, dtype=dtype)
     ours_x, theirs_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    sight = masks()[mask]
-    want, want_weights = theirs(
+    mask = masks()[case]
+    expected, expected_weights = theirs(
         theirs_x,
         theirs_x,
         theirs_x,
         average_attn_weights=False,
-        **their_masks(sight, "attn_mask", "key_padding_mask"),
+        **their_masks(mask, "attn_mask", "key_padding_mask"),
     )
     if path == "fused":
-        got = ours(ours_x, ours_x, sight)
+        actual = ours(ours_x, ours_x, mask)
     else:
-        got, weights = ours.explicit(ours_x, ours_x, sight)
-        torch.testing.assert_close(weights, want_weights, rtol=0, atol=tolerance)
-    torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
-    direction = torch.randn_like(want)
-    (want * direction).mean().backward()
-    (got * direction).mean().backward()
+        actual, weights = ours.explicit(ours_x, ours_x, mask)
+        torch.testing.assert_close(weights, expected_weights, rtol=0, atol=tolerance)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    direction = torch.randn_like(expected)
+    (expected * direction).mean().backward()
+    (actual * direction).mean().backward()
     pairs = [
         (gradient(ours_x), gradient(theirs_x)),
         (
@@ -102,7 +102,7 @@ def test_equals_multihead_attention(path: str, dtype: torch.dtype, tolerance: fl
         torch.testing.assert_close(mine, other, rtol=0, atol=4 * tolerance * size)
 
 
-@pytest.mark.parametrize("mask", ["none", "padding", "causal", "both"])
+@pytest.mark.parametrize("case", ["none", "padding", "causal", "both"])
 @pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
 @pytest.mark.parametrize(("norm", "activation"), [("pre", "gelu"), ("post", "relu"), ("post", "gelu")])
 def test_block_equals_transformer_encoder_layer(
@@ -110,7 +110,7 @@ def test_block_equals_transformer_encoder_layer(
     activation: Literal["gelu", "relu"],
     dtype: torch.dtype,
     tolerance: float,
-    mask: str,
+    case: str,
 ) -> None:
     torch.manual_seed(1)
     theirs = nn.TransformerEncoderLayer(
@@ -127,14 +127,16 @@ def test_block_equals_transformer_encoder_layer(
     copy_block(ours, theirs)
     x = torch.randn(B, W, D, dtype=dtype)
     ours_x, theirs_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    sight = masks()[mask]
-    want = theirs(theirs_x, **their_masks(sight, "src_mask", "src_key_padding_mask"))
-    got = ours(ours_x, sight)
-    torch.testing.assert_close(got, want, rtol=tolerance, atol=2 * tolerance)
-    torch.testing.assert_close(ours.explicit(x, sight)[0], want.detach(), rtol=tolerance, atol=2 * tolerance)
-    direction = torch.randn_like(want)
-    (want * direction).mean().backward()
-    (got * direction).mean().backward()
+    mask = masks()[case]
+    expected = theirs(theirs_x, **their_masks(mask, "src_mask", "src_key_padding_mask"))
+    actual = ours(ours_x, mask)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=2 * tolerance)
+    torch.testing.assert_close(
+        ours.explicit(x, mask)[0], expected.detach(), rtol=tolerance, atol=2 * tolerance
+    )
+    direction = torch.randn_like(expected)
+    (expected * direction).mean().backward()
+    (actual * direction).mean().backward()
     pairs = [
         (gradient(ours_x), gradient(theirs_x)),
         (gradient(ours.forward_in.weight), gradient(theirs.linear1.weight)),
@@ -152,7 +154,7 @@ KERNELS_AND_POSITIONS = [
 ]
 
 
-def sight_of(position: str, length: int, dtype: torch.dtype, **masks: Any) -> AttentionMask:  # noqa: ANN401 (as given)
+def mask_of(position: str, length: int, dtype: torch.dtype, **masks: Any) -> AttentionMask:  # noqa: ANN401 (as given)
     generator = torch.Generator().manual_seed(9)
     biases = {
         "relative": torch.randn(H, 2 * length - 1, generator=generator).to(dtype),
@@ -177,15 +179,15 @@ def test_fast_path_equals_the_quadratic_form(
     layer = MultiHeadAttention(BlockConfig(D, H, kernel=kernel, radius=4, temperature=1.0)).double()
     keys = torch.rand(2, length) < 0.8 if padded else None
     if keys is not None and length > 30:
-        keys[1, 5:25] = False  # a hole that is wider than the band
-    sight = sight_of(position, length, torch.float64, keys_BK=keys, causal=causal)
+        keys[1, 5:25] = False  # a gap that is wider than the band
+    mask = mask_of(position, length, torch.float64, keys_BK=keys, causal=causal)
     x = torch.randn(2, length, D, dtype=torch.float64)
     fast_x, slow_x = x.clone().requires_grad_(), x.clone().requires_grad_()
-    fast = layer(fast_x, fast_x, sight)
-    slow, weights = layer.explicit(slow_x, slow_x, sight)
+    fast = layer(fast_x, fast_x, mask)
+    slow, weights = layer.explicit(slow_x, slow_x, mask)
     torch.testing.assert_close(fast, slow, rtol=1e-11, atol=1e-12)
-    seen = weights.sum(dim=-1)
-    torch.testing.assert_close(seen[seen > 0], torch.ones_like(seen[seen > 0]), rtol=0, atol=1e-12)
+    total = weights.sum(dim=-1)
+    torch.testing.assert_close(total[total > 0], torch.ones_like(total[total > 0]), rtol=0, atol=1e-12)
     direction = torch.randn_like(x)
     gradients = []
     for out, leaf in ((fast, fast_x), (slow, slow_x)):
@@ -195,10 +197,10 @@ def test_fast_path_equals_the_quadratic_form(
     for mine, other in zip(*gradients, strict=True):
         assert mine.isfinite().all()
         torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-11)
-    alone = layer(x[:, -1:], x, sight)  # the last query by itself takes another way
+    alone = layer(x[:, -1:], x, mask)  # a single query uses a different code path
     torch.testing.assert_close(alone, fast[:, -1:], rtol=1e-11, atol=1e-12)
-    sight = sight_of(position, length, torch.float32, keys_BK=keys, causal=causal)
-    in_float32 = layer.float()(x.float(), x.float(), sight)
+    mask = mask_of(position, length, torch.float32, keys_BK=keys, causal=causal)
+    in_float32 = layer.float()(x.float(), x.float(), mask)
     torch.testing.assert_close(in_float32.double(), fast.detach(), rtol=1e-4, atol=2e-6)
 
 
@@ -222,7 +224,7 @@ def test_the_linear_kernels_weights_by_hand(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_local_kernel_sees_its_band_alone(causal: bool) -> None:
+def test_the_local_kernel_attends_only_to_its_band(causal: bool) -> None:
     layer = MultiHeadAttention(BlockConfig(D, H, kernel="local", radius=2))
     _, weights = layer.explicit(torch.randn(1, W, D), torch.randn(1, W, D), AttentionMask(causal=causal))
     for i, j in np.ndindex(W, W):
@@ -231,50 +233,50 @@ def test_the_local_kernel_sees_its_band_alone(causal: bool) -> None:
 
 
 @pytest.mark.parametrize(("kernel", "position"), KERNELS_AND_POSITIONS)
-def test_causal_answers_do_not_change_to_the_bit_with_what_comes_later(
+def test_causal_outputs_do_not_depend_on_later_positions_to_the_bit(
     kernel: Any,  # noqa: ANN401 (a literal)
     position: str,
 ) -> None:
     torch.manual_seed(4)
     length, known = 90, 70
     block = Block(BlockConfig(D, H, kernel=kernel, radius=4))
-    sight = sight_of(position, length, torch.float32, causal=True)
+    mask = mask_of(position, length, torch.float32, causal=True)
     x = torch.randn(2, length, D)
     noisy = x.clone()
     noisy[:, known:] = 100.0 * torch.randn(2, length - known, D)
-    before, after = block(x, sight), block(noisy, sight)
+    before, after = block(x, mask), block(noisy, mask)
     assert torch.equal(before[:, :known], after[:, :known])
     assert not torch.equal(before[:, known:], after[:, known:])
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "local"])
 @pytest.mark.parametrize("position", ["rotary", "relative", "alibi"])
-def test_positions_by_distance_do_not_notice_a_shift(
+def test_relative_positions_are_invariant_to_a_shift(
     position: str,
     kernel: Any,  # noqa: ANN401 (a literal)
 ) -> None:
     torch.manual_seed(5)
     layer = MultiHeadAttention(BlockConfig(D, H, kernel=kernel, radius=3)).double()
     content, shift, length = torch.randn(1, 6, D, dtype=torch.float64), 5, 16
-    answers = []
+    outputs = []
     for start in (1, 1 + shift):
         x = torch.randn(1, length, D, dtype=torch.float64)
         x[:, start : start + 6] = content
-        there = torch.zeros(1, length, dtype=torch.bool)
-        there[:, start : start + 6] = True
-        sight = sight_of(position, length, torch.float64, keys_BK=there)
-        answers.append(layer(x, x, sight)[:, start : start + 6])
-    torch.testing.assert_close(answers[0], answers[1], rtol=0, atol=1e-6)
+        present = torch.zeros(1, length, dtype=torch.bool)
+        present[:, start : start + 6] = True
+        mask = mask_of(position, length, torch.float64, keys_BK=present)
+        outputs.append(layer(x, x, mask)[:, start : start + 6])
+    torch.testing.assert_close(outputs[0], outputs[1], rtol=0, atol=1e-6)
     order = torch.tensor([2, 0, 4, 1, 5, 3])
     x[:, 1 + shift : 7 + shift] = content[:, order]
-    moved = layer(x, x, sight)[:, 1 + shift : 7 + shift][:, order.argsort()]
-    assert (moved - answers[0]).abs().max() > 1e-3, "without any position, an order would not matter"
+    moved = layer(x, x, mask)[:, 1 + shift : 7 + shift][:, order.argsort()]
+    assert (moved - outputs[0]).abs().max() > 1e-3, "without positions, the order would not matter"
 
 
-def test_alibi_fades_with_distance_at_each_heads_own_rate() -> None:
+def test_alibi_decreases_with_distance_at_the_rate_of_each_head() -> None:
     bias = bias_of_distance(alibi(5, 4), 5, 5)
-    want = [[-(2.0 ** (-2 * (h + 1))) * abs(i - j) for j in range(5) for i in range(5)] for h in range(4)]
-    np.testing.assert_allclose(bias.transpose(1, 2).reshape(4, 25).numpy(), want, rtol=1e-6)
+    expected = [[-(2.0 ** (-2 * (h + 1))) * abs(i - j) for j in range(5) for i in range(5)] for h in range(4)]
+    np.testing.assert_allclose(bias.transpose(1, 2).reshape(4, 25).numpy(), expected, rtol=1e-6)
     torch.testing.assert_close(bias_of_distance(alibi(5, 4), 2, 5), bias[:, -2:])
 
 
@@ -296,13 +298,13 @@ def test_temperature_sharpens_and_flattens() -> None:
     ("options", "words"),
     [
         ({"kernel": "quadratic"}, "choose one of softmax, local, linear"),
-        ({"radius": 0}, "at least 1 neighbour"),
+        ({"radius": 0}, "radius is 0; it must be at least 1"),
         ({"temperature": 0.0}, "must be positive"),
         ({"kernel": "linear", "temperature": 2.0}, "has no logits"),
         ({"norm": "both"}, "choose one of pre, post"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         BlockConfig(D, H, **options)
 
@@ -311,21 +313,21 @@ def test_core_equals_a_float64_loop_with_mask_and_bias() -> None:
     q, k, v = qkv()
     keep = torch.rand(B, 1, 5, W, generator=torch.Generator().manual_seed(2)) < 0.7
     bias = torch.randn(H, 5, W, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    got = attention(q, k, v, keep=keep, bias=bias)
+    actual = attention(q, k, v, keep=keep, bias=bias)
     weights = attention_weights(q, k, keep=keep, bias=bias)
-    torch.testing.assert_close(weights @ v, got, rtol=0, atol=1e-12)
+    torch.testing.assert_close(weights @ v, actual, rtol=0, atol=1e-12)
     for b, h, i in np.ndindex(B, H, 5):
         terms = {
             j: math.exp(float(q[b, h, i] @ k[b, h, j]) / math.sqrt(D // H) + float(bias[h, i, j]))
             for j in range(W)
             if keep[b, 0, i, j]
         }
-        want = sum(term * v[b, h, j] for j, term in terms.items()) / sum(terms.values())
-        torch.testing.assert_close(got[b, h, i], want, rtol=0, atol=1e-12)
+        expected = sum(term * v[b, h, j] for j, term in terms.items()) / sum(terms.values())
+        torch.testing.assert_close(actual[b, h, i], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_a_query_without_keys_answers_zero_with_finite_gradients(with_bias: bool) -> None:
+def test_a_query_without_keys_outputs_zero_with_finite_gradients(with_bias: bool) -> None:
     q, k, v = (x.float().requires_grad_() for x in qkv())
     bias = torch.randn(H, 5, W, requires_grad=True) if with_bias else None
     keep = torch.ones(B, 1, 5, W, dtype=torch.bool)
@@ -344,16 +346,16 @@ def test_a_query_without_keys_answers_zero_with_finite_gradients(with_bias: bool
 
 
 @pytest.mark.parametrize("rotated", [False, True])
-def test_last_query_alone_equals_the_last_of_all(rotated: bool) -> None:
+def test_computing_only_the_last_query_gives_the_same_output(rotated: bool) -> None:
     torch.manual_seed(4)
     block = Block(BlockConfig(D, H)).double()
     x = torch.randn(B, W, D, dtype=torch.float64)
-    sight = AttentionMask(rotary_W2d=rotary(W, D // H) if rotated else None)
-    want = block(x, sight)[:, -1:]
-    torch.testing.assert_close(block(x, sight, queries=1), want, rtol=0, atol=1e-12)
+    mask = AttentionMask(rotary_W2d=rotary(W, D // H) if rotated else None)
+    expected = block(x, mask)[:, -1:]
+    torch.testing.assert_close(block(x, mask, queries=1), expected, rtol=0, atol=1e-12)
 
 
-def test_dropout_drops_in_training_alone() -> None:
+def test_dropout_is_active_only_in_training() -> None:
     torch.manual_seed(5)
     block = Block(BlockConfig(D, H, dropout=0.5))
     x = torch.randn(B, W, D)
@@ -362,7 +364,7 @@ def test_dropout_drops_in_training_alone() -> None:
     assert torch.equal(block(x), block(x))
 
 
-def test_rotary_products_depend_on_distance_alone_and_keep_lengths() -> None:
+def test_rotary_products_depend_only_on_distance_and_norms_are_preserved() -> None:
     table = rotary(W, 8).double()
     x = torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     y = torch.randn(1, 1, 1, 8, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
@@ -375,16 +377,16 @@ def test_rotary_products_depend_on_distance_alone_and_keep_lengths() -> None:
     torch.testing.assert_close(at_x.norm(dim=1), x.norm().expand(W), rtol=0, atol=1e-6)
 
 
-def test_rotary_turns_by_the_papers_angles() -> None:
+def test_rotary_uses_the_angles_of_the_paper() -> None:
     table = rotary(3, 4)
-    got = rotate(torch.tensor([1.0, 0.0, 1.0, 0.0]).expand(1, 1, 3, 4), table)[0, 0, 2]
-    want = torch.tensor([math.cos(2.0), math.sin(2.0), math.cos(0.02), math.sin(0.02)])
-    torch.testing.assert_close(got, want, rtol=0, atol=1e-7)
+    actual = rotate(torch.tensor([1.0, 0.0, 1.0, 0.0]).expand(1, 1, 3, 4), table)[0, 0, 2]
+    expected = torch.tensor([math.cos(2.0), math.sin(2.0), math.cos(0.02), math.sin(0.02)])
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("function", [math.sin, math.cos])
-def test_sinusoidal_follows_the_papers_formula(function: Callable[[float], float]) -> None:
+def test_sinusoidal_follows_the_formula_of_the_paper(function: Callable[[float], float]) -> None:
     table = sinusoidal(6, 8)
     column = 4 + (function is math.cos)
-    want = [function(p / 10_000 ** (4 / 8)) for p in range(6)]
-    np.testing.assert_allclose(table[:, column].numpy(), want, rtol=0, atol=1e-7)
+    expected = [function(p / 10_000 ** (4 / 8)) for p in range(6)]
+    np.testing.assert_allclose(table[:, column].numpy(), expected, rtol=0, atol=1e-7)

@@ -1,4 +1,4 @@
-"""The day encoder under every kernel, position and pooling: removed days, order, and what the weights say."""
+"""The day encoder with every kernel, position encoding and pooling: ablated days, weights, gradients."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ M, W, C, D = 6, 12, 3, 8
 POOLINGS = ("last", "cls", "mean", "attention")
 
 
-def possible(kernel: str, position: str, pooling: str) -> bool:
+def is_valid(kernel: str, position: str, pooling: str) -> bool:
     return not (
         (kernel == "linear" and position in ("rotary", "relative", "alibi"))
         or (kernel == "local" and pooling == "cls")
     )
 
 
-COMBINATIONS = [c for c in itertools.product(KERNELS, POSITIONS, POOLINGS) if possible(*c)]
+COMBINATIONS = [c for c in itertools.product(KERNELS, POSITIONS, POOLINGS) if is_valid(*c)]
 
 
 def encoder_of(kernel: Any, position: Any, pooling: Any, **options: Any) -> DayEncoder:  # noqa: ANN401 (literals)
@@ -33,18 +33,20 @@ def encoder_of(kernel: Any, position: Any, pooling: Any, **options: Any) -> DayE
     )
     encoder = DayEncoder(config, C, W).double().eval()
     with torch.no_grad():
-        for parameter in encoder.parameters():  # what starts at zero must be seen as well
+        for parameter in encoder.parameters():  # parameters that are initialised to zero must matter as well
             parameter.add_(0.3 * torch.randn_like(parameter))
     return encoder
 
 
 @pytest.mark.parametrize(("kernel", "position", "pooling"), COMBINATIONS)
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_removed_day_leaves_no_trace(kernel: str, position: str, pooling: str, causal: bool) -> None:
+def test_an_ablated_day_does_not_affect_the_embedding(
+    kernel: str, position: str, pooling: str, causal: bool
+) -> None:
     encoder = encoder_of(kernel, position, pooling, causal=causal)
     x = torch.randn(M, W, C, dtype=torch.float64)
     keep = torch.rand(M, W, generator=torch.Generator().manual_seed(1)) < 0.7
-    keep[0] = False  # nothing is left of the first window
+    keep[0] = False  # all days of the first window are ablated
     keep[1] = True
     noisy = torch.where(keep[:, :, None], x, 50.0 * torch.randn_like(x))
     embedded = encoder(x, keep)
@@ -57,7 +59,7 @@ def test_a_removed_day_leaves_no_trace(kernel: str, position: str, pooling: str,
     assert weights.shape == (M, W)
     assert (weights[~keep] == 0).all()
     full = encoder.weights(x).sum(dim=1)
-    if pooling == "cls":  # the token itself takes a share
+    if pooling == "cls":  # part of the weight is on the [CLS] token
         assert ((full > 0.2) & (full < 1.0)).all()
     else:
         torch.testing.assert_close(full, torch.ones(M, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -68,15 +70,15 @@ def test_a_removed_day_leaves_no_trace(kernel: str, position: str, pooling: str,
 def test_gradients_reach_every_parameter(pooling: str, norm: str) -> None:
     encoder = encoder_of("softmax", "relative", pooling, norm=norm, activation="relu").train()
     encoder(torch.randn(M, W, C, dtype=torch.float64)).square().sum().backward()
-    silent = [
+    without_gradient = [
         name
         for name, parameter in encoder.named_parameters()
         if parameter.grad is None or parameter.grad.abs().max() == 0
     ]
-    assert silent == []
+    assert without_gradient == []
 
 
-def test_options_that_cannot_work_are_refused() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ValueError, match="acts on logits, and the linear kernel has none"):
         EncoderConfig(kernel="linear", positions="alibi")
     with pytest.raises(ValueError, match="the token would see the last days alone"):

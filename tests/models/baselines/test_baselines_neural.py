@@ -100,13 +100,13 @@ def test_the_last_day_of_a_tcn_sees_the_whole_window(window: int, kernel: int) -
 
 def test_options_that_cannot_be_say_why() -> None:
     for name, options, words in (
-        ("mlp", {"layers": 0}, "layers is 0: it must be at least 1"),
+        ("mlp", {"layers": 0}, "layers is 0; it must be at least 1"),
         ("mlp", {"recent_days": 13}, "lower recent_days or lengthen the window"),
-        ("mlp", {"dropout": 1.0}, r"must lie in \[0, 1\)"),
+        ("mlp", {"dropout": 1.0}, r"must be in \[0, 1\)"),
         ("lstm", {"width": 0}, "width is 0"),
-        ("tcn", {"kernel": 1}, "kernel is 1: it must be at least 2"),
+        ("tcn", {"kernel": 1}, "kernel is 1; it must be at least 2"),
         ("momentum", {}, "momentum needs the characteristic 'momentum_252_21' but the data has no names"),
-        ("momentum", {"characteristic": 2}, "column 2 but there are 2"),
+        ("momentum", {"characteristic": 2}, "column 2 but the data has 2"),
         ("sector_mean", {"recent_days": -1}, "at least 0"),
         ("kernel_regression", {"bandwidth": 0.0}, "must be positive"),
         ("self_peer", {"market_tokens": -1}, "market_tokens is -1"),

@@ -300,8 +300,8 @@ def test_damaged_states_are_refused_with_the_cure(name: str) -> None:
 def test_calls_that_cannot_work_say_why() -> None:
     data = panel()
     for given, words in (
-        (("nonesuch", {}, TRAIN, VALID), "There is no model 'nonesuch': choose one of zero"),
-        (("ridge", {"alpha": 1}, TRAIN, VALID), "has no option 'alpha': allowed are alphas"),
+        (("nonesuch", {}, TRAIN, VALID), "There is no model 'nonesuch'; choose one of zero"),
+        (("ridge", {"alpha": 1}, TRAIN, VALID), "has no option 'alpha'; allowed options are alphas"),
         (("ridge", {}, np.array([40]), VALID), "None of the 1 training dates"),
         (("ridge", {}, TRAIN, np.array([], dtype=np.int64)), "None of the 0 validation dates"),
         (("ridge", {}, TRAIN, np.array([500])), "the panel has 90 sessions"),
@@ -311,7 +311,7 @@ def test_calls_that_cannot_work_say_why() -> None:
         name, options, train, valid = given
         with pytest.raises(ValueError, match=words):
             fit(name, options, data, data.shape, train, valid, fit_config=QUICK, seed=0)
-    with pytest.raises(ValueError, match="loss is 'mae': choose one of mse, huber, ic"):
+    with pytest.raises(ValueError, match="loss is 'mae'; choose one of mse, huber, ic"):
         FitConfig(loss="mae")
     model = fitted("ridge")
     longer = PanelTensors.from_arrays(**arrays(), window=6, n_groups=S, characteristic_names=NAMES)
