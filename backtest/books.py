@@ -1,19 +1,19 @@
 """Books: target weights at t from a signal at t.
 
-A row of target weights is one decision, as fractions of NAV; a row of NaN is no decision: hold what there is.
-The same rules hold for every book:
+A row of target weights is one decision, as fractions of NAV. A row of NaN means no decision: the book keeps
+its positions. These rules apply to every book:
 
-- NaN signal = not in the universe: weight 0.
-- Firms with equal signals share: those that are tied at the edge of a selection hold the weight that is left
-  for them in equal parts, which is the expectation over a random order of the tied firms. Nothing depends on
-  the order of the columns.
-- A date with fewer signals than the book needs is no decision. If that is so on every date, a ValueError.
-- A date whose signals are all equal follows from that: every firm is as likely to be bought as to be sold, so
-  that a long-short book holds nothing and a long-only book holds all firms equally.
-- With ``rebalance_every = m`` decisions are made on every m-th session, counted from the first possible
-  one; if a session's turn comes and it has too few signals, the book holds until the next turn.
+- A NaN signal means that the firm is not in the universe: its weight is 0.
+- Ties share equally. Firms that are tied at the edge of a selection split the weight that is left for them,
+  which is the expectation over a random order of the tied firms. The order of the columns has no effect.
+- On a date with fewer signals than the book needs, no decision is made. If no date has enough signals, a
+  ValueError is raised.
+- If all signals of a date are equal, a long-short book holds nothing and a long-only book holds all firms
+  equally, because every firm is as likely to be bought as to be sold.
+- With ``rebalance_every = m``, decisions are made on every m-th session, counted from the first session with
+  enough signals. If such a session has too few signals, the book holds until m sessions later.
 
-Row t uses the signal at t alone, apart from that count. Shape suffixes: T sessions, N firms.
+Apart from that count, row t depends only on the signal at t. Shape suffixes: T sessions, N firms.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True)
 class BookRule:
-    """A book of the registry.
+    """A registered book.
 
     Attributes
     ----------
     name : str
-        Its key in `BOOKS`.
+        Key in `BOOKS`.
     size : str
-        What its size argument is called and counts.
+        Name and meaning of its size argument.
     default : int
         Default of the size argument.
     formula : str
-        Target weights in one line.
+        Target weights as a one-line formula.
     long_only : bool
-        Whether it is fully invested, so that the equal-weighted universe is its benchmark.
+        Whether it is fully invested; its benchmark is then the equal-weighted universe.
     build : callable
         ``build(signal_TN, size, rebalance_every) -> target_TN``.
     """
@@ -56,20 +56,20 @@ class BookRule:
 
 
 def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: int = 1) -> FloatArray:
-    """Hold the top quantile against the bottom one, equal weights, +1 long and -1 short (gross 2, net 0).
+    """Buy the top quantile and short the bottom one, equally weighted: +1 long, -1 short (gross 2, net 0).
 
-    With n signals at t and ``m = floor(n / q)``: weight ``+1/m`` for the m highest and ``-1/m`` for the m
-    lowest. Gross 2 makes a session's gross return the difference of the two quantiles' mean returns, as in
-    the literature's high-minus-low portfolios. Firms tied at the edge of a side share what is left of it; the
-    gross value is below 2 only where one group of tied firms reaches into both sides, whose long and short
-    parts cancel.
+    With n signals at t and ``m = floor(n / q)``, the m highest get weight ``+1/m`` and the m lowest ``-1/m``.
+    With a gross exposure of 2, a session's gross return is the difference of the two quantiles' mean returns,
+    as in the high-minus-low portfolios of the literature. Ties at the edge of a side share the weight that is
+    left. The gross exposure is below 2 only if one group of tied firms extends into both sides, because its
+    long and short weights cancel.
 
     Parameters
     ----------
     signal_TN : ndarray of shape (T, N)
         Known at the close of t; NaN = not in the universe.
     q : int
-        Quantiles, at least 2; a date needs q signals.
+        Number of quantiles, at least 2; a date needs at least q signals.
     rebalance_every : int
         Sessions between decisions, at least 1.
 
@@ -81,11 +81,11 @@ def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: i
     Raises
     ------
     ValueError
-        If q or rebalance_every is out of range, the signal is infinite somewhere, or no date has q signals.
+        If q or rebalance_every is out of range, a signal is infinite, or no date has q signals.
     """
     signal_TN = as_signal("signal", signal_TN)
     if q < 2:
-        msg = f"q is {q}: a long-short book needs at least 2 quantiles."
+        msg = f"q is {q}; a long-short book needs at least 2 quantiles."
         raise ValueError(msg)
     selector = RankSelector(signal_TN)
     side_T = selector.count_T // q
@@ -96,14 +96,14 @@ def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: i
 
 
 def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int = 1) -> FloatArray:
-    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1); firms tied at the edge share.
+    """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1); ties at the edge share equally.
 
     Parameters
     ----------
     signal_TN : ndarray of shape (T, N)
         Known at the close of t; NaN = not in the universe.
     k : int
-        Firms held, at least 1; a date needs k signals (with exactly k, all are held).
+        Number of firms held, at least 1; a date needs at least k signals (with exactly k, all are held).
     rebalance_every : int
         Sessions between decisions, at least 1.
 
@@ -115,11 +115,11 @@ def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int 
     Raises
     ------
     ValueError
-        If k or rebalance_every is out of range, the signal is infinite somewhere, or no date has k signals.
+        If k or rebalance_every is out of range, a signal is infinite, or no date has k signals.
     """
     signal_TN = as_signal("signal", signal_TN)
     if k < 1:
-        msg = f"k is {k}: hold at least 1 firm."
+        msg = f"k is {k}; a book must hold at least 1 firm."
         raise ValueError(msg)
     selector = RankSelector(signal_TN)
     weight_TN = selector.highest(np.minimum(selector.count_T, k))
@@ -128,14 +128,15 @@ def top_k_long_only(signal_TN: AnyFloatArray, k: int = 50, rebalance_every: int 
 
 
 def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
-    """Hold every firm of the universe at the same weight: the benchmark of long-only books.
+    """Hold every firm of the universe at equal weight: the benchmark of long-only books.
 
     Parameters
     ----------
     universe_TN : ndarray of bool, shape (T, N)
         Firms that may be held, known at the close of t.
     like_TN : ndarray of shape (T, N)
-        Targets of the book that is compared: a row of NaN is no decision for the benchmark either.
+        Target weights of the book to compare with. Rows of NaN are copied, so that the benchmark trades on
+        the same dates.
 
     Returns
     -------
@@ -149,14 +150,14 @@ def equal_weighted(universe_TN: BoolArray, like_TN: FloatArray) -> FloatArray:
 
 
 def _apply_schedule(weight_TN: FloatArray, count_T: IntArray, needed: int, every: int) -> FloatArray:
-    """Turn rows into NaN on which nothing is decided: too few signals, or not the session's turn."""
+    """Set rows without a decision to NaN: dates with too few signals, and sessions between rebalances."""
     if every < 1:
-        msg = f"rebalance_every is {every}: decide at least every 1 session."
+        msg = f"rebalance_every is {every}; it must be at least 1 session."
         raise ValueError(msg)
     possible_T: BoolArray = count_T >= needed
     if not possible_T.any():
         most = int(count_T.max(initial=0))
-        msg = f"The book needs {needed} signals on a date and no date has more than {most}: lower its size."
+        msg = f"The book needs {needed} signals per date, but no date has more than {most}: lower its size."
         raise ValueError(msg)
     turn_T = (np.arange(len(count_T)) - int(np.argmax(possible_T))) % every == 0
     weight_TN[~(possible_T & turn_T)] = np.nan

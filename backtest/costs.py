@@ -1,4 +1,4 @@
-"""What trading and shorting cost."""
+"""Costs of trading and of short positions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class CostModel:
     Attributes
     ----------
     half_spread_bps : float
-        Of the traded notional, on each side of a round trip.
+        Half of the bid-ask spread, paid on the traded notional of every trade.
     commission_bps : float
-        Of the traded notional.
+        Commission, paid on the traded notional of every trade.
     borrow_bps_per_year : float
-        Of the short market value, charged each session at 1/252.
+        Borrow fee on the short market value; each session is charged 1/252 of it.
 
     Raises
     ------
@@ -35,7 +35,7 @@ class CostModel:
         for name in ("half_spread_bps", "commission_bps", "borrow_bps_per_year"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
-                msg = f"{name} is {value}: give basis points of at least 0."
+                msg = f"{name} is {value}; it must be a finite number of basis points, at least 0."
                 raise ValueError(msg)
 
     @property

@@ -1,11 +1,11 @@
-"""How good forecasts are; `backtest.performance` says it of books.
+"""Metrics of forecasts against labels. For metrics of books, see `backtest.performance`.
 
-A (date, firm) pair counts where forecast and label are both known. A date that has no value for a metric is
-NaN in its series and left out of its mean; a metric without any date is NaN. Correlations within a date are
-those of `features.information_coefficient`, which models choose their epochs by: a constant forecast counts
-as 0. Where a metric selects firms by forecast, tied firms share the selector (`backtest.ranking`): it is the
-expectation over a random order of them. The literature's metrics (ICIR, precision at k, top-k SR) follow the
-common definitions of the Nasdaq benchmark of Feng et al. 2019.
+A (date, firm) pair is used if both forecast and label are known. A date without a value for a metric is NaN
+in the metric's series and is left out of its mean; a metric without any date is NaN. Correlations within a
+date are those of `features.information_coefficient`, which early stopping also uses: a constant forecast has
+an IC of 0. Where a metric selects firms by forecast, ties share equally (`backtest.ranking`), which is the
+expectation over a random order of the tied firms. ICIR, precision at k and top-k SR follow the definitions
+that are common for the Nasdaq benchmark of Feng et al. 2019.
 
 Shape suffixes: T dates, N firms, Q quantiles.
 """
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 ROUNDING = 1e-12
-LITERATURE_YEAR = 15.87  # square root of 252 as the published tables round it
+LITERATURE_YEAR = 15.87  # square root of 252, as rounded in published tables
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,24 +56,24 @@ class ForecastMetrics:
     Attributes
     ----------
     n_dates, n_pairs : int
-        Dates with an IC, and pairs of forecast and label.
+        Number of dates with an IC, and of pairs of forecast and label.
     coverage_dates : float
-        ``n_dates`` as a share of the dates whose labels could have an IC (3 firms or more, not constant).
+        ``n_dates`` as a share of the dates whose labels allow an IC (3 firms or more, not constant).
     coverage_firms : float
-        Of the firms with a label on the ``n_dates`` dates, the share that was forecast.
+        Share of firms with a forecast among the firms with a label, on the ``n_dates`` dates.
     tied : float
-        Share of the pairs whose forecast equals another one of the same date: what ties can decide at most.
+        Share of the pairs whose forecast equals another forecast of the same date.
     ic, icir, ic_t : float
-        Mean daily Pearson correlation, that mean over the population standard deviation, Newey-West t, all
-        three of the series ``ic_T``.
+        Mean of the daily Pearson correlations ``ic_T``, that mean over their population standard deviation,
+        and the Newey-West t-statistic of the mean.
     rank_ic, rank_icir, rank_ic_t : float
         The same with Spearman correlation (average ranks).
     lags : int
         Newey-West lags used.
     precision_at_10 : float
-        Mean share of the 10 highest forecasts whose label is at least zero.
+        Share of the 10 highest forecasts whose label is at least zero, averaged over dates.
     literature_sr : float
-        `top_k_sr` of the 5 highest forecasts; no costs.
+        `top_k_sr` of the 5 highest forecasts, before costs.
     r2_oos : float
         Out-of-sample R2 against a zero forecast.
     quantile_returns : tuple of float
@@ -113,29 +113,29 @@ def forecast_metrics(
     Parameters
     ----------
     forecast_TN, label_TN : ndarray of shape (T, N)
-        Forecasts and the returns they were for; NaN = not known. Coverage is the share of the known labels
-        that have a forecast, so give labels of the dates and firms that ought to be forecast.
+        Forecasts and labels; NaN = unknown. Coverage is measured against the known labels, so pass the labels
+        of all dates and firms that should have a forecast.
     horizon : int
-        Sessions a label spans: labels overlap, and Newey-West takes at least ``horizon - 1`` lags.
+        Sessions that a label spans. Overlapping labels need at least ``horizon - 1`` Newey-West lags.
     quantiles : int
-        Quantiles of the forecast, at least 2.
+        Number of forecast quantiles, at least 2.
 
     Returns
     -------
     ForecastMetrics
-        NaN where nothing can be said.
+        NaN where a metric is undefined.
 
     Raises
     ------
     ValueError
-        If shapes differ, a value is infinite, or no pair is known.
+        If shapes differ, a value is infinite, or no pair has both forecast and label.
     """
     labels_T, with_ic_T = (~np.isnan(label_TN)).sum(axis=1), _can_have_ic(label_TN)
     forecast_TN, label_TN = _pairs(forecast_TN, label_TN)
     selector = RankSelector(forecast_TN)
     n_pairs = int(selector.count_T.sum())
     if not n_pairs:
-        msg = "No forecast has a label: give dates whose labels end inside the data."
+        msg = "No forecast has a label: choose dates whose labels end inside the data."
         raise ValueError(msg)
     ic_T, rank_ic_T = ic_by_date(forecast_TN, label_TN), rank_ic_by_date(forecast_TN, label_TN)
     known_T = ~np.isnan(ic_T)
@@ -168,11 +168,11 @@ def forecast_metrics(
 def icir(ic_T: FloatArray) -> float:
     """Mean of a series of ICs over its population standard deviation; not annualised.
 
-    NaN where the series does not vary by more than rounding, as that of a perfect forecast.
+    NaN if the series varies only by rounding, as for a perfect forecast.
     """
     known_T = ic_T[~np.isnan(ic_T)]
-    spread = float(known_T.std()) if len(known_T) else 0.0
-    return ratio(mean_known(known_T), spread if spread > ROUNDING else 0.0)
+    deviation = float(known_T.std()) if len(known_T) else 0.0
+    return ratio(mean_known(known_T), deviation if deviation > ROUNDING else 0.0)
 
 
 def newey_west_lags(n: int) -> int:
@@ -189,9 +189,9 @@ def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
     Parameters
     ----------
     x_T : ndarray of shape (T,)
-        The series; NaN are left out and their neighbours taken as adjacent.
+        The series. NaN values are dropped, and their neighbours are treated as adjacent.
     lags : int or None
-        L, cut to n - 1; None: `newey_west_lags`.
+        L, limited to n - 1; None: `newey_west_lags`.
 
     Returns
     -------
@@ -213,13 +213,14 @@ def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
 def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int = 5) -> FloatArray:
     """Mean over dates of the equal-weight label of each forecast quantile, shape (Q,), lowest first.
 
-    With n pairs on a date, quantile i takes the selector ``ceil(i n / q)`` up to ``ceil((i + 1) n / q)`` from
-    below, so that sizes differ by at most one. A group of tied firms that straddles a boundary is split
-    between the quantiles, every firm in the same proportion. Dates with fewer than q pairs do not count.
+    With n pairs on a date, quantile i (from 0) takes the ranks from ``ceil(i n / q)`` up to
+    ``ceil((i + 1) n / q)``, lowest first, so sizes differ by at most one. Tied firms that straddle a boundary
+    are split between the quantiles, each firm in the same proportion. Dates with fewer than q pairs are
+    skipped.
     """
     x_TN, y_TN = _pairs(forecast_TN, label_TN)
     if q < 2:
-        msg = f"q is {q}: quantiles need at least 2."
+        msg = f"q is {q}; there must be at least 2 quantiles."
         raise ValueError(msg)
     enough_T = (~np.isnan(x_TN)).sum(axis=1) >= q
     if not enough_T.any():
@@ -236,9 +237,10 @@ def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int
 
 
 def monotonicity(quantile_Q: FloatArray) -> float:
-    """Spearman correlation of quantile number and mean label: 1 if means rise throughout; NaN if any is.
+    """Spearman correlation of quantile number and mean label: 1 if the means rise throughout.
 
-    Means that differ by rounding alone, as those of a constant forecast, are equal; NaN if all of them are.
+    NaN if a mean is NaN or all means are equal. Means that differ only by rounding, as for a constant
+    forecast, count as equal.
     """
     if np.isnan(quantile_Q).any() or not quantile_Q.any():
         return math.nan
@@ -248,18 +250,18 @@ def monotonicity(quantile_Q: FloatArray) -> float:
 
 
 def precision_at_k(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 10) -> float:
-    """Mean over dates of the share of the k highest forecasts whose label is at least zero.
+    """Share of the k highest forecasts whose label is at least zero, averaged over dates.
 
-    Dates with fewer than k pairs do not count.
+    Dates with fewer than k pairs are skipped.
     """
     return mean_known(_top_k_mean(forecast_TN, label_TN, k, hits=True))
 
 
 def top_k_sr(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 5) -> float:
-    """Literature's SR: mean over population standard deviation of the top-k return, times 15.87, no costs.
+    """Sharpe ratio of the literature: mean over population standard deviation of top-k returns, times 15.87.
 
-    The return of a date is the equal-weight mean label of the k highest forecasts. Meant for one-session
-    labels.
+    The return of a date is the equal-weight mean label of the k highest forecasts, before costs. Intended for
+    labels over one session.
     """
     top_T = _top_k_mean(forecast_TN, label_TN, k, hits=False)
     return icir(top_T) * LITERATURE_YEAR
@@ -268,14 +270,14 @@ def top_k_sr(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 5) ->
 def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:
     """``1 - sum (y - f)^2 / sum y^2`` over all pairs, against a zero forecast (Gu, Kelly and Xiu 2020).
 
-    It says something of forecasts in the label's unit only, not of scores or ranks.
+    It is meaningful only for forecasts in the label's unit, not for scores or ranks.
     """
     x_TN, y_TN = _pairs(forecast_TN, label_TN)
     return 1.0 - ratio(float(np.nansum((y_TN - x_TN) ** 2)), float(np.nansum(y_TN**2)))
 
 
 def _pairs(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> tuple[FloatArray, FloatArray]:
-    """Both as float64, NaN where either is."""
+    """Return both as float64, NaN where either is NaN."""
     x_TN, y_TN = as_signal("forecast", forecast_TN), as_signal("label", label_TN)
     require_shape("the label", y_TN, x_TN.shape)
     unknown_TN = np.isnan(x_TN) | np.isnan(y_TN)
@@ -285,7 +287,7 @@ def _pairs(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> tuple[FloatAr
 
 
 def _can_have_ic(label_TN: AnyFloatArray) -> BoolArray:
-    """Tell on which dates a complete forecast would have an IC. Shape (T,)."""
+    """Flag the dates on which a complete forecast would have an IC. Shape (T,)."""
     can_T: BoolArray = ((~np.isnan(label_TN)).sum(axis=1) >= MIN_FIRMS) & ~is_constant(label_TN)
     return can_T
 
@@ -294,7 +296,7 @@ def _top_k_mean(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int, *, 
     """Mean label, or share of labels >= 0, of each date's k highest forecasts; NaN with fewer than k."""
     x_TN, y_TN = _pairs(forecast_TN, label_TN)
     if k < 1:
-        msg = f"k is {k}: count at least 1 firm."
+        msg = f"k is {k}; it must be at least 1 firm."
         raise ValueError(msg)
     selector = RankSelector(x_TN)
     value_TN = (y_TN >= 0).astype(np.float64) if hits else np.nan_to_num(y_TN)

@@ -1,11 +1,11 @@
-"""Performance of a book: return, risk, drawdown, turnover and what trading cost.
+"""Performance of a book: return, risk, drawdown, turnover and trading costs.
 
 **Excess returns.** Cash earns nothing in the accounts, so a session's return is the sum of weight times
-return. With cash credited at the risk-free rate, the return over that rate is
-``return - net exposure * rate``: the weights of a fully invested book add up to 1 and it pays the whole rate;
-those of a self-financing long-short book add up to 0, its return is an excess return already, and nothing is
-deducted; a book that is half in cash pays half. Net exposure is that of the positions at the close before.
-Sharpe and Sortino ratios are of these excess returns, with a rate of 0 unless one is given.
+return. The excess return is ``return - net exposure * rate``, with the net exposure at the previous close. It
+equals the return over the risk-free rate if cash were credited at that rate. A fully invested book has a net
+exposure of 1, so the whole rate is deducted. A self-financing long-short book has a net exposure of 0: its
+return is already an excess return. A book that is half in cash pays half of the rate. Sharpe and Sortino
+ratios use these excess returns, with a rate of 0 unless one is given.
 
 A ratio whose denominator is zero is NaN. Shape suffix: T sessions.
 """
@@ -33,7 +33,7 @@ class BookMetrics:
     Attributes
     ----------
     n_sessions : int
-        Sessions counted, the first trade's included (it has that trade's costs).
+        Number of sessions, including that of the first trade, which bears the trade's costs.
     total_return_gross, total_return_net : float
         Last NAV - 1.
     annual_return_gross, annual_return_net : float
@@ -45,23 +45,23 @@ class BookMetrics:
     sortino_net : float
         Mean over ``sqrt(mean(min(r, 0)^2))`` times sqrt(252), of excess returns.
     max_drawdown_gross, max_drawdown_net : float
-        Largest fall from an earlier peak (the starting capital included), as a positive fraction.
+        Largest fall from an earlier peak (including the starting capital), as a positive fraction.
     hit_rate_net : float
         Share of sessions with a positive return.
     turnover : float
-        Mean one-way turnover a session.
+        Mean one-way turnover per session.
     leverage : float
         Mean gross exposure over NAV.
-    missed : float
-        Mean turnover that could not be traded, a session.
+    unfilled : float
+        Mean turnover per session that could not be traded.
     max_unpriced : float
         Largest share of NAV in positions without a known price.
     costs_bps_per_year : Mapping
-        Mean cost by kind (half_spread, commission, borrow), basis points of NAV a year.
+        Mean cost by kind (half_spread, commission, borrow), in basis points of NAV per year.
     ruined_at : int or None
-        Session of ruin.
+        Session on which the book was ruined; None if it was not.
     identity_gap : float
-        Largest relative difference of the two NAVs.
+        Largest relative difference between the two NAVs (from returns and from the ledger).
     """
 
     n_sessions: int
@@ -94,10 +94,10 @@ class ActiveMetrics:
     ----------
     tracking_error : float
         Sample standard deviation of the active return times sqrt(252). The active return is the book's net
-        return less the benchmark's gross return.
+        return minus the benchmark's gross return.
     information_ratio : float
-        Mean over sample standard deviation of the active return, times sqrt(252); NaN where the two differ by
-        rounding alone.
+        Mean over sample standard deviation of the active return, times sqrt(252); NaN if the two returns
+        differ only by rounding.
     """
 
     tracking_error: float
@@ -110,9 +110,9 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     Parameters
     ----------
     result : BookResult
-        Accounts of `backtest.accounting.run_book`. Without a trade, all sessions count.
+        Accounts from `backtest.accounting.run_book`. Without any trade, all sessions count.
     rate_T : ndarray of shape (T,), optional
-        Risk-free return of each session, a fraction, known at the close before it. None: 0.
+        Risk-free return of each session, a fraction, known at the previous close. None: 0.
 
     Returns
     -------
@@ -122,7 +122,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     Raises
     ------
     ValueError
-        If the rates have another shape than the accounts, or one that is needed is not known.
+        If the shapes of rates and accounts differ, or a rate is NaN on a session with positions.
     """
     span = _counted(result)
     last = span.stop
@@ -165,19 +165,19 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
     Parameters
     ----------
     result : BookResult
-        The book's accounts. The sessions that count are those of `book_metrics`.
+        The book's accounts. The sessions used are those of `book_metrics`.
     benchmark : BookResult
         The benchmark's accounts over the same sessions.
 
     Returns
     -------
     ActiveMetrics
-        Independent of the risk-free rate where both are fully invested.
+        Independent of the risk-free rate if both are fully invested.
 
     Raises
     ------
     ValueError
-        If the two have different numbers of sessions.
+        If the numbers of sessions differ.
     """
     require_shape("the benchmark's return", benchmark.return_gross_T, result.return_net_T.shape)
     span = _counted(result)
@@ -187,26 +187,26 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
 
 
 def _counted(result: BookResult) -> slice:
-    """Sessions from the first trade to the last one, or to ruin."""
+    """Sessions from the first trade to the end, or to the book's ruin."""
     last = len(result.nav_net_T) if result.ruined_at is None else result.ruined_at + 1
     return slice(result.first_trade or 0, last)
 
 
 def _free(result: BookResult, rate_T: FloatArray | None) -> FloatArray:
-    """Net exposure at the close before times the risk-free rate: what a session's return is measured over."""
+    """Net exposure at the previous close times the risk-free rate: deducted from a session's return."""
     if rate_T is None:
         return np.zeros_like(result.cash_T)
     require_shape("the risk-free rate", rate_T, result.cash_T.shape)
     exposure_T = np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
     free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
     if np.isnan(free_T[_counted(result)]).any():
-        msg = "The risk-free rate is not known on a session with positions: give one for every session."
+        msg = "The risk-free rate is unknown on a session with positions: give a rate for every session."
         raise ValueError(msg)
     return free_T
 
 
 def annual_return(return_T: FloatArray) -> float:
-    """Geometric return a year of session returns; infinite where a short series is past any number."""
+    """Geometric annual return of session returns; infinite if it overflows for a short series."""
     if not len(return_T):
         return math.nan
     with np.errstate(over="ignore"):
@@ -230,11 +230,11 @@ def sortino(return_T: FloatArray) -> float:
 
 
 def max_drawdown(return_T: FloatArray) -> float:
-    """Largest fall of compounded NAV from an earlier peak, the starting capital included; 0 to 1."""
+    """Largest fall of compounded NAV from an earlier peak, including the starting capital; 0 to 1."""
     nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
     return float(np.max(1.0 - nav_T / np.maximum.accumulate(nav_T)))
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Quotient; NaN if the denominator is not above zero."""
+    """Quotient; NaN unless the denominator is above zero."""
     return numerator / denominator if denominator > 0 else math.nan

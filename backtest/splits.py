@@ -1,8 +1,8 @@
 """Walk-forward folds: train, validation and test dates in that order, purged by the label and embargoed.
 
-A decision at ``t`` is labelled with the return over ``(t+delay, t+delay+horizon]``. Between a segment's
-last date and the next segment's first session lie ``gap = delay + horizon + embargo`` sessions, so a label
-is known more than ``embargo`` sessions before the next segment starts.
+The label of a decision at ``t`` is the return over ``(t+delay, t+delay+horizon]``. There are
+``gap = delay + horizon + embargo`` sessions between a segment's last date and the next segment's first
+session, so all labels of a segment are known more than ``embargo`` sessions before the next one starts.
 
 Shape suffix: T sessions. Times are session indices; index t is the close of session t.
 """
@@ -28,9 +28,9 @@ class Fold:
     Attributes
     ----------
     index : int
-        Position in the walk, from 0.
+        Number of the fold, from 0.
     train, valid, test : ndarray of int
-        Session indices, ascending, read-only; each segment ends before the next one starts.
+        Session indices, ascending and read-only. Each segment ends before the next one starts.
     """
 
     index: int
@@ -41,25 +41,26 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldPlan:
-    """How sessions are cut into folds; lengths count decision dates that are kept, gaps come on top.
+    """How sessions are split into folds. Lengths count decision dates; gaps are added between segments.
 
     Attributes
     ----------
     scheme : {"expanding", "rolling"}
-        Training dates start at ``first`` in every fold, or are always the last ``train`` before the gap.
+        Training dates start at ``first`` in every fold (expanding), or are always the last ``train`` dates
+        before the gap (rolling).
     train, valid, test : int
-        Decision dates a segment, at least 1; for ``expanding``, ``train`` is the first fold's.
+        Decision dates per segment, at least 1. For ``expanding``, ``train`` is the length in the first fold.
     embargo : int
-        Sessions left out on top of the purge, at least 0. There is no default: state it.
+        Sessions left out in addition to the purge, at least 0. It has no default and must be set.
     step : int or None
-        Sessions between the starts of two test segments, at least ``test`` (they never overlap); None:
-        ``test``.
+        Sessions between the starts of two test segments, at least ``test``, so that tests never overlap;
+        None: ``test``.
     max_folds : int or None
-        Keep the earliest that many folds; None: all that fit.
+        Keep only this many folds, the earliest; None: all that fit.
     first : int
         First usable session.
     stop : int or None
-        Sessions from here on are neither decided on nor seen by a label; None: the data's end.
+        Sessions from this one on are used neither for decisions nor by labels; None: the end of the data.
 
     Raises
     ------
@@ -84,28 +85,30 @@ class FoldPlan:
         for name in ("train", "valid", "test", "max_folds"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                msg = f"{name} is {value}: it counts dates or folds and must be at least 1."
+                msg = f"{name} is {value}; it must be at least 1."
                 raise ValueError(msg)
         for name in ("embargo", "first"):
             if getattr(self, name) < 0:
-                msg = f"{name} is {getattr(self, name)}: it counts sessions and must be at least 0."
+                msg = f"{name} is {getattr(self, name)} sessions; it must be at least 0."
                 raise ValueError(msg)
         if self.step is not None and self.step < self.test:
-            msg = f"step is {self.step} and test is {self.test}: make step at least test, or tests overlap."
+            msg = (
+                f"step is {self.step} and test is {self.test}; step must be at least test, or tests overlap."
+            )
             raise ValueError(msg)
 
 
 def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> list[Fold]:
     """Split sessions into walk-forward folds, counted from ``plan.first``.
 
-    With ``gap = delay + horizon + embargo``, fold k tests ``[e, e + test)`` where ``e = first + train + gap
-    + valid + gap + k * step``; its validation dates are ``[e - gap - valid, e - gap)`` and its training
-    dates end ``gap`` sessions before those. Every date t before a segment that starts at s thus has ``t +
-    delay + horizon + embargo < s``.
+    With ``gap = delay + horizon + embargo``, the test dates of fold k are ``[e, e + test)`` where
+    ``e = first + train + gap + valid + gap + k * step``. Its validation dates are
+    ``[e - gap - valid, e - gap)``, and its training dates end ``gap`` sessions before those. Every date t
+    before a segment that starts at s therefore has ``t + delay + horizon + embargo < s``.
 
-    Only whole folds are made: all ``test`` dates fit and their labels end inside the data (before ``stop``).
-    Because folds are counted from the start, fold k stays the same when sessions are appended; up to
-    ``step - 1`` of the latest decidable sessions may belong to no fold yet.
+    Only complete folds are returned: all ``test`` dates fit, and their labels end inside the data (before
+    ``stop``). Folds are counted from the start, so fold k does not change when sessions are appended. Up to
+    ``step - 1`` of the latest possible decision dates may not belong to any fold yet.
 
     Parameters
     ----------
@@ -121,12 +124,13 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
     Returns
     -------
     list of Fold
-        At least one, in time order, test segments disjoint.
+        At least one, in time order, with disjoint test segments.
 
     Raises
     ------
     ValueError
-        If not even one fold fits (says how many sessions are needed), or delay or horizon is out of range.
+        If no fold fits (the message gives the number of sessions needed), or delay or horizon is out of
+        range.
     """
     gap = _label_span(delay, horizon) + plan.embargo
     stop = n_sessions if plan.stop is None else min(plan.stop, n_sessions)
@@ -138,8 +142,8 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int) -> lis
             f"One fold needs {needed} sessions ({plan.first} before the first usable one, "
             f"train {plan.train}, valid {plan.valid}, test {plan.test}, "
             f"two gaps of {gap} = delay {delay} + horizon {horizon} + embargo {plan.embargo}, "
-            f"and {delay + horizon} for the last label) and there are {stop}: "
-            "shorten train, valid or test, or bring a longer history."
+            f"and {delay + horizon} for the last label), but there are {stop}: "
+            "shorten train, valid or test, or use a longer history."
         )
         raise ValueError(msg)
     n_folds = (stop - needed) // step + 1
@@ -175,17 +179,17 @@ def dated_fold(
 ) -> Fold:
     """Build one fold between given days, as published benchmarks define it.
 
-    Training takes the sessions of ``[train_from, valid_from)``, validation ``[valid_from, test_from)``,
-    both without their last ``delay + horizon + embargo``; test takes ``[test_from, test_to]``, both days
-    included. Test dates are kept as given: where the data end before a label does, that label is NaN and
-    metrics skip it.
+    Training uses the sessions of ``[train_from, valid_from)`` and validation those of
+    ``[valid_from, test_from)``, both without their last ``delay + horizon + embargo`` sessions. The test uses
+    ``[test_from, test_to]``, both days included. Test dates are not purged: if the data end before a label
+    does, the label is NaN and metrics skip it.
 
     Parameters
     ----------
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, ascending.
     train_from, valid_from, test_from, test_to : date or datetime64
-        Days; one that is no session stands for the next session (``test_to``: the one before).
+        Days. A day that is no session means the next session (for ``test_to``: the previous one).
     embargo, delay, horizon : int
         As in `FoldPlan` and `make_folds`.
 
@@ -197,19 +201,19 @@ def dated_fold(
     Raises
     ------
     ValueError
-        If the days are out of order, a segment holds no session, or purging leaves none of one.
+        If the days are out of order, or a segment has no session before or after purging.
     """
     gap = _label_span(delay, horizon) + embargo
     if embargo < 0:
-        msg = f"embargo is {embargo}: it counts sessions and must be at least 0."
+        msg = f"embargo is {embargo} sessions; it must be at least 0."
         raise ValueError(msg)
     days = [
         np.datetime64(day).astype("datetime64[D]") for day in (train_from, valid_from, test_from, test_to)
     ]
     if not days[0] < days[1] < days[2] <= days[3]:
         msg = (
-            "A fold needs train_from < valid_from < test_from <= test_to, "
-            f"not {days[0]}, {days[1]}, {days[2]}, {days[3]}."
+            f"The fold's days are {days[0]}, {days[1]}, {days[2]} and {days[3]}; they must satisfy "
+            "train_from < valid_from < test_from <= test_to."
         )
         raise ValueError(msg)
     days_T = dates_T.astype("datetime64[D]")
@@ -223,9 +227,9 @@ def dated_fold(
         if stop - start <= purge:
             span = f"{days_T[0]} to {days_T[-1]}" if len(days_T) else "no session"
             msg = (
-                f"The {name} segment has {stop - start} sessions and needs more than {purge} "
+                f"The {name} segment has {stop - start} sessions, but it needs more than {purge} "
                 f"(delay {delay} + horizon {horizon} + embargo {embargo} are purged before "
-                f"the next segment): move its dates; the data hold {span}."
+                f"the next segment): move its dates. The data cover {span}."
             )
             raise ValueError(msg)
     return Fold(
@@ -238,7 +242,7 @@ def dated_fold(
 
 def _label_span(delay: int, horizon: int) -> int:
     if delay < 0 or horizon < 1:
-        msg = f"A label needs delay >= 0 and horizon >= 1, not {delay} and {horizon}."
+        msg = f"The label has delay {delay} and horizon {horizon}; they must be at least 0 and at least 1."
         raise ValueError(msg)
     return delay + horizon
 

@@ -98,7 +98,7 @@ def test_a_decision_does_not_know_the_next_signal() -> None:
         (lambda s: top_k_long_only(s, 0), "at least 1 firm"),
         (lambda s: top_k_long_only(s, 1, rebalance_every=0), "rebalance_every is 0"),
         (lambda s: top_k_long_only(np.where(s > 4, np.inf, s), 1), "infinite at date 1, firm 2"),
-        (lambda s: top_k_long_only(s[0], 1), "one row a date"),
+        (lambda s: top_k_long_only(s[0], 1), "one row per date"),
     ],
 )
 def test_wrong_settings_are_refused(call: Callable[[FloatArray], FloatArray], message: str) -> None:

@@ -123,7 +123,7 @@ def test_only_invested_capital_pays_the_risk_free_rate() -> None:
     assert abs(moved) < 0.02  # net exposure is 0 but for the drift of a session
     assert book_metrics(invested).sharpe_net - book_metrics(invested, rate_T).sharpe_net > 0.1
     rate_T[200] = np.nan
-    with pytest.raises(ValueError, match="not known on a session with positions"):
+    with pytest.raises(ValueError, match="unknown on a session with positions"):
         book_metrics(invested, rate_T)
 
 

@@ -167,7 +167,7 @@ def test_the_last_label_stays_before_stop() -> None:
         ({"max_folds": 0}, "max_folds is 0"),
         ({"embargo": -1}, "embargo is -1"),
         ({"first": -2}, "first is -2"),
-        ({"step": 4}, "make step at least test"),
+        ({"step": 4}, "step must be at least test"),
         ({"scheme": "sliding"}, "choose expanding or rolling"),
     ],
 )
@@ -189,7 +189,7 @@ def test_embargo_has_no_default() -> None:
         (("2020-01-01", "2020-02-01", "2020-02-05", "2020-05-01"), 3, 1, "valid segment has 2 sessions"),
         (("2020-01-01", "2020-02-01", "2022-02-05", "2022-05-01"), 0, 1, "test segment has 0 sessions"),
         (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), -1, 1, "embargo is -1"),
-        (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), 0, 0, "horizon >= 1"),
+        (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), 0, 0, "horizon 0"),
     ],
 )
 def test_a_dated_fold_that_cannot_be_is_refused(
