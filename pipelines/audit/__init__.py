@@ -1,5 +1,5 @@
-"""The audit: black-box checks of a config or a run for look-ahead and for results that cannot be believed.
+"""The audit: black-box checks of a config or a run for look-ahead bias and implausible results.
 
-Each check is one file and one line in :mod:`pipelines.audit.registry`; it reads a
-:class:`pipelines.audit.subject.Subject` and answers with a :class:`pipelines.audit.result.Result`.
+Each check is one file and one line in :mod:`pipelines.audit.registry`. It reads a
+:class:`pipelines.audit.subject.Subject` and returns a :class:`pipelines.audit.result.Result`.
 """

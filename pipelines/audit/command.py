@@ -1,4 +1,4 @@
-"""``peerglass audit CONFIG|RUN``, and the quick audit that ``peerglass run`` makes before it trains."""
+"""``peerglass audit CONFIG|RUN``, and the quick audit at the start of ``peerglass run``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from pipelines.run.record import Run
 def audit_target(
     target: str, overrides: list[str], output: Path, as_of: str | None, *, as_json: bool, wait: bool = False
 ) -> None:
-    """Audit a config on what its lake holds (fetched first if it is empty), or a run with its checkpoints.
+    """Audit a config on the data in its lake, or a run with its checkpoints.
 
-    Prints a line a check, or everything as JSON; keeps it in the run's folder and in the tracking store.
+    If the lake is empty, its source is ingested first. The audit is printed, one line per check or as JSON,
+    and stored in the run's folder and in the tracking store.
 
     Raises
     ------
@@ -42,7 +43,7 @@ def audit_target(
         else:
             if overrides or as_of is not None:
                 raise ConfigError(
-                    "--set and --as-of need a CONFIG: a run has recorded its settings and data versions."
+                    "--set and --as-of need a CONFIG: a RUN has fixed settings and data versions."
                 )
             run, dataset, lake = reopen_run(target, output, progress, locks)
         tables = read_tables(lake, dict(run.versions))
@@ -56,7 +57,7 @@ def audit_target(
 def audit_before_training(
     run: Run, dataset: Dataset, lake: Lake, progress: Progress, echo: Callable[[str], None]
 ) -> None:
-    """Make the quick audit of a run that is about to be trained, unless it has passed one already.
+    """Run the quick audit before a run is trained, unless the run has already passed one.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def audit_before_training(
         progress.note("The audit is switched off (audit.enabled).")
         return
     if has_passed(run):
-        progress.note("This config has passed its audit on these data; it is not made again.")
+        progress.note("This config has passed its audit on these data; the audit is not repeated.")
         return
     tables = read_tables(lake, dict(run.versions))
     audit = run_checks(make_subject(run, tables, dataset, lake, "quick", fitted=False), progress)
@@ -84,12 +85,12 @@ def audit_before_training(
 def _fill(config: Config, progress: Progress, *, wait: bool) -> None:
     lake = open_lake(config, progress.note)
     if not lake.exists("prices"):
-        progress.note(f"The lake {lake.root} is empty: its source is fetched first.")
+        progress.note(f"The lake {lake.root} is empty: ingesting its source first.")
         ingest_config(config, progress.note, progress, wait=wait)
 
 
 def _track(run: Run, *, failed: bool) -> None:
-    """Log the audit; a failed one is not outdone by a tracking store that cannot be reached."""
+    """Log the audit. If it failed, an unreachable tracking store is reported and does not hide it."""
     from pipelines.tracking.runs import log_audit
 
     try:

@@ -1,4 +1,4 @@
-"""Comparing two datasets to the bit up to a session: what differs there knew what came after it.
+"""Bitwise comparison of two datasets up to a session. A difference means look-ahead.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -22,16 +22,16 @@ _STATE_FIELDS = ("total_return_index_TN", "delisted_TN", "unknown_TN", "group_TN
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One array that is not the same.
+    """An array that differs.
 
     Attributes
     ----------
     what
-        The array in words, such as ``channel return``.
+        Name of the array, such as ``channel return``.
     session
-        First row that differs, -1 where the shapes do.
+        First row that differs; -1 if the shapes differ.
     column
-        The first cell's column, -1 where there is none.
+        Column of the first cell that differs; -1 if there is none.
     """
 
     what: str
@@ -40,7 +40,7 @@ class Difference:
 
 
 def difference(left: Array, right: Array, what: str) -> Difference | None:
-    """Compare two arrays to the bit; None if they are the same."""
+    """Compare two arrays to the bit; None if they are equal."""
     if left.dtype != right.dtype or left.shape != right.shape:
         return Difference(what)
     if left.tobytes() == right.tobytes():
@@ -48,31 +48,32 @@ def difference(left: Array, right: Array, what: str) -> Difference | None:
     same = (left == right) | (pd.isna(left) & pd.isna(right))
     if same.all():
         return Difference(f"{what} (a sign or a NaN's payload)")
-    first = np.argwhere(np.atleast_1d(~same))[0]  # a scalar has no axis to look along
+    first = np.argwhere(np.atleast_1d(~same))[0]  # atleast_1d, because a scalar has no axis
     return Difference(what, int(first[0]), int(first[1]) if len(first) > 1 else -1)
 
 
 def differences_until(
     t: int, true: Dataset, noisy: Dataset, horizon: int = 1, path_delay: int = 1
 ) -> list[Difference]:
-    """Compare everything that two datasets say of sessions up to ``t``, firm by firm.
+    """Compare all arrays of two datasets for sessions up to ``t``, firm by firm.
 
     Parameters
     ----------
     t
-        Last session of which both know the same.
+        Last session up to which both datasets have the same data.
     true, noisy
         The datasets; firms are matched by ticker.
     horizon
-        Sessions that a label spans: only labels that are closed by t are compared.
+        Sessions that a label spans. Only labels that end by t are compared.
     path_delay
         Delay of the labels of shorter horizons.
 
     Returns
     -------
     list of Difference
-        Upstream first: the panel, its groups and statements, the universe, channels, characteristics, labels
-        and targets that are closed by t, those of shorter horizons included. Columns are those of ``true``.
+        In the order of computation: the panel, its groups and statements, the universe, channels,
+        characteristics, then labels and targets that end by t, including shorter horizons. Columns are those
+        of ``true``.
     """
     return list(_differences(t, true, noisy, horizon, path_delay))
 
@@ -91,9 +92,9 @@ def _differences(
     known_TN = np.isfinite(true.panel.close_TN[: t + 1])
     if known_TN[:, np.setdiff1d(np.arange(true.panel.n_firms), own)].any():
         yield Difference("the list of firms")
-    strangers = np.setdiff1d(np.arange(noisy.panel.n_firms), theirs)
-    if noisy.universe_TN[: t + 1, strangers].any():
-        yield Difference("the universe (a firm that is yet to come)")
+    new_firms = np.setdiff1d(np.arange(noisy.panel.n_firms), theirs)
+    if noisy.universe_TN[: t + 1, new_firms].any():
+        yield Difference("the universe (a firm that is listed later)")
 
     def compare(
         get: Callable[[Dataset], Array | None], what: str, until: int = t + 1

@@ -1,4 +1,4 @@
-"""Making an audit: every check in turn, its tables in the run's folder, its verdict as an exit code."""
+"""Running an audit: all checks in turn, their tables in the run's folder, and the verdict as an exit code."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ _FILE = "audit.json"
 def make_subject(
     run: Run, tables: dict[str, pl.DataFrame], dataset: Dataset, lake: Lake, depth: Depth, *, fitted: bool
 ) -> Subject:
-    """Gather what the checks read.
+    """Collect the inputs of the checks.
 
     Parameters
     ----------
     run
-        The run, or the one that a config would be.
+        The run, or the run that a config would produce.
     tables, dataset
         The lake's tables at the run's versions, and the arrays built from them.
     lake
-        Gives quarantine and stored forecasts.
+        Source of the quarantine and of stored forecasts.
     depth
-        How much may be spent.
+        Budget of the audit.
     fitted
-        Whether the run's checkpoints and stored forecasts are audited, rather than its config.
+        Whether to audit the run's checkpoints and stored forecasts instead of its config.
     """
     forecasts = stored_forecasts(run, lake) if fitted else None
     return Subject(
@@ -58,12 +58,12 @@ def make_subject(
 
 
 def run_checks(subject: Subject, progress: Progress) -> Audit:
-    """Make every check that the config does not skip.
+    """Run all checks that the config does not skip.
 
     Raises
     ------
     ConfigError
-        If ``audit.skip`` names a check that does not exist.
+        If ``audit.skip`` names an unknown check.
     """
     skip = subject.config.audit.skip
     if unknown := sorted(set(skip) - set(CHECKS)):
@@ -74,7 +74,7 @@ def run_checks(subject: Subject, progress: Progress) -> Audit:
     with progress.stage("audit", total=len(CHECKS)):
         for name, check in CHECKS.items():
             started = time.perf_counter()
-            left_out = Result(name, "skipped", "Left out by audit.skip.")
+            left_out = Result(name, "skipped", "Skipped by audit.skip.")
             result = left_out if name in skip else check(subject)
             results.append(replace(result, seconds=time.perf_counter() - started))
             progress.step(f"{name}: {result.verdict}")
@@ -82,7 +82,7 @@ def run_checks(subject: Subject, progress: Progress) -> Audit:
 
 
 def save_audit(audit: Audit, run: Run) -> Path:
-    """Write an audit into its run's folder: ``audit.json``, and a table for each check's evidence."""
+    """Write an audit to its run's folder: ``audit.json``, and one table per check with evidence."""
     for stale in (run.folder / "tables").glob("audit*.parquet"):
         stale.unlink()
     run.write_table("audit", audit.table)
@@ -102,14 +102,14 @@ def save_audit(audit: Audit, run: Run) -> Path:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What an audit depends on beside the run's identity."""
+    """Settings that an audit depends on in addition to the run's identity."""
     return run.config.audit.model_dump(mode="json", include={"sessions", "seed", "skip"})
 
 
 def has_passed(run: Run) -> bool:
-    """Whether a run's last audit failed nowhere, and was made with today's checks and these settings.
+    """Whether a run's last audit has no failure, and used the current checks and settings.
 
-    A run has one identity, code included: a changed feature is another run, without an audit.
+    The identity of a run includes its code: changing a feature makes a new run, which has no audit yet.
     """
     path = run.folder / _FILE
     if not path.is_file():
@@ -121,17 +121,17 @@ def has_passed(run: Run) -> bool:
 
 
 def raise_on_failure(audit: Audit, run: Run) -> None:
-    """Raise if anything failed.
+    """Raise if a check failed.
 
     Raises
     ------
     AuditError
-        Naming what failed.
+        With the names of the failed checks.
     """
     failures = audit.failures
     if failures:
         names = ", ".join(result.check for result in failures)
         raise AuditError(
             f"The audit of {run.run_id} failed in {names} ({summary_line(audit.table)}); the evidence is in "
-            f"{run.folder / _FILE}. Mend the data or the feature, or take it out of the config."
+            f"{run.folder / _FILE}. Correct the data or the feature, or remove it from the config."
         )

@@ -1,7 +1,7 @@
-"""Replacing the future: everything that became known after a day becomes noise, for every firm at once.
+"""Replacing the future: all data that became known after a day become noise, for every firm at once.
 
-The noise satisfies the contracts of the lake's tables, and a column that a table does not have stays absent,
-so that a dataset built on it differs from the true one in nothing but what came after the day.
+The noise satisfies the contracts of the lake's tables, and columns that a table does not have stay absent. A
+dataset built on it therefore differs from the true one only in the data after that day.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUPS: Final = ("sector", "industry")
 
 
 def new_ticker(tables: Tables) -> str:
-    """Name a firm that nobody has heard of; it sorts before the others, so that every column moves."""
+    """Return an unused ticker. It sorts before all others, so that every firm's column moves."""
     taken = set(tables["prices"]["ticker"].unique().to_list())
     name = "0"
     while name in taken:
@@ -31,36 +31,40 @@ def new_ticker(tables: Tables) -> str:
 
 
 def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.DataFrame]:
-    """Replace all that became known after a day, for every firm, by noise that satisfies the contracts.
+    """Replace all data that became known after a day, for every firm, by noise that satisfies the contracts.
 
-    Prices: other bars, volumes, splits and dividends, some sessions missing, some firms gone for good, and a
-    firm that nobody had heard of. Statements: other values, and restatements of all that had been published.
-    Listings: other groups, delistings and delisting returns. Membership: other leavers and joiners. Inputs:
-    other values, some missing.
+    - Prices: random bars, volumes, splits and dividends. Some sessions are missing, some firms never trade
+      again, and there is a new firm.
+    - Statements: random values, and restatements of everything published before.
+    - Securities: random groups, delistings and delisting returns.
+    - Membership: random changes.
+    - Inputs: random values, some missing.
 
     Parameters
     ----------
     tables
-        Lake tables; ``prices`` must be there, tables that are not known here are left out.
+        Lake tables. ``prices`` is required; tables without a noise function are left out.
     day
-        Last day that stays as it is.
+        Last day that is not changed.
     seed
-        Of the noise.
+        Seed of the noise.
     """
     rng = np.random.default_rng(seed)
-    stranger = new_ticker(tables)
-    makers: dict[str, Callable[[pl.DataFrame, dt.date, str, Draw], pl.DataFrame]] = {
+    ticker = new_ticker(tables)
+    noise_functions: dict[str, Callable[[pl.DataFrame, dt.date, str, Draw], pl.DataFrame]] = {
         "prices": _noisy_prices,
         "fundamentals": _noisy_statements,
         "securities": _noisy_securities,
         "membership": _noisy_membership,
         "inputs": _noisy_inputs,
     }
-    return {name: make(tables[name], day, stranger, rng) for name, make in makers.items() if name in tables}
+    return {
+        name: make(tables[name], day, ticker, rng) for name, make in noise_functions.items() if name in tables
+    }
 
 
-def _kept(frame: pl.DataFrame, values: Mapping[str, np.ndarray]) -> dict[str, pl.Series]:
-    """Those of the drawn columns that the frame has and knows anything of."""
+def _existing_columns(frame: pl.DataFrame, values: Mapping[str, np.ndarray]) -> dict[str, pl.Series]:
+    """Keep the random columns that exist in the frame and have at least one value."""
     return {
         name: pl.Series(drawn)
         for name, drawn in values.items()
@@ -68,14 +72,14 @@ def _kept(frame: pl.DataFrame, values: Mapping[str, np.ndarray]) -> dict[str, pl
     }
 
 
-def _noisy_prices(prices: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+def _noisy_prices(prices: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
     later = prices.filter(pl.col("date") > day).sort("date", "ticker")
     keep = pl.Series(rng.random(later.height) < 0.9)
     firms = later["ticker"].unique().sort()
-    silenced = firms.filter(pl.Series(rng.random(firms.len()) < 0.1))  # these never trade again
-    later = later.filter(keep & ~pl.col("ticker").is_in(silenced.implode()))
-    unheard = later.unique("date", maintain_order=True).with_columns(pl.lit(stranger).alias("ticker"))
-    later = pl.concat([later, unheard])
+    stopped = firms.filter(pl.Series(rng.random(firms.len()) < 0.1))  # these never trade again
+    later = later.filter(keep & ~pl.col("ticker").is_in(stopped.implode()))
+    new_rows = later.unique("date", maintain_order=True).with_columns(pl.lit(ticker).alias("ticker"))
+    later = pl.concat([later, new_rows])
     size = later.height
     middle = np.exp(rng.normal(2.0, 2.0, size))
     low, high = middle * rng.uniform(0.5, 1.0, size), middle * rng.uniform(1.0, 2.0, size)
@@ -89,7 +93,7 @@ def _noisy_prices(prices: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) 
         "split_ratio": rng.choice([0.1, 0.5, 1.0, 2.0, 7.0], size),
         "dividend": np.where(rng.random(size) < 0.2, 0.3 * close, 0.0),
     }
-    later = later.with_columns(**_kept(prices, drawn))
+    later = later.with_columns(**_existing_columns(prices, drawn))
     return pl.concat([prices.filter(pl.col("date") <= day), later]).sort("date", "ticker")
 
 
@@ -104,13 +108,13 @@ def _noisy_statements(statements: pl.DataFrame, day: dt.date, _: str, rng: Draw)
     return pl.concat([known, later.with_columns(pl.Series("value", values))])
 
 
-def _noisy_securities(securities: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+def _noisy_securities(securities: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
     known, later = (
         securities.filter(pl.col("valid_from") <= day),
         securities.filter(pl.col("valid_from") > day),
     )
-    gone = (pl.col("delisted_on") <= day).fill_null(value=False)
-    fate = pl.Series(
+    delisted = (pl.col("delisted_on") <= day).fill_null(value=False)
+    end_date = pl.Series(
         [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 200, known.height)], dtype=pl.Date
     )
     paid = pl.Series(rng.uniform(-1.0, 0.5, known.height))
@@ -118,57 +122,57 @@ def _noisy_securities(securities: pl.DataFrame, day: dt.date, stranger: str, rng
     until = day + dt.timedelta(days=1)
     ended = (pl.col("valid_to") <= day).fill_null(value=False)
     known = known.with_columns(
-        pl.when(gone).then(pl.col("delisted_on")).otherwise(fate).alias("delisted_on"),
-        pl.when(gone).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
-        pl.when(gone).then(pl.col("delisting_reason")).otherwise(reason).alias("delisting_reason"),
+        pl.when(delisted).then(pl.col("delisted_on")).otherwise(end_date).alias("delisted_on"),
+        pl.when(delisted).then(pl.col("delisting_return")).otherwise(paid).alias("delisting_return"),
+        pl.when(delisted).then(pl.col("delisting_reason")).otherwise(reason).alias("delisting_reason"),
         pl.when(ended).then(pl.col("valid_to")).otherwise(pl.lit(until)).alias("valid_to"),
     )
     moved = known.filter(pl.col("valid_to") == until).with_columns(
         pl.lit(until).alias("valid_from"), pl.lit(None, dtype=pl.Date).alias("valid_to")
     )
-    unheard = moved.head(1).with_columns(
-        pl.lit(stranger).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
+    new_rows = moved.head(1).with_columns(
+        pl.lit(ticker).alias("ticker"), pl.lit(None, dtype=pl.Date).alias("listed_on")
     )
-    later = pl.concat([later, moved, unheard]).unique(
+    later = pl.concat([later, moved, new_rows]).unique(
         ["ticker", "valid_from"], keep="first", maintain_order=True
     )
     groups = {
         name: rng.choice([*securities[name].drop_nulls().unique().sort(), NEW_GROUP], later.height)
         for name in _GROUPS
     }
-    new = pl.col("ticker") == stranger  # certain to be in the universe, so the new group is as well
+    new = pl.col("ticker") == ticker  # it is certain to be in the universe, so the new group is too
     later = later.with_columns(
         pl.when(new).then(pl.lit(NEW_GROUP)).otherwise(pl.Series(name, drawn)).alias(name)
-        for name, drawn in _kept(securities, groups).items()
+        for name, drawn in _existing_columns(securities, groups).items()
     )
     return pl.concat([known, later])
 
 
-def _noisy_membership(membership: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+def _noisy_membership(membership: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
     key = ["universe", "ticker", "from_date"]
     known = membership.filter(pl.col("from_date") <= day)
-    fate = pl.Series(
+    end_date = pl.Series(
         [day + dt.timedelta(days=int(n)) for n in rng.integers(1, 60, known.height)], dtype=pl.Date
     )
     ended = (pl.col("to_date") <= day).fill_null(value=False)
     leaves = pl.Series(rng.random(known.height) < 0.5)
-    stays = pl.when(leaves).then(fate).otherwise(pl.lit(None, dtype=pl.Date))
+    stays = pl.when(leaves).then(end_date).otherwise(pl.lit(None, dtype=pl.Date))
     known = known.with_columns(pl.when(ended).then(pl.col("to_date")).otherwise(stays).alias("to_date"))
     later = membership.filter(pl.col("from_date") > day)
     later = later.filter(pl.Series(rng.random(later.height) < 0.5, dtype=pl.Boolean))
     joins = pl.lit(day + dt.timedelta(days=1)).alias("from_date")
-    unheard = membership.unique("universe", maintain_order=True).with_columns(
-        pl.lit(stranger).alias("ticker"), joins, pl.lit(None, dtype=pl.Date).alias("to_date")
+    new_rows = membership.unique("universe", maintain_order=True).with_columns(
+        pl.lit(ticker).alias("ticker"), joins, pl.lit(None, dtype=pl.Date).alias("to_date")
     )
-    return pl.concat([known, later, unheard]).unique(key, keep="first", maintain_order=True)
+    return pl.concat([known, later, new_rows]).unique(key, keep="first", maintain_order=True)
 
 
-def _noisy_inputs(inputs: pl.DataFrame, day: dt.date, stranger: str, rng: Draw) -> pl.DataFrame:
+def _noisy_inputs(inputs: pl.DataFrame, day: dt.date, ticker: str, rng: Draw) -> pl.DataFrame:
     known, later = inputs.filter(pl.col("date") <= day), inputs.filter(pl.col("date") > day)
     later = later.filter(pl.Series(rng.random(later.height) < 0.9, dtype=pl.Boolean))
-    unheard = later.unique(["name", "date"], maintain_order=True).with_columns(
-        pl.lit(stranger).alias("ticker")
+    new_rows = later.unique(["name", "date"], maintain_order=True).with_columns(
+        pl.lit(ticker).alias("ticker")
     )
-    later = pl.concat([later, unheard])
+    later = pl.concat([later, new_rows])
     values = rng.normal(0.0, 1.0, later.height) * np.exp(rng.normal(0.0, 3.0, later.height))
     return pl.concat([known, later.with_columns(pl.Series("value", values))])

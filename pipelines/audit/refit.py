@@ -1,4 +1,4 @@
-"""Fitting a config's models through the pipeline's own tasks, on a small budget.
+"""Fitting a config's models through the pipeline's own tasks, with a small budget.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
-    """The config's models within the budget: the last neural one and the fitted baselines come first."""
+    """Select models within the budget: first the last neural model, then the fitted baselines."""
     registered = {name: registry_name(subject.config, name) for name in subject.config.models}
     fitted = [name for name, model in registered.items() if model not in ("zero", "reversal")]
     neural = [name for name in reversed(fitted) if MODELS[registered[name]].kind == "neural"]
@@ -37,16 +37,16 @@ def models_to_fit(subject: Subject) -> tuple[str, ...]:
 def fits(
     config: Config, models: tuple[str, ...], dataset: Dataset, fold: Fold, columns_N: IntArray | None = None
 ) -> list[tuple[Task, Outcome]]:
-    """Fit models on one fold as ``peerglass train`` does, with less of everything.
+    """Fit models on one fold as ``peerglass train`` does, with a reduced config.
 
     Parameters
     ----------
     config
-        Gives the models' settings.
+        The models' settings.
     models
-        Which of them.
+        Models to fit.
     dataset, fold
-        What they are fitted on.
+        Data and dates to fit on.
     columns_N
         Firms to fit on; None for all.
     """
@@ -59,7 +59,7 @@ def fits(
 
 
 def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
-    """Keep some firms of the arrays that a task reads."""
+    """Select some firms of the arrays that a task reads."""
     return replace(
         arrays,
         channels_TNC=np.ascontiguousarray(arrays.channels_TNC[:, columns_N]),
@@ -74,7 +74,7 @@ def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
 
 
 def fit_inputs(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
-    """What the pipeline fits for a fold's inputs, asked of the pipeline itself."""
+    """Fit a fold's inputs (scaler and group codes) with the pipeline's own code."""
     with temporary_run(small_fit_config(config, tuple(config.models)[:1])) as run:
         return next(iter(plan.plan_tasks(run, dataset, [fold]))).inputs
 
@@ -90,7 +90,7 @@ def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:
 
 
 def weights_differ(left: Outcome, right: Outcome, model: str) -> list[Difference]:
-    """Compare two fits' tensors, and what early stopping saw, to the bit."""
+    """Compare the tensors and the validation scores of two fits to the bit."""
     found = [Difference(f"{model}'s tensors")] if set(left.state.tensors) != set(right.state.tensors) else []
     for name in sorted(set(left.state.tensors) & set(right.state.tensors)):
         one = difference(left.state.tensors[name], right.state.tensors[name], f"{model}'s {name}")
@@ -101,7 +101,7 @@ def weights_differ(left: Outcome, right: Outcome, model: str) -> list[Difference
 
 
 def sample_columns(dataset: Dataset, sessions: npt.NDArray[np.integer], count: int, seed: int) -> IntArray:
-    """Draw firms that are in the universe on some of the sessions."""
+    """Sample firms that are in the universe on at least one of the sessions."""
     present = np.flatnonzero(dataset.universe_TN[sessions].any(axis=0))
     if len(present) <= count:
         return present.astype(np.int64)

@@ -1,4 +1,4 @@
-"""The checks by name. To add one: write its file, then add it to ``MODULES``."""
+"""The checks by name. To add a check, write its file and add it to ``MODULES``."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ MODULES: Final = (
     shuffled,
     too_good,
 )
-"""In the order in which they are made: what the data say of themselves, features, folds, models."""
+"""The checks in the order in which they run: data, features, folds, models."""
 
 CHECKS: Final[dict[str, Check]] = {module.NAME: module.check for module in MODULES}

@@ -1,4 +1,4 @@
-"""What a check answers, and what an audit adds up to."""
+"""The result of a check and of a whole audit."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ RESULT_SCHEMA: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """The answer of one check.
+    """The result of one check.
 
     Attributes
     ----------
     check
         Name in the registry.
     verdict
-        ``fail``: numbers built on this cannot be believed. ``warn``: a hazard that a reader has to weigh.
-        ``skipped``: there was nothing to look at, and the sentence says what is missing.
+        ``fail``: results built on this cannot be trusted. ``warn``: a hazard that the reader must judge.
+        ``skipped``: the check does not apply, and the sentence gives the reason.
     sentence
-        What was found, naming the culprit.
+        The finding, with the name of its cause.
     evidence
-        The numbers behind the sentence; empty where there is nothing to show.
+        The numbers behind the sentence; may be empty.
     seconds
         Wall-clock time.
     """
@@ -55,12 +55,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """The answers of all checks, in the registry's order.
+    """The results of all checks, in the registry's order.
 
     Attributes
     ----------
     results
-        One a check.
+        One per check.
     depth
         ``quick`` within ``peerglass run``, ``full`` otherwise.
     """
@@ -70,23 +70,23 @@ class Audit:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of all."""
+        """The worst verdict."""
         found = {result.verdict for result in self.results}
         return next((verdict for verdict in VERDICTS if verdict in found), "skipped")
 
     @property
     def failures(self) -> tuple[Result, ...]:
-        """What failed."""
+        """Results of failed checks."""
         return tuple(result for result in self.results if result.verdict == "fail")
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row a check: check, verdict, sentence, seconds."""
+        """One row per check: check, verdict, sentence, seconds."""
         rows = [(r.check, r.verdict, r.sentence, r.seconds) for r in self.results]
         return pl.DataFrame(rows, schema=RESULT_SCHEMA, orient="row")
 
     def to_json(self) -> str:
-        """Write everything, evidence included, as JSON."""
+        """Return the audit as JSON, including the evidence."""
         return json.dumps(
             {
                 "verdict": self.verdict,
@@ -108,27 +108,27 @@ class Audit:
 
 
 def counts(table: pl.DataFrame) -> dict[str, int]:
-    """Count a result table's rows by verdict, those that are there, worst first."""
+    """Count the rows of a result table by verdict, worst first; verdicts without rows are left out."""
     found = dict(table.group_by("verdict").len().iter_rows())
     return {verdict: found[verdict] for verdict in VERDICTS if verdict in found}
 
 
 def summary_line(table: pl.DataFrame) -> str:
-    """Say the counts in words: ``1 failure, 9 passed, 1 warning``."""
+    """Format the counts: ``1 failure, 9 passed, 1 warning``."""
     number = counts(table)
     order = ("fail", "pass", "warn", "skipped")
     return ", ".join(f"{number[v]} {_COUNTED[v][number[v] != 1]}" for v in order if v in number)
 
 
 def describe(audit: Audit) -> str:
-    """Write an audit for a terminal: verdict, check and sentence, a line each, and the counts."""
+    """Format an audit for a terminal: one line per check with verdict and sentence, then the counts."""
     width = max((len(result.check) for result in audit.results), default=0)
     lines = [f"{r.verdict:<8}{r.check:<{width + 2}}{r.sentence}" for r in audit.results]
     return "\n".join([*lines, f"audit: {summary_line(audit.table)}"])
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Make a row's values JSON's: dates as text, what is no number as null."""
+    """Convert a row's values for JSON: dates to text, NaN and infinities to null."""
     plain: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""What is audited: a config on its lake's data, or a run with its checkpoints and stored forecasts.
+"""The subject of an audit: a config on its lake's data, or a run with its checkpoints and stored forecasts.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -27,37 +27,38 @@ from pipelines.dataset.build import INPUT_PREFIX, Dataset
 from pipelines.run.record import Run
 
 AFTER = 40
-"""Sessions of noise after t: enough for a firm to be taken as delisted, or for a label to go wrong."""
+"""Sessions of noise after t: enough for a presumed delisting, or for a label to change."""
 EARLY = 20
-"""Decisions from the first one on that count as early."""
+"""Number of decision sessions at the start that count as early."""
 _SMALL = 300_000
-"""Cells (sessions times firms) below which a panel is not worth cutting."""
+"""Cells (sessions times firms) up to which a panel is used as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much an audit may spend.
+    """Size of an audit.
 
     Attributes
     ----------
     quick
-        Within ``peerglass run``.
+        Whether it is the quick audit within ``peerglass run``.
     sessions
-        Sessions after which the future is replaced, for features and universe.
+        Number of sessions after which the future is replaced, for features and universe.
     refits
-        Sessions at which models are fitted anew on a replaced future (or asked again, for a run).
+        Number of sessions at which models are refitted on a replaced future. For a run: number of folds whose
+        checkpoints are checked.
     models
-        Most models that are fitted anew; the config's last ones, which are its richest, go first.
+        Maximum number of models to refit; the last, and usually largest, models of the config come first.
     firms
-        Firms drawn for what fits models.
+        Number of firms to sample for refits.
     train, valid
-        Decision dates of such a fit.
+        Decision dates of a refit.
     folds
-        Most folds whose fit is checked.
+        Maximum number of folds whose fit is checked.
     permutations
-        Permutations of the labels.
+        Number of label permutations.
     permuted_train
-        Most training dates of a fit on permuted labels.
+        Maximum number of training dates of a fit on permuted labels.
     """
 
     quick: bool
@@ -73,7 +74,7 @@ class Budget:
 
 
 def budget(config: Config, *, quick: bool) -> Budget:
-    """Say what a config allows: ``peerglass audit`` takes the whole of it, ``peerglass run`` a part."""
+    """Return the budget that a config allows: the full one, or a part of it for a quick audit."""
     sessions = config.audit.sessions
     if quick:
         return Budget(True, max(sessions // 2, 1), 1, 2, 60, 30, 8, 1, 1, 300)
@@ -82,24 +83,24 @@ def budget(config: Config, *, quick: bool) -> Budget:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the checks read. Arrays and tables are not to be changed.
+    """Inputs of the checks. A check must not modify its arrays and tables.
 
     Attributes
     ----------
     config
         The configuration.
     tables
-        Lake tables that the config reads, at the versions in question.
+        Lake tables that the config reads, at the audited versions.
     dataset
         The arrays built from them.
     budget
-        How much may be spent.
+        Size of the audit.
     quarantine
-        Rejected rows of the lake that were neither resolved nor released; None where there is no such table.
+        Rejected rows of the lake that were neither resolved nor released; None if there is no quarantine.
     run
-        A run whose checkpoints are to be audited; None for a config.
+        The run whose checkpoints are audited; None for a config.
     forecasts
-        Its stored forecasts of every horizon (`pipelines.results.horizons.stored_forecasts`).
+        Stored forecasts of the run, all horizons (`pipelines.results.horizons.stored_forecasts`).
     """
 
     config: Config
@@ -113,28 +114,28 @@ class Subject:
 
     @cached_property
     def folds(self) -> list[Fold]:
-        """The folds as they are planned."""
+        """The walk-forward folds."""
         return datasets.plan_folds(self.dataset, self.config)
 
     @cached_property
     def decisions(self) -> np.ndarray:
-        """Sessions with a universe."""
+        """Sessions with a universe, on which forecasts are made."""
         return np.flatnonzero(self.dataset.universe_TN.any(axis=1))
 
     @property
     def spacing(self) -> int:
-        """Sessions between two decisions."""
+        """Median number of sessions between two decisions."""
         return int(np.median(np.diff(self.decisions))) if len(self.decisions) > 1 else 1
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the user's own numbers that the dataset has."""
+        """Names of the user's own inputs in the dataset."""
         names = self.dataset.characteristic_names
         return tuple(name.removeprefix(INPUT_PREFIX) for name in names if name.startswith(INPUT_PREFIX))
 
     @cached_property
     def lookback(self) -> int:
-        """Sessions before t that a dataset must have to be complete at t."""
+        """Sessions before t that a dataset needs to be complete at t."""
         data = self.dataset
         windows = [CHANNELS[name].window for name in data.channel_names]
         windows += [CHARACTERISTICS[n].window for n in data.characteristic_names if n in CHARACTERISTICS]
@@ -148,8 +149,9 @@ class Subject:
     def window(self, first: int, last: int) -> dict[str, pl.DataFrame]:
         """Restrict the tables to the sessions from ``first`` to ``last``, where that saves work.
 
-        Look-ahead inside the window shows there as it does in the whole: both the true and the replaced
-        dataset are built on the cut. Statements that were known before stay, since they are carried on.
+        Look-ahead inside the window is found as on the full tables, because both the true and the replaced
+        dataset are built from the selected rows. Earlier statements are kept, because they are carried
+        forward.
         """
         T, N = self.dataset.panel.n_sessions, self.dataset.panel.n_firms
         first, last = max(first, 0), min(last, T - 1)
@@ -157,19 +159,19 @@ class Subject:
             return dict(self.tables)
         start, end = self.day(first), self.day(last)
         within = pl.col("date").is_between(start, end)
-        cut = {
+        selected = {
             name: frame.filter(within) if name in ("prices", "inputs") else frame
             for name, frame in self.tables.items()
             if not name.startswith("truth_")
         }
-        if "fundamentals" in cut:
+        if "fundamentals" in selected:
             known = pl.col("known_at") <= end
             carried = pl.col("period_end") >= start - dt.timedelta(days=1100)
-            cut["fundamentals"] = cut["fundamentals"].filter(known & carried)
-        return cut
+            selected["fundamentals"] = selected["fundamentals"].filter(known & carried)
+        return selected
 
     def sample_firms(self, tables: Mapping[str, pl.DataFrame], count: int) -> dict[str, pl.DataFrame]:
-        """Draw firms from the tables, for what would take too long on all of them."""
+        """Sample firms from the tables, for computations that would take too long on all of them."""
         firms = tables["prices"]["ticker"].unique().sort()
         if len(firms) <= count:
             return dict(tables)
@@ -180,10 +182,11 @@ class Subject:
         return {name: frame.filter(pl.col("ticker").is_in(kept.implode())) for name, frame in tables.items()}
 
     def times(self, count: int) -> list[int]:
-        """Draw sessions t with a universe: an early one, eves of events that must not show, and any.
+        """Sample sessions t with a universe: an early one, sessions just before events, and any others.
 
-        Soon after the start most features are not known yet, so one that is filled in from later shows.
-        Events are first and last prices, halts, splits, statements and changes of membership.
+        Soon after the start most features are not known yet, so a feature that is filled in with later values
+        is found there. Events are first and last prices, halts, splits, statements and membership changes;
+        they must not be visible one session earlier.
         """
         rng = np.random.default_rng((self.seed, 1))
         usable = self.decisions[self.decisions < self.dataset.panel.n_sessions - 3]
@@ -195,7 +198,7 @@ class Subject:
         return sorted(chosen)
 
     def _eves(self) -> np.ndarray:
-        """Sessions before one on which something is listed, halted, ended, split, published or admitted."""
+        """Sessions just before a listing, halt, delisting, split, publication or membership change."""
         known_TN = np.isfinite(self.dataset.panel.close_TN)
         changes_T = (known_TN[1:] != known_TN[:-1]).any(axis=1)
         dates_T = self.dataset.panel.dates_T.astype("datetime64[D]")
@@ -220,13 +223,13 @@ class Subject:
 
 @contextmanager
 def temporary_run(config: Config) -> Iterator[Run]:
-    """A run whose folder is gone afterwards, for fitting through the pipeline's own tasks."""
+    """A run in a temporary folder, to fit models through the pipeline's own tasks."""
     with TemporaryDirectory(prefix="peerglass-audit-") as folder:
         yield Run("audit", config, None, Path(folder))
 
 
 def small_fit_config(config: Config, models: tuple[str, ...]) -> Config:
-    """Make the config of a fit that takes little: few epochs of few dates, few trees."""
+    """Return a config for fast fits: few epochs with few dates, few trees."""
     settings = {}
     for name in models:
         own = dict(config.models[name])
@@ -241,5 +244,5 @@ def small_fit_config(config: Config, models: tuple[str, ...]) -> Config:
 
 
 def shorter(fold: Fold, train: int, valid: int, test: int) -> Fold:
-    """Keep the last training dates of a fold, its last validation dates and its first test dates."""
+    """Shorten a fold to its last training dates, last validation dates and first test dates."""
     return replace(fold, train=fold.train[-train:], valid=fold.valid[-valid:], test=fold.test[:test])

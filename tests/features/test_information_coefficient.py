@@ -14,7 +14,7 @@ from backtest.metrics import forecast_metrics, newey_west_t
 from features.information_coefficient import ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, fit
-from pipelines.audit.checks.shuffled import _held_to_null
+from pipelines.audit.checks.shuffled import _compare_with_null
 
 NAN = np.nan
 
@@ -80,8 +80,8 @@ def test_dates_on_which_a_constant_is_forecast_hide_nothing_from_the_audit() -> 
     forecast_DN[20:] = 0.5
     forecast_DN[20:, 3] = NAN
     assert is_constant(forecast_DN).tolist() == [False] * 20 + [True] * 20
-    assert _held_to_null(forecast_DN, label_DN) == _held_to_null(forecast_DN[:20], label_DN[:20])
-    assert _held_to_null(forecast_DN[20:], label_DN[20:])["dates"] == 0
+    assert _compare_with_null(forecast_DN, label_DN) == _compare_with_null(forecast_DN[:20], label_DN[:20])
+    assert _compare_with_null(forecast_DN[20:], label_DN[20:])["dates"] == 0
 
 
 TRAIN, VALID = np.arange(0, 35), np.arange(37, 57)

@@ -1,4 +1,4 @@
-"""Backfilled values: a gap that was closed with the next known value knows it before it happened."""
+"""Backfilled values: a gap that was filled with the next known value contains look-ahead."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
 NAME = "backfill"
-PREFIX: Final = 5
-"""Least rows of one value at the start of a firm's series, and more than it ever repeats a value later."""
-FIRMS: Final = 0.25
-"""Share of the firms whose input starts so. A causal input starts with its longest run by chance alone, in
-one firm of as many as it has runs."""
-QUIET: Final = 20
-"""The same for prices: rows without volume before the first trade."""
-QUIET_FIRMS: Final = 2
-QUIET_SHARE: Final = 0.02
-FILLED: Final = 5
-"""Prices on sessions without volume that equal the next trade and not the last one."""
+MIN_RUN: Final = 5
+"""Minimum length of a run of one value at the start of a firm's series. It must exceed all later runs."""
+FIRM_SHARE: Final = 0.25
+"""Minimum share of firms whose input starts with such a run. In a causal input, the first run is the longest
+only by chance: with k runs, in one of k firms."""
+CONSTANT_ROWS: Final = 20
+"""Minimum length of such a run in prices: rows without volume before the first trade."""
+CONSTANT_FIRMS: Final = 2
+CONSTANT_SHARE: Final = 0.02
+MIN_FILLED: Final = 5
+"""Minimum number of prices, on sessions without volume, that equal the next traded price."""
 FOUR_TIMES: Final = 4
 
 
 def check(subject: Subject) -> Result:
-    """Look for series that start, or cross a gap, with a value that is first known later."""
+    """Look for series that start with, or fill a gap with, a value that becomes known only later."""
     rows = [row for name in subject.inputs for row in _input(subject, name)]
-    rows += _quiet_starts(subject.tables["prices"])
+    rows += _constant_starts(subject.tables["prices"])
     rows += _before_listing(subject)
     rows += _filled_gaps(subject.tables["prices"])
-    failed = [row for row in rows if row["wrong"]]
+    failed = [row for row in rows if row["failed"]]
     evidence = pl.DataFrame(rows, infer_schema_length=None)
     if failed:
-        return Result(NAME, "fail", f"Backfilled: {failed[0]['says']}.", evidence)
+        return Result(NAME, "fail", f"Backfilled: {failed[0]['finding']}.", evidence)
     return Result(
         NAME,
         "pass",
-        "No price or input starts or crosses a gap with a value that is first known later.",
+        "No price or input starts with, or fills a gap with, a value that becomes known only later.",
         evidence,
     )
 
 
 def _runs(frame: pl.DataFrame) -> pl.DataFrame:
-    """One row a run of equal values, in order: ticker, value, length, number of the run."""
+    """One row per run of equal values, in order: ticker, value, length, number of the run."""
     ordered = frame.sort("ticker", "date")
     starts = (pl.col("value") != pl.col("value").shift(1)).fill_null(value=True).over("ticker")
     return (
@@ -59,7 +59,7 @@ def _runs(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _starts(runs: pl.DataFrame, least: int) -> pl.DataFrame:
-    """Firms whose first run is at least so long, longer than any later one, and not a run of zeros."""
+    """Firms whose first run has at least this length, is longer than any later run, and is not of zeros."""
     later = pl.col("length").filter(pl.col("run") > 1).max()
     first = runs.group_by("ticker", maintain_order=True).agg(
         pl.col("length").first(),
@@ -78,63 +78,64 @@ def _input(subject: Subject, name: str) -> list[dict[str, object]]:
     rows = subject.tables["inputs"].filter(pl.col("name") == name)
     runs = _runs(rows)
     firms = runs["ticker"].n_unique()
-    found = _starts(runs, PREFIX)
+    found = _starts(runs, MIN_RUN)
     share = found.height / max(firms, 1)
     return [
         {
             "column": f"input {name}",
             "firms": found.height,
             "of": firms,
-            "wrong": found.height > QUIET_FIRMS and share >= FIRMS,
-            "says": f"input {name} starts with one value repeated for {found.height} of {firms} firms, "
+            "failed": found.height > CONSTANT_FIRMS and share >= FIRM_SHARE,
+            "finding": f"input {name} starts with one value repeated for {found.height} of {firms} firms, "
             "longer than any value is repeated later",
         }
     ]
 
 
-def _quiet_starts(prices: pl.DataFrame) -> list[dict[str, object]]:
-    """Prices that stand still without volume from a firm's first row to its first trade."""
+def _constant_starts(prices: pl.DataFrame) -> list[dict[str, object]]:
+    """Constant prices without volume from a firm's first row to its first trade."""
     if prices["volume"].null_count() == prices.height:
         return []
-    silent = (pl.col("volume").fill_null(0.0) == 0).all()
+    untraded = (pl.col("volume").fill_null(0.0) == 0).all()
     runs = _runs(prices.select("ticker", "date", pl.col("close").alias("value")))
-    found = _starts(runs, QUIET)
-    still = (
+    found = _starts(runs, CONSTANT_ROWS)
+    constant = (
         prices.join(found.select("ticker", "until"), on="ticker")
         .filter(pl.col("date") < pl.col("until"))
         .group_by("ticker")
-        .agg(silent.alias("silent"))
-        .filter(pl.col("silent"))
+        .agg(untraded.alias("untraded"))
+        .filter(pl.col("untraded"))
     )
     firms = runs["ticker"].n_unique()
     return [
         {
             "column": "price close",
-            "firms": still.height,
+            "firms": constant.height,
             "of": firms,
-            "wrong": still.height > QUIET_FIRMS and still.height >= QUIET_SHARE * firms,
-            "says": f"price close stands still without volume from the first row on for {still.height} of "
-            f"{firms} firms",
+            "failed": constant.height > CONSTANT_FIRMS and constant.height >= CONSTANT_SHARE * firms,
+            "finding": f"price close is constant without volume from the first row on for {constant.height} "
+            f"of {firms} firms",
         }
     ]
 
 
 def _before_listing(subject: Subject) -> list[dict[str, object]]:
-    """Prices that stand still before the day on which the firm was listed."""
+    """Constant prices before the firm's listing date."""
     securities = subject.tables.get("securities")
     if securities is None or securities["listed_on"].null_count() == securities.height:
         return []
     listed = securities.group_by("ticker").agg(pl.col("listed_on").min()).drop_nulls()
     prices = subject.tables["prices"].join(listed, on="ticker").filter(pl.col("date") < pl.col("listed_on"))
     before = prices.group_by("ticker").agg(pl.len().alias("rows"), pl.col("close").n_unique().alias("values"))
-    still = before.filter((pl.col("rows") >= PREFIX) & (pl.col("values") == 1)).height
+    constant = before.filter((pl.col("rows") >= MIN_RUN) & (pl.col("values") == 1)).height
     return [
         {
             "column": "price close",
-            "firms": still,
+            "firms": constant,
             "of": listed.height,
-            "wrong": still > QUIET_FIRMS or (still > 0 and still >= QUIET_SHARE * listed.height),
-            "says": f"price close stands still before the day of listing for {still} of {listed.height} "
+            "failed": constant > CONSTANT_FIRMS
+            or (constant > 0 and constant >= CONSTANT_SHARE * listed.height),
+            "finding": f"price close is constant before the listing date for {constant} of {listed.height} "
             "firms",
         }
     ]
@@ -149,17 +150,17 @@ def _filled_gaps(prices: pl.DataFrame) -> list[dict[str, object]]:
     )
     last = pl.when("traded").then("close").forward_fill().over("ticker")
     following = pl.when("traded").then("close").backward_fill().over("ticker")
-    silent = ordered.with_columns(last=last, following=following).filter(~pl.col("traded"))
-    silent = silent.filter(pl.col("last") != pl.col("following"))
-    back = silent.filter(pl.col("close") == pl.col("following")).height
-    forward = silent.filter(pl.col("close") == pl.col("last")).height
+    untraded = ordered.with_columns(last=last, following=following).filter(~pl.col("traded"))
+    untraded = untraded.filter(pl.col("last") != pl.col("following"))
+    back = untraded.filter(pl.col("close") == pl.col("following")).height
+    forward = untraded.filter(pl.col("close") == pl.col("last")).height
     return [
         {
             "column": "price close",
             "firms": back,
-            "of": silent.height,
-            "wrong": back >= FILLED and back > FOUR_TIMES * forward,
-            "says": f"{back} prices on sessions without volume equal the next trade, and {forward} the last "
-            "one",
+            "of": untraded.height,
+            "failed": back >= MIN_FILLED and back > FOUR_TIMES * forward,
+            "finding": f"{back} prices on sessions without volume equal the next trade, and {forward} equal "
+            "the last one",
         }
     ]

@@ -1,7 +1,7 @@
-"""Within the date: what a firm is scaled and ranked by are the firms of its own date, and no other date's.
+"""Cross-sections: a firm must be ranked and scaled only among the firms of its own date.
 
-Noise after t does not see a rank over all dates so far: it looks back. It makes a firm's place depend on how
-many firms there were and how the market stood at other times, and no date is a cross-section any more.
+The check `future` cannot find a rank over all past dates, because such a rank does not look ahead. It still
+makes a firm's value depend on the firms and the market level of other dates, so a date is no cross-section.
 
 Shape suffixes: T sessions, N firms, F characteristics.
 """
@@ -23,10 +23,10 @@ _NAMED = 3
 
 
 def check(subject: Subject) -> Result:
-    """Replace raw characteristics and labels of all other dates, and demand the same to the bit at t.
+    """Replace raw characteristics and labels on all other dates, and require identical results at t.
 
-    Universe and groups are replaced with them. What is compared is what a dataset is made of: the
-    transformed characteristics, and the targets of the label's horizon and of the shorter ones.
+    Universe and groups are replaced as well. The transformed characteristics, and the targets of the label's
+    horizon and of shorter horizons, must be equal to the bit.
     """
     times = subject.times(subject.budget.sessions)
     if not times:
@@ -37,22 +37,22 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"Ranks, scales and targets of {days} are the same to the bit when every other date's raw values "
-            "are replaced.",
+            f"Ranks, scales and targets of {days} do not change by a bit when the raw values of all other "
+            "dates are replaced.",
         )
     named = list(dict.fromkeys(str(row["what"]) for row in rows))
     shown = ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
     return Result(
         NAME,
         "fail",
-        f"{shown[0].upper()}{shown[1:]} on {rows[0]['on']} depend on other dates: a firm is to be ranked and "
-        "scaled among the firms of its date.",
+        f"{shown[0].upper()}{shown[1:]} on {rows[0]['on']} depend on other dates: rank and scale each firm "
+        "among the firms of its own date.",
         pl.DataFrame(rows),
     )
 
 
 def _depends_on_others(subject: Subject, t: int) -> Iterator[str]:
-    """Name what differs at t when every other date is replaced."""
+    """Yield the names of arrays that differ at t when all other dates are replaced."""
     rng = np.random.default_rng((subject.seed, 4, t))
     config, data = subject.config, subject.dataset
     panel = data.panel

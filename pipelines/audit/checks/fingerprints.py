@@ -1,8 +1,8 @@
-"""Full-sample fingerprints: columns that were scaled with what only the end of the sample knows.
+"""Full-sample fingerprints: columns that were scaled by statistics of the whole sample.
 
-Looked for in prices and in the user's own inputs, firm by firm. A maximum that is one and the same number for
-most firms, reached only once, was divided out afterwards: a running maximum is reached again at every new
-high, and a bounded indicator in both halves of the sample.
+The check reads prices and the user's own inputs, firm by firm. If most firms have exactly the same maximum
+and reach it only once, the column was divided by its full-sample maximum. In contrast, the ratio to a running
+maximum reaches its bound at every new high, and a bounded indicator reaches it in both halves of the sample.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from pipelines.audit.subject import Subject
 
 NAME = "fingerprints"
 MOST: Final = 0.5
-"""Share of firms that must show a fingerprint."""
+"""Minimum share of firms that must show a fingerprint."""
 BOTH_HALVES: Final = 0.05
-"""Most firms, of those that reach the common extreme, that may reach it in both halves of their sample. An
-event that a causal column shows with probability p in a half is in both with p*p: to be in the sample of half
-of the firms it needs p = 0.29, and is then in both halves of a sixth of them."""
+"""Maximum share of firms, among those that reach the common extreme, that may reach it in both halves of
+their sample. If a causal column reaches it with probability p in each half, it does so in both halves with
+probability p*p. For half of the firms to reach it at all, p must be 0.29; a sixth of these firms then reach
+it in both halves."""
 ROWS: Final = 60
-"""Least rows of a firm."""
+"""Minimum number of rows per firm."""
 DISTINCT: Final = 20
-"""Least distinct values of a firm: flags and small counts reach their bounds by nature."""
+"""Minimum number of distinct values per firm: flags and small counts often reach their bounds."""
 EXACT: Final = 1e-6
 STANDARD: Final = 2e-3
-"""How near mean 0 and deviation 1 must be: files round, and divide by n or n - 1."""
+"""Tolerance for mean 0 and deviation 1: files are rounded, and deviations divide by n or n - 1."""
 SMOOTH_FROM: Final = 0.85
 CONVERGED: Final = 0.25
-"""A smoothed column: the spread of the firms' maxima shrinks to a quarter from the first half to the whole,
-where every firm's maximum lands near the common number."""
+"""For a smoothed column, the interquartile range of the firms' maxima over the whole sample is at most this
+fraction of that over the first half, because every maximum converges to the common number."""
 _PRICES: Final = ("close", "open", "high", "low")
 
 
@@ -51,12 +52,12 @@ class _Found:
             "minimum": f"{self.column} has the minimum {self.value:g} over the whole sample for {share}",
             "standardised": f"{self.column} has mean 0 and deviation 1 over the whole sample for {share}",
             "pooled": f"{self.column} has mean 0 and deviation 1 over all firms and sessions",
-            "smoothed": f"{self.column} has maxima that meet at {self.value:g} when the sample ends",
+            "smoothed": f"{self.column} has maxima that converge to {self.value:g} at the end of the sample",
         }[self.kind]
 
 
 def check(subject: Subject) -> Result:
-    """Look for normalisation by a full-sample maximum, minimum, mean or deviation."""
+    """Look for normalisation by a full-sample maximum, minimum, mean or standard deviation."""
     columns = _columns(subject)
     found: list[_Found] = []
     rows = []
@@ -76,7 +77,7 @@ def check(subject: Subject) -> Result:
             NAME,
             "pass",
             f"None of {len(columns)} price and input columns is scaled by a maximum, minimum, mean or "
-            "deviation of the whole sample.",
+            "standard deviation of the whole sample.",
             evidence,
         )
     first = found[0]
@@ -92,13 +93,14 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "fail",
-        f"{rule}: {first.sentence}{also}. Every value before the end was divided by what only the end knows.",
+        f"{rule}: {first.sentence}{also}. Every earlier value was scaled with data from the end of the "
+        "sample.",
         evidence,
     )
 
 
 def _columns(subject: Subject) -> dict[str, pl.DataFrame]:
-    """Columns to look at as frames of ticker, date and value."""
+    """The columns to check, as frames of ticker, date and value."""
     prices = subject.tables["prices"]
     columns = {
         f"price {name}": prices.select("ticker", "date", pl.col(name).alias("value")).drop_nulls()
@@ -149,7 +151,7 @@ def _extremes(name: str, stats: pl.DataFrame) -> list[_Found]:
 
 
 def _common(extremes: pl.Series) -> tuple[float, float]:
-    """The most frequent extreme (to six digits) and the share of firms that have it."""
+    """The most frequent extreme (to six digits) and the share of firms with that extreme."""
     top = extremes.round_sig_figs(6).value_counts(sort=True).row(0)
     return float(top[0]), top[1] / len(extremes)
 
@@ -170,7 +172,7 @@ def _standardised(name: str, stats: pl.DataFrame, frame: pl.DataFrame) -> list[_
 
 
 def _smoothed(name: str, stats: pl.DataFrame) -> list[_Found]:
-    """A moving average of a column that was divided by its maximum: maxima just below the common one."""
+    """Find moving averages of a column that was divided by its maximum: all maxima are just below 1."""
     if stats.height < 10:
         return []
     middle = float(stats["maximum"].median())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Fit scope: what is fitted saw its training sessions alone, and validation sessions only to choose.
+"""Fit scope: fitted objects may depend only on training sessions, and on validation only for early stopping.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -30,18 +30,21 @@ from pipelines.train.task import Outcome
 NAME = "fit_scope"
 BoolArray = npt.NDArray[np.bool_]
 FloatT = TypeVar("FloatT", np.float32, np.float64)
-_GUESSES = {
+_SCOPES = {
     "train": "its training sessions",
     "choose": "its training and validation sessions",
 }
 
 
 def check(subject: Subject) -> Result:
-    """Replace everything outside a fold's training sessions and demand the same fitted objects to the bit.
+    """Replace all data outside a fold's training sessions and require identical fitted objects.
 
-    Scaler and group codes: everything but the training sessions is replaced. Weights and early stopping:
-    everything but training and validation sessions, and then validation as well, where the path of training
-    (its losses) has to stay. Of a run, the stored scaler and group codes are compared with the same.
+    - Scaler and group codes must not change when all other sessions are replaced. For a run, the stored ones
+      are compared as well.
+    - Weights and early stopping must not change when all but training and validation sessions are replaced.
+    - Training losses must not change when the validation sessions are replaced as well.
+
+    All comparisons are to the bit.
     """
     rows: list[dict[str, object]] = []
     folds = subject.folds[-subject.budget.folds :]
@@ -51,7 +54,7 @@ def check(subject: Subject) -> Result:
     try:
         rows += [{"fold": folds[-1].index, **row} for row in _weights_of_fold(subject, folds[-1], models)]
     except ValueError as error:
-        return Result(NAME, "skipped", f"No small fold could be fitted: {error}")
+        return Result(NAME, "skipped", f"Models could not be fitted on a small fold: {error}")
     if rows:
         first = rows[0]
         return Result(
@@ -66,8 +69,8 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "pass",
-        f"Channel scaler and group codes{stored} of {len(folds)} fold(s) are the same to the bit when every "
-        f"other session is replaced; so are weights and early stopping ({listed}).",
+        f"Channel scaler and group codes{stored} of {len(folds)} fold(s) do not change by a bit when all "
+        f"other sessions are replaced. Weights and early stopping do not change either ({listed}).",
     )
 
 
@@ -104,15 +107,15 @@ def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> l
     seen = np.concatenate([small.train, small.valid])
     columns = sample_columns(dataset, seen, budget.firms, subject.seed)
     window = config.features.window
-    span = np.arange(small.train[0], small.train[-1] + 1)  # a pretraining reads windows between decisions
+    span = np.arange(small.train[0], small.train[-1] + 1)  # pretraining reads windows between decisions
     without_test = replace_outside(
         dataset,
         _rows(seen, dataset),
-        _reached(np.concatenate([span, small.valid]), window, dataset),
+        _window_sessions(np.concatenate([span, small.valid]), window, dataset),
         subject.seed + 1,
     )
     train_alone = replace_outside(
-        dataset, _rows(small.train, dataset), _reached(span, window, dataset), subject.seed + 2
+        dataset, _rows(small.train, dataset), _window_sessions(span, window, dataset), subject.seed + 2
     )
     rows = []
     for (task, left), (_, right), (_, other) in zip(
@@ -126,14 +129,14 @@ def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> l
 
 
 def _paths_differ(left: Outcome, right: Outcome, model: str) -> Difference | None:
-    """Compare training losses as far as both fits went: validation may end training, but not steer it."""
+    """Compare the training losses of the epochs in both fits: validation may only end training."""
     losses = [np.array([record.train_loss for record in fit.history]) for fit in (left, right)]
     common = min(len(loss) for loss in losses)
     return difference(losses[0][:common], losses[1][:common], f"{model}'s training losses")
 
 
 def _row(found: Difference, scope: str) -> dict[str, object]:
-    return {"what": found.what, "scope": _GUESSES[scope]}
+    return {"what": found.what, "scope": _SCOPES[scope]}
 
 
 def _rows(sessions: npt.NDArray[np.integer], dataset: Dataset) -> BoolArray:
@@ -142,8 +145,8 @@ def _rows(sessions: npt.NDArray[np.integer], dataset: Dataset) -> BoolArray:
     return kept_T
 
 
-def _reached(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -> BoolArray:
-    """Sessions of the windows that end on the given ones."""
+def _window_sessions(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -> BoolArray:
+    """Flag the sessions in windows that end on the given sessions."""
     kept_T = np.zeros(dataset.panel.n_sessions, dtype=np.bool_)
     for back in range(window):
         kept_T[np.maximum(sessions - back, 0)] = True
@@ -151,18 +154,18 @@ def _reached(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -
 
 
 def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, seed: int) -> Dataset:
-    """Replace a dataset's arrays on all sessions but the kept ones.
+    """Replace a dataset's arrays by noise on all sessions except the kept ones.
 
     Parameters
     ----------
     dataset
-        The true one.
+        The true dataset.
     kept_T
-        Sessions whose universe, characteristics, groups and labels stay.
+        Sessions whose universe, characteristics, groups and labels are kept.
     windows_T
-        Sessions whose channels stay.
+        Sessions whose channels are kept.
     seed
-        Of the noise.
+        Seed of the noise.
     """
     rng = np.random.default_rng(seed)
     gone_T = ~kept_T

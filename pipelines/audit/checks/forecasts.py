@@ -1,7 +1,7 @@
-"""Future perturbation of forecasts: what a model says up to t may not change with what comes after t.
+"""Future perturbation of forecasts: forecasts up to t must not depend on data after t.
 
-A config's models are fitted anew on either side, on a small fold that ends before t. A run's stored
-checkpoints are asked again, and have to repeat the forecasts that the run has stored as well.
+For a config, models are refitted on a small fold around t, once on the true data and once with noise after t.
+For a run, the stored checkpoints forecast again on both, and must also repeat the stored forecasts.
 
 Shape suffixes: T sessions, N firms, D dates.
 """
@@ -33,19 +33,19 @@ from pipelines.train import task as tasks
 from pipelines.train.task import Outcome
 
 NAME = "forecasts"
-_DATES = 4  # test sessions of a run that are asked again, at each t
-_STORED_TOLERANCE = 1e-3  # of a date's deviation of forecasts; accelerators do not repeat to the bit
+_DATES = 4  # test sessions of a run that are forecast again, for each t
+_STORED_TOLERANCE = 1e-3  # relative to the deviation of stored forecasts; GPUs do not repeat to the bit
 
 
 def check(subject: Subject) -> Result:
-    """Demand the same fitted models and the same forecasts up to t on a replaced future."""
+    """Require the same fitted models and the same forecasts up to t when the future is replaced."""
     return _check_checkpoints(subject) if subject.run is not None else _check_refits(subject)
 
 
 def _check_refits(subject: Subject) -> Result:
     models = models_to_fit(subject)
     if not models:
-        return Result(NAME, "skipped", "The config has no model that is fitted.")
+        return Result(NAME, "skipped", "The config has no model that needs fitting.")
     config = subject.config.model_copy(update={"folds": _plan(subject)})
     need = _sessions(subject)
     usable = subject.decisions[
@@ -53,9 +53,7 @@ def _check_refits(subject: Subject) -> Result:
         & (subject.decisions < subject.dataset.panel.n_sessions - need // 2)
     ]
     if not len(usable):
-        return Result(
-            NAME, "skipped", f"There are too few sessions for a small fold of {need} before a session t."
-        )
+        return Result(NAME, "skipped", f"There are too few sessions for a small fold, which needs {need}.")
     rng = np.random.default_rng((subject.seed, 2))
     found: list[tuple[int, Difference]] = []
     times = sorted(
@@ -65,21 +63,21 @@ def _check_refits(subject: Subject) -> Result:
         for t in times:
             found += [(t, one) for one in _refitted(subject, config, models, t)]
     except (ValueError, DataError) as error:
-        return Result(NAME, "skipped", f"No small fold could be fitted: {error}")
+        return Result(NAME, "skipped", f"Models could not be fitted on a small fold: {error}")
     days = ", ".join(str(subject.day(t)) for t in times)
     if not found:
         return Result(
             NAME,
             "pass",
-            f"{', '.join(models)}: fitted anew with noise after {days}, weights and forecasts are the same "
-            "to the bit.",
+            f"{', '.join(models)}: weights and forecasts do not change by a bit when refitted with noise "
+            f"after {days}.",
         )
     t, first = found[0]
     return Result(
         NAME,
         "fail",
-        f"{first.what[0].upper()}{first.what[1:]} changed when all that comes after {subject.day(t)} was "
-        "replaced: the fit knew the future.",
+        f"{first.what[0].upper()}{first.what[1:]} changed when all data after {subject.day(t)} were "
+        "replaced: the fit used future data.",
         pl.DataFrame([{"after": subject.day(at), "what": one.what} for at, one in found]),
     )
 
@@ -88,7 +86,9 @@ def _plan(subject: Subject) -> WalkForwardConfig:
     spacing, budget = subject.spacing, subject.budget
     return WalkForwardConfig(
         scheme="rolling",
-        train=max(budget.train, 8 * spacing),  # sessions: a few decisions do where they are far apart
+        train=max(
+            budget.train, 8 * spacing
+        ),  # in sessions; at a low forecast frequency a few decisions are enough
         valid=max(budget.valid, 3 * spacing),
         test=max(4, 2 * spacing),
         embargo=subject.config.folds.embargo,
@@ -174,7 +174,7 @@ def _check_checkpoints(subject: Subject) -> Result:
     folds = subject.folds[-subject.budget.refits :]
     arrays = plan.collect_arrays(subject.dataset, run.config.features.window)
     rows: list[dict[str, Any]] = []
-    asked = 0
+    checked = 0
     for fold in folds:
         t = int(rng.choice(fold.test[: max(len(fold.test) - 2, 1)]))
         noisy = datasets.build_dataset(
@@ -192,25 +192,27 @@ def _check_checkpoints(subject: Subject) -> Result:
         for model in run.config.models:
             for seed in run.config.seeds:
                 fitted, inputs = load_checkpoint(run.checkpoint(model, fold.index, seed))
-                said_DNK = _every_horizon(fitted, tasks.to_tensors(arrays, inputs, "cpu"), dates)
-                again_DNK = _every_horizon(fitted, tasks.to_tensors(noisy_arrays, inputs, "cpu"), dates)
-                asked += 1
+                forecast_DNK = _every_horizon(fitted, tasks.to_tensors(arrays, inputs, "cpu"), dates)
+                noisy_DNK = _every_horizon(fitted, tasks.to_tensors(noisy_arrays, inputs, "cpu"), dates)
+                checked += 1
                 key = {"model": model, "fold": fold.index, "seed": seed, "after": subject.day(t)}
                 one = difference(
-                    np.ascontiguousarray(said_DNK[:, own]), np.ascontiguousarray(again_DNK[:, columns]), ""
+                    np.ascontiguousarray(forecast_DNK[:, own]),
+                    np.ascontiguousarray(noisy_DNK[:, columns]),
+                    "",
                 )
                 if one is not None:
-                    rows.append({**key, "what": "the forecasts change with what comes after"})
-                horizons = run.config.label.horizons[-said_DNK.shape[2] :]
+                    rows.append({**key, "what": "the forecasts change with later data"})
+                horizons = run.config.label.horizons[-forecast_DNK.shape[2] :]
                 for k, horizon in enumerate(horizons):
-                    if not _repeats(said_DNK[..., k], _stored(stored, key, horizon, dates, subject)):
+                    if not _repeats(forecast_DNK[..., k], _stored(stored, key, horizon, dates, subject)):
                         rows.append({**key, "what": _not_repeated(horizon, horizons)})
     if not rows:
         return Result(
             NAME,
             "pass",
-            f"{asked} checkpoints repeat the forecasts that are stored, and say the same to the bit with "
-            "noise after t.",
+            f"{checked} checkpoints repeat the stored forecasts, and their forecasts do not change by a bit "
+            "with noise after t.",
         )
     first = rows[0]
     return Result(
@@ -222,7 +224,7 @@ def _check_checkpoints(subject: Subject) -> Result:
 
 
 def _dates_outside(stored: pl.DataFrame, fold: Fold, subject: Subject) -> list[dict[str, Any]]:
-    """Stored forecasts of a fold on dates that are not its test's."""
+    """Find stored forecasts of a fold on dates outside its test segment."""
     days = subject.dataset.panel.dates_T[fold.test].astype("datetime64[D]")
     outside = stored.filter((pl.col("fold") == fold.index) & ~pl.col("date").is_in(pl.Series(days).implode()))
     return [
@@ -231,14 +233,14 @@ def _dates_outside(stored: pl.DataFrame, fold: Fold, subject: Subject) -> list[d
             "fold": fold.index,
             "seed": seed,
             "after": None,
-            "what": "forecasts are stored of dates outside the fold's test",
+            "what": "forecasts are stored for dates outside the fold's test segment",
         }
         for model, seed in outside.select("model", "seed").unique().sort("model", "seed").iter_rows()
     ]
 
 
 def _every_horizon(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32]:
-    """Forecasts [D, N, K] of all horizons of a model, the label's last."""
+    """Forecasts [D, N, K] of all horizons of a model; the label's horizon comes last."""
     if isinstance(fitted, NeuralFitted) and fitted.module.n_horizons > 1:
         return fitted.horizons(data, dates)
     return fitted.forecast(data, dates)[..., None]
@@ -246,7 +248,7 @@ def _every_horizon(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.N
 
 def _not_repeated(horizon: int, horizons: tuple[int, ...]) -> str:
     which = f" of horizon {horizon}" if len(horizons) > 1 else ""
-    return f"the stored forecasts{which} are not those of the checkpoint"
+    return f"the stored forecasts{which} differ from those of the checkpoint"
 
 
 def _stored(
@@ -262,9 +264,9 @@ def _stored(
     return forecast_DN
 
 
-def _repeats(said_DN: npt.NDArray[np.float32], stored_DN: npt.NDArray[np.float64]) -> bool:
-    same_cells = bool((np.isfinite(said_DN) == np.isfinite(stored_DN)).all())
-    off = np.nan_to_num(np.abs(said_DN - stored_DN))
+def _repeats(forecast_DN: npt.NDArray[np.float32], stored_DN: npt.NDArray[np.float64]) -> bool:
+    same_cells = bool((np.isfinite(forecast_DN) == np.isfinite(stored_DN)).all())
+    off = np.nan_to_num(np.abs(forecast_DN - stored_DN))
     return same_cells and bool(
         (off <= _STORED_TOLERANCE * max(float(np.nanstd(stored_DN)), 1e-30) + 1e-7).all()
     )

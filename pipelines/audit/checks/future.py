@@ -1,4 +1,4 @@
-"""Future perturbation of features: nothing at or before t may change when everything after t is replaced."""
+"""Future perturbation of features: no value at or before t may change when all data after t are replaced."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _NAMED = 3
 
 
 def check(subject: Subject) -> Result:
-    """Compare, to the bit, all that a dataset says up to t with what it says on a replaced future.
+    """Compare, to the bit, a dataset's arrays up to t with those of a dataset with a replaced future.
 
-    Sessions, the panel, groups, statements, the universe, channels, characteristics (inputs among them) and
-    the labels closed by t, those of shorter horizons included. All firms' data are replaced at once, so that
-    a leak through the cross-section shows.
+    The comparison covers sessions, the panel, groups, statements, the universe, channels, characteristics
+    (including inputs) and labels that end by t (including shorter horizons). The data of all firms are
+    replaced at once, which also reveals leaks through the cross-section.
     """
     times = subject.times(subject.budget.sessions)
     if not times:
-        return Result(NAME, "skipped", "There are too few sessions with a universe to put noise behind one.")
+        return Result(NAME, "skipped", "There are too few sessions with a universe.")
     rows: list[dict[str, Any]] = []
     for t in times:
         rows += [
@@ -45,8 +45,8 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"{compared} features, the universe and closed labels are the same to the bit when all that "
-            f"comes after {days} is replaced by noise.",
+            f"{compared} features, the universe and ended labels do not change by a bit when all data after "
+            f"{days} are replaced by noise.",
         )
     named = furthest_upstream([row["what"] for row in rows])
     first = next(row for row in rows if row["what"] == named[0])
@@ -54,14 +54,14 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "fail",
-        f"{_listed(named)} knew the future: replacing all that comes after {first['after']} changed what "
-        f"was said before{where}.",
+        f"{_listed(named)} used future data: replacing all data after {first['after']} changed earlier "
+        f"values{where}.",
         pl.DataFrame(rows, infer_schema_length=None),
     )
 
 
 def furthest_upstream(found: Iterable[str]) -> list[str]:
-    """Name what stands furthest upstream: what follows from it differs because of it."""
+    """Return the differences of the earliest stage; later stages differ as a consequence."""
     by_stage: dict[int, list[str]] = {}
     for what in found:
         stage = by_stage.setdefault(_stage(what), [])

@@ -1,6 +1,6 @@
-"""Label spans: no label of training or validation reaches into a later segment, and the embargo is kept.
+"""Label spans: no training or validation label ends inside a later segment, and the embargo is respected.
 
-Plain arithmetic on the folds' sessions; nothing of `backtest.splits` is used.
+The check is plain arithmetic on the folds' sessions and does not use `backtest.splits`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ NAME = "label_spans"
 
 
 def check(subject: Subject) -> Result:
-    """Measure, fold by fold, how far the last label of a segment ends before the next segment starts.
+    """Measure, for each fold, the gap between the last label of a segment and the next segment.
 
-    A decision at t is labelled over ``(t+delay, t+delay+horizon]``, with the longest delay that is looked at;
-    ``t + delay + horizon + embargo`` has to lie before the next segment's first session.
+    The label of a decision at t spans ``(t+delay, t+delay+horizon]``, with the longest delay in use.
+    ``t + delay + horizon + embargo`` must be before the next segment's first session.
     """
     label, embargo = subject.config.label, subject.config.folds.embargo
     span = label.max_delay + label.horizon
@@ -48,8 +48,8 @@ def check(subject: Subject) -> Result:
                 )
             elif free < embargo:
                 problems.append(
-                    f"Fold {fold.index}: {free} session(s) lie between the last {name} label and "
-                    f"{following}, and the embargo is {embargo}."
+                    f"Fold {fold.index}: there are {free} session(s) between the last {name} label and "
+                    f"{following}, but the embargo is {embargo}."
                 )
     problems += _overlaps(subject)
     evidence = pl.DataFrame(rows)
@@ -61,14 +61,14 @@ def check(subject: Subject) -> Result:
         NAME,
         "pass",
         f"{len(subject.folds)} fold(s): every label of delay up to {label.max_delay} and horizon "
-        f"{label.horizon} ends before the next segment, with {least} session(s) or more between; the "
-        f"embargo is {embargo}.",
+        f"{label.horizon} ends at least {least} session(s) before the next segment; the embargo is "
+        f"{embargo}.",
         evidence,
     )
 
 
 def _overlaps(subject: Subject) -> list[str]:
-    """Segments of a fold that share a session, and test sessions that two folds share."""
+    """Find segments of a fold that share sessions, and test sessions that two folds share."""
     problems = []
     tested: set[int] = set()
     for fold in subject.folds:
@@ -77,8 +77,6 @@ def _overlaps(subject: Subject) -> list[str]:
                 problems.append(f"Fold {fold.index}: {left} and {right} share sessions.")
         again = tested & set(fold.test.tolist())
         if again:
-            problems.append(
-                f"Fold {fold.index} tests {len(again)} session(s) that an earlier fold has tested."
-            )
+            problems.append(f"Fold {fold.index} shares {len(again)} test session(s) with an earlier fold.")
         tested |= set(fold.test.tolist())
     return problems

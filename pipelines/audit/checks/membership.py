@@ -1,4 +1,4 @@
-"""Membership drawn up with hindsight: today's members taken for the members of all dates.
+"""Membership with hindsight: today's members used for all dates.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -15,21 +15,20 @@ from pipelines.audit.subject import Subject
 
 NAME = "membership"
 EARLY_SESSIONS: Final = 21
-"""A firm that is a member this long before its first price was admitted by somebody who knew that it would
-come."""
+"""Membership more than this many sessions before a firm's first price shows hindsight."""
 EARLY_FIRMS: Final = 2
 EARLY_SHARE: Final = 0.05
-"""That many may be a gap in the prices."""
+"""Up to this many firms (or this share) may be explained by gaps in the prices."""
 TURNOVER: Final = 0.02
-"""Least share of members that an index exchanges in a year; broad ones exchange 3% to 10%."""
+"""Lower bound on the share of members that an index replaces per year; broad indices replace 3% to 10%."""
 EXPECTED: Final = 3.0
-"""Expected changes from which on none at all is no chance: exp(-3) is one in twenty."""
+"""If at least this many changes are expected, no change at all is unlikely: exp(-3) is 1 in 20."""
 LEAVERS: Final = 5
 CHANCE: Final = 0.001
 
 
 def check(subject: Subject) -> Result:
-    """Look for members from before their listing, leavers that never were in, and lists that never change."""
+    """Look for members before listing, delisted firms that never were members, and lists without changes."""
     name = subject.config.universe.membership
     if name is None:
         return Result(NAME, "skipped", "The config uses no membership table.")
@@ -44,11 +43,11 @@ def check(subject: Subject) -> Result:
         )
     if facts["leavers"] >= LEAVERS and facts["chance_of_no_leaver"] < CHANCE:
         reasons.append(
-            f"none of the {facts['leavers']} firms that stop trading ever was a member, and "
+            f"none of the {facts['leavers']} firms that stop trading was ever a member, but "
             f"{facts['stayers_members']} of the {facts['stayers']} others were"
         )
     if facts["changes"] == 0 and facts["expected_changes"] >= EXPECTED:
-        reasons.append(f"{facts['members']} members never change in {facts['years']:.1f} years")
+        reasons.append(f"the {facts['members']} members never change in {facts['years']:.1f} years")
     if reasons:
         return Result(
             NAME,
@@ -60,23 +59,23 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "warn",
-            f"Membership of {name} never changes in {facts['years']:.1f} years: if the list was drawn up "
-            "later than its first date, it chose with hindsight.",
+            f"Membership of {name} never changes in {facts['years']:.1f} years: a list made after its first "
+            "date contains hindsight.",
             evidence,
         )
     if facts["exits"] == 0 and facts["expected_changes"] >= EXPECTED:
         return Result(
             NAME,
             "warn",
-            f"Nobody ever leaves {name} in {facts['years']:.1f} years, though firms join: a list of its "
-            "last day, with the days on which they joined.",
+            f"No firm ever leaves {name} in {facts['years']:.1f} years, though firms join: this looks like "
+            "the members of the last day with their joining dates.",
             evidence,
         )
     return Result(
         NAME,
         "pass",
         f"{name}: {facts['changes']} changes of {facts['members']} members in {facts['years']:.1f} years, "
-        "nobody a member long before being listed.",
+        "and no firm is a member long before its listing.",
         evidence,
     )
 

@@ -1,7 +1,7 @@
-"""Shuffled labels: a model that is fitted on permuted labels must know nothing of permuted labels.
+"""Shuffled labels: a model fitted on permuted labels must have no skill on permuted test labels.
 
-Labels are permuted among the firms of each date, on every date, the test's included. Whatever IC is left on
-the test was carried there by something other than the features: test dates among the training dates, say.
+Labels are permuted among the firms of each date, on all dates including the test. Any remaining test IC
+cannot come from the features; it shows, for example, that test dates were used for training.
 
 Shape suffixes: T sessions, N firms, D dates.
 """
@@ -30,15 +30,15 @@ QUICK_MODELS: Final = {
 }
 FIRMS: Final = 200
 DEVIATIONS: Final = 4.0
-"""Half-width of the null interval, in the IC's exact standard deviation under permutation; 1 in 16,000 is
-beyond."""
+"""Half-width of the null interval, in exact standard deviations of the IC under permutation. The probability
+of a value outside is 1 in 16,000."""
 
 
 def check(subject: Subject) -> Result:
-    """Fit ridge and a small LightGBM on permuted labels and hold the test IC against its null interval.
+    """Fit ridge and a small LightGBM on permuted labels and compare the test IC with its null interval.
 
-    Under permutation a date's Pearson IC has mean 0 and variance ``1 / (n - 1)`` exactly, whatever the
-    forecast and the labels are (Pitman 1937), and dates are independent.
+    Under permutation, the Pearson IC of a date has mean 0 and variance ``1 / (n - 1)`` exactly, for any
+    forecast and labels (Pitman 1937), and dates are independent.
     """
     fold = subject.folds[-1]
     thin = _thinned(fold, subject.budget.permuted_train)
@@ -48,7 +48,9 @@ def check(subject: Subject) -> Result:
         rng = np.random.default_rng((subject.seed, 4, permutation))
         permuted_TN = permute_within_dates(subject.dataset.target_TN, rng)
         for model, forecast_DN, label_DN in _fits(subject, thin, permuted_TN, columns):
-            rows.append({"model": model, "permutation": permutation, **_held_to_null(forecast_DN, label_DN)})
+            rows.append(
+                {"model": model, "permutation": permutation, **_compare_with_null(forecast_DN, label_DN)}
+            )
     evidence = pl.DataFrame(rows)
     outside = evidence.filter(pl.col("deviations").abs() > DEVIATIONS)
     if not outside.is_empty():
@@ -57,16 +59,16 @@ def check(subject: Subject) -> Result:
             NAME,
             "fail",
             f"{one['model']} fitted on labels permuted within their dates has a test IC of "
-            f"{one['ic']:+.3f}, {abs(one['deviations']):.1f} deviations of {one['null_deviation']:.4f} from "
-            "zero: the test reaches the fit.",
+            f"{one['ic']:+.3f}, {abs(one['deviations']):.1f} standard deviations of "
+            f"{one['null_deviation']:.4f} from zero: test data leak into the fit.",
             evidence,
         )
     largest = float(evidence["deviations"].abs().max() or 0.0)  # type: ignore[arg-type]
     return Result(
         NAME,
         "pass",
-        f"{' and '.join(QUICK_MODELS)} fitted on permuted labels know nothing of the test: {largest:.1f} "
-        f"deviations from an IC of zero at most, {DEVIATIONS:.0f} are allowed.",
+        f"{' and '.join(QUICK_MODELS)} fitted on permuted labels have no skill on the test: the IC is at "
+        f"most {largest:.1f} standard deviations from zero, and {DEVIATIONS:.0f} are allowed.",
         evidence,
     )
 
@@ -74,7 +76,7 @@ def check(subject: Subject) -> Result:
 def permute_within_dates(
     target_TN: npt.NDArray[np.float32], rng: np.random.Generator
 ) -> npt.NDArray[np.float32]:
-    """Permute each date's known targets among the firms that have one."""
+    """Permute the known targets of each date among the firms that have one."""
     out_TN = target_TN.copy()
     for row in out_TN:
         known = np.flatnonzero(np.isfinite(row))
@@ -91,7 +93,7 @@ def _thinned(fold: Fold, most: int) -> Fold:
 def _fits(
     subject: Subject, fold: Fold, target_TN: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
 ) -> list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
-    """Fit the quick models on a target; give their test forecasts with the target itself as the label."""
+    """Fit the quick models on a target; return their test forecasts, with the target itself as the label."""
     whole = plan.collect_arrays(subject.dataset, subject.config.features.window)
     label_TN = np.where(whole.universe_TN, target_TN, np.nan).astype(np.float64)
     arrays = select_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
@@ -103,11 +105,13 @@ def _fits(
         ]
 
 
-def _held_to_null(
+def _compare_with_null(
     forecast_DN: npt.NDArray[np.float32], label_DN: npt.NDArray[np.float64]
 ) -> dict[str, float | int]:
     ic_D = ic_by_date(forecast_DN, label_DN)
-    used_D = np.isfinite(ic_D) & ~is_constant(forecast_DN)  # a constant has no deviation by chance
+    used_D = np.isfinite(ic_D) & ~is_constant(
+        forecast_DN
+    )  # a constant forecast has IC 0 by definition, not by chance
     count_D = (np.isfinite(forecast_DN) & np.isfinite(label_DN)).sum(axis=1)[used_D]
     dates = int(used_D.sum())
     if not dates:  # a constant forecast has no IC

@@ -1,4 +1,4 @@
-"""Splits on the wrong day: an adjusted price that moves before the ex-date knows that the split will come."""
+"""Splits on the wrong day: a price that is adjusted before the ex-date contains look-ahead."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pipelines.audit.subject import Subject
 
 NAME = "splits"
 NEAR: Final = 10
-"""Sessions around the recorded date in which the price's own step is looked for."""
+"""Sessions before and after the recorded date in which the price is searched for the split's step."""
 CLEAR: Final = 0.35
-"""Least absolute log ratio: a split of 3 for 2 is 0.41, more than all but a handful of daily returns."""
+"""Minimum absolute log ratio: a 3-for-2 split has 0.41, more than almost all daily returns."""
 CLOSE: Final = 0.5
-"""A step counts as the split's if it is nearer to it than half of its log ratio."""
+"""A price step matches the split if it differs from the log ratio by at most this fraction of it."""
 SEVERAL: Final = 2
 SHARE: Final = 0.2
-"""Share of the splits (and at least two) that must be misdated: one is a slip of the vendor's and a
-warning."""
+"""Minimum share of misdated splits (and at least two) for a failure. A single one is a vendor's error and
+only a warning."""
 
 
 def check(subject: Subject) -> Result:
-    """Look where the raw close steps by the recorded ratio: on the recorded session, or on another one."""
+    """Check that the raw close steps by the recorded ratio on the recorded session and not on another one."""
     rows = _splits(subject)
     if not rows:
         return Result(NAME, "skipped", "No split of 3 for 2 or more is recorded.")
@@ -77,14 +77,16 @@ def _splits(subject: Subject) -> list[dict[str, Any]]:
 
 
 def _step(close_T: np.ndarray, at: int, log_ratio: float) -> int | Literal[False] | None:
-    """Sessions from the recorded split to the step of the raw close; None without one, False if unknown."""
+    """Sessions from the recorded split to the raw close's step; None without a step, False if unknown."""
     first = max(at - NEAR, 0)
     known = first + np.flatnonzero(np.isfinite(close_T[first : at + NEAR + 1]))
     if len(known) < NEAR or not (known < at).any() or not (known >= at).any():
         return False
     off = np.abs(np.diff(np.log(close_T[known])) + log_ratio)
     own = known[1:][known[1:] >= at]
-    here = off[np.flatnonzero(known[1:] == own[0])[0]]  # the step into the first close from the record on
+    here = off[
+        np.flatnonzero(known[1:] == own[0])[0]
+    ]  # the step to the first close on or after the recorded date
     if here <= CLOSE * abs(log_ratio):
         return 0
     best = int(off.argmin())

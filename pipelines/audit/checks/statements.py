@@ -1,7 +1,7 @@
-"""Statements that are known too early: restated values under the first date, and dates nobody published on.
+"""Statements that are known too early: restated values at the original date, and implausible dates.
 
-What makes a table of statements point in time is its ``known_at``. A vendor who keeps the latest value under
-the first date, or who dates statements by the end of their period, hands out the future.
+``known_at`` makes a table of statements point in time. It contains look-ahead if a vendor stores the latest
+value at the original date, or dates statements by the end of their period.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from pipelines.audit.subject import Subject
 
 NAME = "statements"
 EARLY_DAYS: Final = 10
-"""Sooner than this after the period's end practically nobody reports: US earnings come out about a month
-after it, and 10-Q and 10-K are due after 40 to 90 days."""
+"""Practically no firm reports sooner than this after the period's end: US earnings are released about a month
+later, and 10-Q and 10-K filings are due after 40 to 90 days."""
 EARLY_SHARE: Final = 0.5
 SHORT_LAG_DAYS: Final = 40
-"""An assumed lag below the shortest deadline of a 10-Q."""
+"""The shortest deadline of a 10-Q; an assumed lag below it is too short."""
 AMENDED: Final = 5
-"""Amended statements without any changed value from which on they cannot be what was first published: an
-amendment that changes nothing is rare, so five in a row are a vendor's copies."""
+"""Minimum number of amended statements, without any changed value, for a failure. Amendments that change
+nothing are rare, so the original values were probably overwritten."""
 REPEATED: Final = 300
-"""The same for rows that a later filing repeats beside its own period; of US comparatives a few in a hundred
-differ, so of 300 none differs with a chance below 1 in 1,000."""
+"""Minimum number of values repeated by later filings, without any changed value, for a failure. A few percent
+of US comparatives differ, so the probability that none of 300 differs is below 1 in 1,000."""
 COLLIDING_SHARE: Final = 0.01
-"""Share of statements of which several versions claim one known_at."""
+"""Minimum share of rows with several versions at one known_at for a failure."""
 TWICE_DATED_SHARE: Final = 0.01
-"""Share of filings that claim several dates."""
+"""Share of filings with several dates, above which the check fails."""
 ENOUGH: Final = 200
-"""Statements (firm and period) among which not one restatement is remarkable: about one in twenty is
-restated."""
+"""Minimum number of statements (firm and period) for a warning if none is restated; about 1 in 20 is."""
 
 _PERIOD: Final = ["ticker", "period_end"]
 _VALUE: Final = [*_PERIOD, "item"]
@@ -49,7 +48,7 @@ class _Finding:
 
 
 def check(subject: Subject) -> Result:
-    """Hold the dates and versions of statements against how statements come out."""
+    """Compare the dates and versions of statements with how statements are published."""
     table = subject.tables.get("fundamentals")
     if table is None or table.is_empty():
         return Result(NAME, "skipped", "The lake has no statements.")
@@ -62,7 +61,7 @@ def check(subject: Subject) -> Result:
     ]
     evidence = pl.DataFrame(
         [
-            {"verdict": one.verdict, "what": one.what, "count": one.count, "says": one.sentence}
+            {"verdict": one.verdict, "what": one.what, "count": one.count, "finding": one.sentence}
             for one in found
         ]
     )
@@ -71,14 +70,14 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"{periods:,} statements: dates, versions and restatements are as published ones are.",
+            f"{periods:,} statements: dates, versions and restatements are plausible.",
         )
     worst = min(found, key=lambda one: one.verdict != "fail")
     return Result(NAME, worst.verdict, worst.sentence, evidence)
 
 
 def _colliding(subject: Subject, table: pl.DataFrame) -> Iterator[_Finding]:
-    """Versions of one item that share a known_at; the contract keeps them out, the quarantine knows them."""
+    """Versions of one item that share a known_at; the contract rejects them into the quarantine."""
     if subject.quarantine is None:
         return
     kept_out = subject.quarantine.filter(
@@ -91,14 +90,14 @@ def _colliding(subject: Subject, table: pl.DataFrame) -> Iterator[_Finding]:
         "fail" if share >= COLLIDING_SHARE else "warn",
         "versions share a known_at",
         kept_out.height,
-        f"Restated values at the original date: {kept_out.height:,} statement rows ({share:.1%}) are "
-        "versions of one (ticker, period_end, item) under one known_at and were quarantined; the source "
-        "does not say when the later one became known.",
+        f"Restated values at the original date: {kept_out.height:,} statement rows ({share:.1%}) have the "
+        "same (ticker, period_end, item) and known_at as another version and were quarantined. The source "
+        "does not give the date of the later version.",
     )
 
 
 def _twice_dated(table: pl.DataFrame) -> Iterator[_Finding]:
-    """Filings that are known on several dates: one filing is published once."""
+    """Filings with several dates, although a filing is published only once."""
     filings = table.drop_nulls("filing_id").group_by("ticker", "filing_id").agg(pl.col("known_at").n_unique())
     if filings.is_empty():
         return
@@ -110,13 +109,13 @@ def _twice_dated(table: pl.DataFrame) -> Iterator[_Finding]:
             "a filing has several dates",
             twice.height,
             f"Restated values at the original date: {twice.height:,} of {filings.height:,} filings "
-            f"({share:.1%}) stand under more than one known_at, such as {twice['filing_id'][0]} of "
-            f"{twice['ticker'][0]}; a filing is published once.",
+            f"({share:.1%}) have more than one known_at, such as {twice['filing_id'][0]} of "
+            f"{twice['ticker'][0]}. A filing is published only once.",
         )
 
 
 def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
-    """Later versions that repeat what stands under the first date: the first value was overwritten."""
+    """Later versions that equal the value at the original date: the original value was overwritten."""
     first = (
         table.sort("known_at")
         .group_by(_VALUE, maintain_order=True)
@@ -128,7 +127,8 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
     newest = table.group_by("ticker", "known_at").agg(pl.col("period_end").max().alias("newest"))
     later = later.join(newest, on=["ticker", "known_at"]).with_columns(
         differs=pl.col("value") != pl.col("first_value"),
-        repeats=pl.col("newest") > pl.col("period_end"),  # comparatives, printed beside a newer period
+        repeats=pl.col("newest")
+        > pl.col("period_end"),  # comparatives, reported together with a newer period
     )
     amended = later.filter(~pl.col("repeats")).group_by(_PERIOD).agg(pl.col("differs").any())
     if amended.height >= AMENDED and not amended["differs"].any():
@@ -136,9 +136,8 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
             "fail",
             "amendments change nothing",
             amended.height,
-            f"Restated values at the original date: {amended.height:,} statements were amended later and "
-            "not one value differs from what stands under the first date, which therefore holds the "
-            "restated values.",
+            f"Restated values at the original date: {amended.height:,} statements were amended later, but no "
+            "value differs from that at the original date. The original values were probably overwritten.",
         )
     repeated = later.filter(pl.col("repeats"))
     if repeated.height >= REPEATED and not repeated["differs"].any():
@@ -147,13 +146,13 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
             "comparatives change nothing",
             repeated.height,
             f"Restated values at the original date: {repeated.height:,} values were published again with a "
-            "later period and not one differs from what stands under the first date, which therefore holds "
-            "the latest values.",
+            "later period, but none differs from that at the original date. The original values were "
+            "probably overwritten.",
         )
 
 
 def _early(table: pl.DataFrame) -> Iterator[_Finding]:
-    """Statements that are known about when their period ends, and lags that are assumed."""
+    """Statements known at about the end of their period, and assumed lags."""
     lag = (pl.col("known_at") - pl.col("period_end")).dt.total_days()
     first = table.group_by(_PERIOD).agg(lag.min().alias("lag"), pl.col("assumed").any())
     soon = first.filter(pl.col("lag") < EARLY_DAYS)
@@ -164,24 +163,24 @@ def _early(table: pl.DataFrame) -> Iterator[_Finding]:
             "known at the period's end",
             soon.height,
             f"Statements known too early: {share:.0%} of {first.height:,} statements are known within "
-            f"{EARLY_DAYS} days of their period's end, when hardly anybody has reported; known_at is not "
-            "when they were published.",
+            f"{EARLY_DAYS} days of their period's end, when hardly any firm has reported: known_at is not "
+            "the publication date.",
         )
     assumed = first.filter(pl.col("assumed"))
     if not assumed.is_empty():
         days = int(assumed["lag"].median())  # type: ignore[arg-type]
-        short = f", less than the shortest deadline of {SHORT_LAG_DAYS}" if days < SHORT_LAG_DAYS else ""
+        short = f", below the shortest deadline of {SHORT_LAG_DAYS} days" if days < SHORT_LAG_DAYS else ""
         yield _Finding(
             "warn",
             "assumed lag",
             assumed.height,
             f"Assumed lag: {assumed.height:,} of {first.height:,} statements have no publication date and "
-            f"are taken as known {days} days after their period's end{short}.",
+            f"are assumed to be known {days} days after their period's end{short}.",
         )
 
 
 def _single_versions(table: pl.DataFrame) -> Iterator[_Finding]:
-    """A table without any restatement holds the latest values or the first ones; nobody can tell which."""
+    """A table without any restatement may contain the latest values instead of the original ones."""
     versions = table.group_by(_VALUE).agg(pl.col("known_at").n_unique())
     periods = table.select(_PERIOD).n_unique()
     if periods >= ENOUGH and not (versions["known_at"] > 1).any():
@@ -189,6 +188,6 @@ def _single_versions(table: pl.DataFrame) -> Iterator[_Finding]:
             "warn",
             "no restatement at all",
             periods,
-            f"Not one of {periods:,} statements was ever restated, where about one in twenty is: the values "
-            "may be the latest ones under their first dates.",
+            f"None of {periods:,} statements was ever restated, although about 1 in 20 usually is: the "
+            "values may be the latest ones, stored at their original dates.",
         )

@@ -1,4 +1,4 @@
-"""Survivorship: a universe that nobody ever leaves was drawn up by somebody who knew who would stay."""
+"""Survivorship bias: a universe that no firm ever leaves was selected with hindsight."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from pipelines.audit.subject import Subject
 
 NAME = "survivorship"
 LEAVE_PER_YEAR: Final = 0.05
-"""Share of US listed firms that leave their exchange in a year, by merger or failure, is 5% to 10%."""
+"""Assumed share of firms that leave per year. For US listed firms it is 5% to 10%, by merger or failure."""
 EXPECTED: Final = 5.0
-"""Expected leavers from which on nearly none is no chance: exp(-5) is less than 1 in 100."""
+"""If at least this many leavers are expected, nearly none is unlikely: exp(-5) is less than 1 in 100."""
 FEW: Final = 0.1
 STILL_TRADING: Final = 21
 
 
 def check(subject: Subject) -> Result:
-    """Count the firms that stop trading; a hazard, not a failure: features stay causal, results flatter."""
+    """Count the firms that stop trading; warn if there are too few.
+
+    It is a warning and no failure, because features stay causal, but results are biased.
+    """
     panel = subject.dataset.panel
     ever_N = subject.dataset.universe_TN.any(axis=0)
     traded_TN = np.isfinite(panel.close_TN[:, ever_N])
@@ -32,13 +35,13 @@ def check(subject: Subject) -> Result:
     evidence = pl.DataFrame(
         [{"firms": firms, "years": years, "leavers": leavers, "expected_leavers": expected}]
     )
-    said = f"{leavers or 'none'} of {firms:,} firms stop trading in {years:.1f} years"
+    finding = f"{leavers or 'none'} of {firms:,} firms stop trading in {years:.1f} years"
     if expected >= EXPECTED and leavers <= FEW * expected:
         return Result(
             NAME,
             "warn",
-            f"Survivorship: {said}, where some {expected:.0f} would be expected; whoever chose them knew "
-            "who would stay, and every return here is flattered.",
+            f"Survivorship bias: {finding}, but about {expected:.0f} are expected. The universe was probably "
+            "selected with hindsight, so returns are biased upwards.",
             evidence,
         )
-    return Result(NAME, "pass", f"{said[0].upper()}{said[1:]}.", evidence)
+    return Result(NAME, "pass", f"{finding[0].upper()}{finding[1:]}.", evidence)

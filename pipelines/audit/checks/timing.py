@@ -1,4 +1,4 @@
-"""Inputs that are early: a user's number at t that is a channel or a price of a later session.
+"""Inputs that are early: a user's input at t that equals a channel or price of a later session.
 
 Shape suffixes: N firms, I inputs, K known series.
 """
@@ -20,33 +20,34 @@ NAME = "timing"
 FloatArray = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.float32]
 AHEAD: Final = 3
-"""Sessions ahead that are tried."""
+"""Number of sessions ahead to compare with."""
 DATES: Final = 60
-ALIKE: Final = 0.98
-"""Mean rank correlation within a date from which on an input is taken for the series."""
+MIN_CORRELATION: Final = 0.98
+"""Minimum mean cross-sectional rank correlation for which an input counts as equal to a series."""
 NEARER: Final = 0.25
-"""How much less than the same session's the later session's distance from 1 must be: slow series are like
-themselves on the next day, but only an early one is nearer to the later value."""
+"""The correlation with the later session must be this much nearer to 1: its distance from 1 is below this
+fraction of the distance for session t. A slow series resembles its own next value, but only an early series
+is nearer to the later value."""
 
 
 def check(subject: Subject) -> Result:
-    """Compare each input at t with every channel, price and volume at t, t+1, ... t+3.
+    """Compare each input at t with every channel, price and volume at t, t+1, t+2 and t+3.
 
-    A series that looks back holds at t+3 what was known at t, so characteristics count as an innocent
-    explanation at t and never as a later one.
+    Characteristics are compared only at t. They look back, so their value at t+3 may contain only data known
+    at t, and a match would not prove look-ahead.
     """
     if not subject.inputs:
-        return Result(NAME, "skipped", "The config has no inputs of the user's own.")
+        return Result(NAME, "skipped", "The config has no inputs.")
     own_ITN = [_ranked(_raw(subject, name), subject) for name in subject.inputs]
-    of_the_day, looking_back = _series(subject)
-    names = list(of_the_day)
+    daily, looking_back = _series(subject)
+    names = list(daily)
     dates = _dates(subject)
     rows = []
     for name, input_TN in zip(subject.inputs, own_ITN, strict=True):
-        now = max(_alike(input_TN, one_TN, dates, 0) for one_TN in (of_the_day | looking_back).values())
+        now = max(_rank_correlation(input_TN, one_TN, dates, 0) for one_TN in (daily | looking_back).values())
         later_AK = np.array(
             [
-                [_alike(input_TN, of_the_day[series], dates, ahead) for series in names]
+                [_rank_correlation(input_TN, daily[series], dates, ahead) for series in names]
                 for ahead in range(1, AHEAD + 1)
             ]
         )
@@ -59,41 +60,41 @@ def check(subject: Subject) -> Result:
                 "sessions_ahead": int(ahead) + 1,
                 "correlation_then": later,
                 "best_correlation_now": now,
-                "wrong": later >= ALIKE and 1.0 - later < NEARER * (1.0 - now),
+                "failed": later >= MIN_CORRELATION and 1.0 - later < NEARER * (1.0 - now),
             }
         )
     evidence = pl.DataFrame(rows)
-    early = evidence.filter(pl.col("wrong"))
+    early = evidence.filter(pl.col("failed"))
     if early.is_empty():
         return Result(
-            NAME, "pass", f"None of {len(rows)} inputs is nearer to a later session's series.", evidence
+            NAME, "pass", f"None of {len(rows)} inputs matches a series of a later session.", evidence
         )
     one = early.row(0, named=True)
     more = f" ({early.height - 1} more)" if early.height > 1 else ""
     return Result(
         NAME,
         "fail",
-        f"Input {one['input']} at t is {one['series']} of t+{one['sessions_ahead']} (rank correlation "
-        f"{one['correlation_then']:.4f}, and {one['best_correlation_now']:.4f} with anything known at t): "
-        f"it is early{more}.",
+        f"Input {one['input']} at t equals {one['series']} of t+{one['sessions_ahead']}: their rank "
+        f"correlation is {one['correlation_then']:.4f}, but at most {one['best_correlation_now']:.4f} with "
+        f"series known at t{more}.",
         evidence,
     )
 
 
 def _series(subject: Subject) -> tuple[dict[str, Ranks], dict[str, Ranks]]:
-    """Series of the day's own numbers, and those that look back, ranked within the date."""
+    """Series of daily values, and series that look back, both ranked within the date."""
     data = subject.dataset
     named = {f"channel {n}": data.channels_TNC[:, :, c] for c, n in enumerate(data.channel_names)}
     panel = {"the adjusted close": data.panel.close_TN, "the raw close": data.panel.raw_close_TN}
     if data.panel.volume_TN is not None:
         panel["the volume"] = data.panel.volume_TN
-    of_the_day = {name: _ranked(array_TN, subject) for name, array_TN in (named | panel).items()}
+    daily = {name: _ranked(array_TN, subject) for name, array_TN in (named | panel).items()}
     looking_back = {
         name: data.characteristics_TNF[:, :, f]
         for f, name in enumerate(data.characteristic_names)
         if not name.startswith(INPUT_PREFIX)
     }
-    return of_the_day, looking_back
+    return daily, looking_back
 
 
 def _raw(subject: Subject, name: str) -> FloatArray:
@@ -102,7 +103,7 @@ def _raw(subject: Subject, name: str) -> FloatArray:
 
 
 def _ranked(array_TN: npt.NDArray[np.floating], subject: Subject) -> npt.NDArray[np.float32]:
-    """Rank within the dates that are compared; the others stay 0."""
+    """Rank within the dates to compare; other dates stay 0."""
     out_TN = np.zeros(array_TN.shape, dtype=np.float32)
     dates = np.unique(np.minimum(_dates(subject)[:, None] + np.arange(AHEAD + 1), len(array_TN) - 1).ravel())
     known_DN = np.isfinite(subject.dataset.panel.close_TN[dates])
@@ -115,13 +116,13 @@ def _dates(subject: Subject) -> npt.NDArray[np.int64]:
     return usable[np.linspace(0, len(usable) - 1, min(DATES, len(usable))).astype(np.int64)]
 
 
-def _alike(
+def _rank_correlation(
     input_TN: npt.NDArray[np.float32],
     series_TN: npt.NDArray[np.float32],
     dates: npt.NDArray[np.int64],
     ahead: int,
 ) -> float:
-    """Mean over dates of the absolute correlation between the input and the series some sessions on."""
+    """Absolute mean over dates of the correlation of the input with the series ``ahead`` sessions later."""
     x_DN, y_DN = input_TN[dates].astype(np.float64), series_TN[dates + ahead].astype(np.float64)
     both_DN = (x_DN != 0) & (y_DN != 0)
     x_DN, y_DN = np.where(both_DN, x_DN, 0.0), np.where(both_DN, y_DN, 0.0)

@@ -1,7 +1,7 @@
-"""Too good to be true: a single feature whose IC is beyond what its family ever had.
+"""Too good to be true: a single feature whose IC exceeds the highest plausible IC of its family.
 
-Measured on training and validation sessions alone, so that nobody chooses by the test. The IC is that of
-normal scores: features and labels are ranked within the date, so that bad ticks cannot move it.
+Only training and validation sessions are used, so that the test does not influence the choice of features.
+Features and labels are ranked to a normal within the date, so that bad ticks do not affect the IC.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -30,11 +30,11 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """The largest long-run mean rank IC that a family is granted, and why.
+class IcLimit:
+    """The highest plausible long-run mean rank IC of a family, and the reason.
 
-    ``short`` is for labels of up to five sessions, ``long`` for longer ones, over which a persistent signal
-    adds up while noise cancels.
+    ``short`` applies to labels of up to five sessions and ``long`` to longer ones, over which a persistent
+    signal accumulates while noise averages out.
     """
 
     short: float
@@ -43,47 +43,46 @@ class Record:
 
 
 _BOUNCE = (
-    "Khandani and Lo (2011): the contrarian portfolio of the day's losers earned 1.38% a day in 1995, at a "
-    "cross-sectional deviation of about 4% an IC near 0.3, bid-ask bounce included; no year was better"
+    "Khandani and Lo (2011): the contrarian portfolio of the day's losers earned 1.38% per day in 1995, its "
+    "best year, bid-ask bounce included. With a cross-sectional deviation of about 4%, this is an IC near 0.3"
 )
 _MONTHLY = (
-    "monthly ICs of single characteristics stay below 0.1 (Gu, Kelly and Xiu 2020, whose best forecasts "
-    "combine 94 of them); the limit leaves half as much again"
+    "monthly ICs of single characteristics are below 0.1 (Gu, Kelly and Xiu 2020, whose best forecasts "
+    "combine 94 of them); the limit is up to half as high again"
 )
 IC_LIMITS: Final = {
-    "reversal": Record(0.30, 0.30, _BOUNCE),
-    "channel": Record(0.30, 0.30, f"channels are the day's own numbers, reversal among them: {_BOUNCE}"),
-    "momentum": Record(0.12, 0.15, f"with the lead of industries (Hou 2007); {_MONTHLY}"),
-    "volatility": Record(0.12, 0.15, _MONTHLY),
-    "liquidity": Record(0.12, 0.15, _MONTHLY),
-    "value": Record(0.10, 0.15, _MONTHLY),
-    "quality": Record(0.10, 0.15, _MONTHLY),
-    "growth": Record(0.10, 0.15, _MONTHLY),
-    "size": Record(0.10, 0.15, _MONTHLY),
-    "input": Record(
+    "reversal": IcLimit(0.30, 0.30, _BOUNCE),
+    "channel": IcLimit(0.30, 0.30, f"channels are daily values, which include reversal: {_BOUNCE}"),
+    "momentum": IcLimit(0.12, 0.15, f"includes the lead of industries (Hou 2007); {_MONTHLY}"),
+    "volatility": IcLimit(0.12, 0.15, _MONTHLY),
+    "liquidity": IcLimit(0.12, 0.15, _MONTHLY),
+    "value": IcLimit(0.10, 0.15, _MONTHLY),
+    "quality": IcLimit(0.10, 0.15, _MONTHLY),
+    "growth": IcLimit(0.10, 0.15, _MONTHLY),
+    "size": IcLimit(0.10, 0.15, _MONTHLY),
+    "input": IcLimit(
         0.15,
         0.20,
-        "half of the bounce of 1995, and above every family that can be traded: own numbers may combine "
-        "several",
+        "half of the reversal IC of 1995, and above the limit of all slower families, because an input may "
+        "combine several features",
     ),
-    "input change": Record(0.30, 0.30, f"the change of a price-like input is the day's return: {_BOUNCE}"),
+    "input change": IcLimit(0.30, 0.30, f"the change of a price-like input is the day's return: {_BOUNCE}"),
 }
-OTHER: Final = Record(0.12, 0.15, _MONTHLY)
-"""Families that are not named."""
+OTHER_FAMILIES: Final = IcLimit(0.12, 0.15, _MONTHLY)
+"""Limit of families without an entry."""
 SHORT_HORIZON: Final = 5
 DEVIATIONS: Final = 4.0
-"""Standard errors by which an IC must exceed its family's record: one chance in 30,000, for some 80
-features."""
+"""Standard errors by which an IC must exceed its family's limit. By chance this happens 1 in 30,000 times,
+for about 80 features."""
 FEWEST: Final = 20
 
 
 def check(subject: Subject) -> Result:
-    """Test every single feature's IC against its family's record.
+    """Test the IC of every single feature against the limit of its family.
 
-    The t-statistic has to exceed the one that the record itself would have here (``record / standard error``,
-    Newey-West) by four: a small sample is granted its noise, a large one is not granted more than the record.
-    Inputs are measured as they are and by their change from the session before, in which a centred average
-    shows.
+    The check fails if the absolute IC exceeds the limit by more than four Newey-West standard errors, so a
+    small sample is allowed its noise. Inputs are tested unchanged and by their change since the previous
+    session, which reveals centred averages.
     """
     label_TN = subject.dataset.labels[subject.config.label.delay]
     sessions = np.unique(np.concatenate([np.concatenate([f.train, f.valid]) for f in subject.folds]))
@@ -94,32 +93,33 @@ def check(subject: Subject) -> Result:
     rows = []
     for name, family, feature_DN in _features(subject, sessions):
         ic_D = ic_by_date(feature_DN, label_DN)
-        ic_D[is_constant(feature_DN)] = np.nan  # not known yet: its zeros must not hide what comes later
+        # not known yet: zeros of these dates must not dilute the IC of later dates
+        ic_D[is_constant(feature_DN)] = np.nan
         rows.append(_measured(name, family, ic_D, overlap, subject.config.label.horizon))
     evidence = pl.DataFrame(rows, infer_schema_length=None).sort("excess", descending=True, nulls_last=True)
-    wrong = evidence.filter(pl.col("excess") > DEVIATIONS)
-    if wrong.is_empty():
+    failed = evidence.filter(pl.col("excess") > DEVIATIONS)
+    if failed.is_empty():
         best = evidence.row(0, named=True)
         if best["excess"] is None:
             return Result(NAME, "skipped", f"Fewer than {FEWEST} training dates have a label.")
         nearest = (
-            f"nearest to its limit is {best['feature']}: IC {best['ic']:+.3f} (t {best['t']:.1f}), limit "
-            f"{best['limit']:.2f}"
+            f"the nearest to its limit is {best['feature']} with an IC of {best['ic']:+.3f} "
+            f"(t {best['t']:.1f}) and a limit of {best['limit']:.2f}"
         )
         return Result(
-            NAME, "pass", f"No single feature's IC is beyond its family's record; {nearest}.", evidence
+            NAME, "pass", f"No single feature's IC exceeds the limit of its family; {nearest}.", evidence
         )
-    one = wrong.row(0, named=True)
+    one = failed.row(0, named=True)
     more = (
-        f"; {wrong.height - 1} more, such as {wrong.row(1, named=True)['feature']}"
-        if wrong.height > 1
+        f"; {failed.height - 1} more, such as {failed.row(1, named=True)['feature']}"
+        if failed.height > 1
         else ""
     )
     return Result(
         NAME,
         "fail",
         f"Too good to be true: {one['feature']} alone has an IC of {one['ic']:+.3f} (t {one['t']:.1f}), "
-        f"where its family, {one['family']}, never had more than {one['limit']:.2f}{more}.",
+        f"above the plausible limit of {one['limit']:.2f} for its family, {one['family']}{more}.",
         evidence,
     )
 
@@ -151,8 +151,8 @@ def _family(name: str) -> str:
 
 
 def _measured(name: str, family: str, ic_D: FloatArray, overlap: int, horizon: int) -> dict[str, object]:
-    record = IC_LIMITS.get(family, OTHER)
-    limit = record.short if horizon <= SHORT_HORIZON else record.long
+    ic_limit = IC_LIMITS.get(family, OTHER_FAMILIES)
+    limit = ic_limit.short if horizon <= SHORT_HORIZON else ic_limit.long
     known = ic_D[np.isfinite(ic_D)]
     row: dict[str, object] = {
         "feature": name,
@@ -162,13 +162,13 @@ def _measured(name: str, family: str, ic_D: FloatArray, overlap: int, horizon: i
         "t": None,
         "limit": limit,
         "excess": None,
-        "reason": record.reason,
+        "reason": ic_limit.reason,
     }
     if len(known) < FEWEST:
         return row
     ic = float(known.mean())
     t = newey_west_t(ic_D, max(overlap, newey_west_lags(len(known))))
-    if math.isnan(t):  # the same IC on every date: nothing that happens by nature, unless it is none
+    if math.isnan(t):  # the IC is the same on every date, which is implausible unless it is 0
         return {**row, "ic": ic, "t": math.inf if ic else 0.0, "excess": math.inf if abs(ic) > limit else 0.0}
     error = abs(ic / t) if t else math.inf
     return {**row, "ic": ic, "t": t, "excess": (abs(ic) - limit) / error if error > 0 else 0.0}

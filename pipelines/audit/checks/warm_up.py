@@ -1,4 +1,4 @@
-"""Warm-up: a feature that declares a window may not change when history starts before it.
+"""Warm-up: a feature must not depend on sessions before its declared window.
 
 Shape suffixes: T sessions, N firms, K features.
 """
@@ -21,10 +21,10 @@ from pipelines.audit.subject import Subject
 
 NAME = "warm_up"
 TOLERANCE: Final = 1e-6
-"""Relative, or of the cross-section's median size: forward adjustment factors start at another session and
-round differently; features themselves are kept in float32."""
+"""Tolerance, relative to the value or to the median size in the cross-section. Forward adjustment factors
+that start on another session round differently, and features are stored in float32."""
 EARLIER: Final = 120
-"""Sessions that history starts earlier by."""
+"""Number of sessions by which the longer history starts earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class _Kind:
 
 
 def check(subject: Subject) -> Result:
-    """Compute every feature at t from its declared window alone, and from a history that starts earlier.
+    """Compute every feature at t from its declared window and from a longer history, and compare.
 
-    Firms that had a split before the window are left out: a share count is brought to t by the splits since
-    its date, which the shorter history does not hold.
+    Firms with a split before the window are left out: their share counts are adjusted for splits that the
+    shorter history does not contain.
     """
     kinds = (
         _Kind("channel", CHANNELS, compute_channels, subject.dataset.channel_names),
@@ -61,13 +61,13 @@ def check(subject: Subject) -> Result:
                 rows += found
                 compared |= seen
     if not compared:
-        return Result(NAME, "skipped", "No feature's window fits before a session of the universe.")
+        return Result(NAME, "skipped", "The history is too short for the window of any feature.")
     if not rows:
         return Result(
             NAME,
             "pass",
-            f"{len(compared)} features have the same values from their declared windows alone as from "
-            f"earlier on (to {TOLERANCE:g}).",
+            f"{len(compared)} features have the same values from their declared windows as from a longer "
+            f"history (to {TOLERANCE:g}).",
         )
     named = list(dict.fromkeys(row["feature"] for row in rows))
     first = rows[0]
@@ -75,15 +75,15 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "fail",
-        f"{named[0][0].upper()}{named[0][1:]}{more} reaches back beyond its declared window of "
-        f"{first['window']} sessions: on {first['date']} {first['ticker']} is {first['short']:.6g} from the "
-        f"window and {first['long']:.6g} from an earlier start.",
+        f"{named[0][0].upper()}{named[0][1:]}{more} depends on sessions before its declared window of "
+        f"{first['window']}: on {first['date']} the value of {first['ticker']} is {first['short']:.6g} from "
+        f"the window and {first['long']:.6g} from a longer history.",
         pl.DataFrame(rows, infer_schema_length=None),
     )
 
 
 def _times(subject: Subject) -> list[int]:
-    """Draw sessions before which every declared window fits, or late ones where none is that long."""
+    """Sample sessions with enough history for every declared window, else sessions of the second half."""
     decisions = subject.decisions
     late = decisions[decisions > subject.lookback]
     pool = late if len(late) else decisions[len(decisions) // 2 :]
@@ -93,7 +93,7 @@ def _times(subject: Subject) -> list[int]:
 
 
 def _by_window(kind: _Kind) -> dict[int, list[str]]:
-    """Group features by the sessions that they declare to read, t included."""
+    """Group features by their declared window."""
     groups: dict[int, list[str]] = {}
     for name in kind.names:
         groups.setdefault(kind.registry[name].window, []).append(name)
@@ -119,7 +119,7 @@ def _moved(
         if not comparable_N.any():
             continue
         seen.add(name)
-        for n in np.flatnonzero(comparable_N & ~_alike(left_N, right_N, comparable_N))[:5]:
+        for n in np.flatnonzero(comparable_N & ~_is_close(left_N, right_N, comparable_N))[:5]:
             rows.append(
                 {
                     "feature": f"{kind.word} {name}",
@@ -153,15 +153,15 @@ def _split_before(subject: Subject, panel: Panel, start: int) -> npt.NDArray[np.
     return np.array([ticker in split for ticker in panel.tickers_N])
 
 
-def _alike(
+def _is_close(
     left_N: npt.NDArray[np.float64], right_N: npt.NDArray[np.float64], among_N: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Whether two values are the same up to rounding; an unknown one is not."""
+    """Whether two values are equal up to rounding; False where one is unknown."""
     size = float(
         np.nanmedian(np.abs(np.where(among_N, np.where(np.isfinite(right_N), right_N, left_N), np.nan)))
     )
     near_N = np.abs(left_N - right_N) <= TOLERANCE * np.maximum(
         np.maximum(np.abs(left_N), np.abs(right_N)), size
     )
-    alike: npt.NDArray[np.bool_] = near_N
-    return alike
+    close: npt.NDArray[np.bool_] = near_N
+    return close

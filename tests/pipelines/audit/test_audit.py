@@ -151,7 +151,7 @@ def test_a_list_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
     )
     result = CHECKS["membership"](make_subject(config, {**tables, "membership": stays}))
     assert result.verdict == "warn"
-    assert "Nobody ever leaves" in result.sentence
+    assert "No firm ever leaves" in result.sentence
 
 
 def test_the_block_in_the_report_escapes_and_puts_the_worst_first() -> None:
@@ -195,7 +195,7 @@ def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
     subject = make_subject(*market(base))
     shuffled_result = CHECKS["shuffled_labels"](subject)
     assert shuffled_result.verdict == "fail"
-    assert "the test reaches the fit" in shuffled_result.sentence
+    assert "test data leak into the fit" in shuffled_result.sentence
     assert CHECKS["forecasts"](subject).verdict == "fail"
     assert "share sessions" in CHECKS["label_spans"](subject).sentence or (
         CHECKS["label_spans"](subject).verdict == "fail"
@@ -231,7 +231,7 @@ def test_the_null_interval_is_that_of_permutations() -> None:
     forecast = rng.exponential(size=12).astype(np.float32)
     label = rng.standard_t(3, size=12)
     ics = [np.corrcoef(forecast, rng.permutation(label))[0, 1] for _ in range(20_000)]
-    held = shuffled._held_to_null(forecast[None, :], label[None, :])
+    held = shuffled._compare_with_null(forecast[None, :], label[None, :])
     assert held["null_deviation"] == pytest.approx(np.std(ics), rel=0.02)
 
 
@@ -262,10 +262,10 @@ def test_an_audit_says_its_counts_and_its_worst() -> None:
 
 
 def test_every_family_has_a_record_or_the_general_one() -> None:
-    from pipelines.audit.checks.too_good import IC_LIMITS, OTHER
+    from pipelines.audit.checks.too_good import IC_LIMITS, OTHER_FAMILIES
 
     for entry in CHARACTERISTICS.values():
-        record = IC_LIMITS.get(entry.family, OTHER)
+        record = IC_LIMITS.get(entry.family, OTHER_FAMILIES)
         assert 0 < record.short <= record.long < 0.5
         assert record.reason
     assert {"ridge", "lightgbm"} <= set(MODELS)

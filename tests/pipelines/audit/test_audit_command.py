@@ -94,7 +94,7 @@ def test_auditing_a_run_asks_its_checkpoints(done: str, peerglass: Call) -> None
     answer = peerglass("audit", done, "--output", "runs")
     assert answer.code == 0, answer.out + answer.err
     lines = {line.split()[1]: line for line in answer.out.splitlines() if line.split()[0] in ("pass", "fail")}
-    assert "repeat the forecasts that are stored" in lines["forecasts"]
+    assert "repeat the stored forecasts" in lines["forecasts"]
     assert "and the stored ones" in lines["fit_scope"]
     assert "failure" not in answer.out
 
@@ -175,8 +175,8 @@ def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoi
     assert answer.code == 4
     assert results["forecasts"]["verdict"] == "fail"
     assert (
-        "the stored forecasts of horizon 3 are not those of the checkpoint"
+        "the stored forecasts of horizon 3 differ from those of the checkpoint"
         in results["forecasts"]["sentence"]
     )
     named = {row["what"] for row in results["forecasts"]["evidence"]}
-    assert named == {"the stored forecasts of horizon 3 are not those of the checkpoint"}
+    assert named == {"the stored forecasts of horizon 3 differ from those of the checkpoint"}
