@@ -1,0 +1,334 @@
+"""What README and the guide tell users to type works: commands run, configs are valid, names exist.
+
+A command runs in a folder that has a tiny market of a user's own. ``RUN``, ``ID`` and the config's path are
+replaced by those of that folder. `CHECKED_ONLY` lists what cannot run here, and why.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import click
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from places import ROOT
+from pydantic import BaseModel
+
+from models.fitting.fit import FitConfig
+from models.registry import MODELS
+from pipelines.cli import main as cli
+from pipelines.cli.reference import command_options
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.secrets import REFERENCE
+from pipelines.sources.settings import FilesSourceConfig
+
+PAGES = {
+    str(page.relative_to(ROOT)): page.read_text("utf-8")
+    for page in sorted(
+        [
+            ROOT / "README.md",
+            ROOT / "CONTRIBUTING.md",
+            ROOT / "data/README.md",
+            *(ROOT / "docs").rglob("*.md"),
+        ]
+    )
+}
+GUIDE = {place: text for place, text in PAGES.items() if not place.startswith("docs/experiments/")}
+"""Experiments name the settings of their date."""
+
+CHECKED_ONLY: Mapping[str, str] = {
+    "make": "takes minutes, or changes the checkout; the target must exist",
+    "uv": "is no dependency of the project; the files and extras must exist",
+    "mlflow": "starts a server; the options must exist",
+    "python benchmarks/": "takes minutes, or needs a GPU; the script must have the options",
+    "peerglass ingest configs/yahoo.yaml": "asks Yahoo Finance; the config must be valid",
+}
+"""Beginning of a command -> why it does not run here, and what is checked instead."""
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """Fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[tuple[str, str]]:
+    """First page and command of every distinct line in a console block; a backslash continues a line."""
+    places: dict[str, str] = {}
+    for place, text in PAGES.items():
+        for block in blocks(text, "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = re.sub(r"\s+# .*", "", line).strip()
+                if command and not command.startswith("#"):
+                    places.setdefault(strip(command), place)
+    return [(place, command) for command, place in places.items()]
+
+
+def strip(command: str) -> str:
+    """Without the environment's folder, and without variables that are set in front."""
+    return re.sub(r"^(?:[A-Z][A-Z0-9_]*=(?:\"[^\"]*\"|\S+)\s+)*(?:\.venv/bin/)?", "", command)
+
+
+COMMANDS = commands()
+INLINE = [
+    (place, re.sub(r"\s*>.*", "", code))
+    for place, text in PAGES.items()
+    for code in re.findall(r"`(peerglass [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+]
+
+
+def ids(pairs: list[tuple[str, str]]) -> list[str]:
+    return [f"{place}: {code}" for place, code in pairs]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    """A folder with a user's files, the config ``my.yaml`` on them, and a finished run of it."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "my").mkdir()
+    rng = np.random.default_rng(1)
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=i) for i in range(450)]
+    days = [day for day in days if day.weekday() < 5]
+    rows = []
+    for firm in range(12):
+        close_T = 20 * np.exp(np.cumsum(rng.normal(0, 0.02, len(days))))
+        if firm == 0:
+            close_T[50] *= 3  # a spike that reverts
+        rows += [
+            {"date": day, "ticker": f"F{firm:02}", "close": close, "volume": 1000.0 + 10 * firm}
+            for day, close in zip(days, close_T.round(4), strict=True)
+        ]
+    prices = pl.DataFrame(rows)
+    prices.write_csv(folder / "my/prices.csv")
+    prices.select("date", "ticker", signal=pl.col("close").log()).write_csv(folder / "my_signals.csv")
+    settings = {
+        **tiny_settings,
+        "name": "mine",
+        "source": {"kind": "files", "prices": "my/prices.csv"},
+        "lake": "data/lake/demo",
+        "output": "data/runs",
+        "folds": {**tiny_settings["folds"], "max_folds": 1},
+        "label": {"horizon": 1, "delay": 1},
+        "features": {
+            "window": 5,
+            "characteristics": ["return_1", "return_5", "volatility_21", "momentum_63"],
+        },
+        "audit": {"sessions": 2},
+        "models": {
+            "ridge": {},
+            "lightgbm": {"rounds": 5, "evaluate_every": 5, "min_data_in_leaf": 20},
+            "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
+            "temporal_peer": {"width": 8, "heads": 2, "peer_width": 8},
+        },
+    }
+    (folder / "my.yaml").write_text(yaml.safe_dump(settings))
+    shutil.copytree(ROOT / "configs", folder / "configs")
+    assert call(folder, "run", "my.yaml") == 0
+    return folder
+
+
+def call(folder: Path, *arguments: str) -> int:
+    """Exit code of ``peerglass`` in this process, with the folder as the current one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", ["peerglass", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    code = ended.value.code
+    assert code is None or isinstance(code, int)
+    return code or 0
+
+
+def newest(folder: Path) -> str:
+    return max(
+        (path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
+    ).name
+
+
+def substitute(words: list[str], home: Path) -> list[str]:
+    """Put in what a reader would: the run, its evaluation, the config, a time that the lake has."""
+    run = next(path.name for path in (home / "data/runs").iterdir() if path.name.startswith("mine-"))
+    values = {
+        "RUN": run,
+        "ID": newest(home / "data/runs" / run / "evaluations"),
+        "2024-01-31T18:00:00Z": dt.datetime.now(dt.UTC).isoformat(),
+    }
+    found = []
+    for word in words:
+        if word.startswith("configs/"):
+            assert (ROOT / word).is_file(), f"there is no {word}"
+            found.append("my.yaml")
+        else:
+            found.append(values.get(word, word))
+    return found
+
+
+def test_there_are_commands_of_every_kind() -> None:
+    assert len(COMMANDS) > 25
+    assert len(INLINE) > 15
+    for beginning in CHECKED_ONLY:
+        assert any(command.startswith(beginning) for _, command in COMMANDS), f"{beginning} is not used"
+
+
+@pytest.mark.parametrize(("place", "command"), COMMANDS, ids=ids(COMMANDS))
+def test_the_command_runs(place: str, command: str, home: Path) -> None:
+    words = shlex.split(command)
+    if any(command.startswith(beginning) for beginning in CHECKED_ONLY):
+        check(words)
+    elif words[0] == "python":
+        assert (
+            subprocess.run(
+                [sys.executable, *words[1:]], cwd=ROOT, capture_output=True, check=False
+            ).returncode
+            == 0
+        )
+    else:
+        assert words[0] == "peerglass", f"{place} has a command that this test does not know"
+        assert call(home, *substitute(words[1:], home)) == 0
+
+
+def check(words: list[str]) -> None:
+    """Look at a command that cannot run here."""
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    elif words[0] == "uv":
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert {words[i + 1] for i, word in enumerate(words) if word == "--extra"} <= set(extras)
+        assert (ROOT / words[words.index("--constraint") + 1]).is_file()
+    elif words[0] == "mlflow":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the import
+            from mlflow.cli import cli as mlflow
+        command = mlflow.get_command(click.Context(mlflow), words[1])  # ui is another name of server
+        assert command is not None
+        assert set(options) <= {name for one in command.params for name in one.opts}
+    elif words[0] == "python":
+        text = (ROOT / words[1]).read_text()
+        assert options
+        assert all(f'add_argument("{option}"' in text for option in options)
+    else:
+        load_config(ROOT / words[2])
+
+
+@pytest.mark.parametrize(("place", "command"), INLINE, ids=ids(INLINE))
+def test_a_command_in_a_sentence_has_known_words_and_options(place: str, command: str) -> None:
+    words = command.split()[1:]
+    if words[0] == "--debug":
+        words = words[1:]
+    known = command_options()
+    if words and words != ["COMMAND"]:
+        path = next((path for path in (tuple(words[:2]), tuple(words[:1])) if path in known), None)
+        group = any(path[0] == words[0] for path in known)
+        assert path is not None or (group and len(words) == 1), f"{place}: there is no command {command!r}"
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert options <= (known[path] if path else set()), f"{place}: {command}"
+
+
+YAML = [(place, block) for place, text in GUIDE.items() for block in blocks(text, "yaml")]
+
+
+@pytest.mark.parametrize(("place", "block"), YAML, ids=[f"{place}-{i}" for i, (place, _) in enumerate(YAML)])
+def test_a_yaml_block_is_a_config(
+    place: str, block: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert yaml.safe_load(block), place
+    for name, default in REFERENCE.findall(block):
+        if not default:
+            monkeypatch.setenv(name, "value")
+    extends = re.search(r"^extends:", block, re.MULTILINE) is not None
+    file = home / "configs" / "block.yaml"
+    file.write_text(block if extends else f"extends: ../my.yaml\n{block}")
+    load_config(file)
+
+
+PYTHON = [(place, block) for place, text in GUIDE.items() for block in blocks(text, "python")]
+
+
+@pytest.mark.parametrize(
+    ("place", "block"), PYTHON, ids=[f"{place}-{i}" for i, (place, _) in enumerate(PYTHON)]
+)
+def test_a_python_block_runs(place: str, block: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    file = home / "block.py"
+    file.write_text(block)
+    assert runpy.run_path(str(file)), place
+
+
+SETTINGS = [
+    (place, name)
+    for place, text in GUIDE.items()
+    for name in re.findall(
+        r"`([a-z_]+(?:\.[a-z0-9_]+)+)(?::[^`]*|=[^`]*)?`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    )
+    if name.partition(".")[0] in Config.model_fields and not name.endswith((".json", ".yaml"))
+]
+
+
+@pytest.mark.parametrize(("place", "name"), sorted(set(SETTINGS)), ids=ids(sorted(set(SETTINGS))))
+def test_a_setting_that_is_named_exists(place: str, name: str) -> None:
+    assert is_setting(Config, name.split(".")) or is_module(name), f"{place} names {name}"
+
+
+def is_setting(annotation: Any, path: list[str]) -> bool:  # noqa: ANN401 (an annotation or a class)
+    """Whether a path of keys leads to a setting."""
+    if not path:
+        return True
+    if annotation is Config and path[0] == "fit":
+        return is_setting(FitConfig, path[1:])
+    if annotation is Config and path[0] == "models":
+        model = MODELS.get(path[1])
+        return model is not None and (path[2] == "fit" or is_setting(model.config, path[2:]))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        known = {name: field.annotation for name, field in annotation.model_fields.items()}
+        return path[0] in known and is_setting(known[path[0]], path[1:])
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        known = get_type_hints(annotation)
+        return path[0] in {field.name for field in fields(annotation)} and is_setting(
+            known[path[0]], path[1:]
+        )
+    return any(is_setting(part, path) for part in get_args(annotation))
+
+
+def is_module(name: str) -> bool:
+    """Whether a dotted name is a module of ours, or a name in one."""
+    for candidate in (name, name.rpartition(".")[0]):
+        try:
+            if candidate and importlib.util.find_spec(candidate) is not None:
+                return True
+        except ModuleNotFoundError:
+            continue
+    return False
+
+
+def test_every_option_of_files_is_on_its_page() -> None:
+    page = PAGES["docs/own_data.md"]
+    rows = set(re.findall(r"`([a-z_]+)`", "\n".join(re.findall(r"^\| `[^|]+\|", page, re.MULTILINE))))
+    assert set(FilesSourceConfig.model_fields) - {"kind"} <= rows
+
+
+def test_a_wrong_command_option_or_setting_is_noticed(home: Path) -> None:
+    assert call(home, "train", "my.yaml", "--as-off", "1") == 2
+    assert not is_setting(Config, ["label", "horizn"])
+    assert not is_setting(Config, ["fit", "pretrain", "objektive"])
+    assert is_setting(Config, ["fit", "pretrain", "objective"])
+    assert is_setting(Config, ["source", "share_counts_as_of"])
+    with pytest.raises(AssertionError, match="no command"):
+        test_a_command_in_a_sentence_has_known_words_and_options("here", "peerglass trian my.yaml")
+    with pytest.raises(AssertionError):
+        test_a_command_in_a_sentence_has_known_words_and_options("here", "peerglass train my.yaml --fast")
