@@ -1,4 +1,4 @@
-"""Which sessions forecasts are made on, who is a member on them, and a user's own inputs."""
+"""Forecast frequency, index membership, a user's own inputs, and transforms within a date."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEDULES: tuple[Schedule, ...] = ("daily", "weekly", "monthly", "quarterly")
 
 
 def period(day: dt.date, schedule: Schedule) -> tuple[int, ...]:
-    """What a day belongs to, by the calendar module and not by arithmetic on numbers of days."""
+    """The period of a day, by the calendar module instead of arithmetic on numbers of days."""
     iso = day.isocalendar()
     return {
         "daily": (day.toordinal(),),
@@ -41,12 +41,12 @@ def period(day: dt.date, schedule: Schedule) -> tuple[int, ...]:
 )
 def test_decisions_are_the_first_sessions_of_their_periods(days: list[dt.date], schedule: Schedule) -> None:
     days = sorted(days)
-    decides_T = decision_sessions(np.array(days, dtype="datetime64[D]"), schedule)
-    assert decides_T[0] == (schedule == "daily")
+    decision_T = decision_sessions(np.array(days, dtype="datetime64[D]"), schedule)
+    assert decision_T[0] == (schedule == "daily")
     for t in range(1, len(days)):
-        assert decides_T[t] == (period(days[t], schedule) != period(days[t - 1], schedule)), days[t]
+        assert decision_T[t] == (period(days[t], schedule) != period(days[t - 1], schedule)), days[t]
     part_T = decision_sessions(np.array(days[:-1], dtype="datetime64[D]"), schedule)
-    np.testing.assert_array_equal(part_T, decides_T[:-1])  # nothing here waits for the next session
+    np.testing.assert_array_equal(part_T, decision_T[:-1])  # does not depend on the next session
 
 
 def changed(config: Config, **sections: Any) -> Config:  # noqa: ANN401 (settings)
@@ -84,7 +84,7 @@ def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
     )
     assert result.ic_series["date"].to_list() == [days[t] for t in rows]
     nav = result.equity.filter(pl.col("book") == "long_only")["nav_gross"].to_numpy()
-    assert np.count_nonzero(np.diff(nav)) > 60  # decided once a week, and marked every session
+    assert np.count_nonzero(np.diff(nav)) > 60  # traded once a week, marked to market every session
 
 
 def test_a_segment_without_a_decision_is_named(tiny_tables: Tables, tiny_config: Config) -> None:
@@ -93,7 +93,7 @@ def test_a_segment_without_a_decision_is_named(tiny_tables: Tables, tiny_config:
         plan_folds(build_dataset(tiny_tables, config), config)
 
 
-def test_membership_is_that_of_the_day(tiny_tables: Tables, tiny_config: Config) -> None:
+def test_the_universe_uses_the_membership_of_each_day(tiny_tables: Tables, tiny_config: Config) -> None:
     free = build_dataset(tiny_tables, tiny_config)
     tickers = free.panel.tickers_N[:6]
     middle = free.panel.dates_T[200].astype("datetime64[D]").item()
@@ -122,9 +122,7 @@ def test_membership_is_that_of_the_day(tiny_tables: Tables, tiny_config: Config)
         build_dataset(tables, changed(tiny_config, universe={"membership": "sp"}))
 
 
-def test_a_users_own_inputs_become_characteristics_of_their_day(
-    tiny_tables: Tables, tiny_config: Config
-) -> None:
+def test_a_users_own_inputs_become_characteristics(tiny_tables: Tables, tiny_config: Config) -> None:
     prices = tiny_tables["prices"]
     keyed = prices.select("date", "ticker")
     mine = keyed.with_columns(pl.lit("mine").alias("name"), prices["close"].alias("value"))
@@ -147,7 +145,7 @@ def test_a_users_own_inputs_become_characteristics_of_their_day(
         build_dataset(tables, changed(tiny_config, features={"inputs": ["yours"]}))
 
 
-def test_a_config_chooses_what_is_done_within_a_date(tiny_tables: Tables, tiny_config: Config) -> None:
+def test_a_config_chooses_the_transform_within_a_date(tiny_tables: Tables, tiny_config: Config) -> None:
     plain = build_dataset(tiny_tables, tiny_config)
     steps = {
         "kind": "zscore",

@@ -1,4 +1,4 @@
-"""A whole run on a tiny market, in this process: every command, every model, and a signal of one's own."""
+"""A whole run on a tiny market, in this process: every command, every model, and a user's signal file."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from pipelines.train.trials import trial_count
 
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
-    """The command, in this process and in the folder of the module's run."""
+    """The command line, in this process and in the folder of the module's run."""
     return command(monkeypatch, capfd)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, every_model: dict[str, dict[str, Any]]) -> Path:
-    """A folder that the first test runs in and the others look at."""
+    """The folder of the run that all tests of the module share."""
     return tmp_path_factory.mktemp("run")
 
 
@@ -65,15 +65,15 @@ def _here(
 
 @pytest.fixture
 def done(peerglass: Call) -> str:
-    """The finished run's id; whichever test comes first runs it."""
-    known = list(Path("runs").glob("*/report.html"))
-    if not known:
+    """The id of the finished run; the first test that needs it runs it."""
+    reports = list(Path("runs").glob("*/report.html"))
+    if not reports:
         assert peerglass("run", "tiny.yaml").code == 0
-        known = list(Path("runs").glob("*/report.html"))
-    return known[0].parent.name
+        reports = list(Path("runs").glob("*/report.html"))
+    return reports[0].parent.name
 
 
-def test_run_ends_with_a_report_that_fetches_nothing(done: str) -> None:
+def test_run_ends_with_a_report_that_loads_nothing_from_elsewhere(done: str) -> None:
     text = Path("runs", done, "report.html").read_text(encoding="utf-8")
     assert text.lower().startswith("<!doctype html>")
     assert done in text
@@ -106,26 +106,26 @@ def test_every_model_is_on_the_ladder_and_zero_has_a_correlation_of_zero(done: s
             assert row["seeds"] == 2
 
 
-def test_the_truth_on_the_ladder_is_the_correlation_of_what_was_planted(done: str) -> None:
+def test_the_truth_on_the_ladder_is_the_ic_of_the_planted_mean(done: str) -> None:
     ladder = measured(open_run(done, Path("runs")), "ladder")
     lake = Lake("lake")
     dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
-    made = lake.read("forecasts").filter((pl.col("model") == "ridge") & (pl.col("seed") == 0))
-    planted = made.join(lake.read("truth_mu"), on=["date", "ticker"])
-    assert planted.height == made.height
+    forecasts = lake.read("forecasts").filter((pl.col("model") == "ridge") & (pl.col("seed") == 0))
+    planted = forecasts.join(lake.read("truth_mu"), on=["date", "ticker"])
+    assert planted.height == forecasts.height
     t = np.searchsorted(dataset.panel.dates_T, planted["date"].to_numpy())
     n = np.searchsorted(dataset.panel.tickers_N, planted["ticker"].to_numpy())
-    said = {}
+    truth_ic = {}
     for delay in (0, 1):
-        cells = planted.with_columns(earned=pl.Series(dataset.labels[delay][t, n]).fill_nan(None))
-        daily = cells.drop_nulls("earned").group_by("date").agg(ic=pl.corr("mu", "earned"))
+        cells = planted.with_columns(label=pl.Series(dataset.labels[delay][t, n]).fill_nan(None))
+        daily = cells.drop_nulls("label").group_by("date").agg(ic=pl.corr("mu", "label"))
         rows = ladder.filter((pl.col("model") == "ridge") & (pl.col("delay") == delay))
-        said[delay] = rows["truth_ic"].item()
-        assert said[delay] == pytest.approx(daily["ic"].mean(), abs=1e-9)
-    assert said[0] > max(said[1], 0.05)  # what is planted is what the very next session brings
+        truth_ic[delay] = rows["truth_ic"].item()
+        assert truth_ic[delay] == pytest.approx(daily["ic"].mean(), abs=1e-9)
+    assert truth_ic[0] > max(truth_ic[1], 0.05)  # the planted mean is that of the next session
 
 
-def test_forecasts_are_there_once_for_every_key(done: str) -> None:
+def test_every_key_has_one_forecast(done: str) -> None:
     frame = Lake("lake").read("forecasts")
     assert frame["run_id"].unique().to_list() == [done]
     key = ["run_id", "model", "fold", "seed", "date", "ticker"]
@@ -149,7 +149,7 @@ def test_forecasts_are_there_once_for_every_key(done: str) -> None:
         assert (row["label"] is None and math.isnan(expected)) or row["label"] == pytest.approx(expected)
 
 
-def test_the_ensembles_are_a_table_with_the_spread_between_their_seeds(done: str, peerglass: Call) -> None:
+def test_the_table_of_ensembles_has_the_dispersion_between_seeds(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     table, ladder = run.read_table("ensembles"), measured(run, "ladder")
     assert table is not None
@@ -158,14 +158,14 @@ def test_the_ensembles_are_a_table_with_the_spread_between_their_seeds(done: str
     means = dict(table.group_by("model").agg(pl.col("seed_dispersion").mean()).iter_rows())
     for row in ladder.iter_rows(named=True):
         assert row["seed_dispersion"] == pytest.approx(means[row["model"]])
-    assert means["ridge"] == 0.0, "it has no seed to depend on"
+    assert means["ridge"] == 0.0, "it does not depend on the seed"
     assert means["temporal_peer"] > 0.01
     assert "deviation between seeds" in Path("runs", done, "report.html").read_text()
-    table.filter(pl.col("model") == "ridge").write_csv("ensemble.csv")  # a signal file as it is
+    table.filter(pl.col("model") == "ridge").write_csv("ensemble.csv")  # can be used as a signal file
     assert peerglass("backtest", "ensemble.csv", "--config", "tiny.yaml").code == 0
 
 
-def test_the_reports_tables_are_there(done: str) -> None:
+def test_the_tables_of_the_report_exist(done: str) -> None:
     run = open_run(done, Path("runs"))
     names = {path.stem for path in run.folder.glob("tables/*.parquet")}
     names |= {path.stem for path in run.folder.glob("evaluations/*/*.parquet")}
@@ -181,8 +181,8 @@ def test_the_reports_tables_are_there(done: str) -> None:
     edges = run.read_table("explain_edges")
     assert edges is not None
     assert edges.height
-    listening = {name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False)}
-    assert set(edges["model"]) == listening
+    with_peers = {name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False)}
+    assert set(edges["model"]) == with_peers
     assert (edges["leader"] != edges["follower"]).all()
     players = run.read_table("explain_players")
     assert players is not None
@@ -190,8 +190,8 @@ def test_the_reports_tables_are_there(done: str) -> None:
     assert trial_count(Path("runs")) == len(MODELS)
 
 
-def test_a_row_doubted_when_a_run_is_trained_is_a_hazard_of_its_report(done: str, peerglass: Call) -> None:
-    doubt = {
+def test_rows_flagged_before_training_are_a_hazard_in_the_report(done: str, peerglass: Call) -> None:
+    flag = {
         "table": "prices",
         "ticker": "AAA",
         "date": dt.date(2015, 1, 5),
@@ -202,11 +202,13 @@ def test_a_row_doubted_when_a_run_is_trained_is_a_hazard_of_its_report(done: str
         "cleared": False,
         "flagged_at": dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
     }
-    cleared = {**doubt, "ticker": "BBB", "cleared": True}
-    Lake("lake").upsert("flags", pl.DataFrame([doubt, cleared]))
+    cleared = {**flag, "ticker": "BBB", "cleared": True}
+    Lake("lake").upsert("flags", pl.DataFrame([flag, cleared]))
     assert peerglass("report", done, "--output", "runs").code == 0
     sentence = "The quality rules have set 1 flag(s) on rows that are kept and used: spike_reverts (1)"
-    assert sentence not in Path("runs", done, "report.html").read_text(), "it was raised after the training"
+    assert sentence not in Path("runs", done, "report.html").read_text(), (
+        "the flag was set after the training"
+    )
     later = ("tiny.yaml", "--set", "models={zero: {}}", "--set", "name=later", "--set", "output=later")
     assert peerglass("train", *later).code == 0
     assert peerglass("report", "later", "--output", "later").code == 0
@@ -219,16 +221,16 @@ def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None
 
     client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
     (experiment,) = [one for one in client.search_experiments() if one.name == "tiny"]
-    every = client.search_runs([experiment.experiment_id])  # other tests' signals are tracked here as well
-    (parent,) = [one for one in every if one.info.run_name == done]
-    children = [one for one in every if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    runs = client.search_runs([experiment.experiment_id])  # other tests track their runs here as well
+    (parent,) = [one for one in runs if one.info.run_name == done]
+    children = [one for one in runs if one.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(one.data.tags["peerglass.model"] for one in children) == sorted(MODELS)
     assert all(one.info.status == "FINISHED" for one in (parent, *children))
     pretrained = [one.data.tags["peerglass.model"] for one in children if "pretrain_loss" in one.data.metrics]
     assert pretrained == ["temporal_transformer"]
 
 
-def test_running_again_trains_nothing_and_leaves_the_lake_alone(done: str, peerglass: Call) -> None:
+def test_running_again_trains_nothing_and_does_not_change_the_lake(done: str, peerglass: Call) -> None:
     lake = Lake("lake")
     before, forecasts = lake.versions(), lake.read("forecasts")
     ladder = measured(open_run(done, Path("runs")), "ladder")
@@ -244,7 +246,7 @@ def test_running_again_trains_nothing_and_leaves_the_lake_alone(done: str, peerg
     assert lake.versions() == before
 
 
-def test_stages_can_be_repeated_alone(done: str, peerglass: Call) -> None:
+def test_each_stage_can_be_repeated_alone(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     (run.folder / "report.html").unlink()
     before = {"ladder": measured(run, "ladder"), "explain_edges": run.read_table("explain_edges")}
@@ -268,7 +270,7 @@ def test_stages_can_be_repeated_alone(done: str, peerglass: Call) -> None:
         assert frame.equals(earlier), f"{table} changed when it was computed again"
 
 
-def test_validate_prints_what_it_read(done: str, peerglass: Call) -> None:
+def test_validate_prints_the_resolved_config(done: str, peerglass: Call) -> None:
     answer = peerglass("validate", "tiny.yaml", "--set", "label.horizon=3")
     assert answer.code == 0
     resolved = yaml.safe_load(answer.out)
@@ -276,7 +278,7 @@ def test_validate_prints_what_it_read(done: str, peerglass: Call) -> None:
     assert set(resolved["models"]) == set(MODELS)
 
 
-def test_doctor_finds_this_machine_in_order(peerglass: Call) -> None:
+def test_doctor_finds_no_error_on_this_machine(peerglass: Call) -> None:
     answer = peerglass("doctor")
     assert answer.code == 0, answer.out
     lines = answer.out.splitlines()
@@ -284,12 +286,12 @@ def test_doctor_finds_this_machine_in_order(peerglass: Call) -> None:
     assert any("libraries" in line for line in lines)
 
 
-# A signal of one's own.
+# A user's signal file.
 
 
 @pytest.fixture
 def foresight(done: str) -> Path:
-    """Tomorrow's return as a signal: what nobody can have, and what a backtest must be able to see."""
+    """A signal file of the next session's return, which a correct backtest must find to be nearly perfect."""
     lake = Lake("lake")
     dataset = build_dataset(read_tables(lake, input_versions(lake)), load_config(Path("tiny.yaml")))
     t, n = np.nonzero(dataset.universe_TN & np.isfinite(dataset.labels[0]))
@@ -305,16 +307,14 @@ def foresight(done: str) -> Path:
 
 
 def numbers(out: str, delay: int) -> dict[str, float]:
-    """The line of the ladder at a delay, as numbers by its head."""
-    block = out.split(f"delay {delay}, horizon")[1].splitlines()
-    head = re.split(r"\s{2,}", block[1].strip())
+    """The line of the ladder at a delay: heading -> number."""
+    block = out.split(f"sessions, delay {delay} (")[1].splitlines()
+    headings = re.split(r"\s{2,}", block[1].strip())
     cells = re.split(r"\s{2,}", block[2].strip())
-    return {name: float(cell) for name, cell in zip(head[1:], cells[1:], strict=True) if cell != "-"}
+    return {name: float(cell) for name, cell in zip(headings[1:], cells[1:], strict=True) if cell != "-"}
 
 
-def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_later(
-    foresight: Path, peerglass: Call
-) -> None:
+def test_perfect_foresight_earns_at_delay_0_and_nothing_at_delay_1(foresight: Path, peerglass: Call) -> None:
     answer = peerglass("backtest", str(foresight), "--config", "tiny.yaml")
     assert answer.code == 0, answer.err
     assert re.match(r"[\d,]+ signals evaluated, 0 outside the universe dropped", answer.out)
@@ -322,7 +322,7 @@ def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_
     assert at_once["IC"] == pytest.approx(1.0, abs=1e-3)
     assert at_once["rank IC"] == pytest.approx(1.0, abs=1e-3)
     assert (at_once["dates %"], at_once["firms %"], at_once["tied %"]) == (100, 100, 0)
-    assert "Sharpe after costs over a rate of 0" in answer.out
+    assert "Sharpe ratio after costs, with a rate of 0 charged on net exposure" in answer.out
     assert at_once["long_only IR"] > 5
     assert "long_short IR" not in at_once
     assert at_once["long_short net"] > 10
@@ -330,7 +330,7 @@ def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_
     assert abs(later["IC"]) < 0.1
     assert later["long_short net"] < 2
     rate = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "backtest.risk_free=0.3")
-    assert "Sharpe after costs over a rate of 30.00% a year" in rate.out
+    assert "Sharpe ratio after costs, with a rate of 30.00% a year charged on net exposure" in rate.out
     over = numbers(rate.out, 0)
     assert at_once["long_only net"] - over["long_only net"] > 0.5
     assert over["long_only IR"] == at_once["long_only IR"]
@@ -339,11 +339,11 @@ def test_perfect_foresight_earns_at_the_close_it_is_made_from_and_not_a_session_
     assert numbers(alone.out, 1)["IC"] == later["IC"]
 
 
-def test_a_signal_says_what_it_covers_and_how_much_of_it_is_tied(foresight: Path, peerglass: Call) -> None:
+def test_coverage_and_ties_of_a_signal_are_printed(foresight: Path, peerglass: Call) -> None:
     frame = pl.read_csv(foresight, try_parse_dates=True)
     days = frame["date"].unique().sort()
-    left_out = days[1::4].implode()
-    rating = frame.filter(~pl.col("date").is_in(left_out)).with_columns(
+    dropped = days[1::4].implode()
+    rating = frame.filter(~pl.col("date").is_in(dropped)).with_columns(
         pl.col("signal").rank("ordinal").over("date").mod(2)
     )
     rating = rating.filter(pl.col("ticker") != rating["ticker"][0])
@@ -352,23 +352,23 @@ def test_a_signal_says_what_it_covers_and_how_much_of_it_is_tied(foresight: Path
     assert answer.code == 0, answer.err
     line = numbers(answer.out, 0)
     first, last = rating["date"].sort()[[0, -1]]
-    asked = frame.filter(pl.col("date").is_between(first, last))
+    between = frame.filter(pl.col("date").is_between(first, last))
     assert line["dates %"] == pytest.approx(
-        100 * rating["date"].n_unique() / asked["date"].n_unique(), abs=0.05
+        100 * rating["date"].n_unique() / between["date"].n_unique(), abs=0.05
     )
-    there = asked.join(rating.select("date").unique(), on="date")
-    assert line["firms %"] == pytest.approx(100 * rating.height / there.height, abs=0.05)
+    on_its_dates = between.join(rating.select("date").unique(), on="date")
+    assert line["firms %"] == pytest.approx(100 * rating.height / on_its_dates.height, abs=0.05)
     assert line["tied %"] == 100.0
-    assert f"from {first} to {last} they cover {line['dates %']:.1f}% of the dates" in answer.out
+    assert f"From {first} to {last} they cover {line['dates %']:.1f}% of the dates" in answer.out
 
 
 def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, peerglass: Call) -> None:
-    strangers = pl.DataFrame({"date": ["2015-01-05"], "ticker": ["NOBODY"], "signal": [1.0]})
-    frame = pl.concat([pl.read_csv(foresight), strangers]).with_columns(pl.col("date").str.to_date())
-    frame.write_parquet("strangers.parquet")
-    answer = peerglass("backtest", "strangers.parquet", "--config", "tiny.yaml")
+    unknown = pl.DataFrame({"date": ["2015-01-05"], "ticker": ["UNKNOWN"], "signal": [1.0]})
+    frame = pl.concat([pl.read_csv(foresight), unknown]).with_columns(pl.col("date").str.to_date())
+    frame.write_parquet("outside.parquet")
+    answer = peerglass("backtest", "outside.parquet", "--config", "tiny.yaml")
     assert answer.code == 0, answer.err
-    assert "1 outside the universe left out" in answer.out
+    assert "1 outside the universe dropped" in answer.out
     assert numbers(answer.out, 0)["IC"] == pytest.approx(1.0, abs=1e-3)
 
 
@@ -379,9 +379,9 @@ def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, pee
         ("date,ticker\n2015-01-05,AAA\n", "lacks the column 'signal'"),
         ("date,ticker,signal\n05/01/2015,AAA,1\n", "dates must be YYYY-MM-DD"),
         ("date,ticker,signal\n2015-01-05,AAA,high\n", "signals numbers"),
-        ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; give finite numbers"),
+        ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; use finite numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),
-        ("date,ticker,signal\n2015-01-05,NOBODY,1\n", "none of the 1 rows"),
+        ("date,ticker,signal\n2015-01-05,UNKNOWN,1\n", "none of the 1 rows"),
         ("date,ticker,signal\n", "none of the 0 rows"),
         ("", "not readable"),
         (None, "There is no signal file at signal.csv"),
@@ -414,7 +414,7 @@ def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peergl
 def test_the_notebook_reviews_a_run(done: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = ROOT / "notebooks" / "peer_network.ipynb"
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # nbformat is partly annotated
-    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without anybody's data
+    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without outputs
     monkeypatch.setenv("PEERGLASS_RUN", done)
     monkeypatch.setenv("PEERGLASS_OUTPUT", str(Path("runs").resolve()))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

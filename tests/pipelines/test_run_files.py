@@ -1,4 +1,4 @@
-"""A run on a user's files alone: prices, firms, statements, membership and inputs, decided once a month."""
+"""A run on a user's files: prices, securities, statements, membership and inputs, with weekly forecasts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.lake.lake import Lake
 from pipelines.stages import run_config
 
 
-def test_a_run_on_files_alone_reports_what_was_assumed(
+def test_a_run_on_files_reports_the_assumptions_about_them(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     tiny: dict[str, Any],
@@ -49,8 +49,8 @@ def test_a_run_on_files_alone_reports_what_was_assumed(
     universe = {**tiny["universe"], "membership": "index"}
     label = {**tiny["label"], "horizon": 5, "forecast_frequency": "weekly"}
     settings = {**tiny, "source": source, "universe": universe, "label": label, "models": {"ridge": {}}}
-    said: list[str] = []
-    report = run_config(check_config(settings, origin="files"), said.append)
+    printed: list[str] = []
+    report = run_config(check_config(settings, origin="files"), printed.append)
     text = report.read_text()
     assert "Assumed reporting lag: all" in text
     assert "taken as known 75 days after" in text
@@ -59,5 +59,5 @@ def test_a_run_on_files_alone_reports_what_was_assumed(
     lake = Lake(tiny["lake"])
     assert lake.read("inputs")["name"].unique().to_list() == ["my_signal"]
     assert lake.read("fundamentals")["assumed"].all()
-    received = next(line for line in said[0].splitlines() if line.split()[:1] == ["prices"])
+    received = next(line for line in printed[0].splitlines() if line.split()[:1] == ["prices"])
     assert f"{prices.height:,} received" in received

@@ -1,4 +1,4 @@
-"""Folds from a config: no label of a segment is still open when a later segment begins."""
+"""Folds from a config: no label of a segment extends into a later segment; targets and notes of a dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = np.datetime64("2001-01-01")
 
 
 def sessions_only(n_sessions: int, first: int) -> Dataset:
-    """A dataset of one firm that is in the universe from session ``first`` on; its values play no role."""
+    """A dataset of one firm that is in the universe from session ``first`` on; its values are not used."""
     ones_TN = np.ones((n_sessions, 1))
     universe_TN = np.arange(n_sessions)[:, None] >= first
     panel = Panel(
@@ -70,7 +70,7 @@ def config(folds: dict[str, Any], label: dict[str, Any]) -> Config:
 
 
 def label_end(sessions: np.ndarray[Any, Any], label: dict[str, Any]) -> int:
-    """Last session that any label of a segment looks at, at any delay: written out, not taken from Config."""
+    """Last session of any label of a segment, at any delay; computed here and not taken from Config."""
     delays = [label["delay"], *label["extra_delays"]]
     return max(int(t) + int(delay) + int(label["horizon"]) for t in sessions for delay in delays)
 
@@ -123,7 +123,7 @@ def test_no_label_of_a_segment_reaches_a_later_one(
             plan_folds(dataset, config(plan, label))
         return
     made = plan_folds(dataset, config(plan, label))
-    assert made, "the sessions suffice, so there is a fold"
+    assert made, "there are enough sessions for a fold"
     tested = np.concatenate([fold.test for fold in made])
     assert len(np.unique(tested)) == len(tested), "a session is tested once"
     for fold in made:
@@ -161,7 +161,7 @@ def test_no_label_of_a_dated_segment_reaches_a_later_one(
     assert (fold.test[0], fold.test[-1]) == (days[2], days[3])
 
 
-def test_the_reported_delays_are_purged_as_well() -> None:
+def test_the_purge_covers_the_extra_delays() -> None:
     plan = {"scheme": "rolling", "train": 10, "valid": 5, "test": 5, "embargo": 1}
     (fold,) = plan_folds(
         sessions_only(40, 0),
@@ -172,17 +172,17 @@ def test_the_reported_delays_are_purged_as_well() -> None:
     assert fold.test.tolist() == [25, 26, 27, 28, 29]
 
 
-def test_a_limit_that_the_data_cannot_answer_is_said_and_not_dropped_in_silence(
+def test_a_universe_limit_without_data_is_reported_as_not_applied(
     tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
 ) -> None:
-    silent = tiny_tables["prices"].with_columns(pl.lit(None, dtype=pl.Float64).alias("volume"))
+    without_volume = tiny_tables["prices"].with_columns(pl.lit(None, dtype=pl.Float64).alias("volume"))
     rule = tiny_config.universe.model_copy(update={"min_dollar_volume": 1e12})
     config = tiny_config.model_copy(update={"universe": rule})
-    notes = build_dataset({**tiny_tables, "prices": silent}, config).notes
+    notes = build_dataset({**tiny_tables, "prices": without_volume}, config).notes
     assert any("min_dollar_volume" in note and "not applied" in note for note in notes)
 
 
-def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itself(
+def test_models_are_fitted_to_the_factor_residual_and_evaluated_on_the_label(
     tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
 ) -> None:
     label = tiny_config.label.model_copy(update={"transform": "demean"})
@@ -200,7 +200,7 @@ def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itsel
     late_TN = known_TN.copy()
     late_TN[:first] = False
     assert beyond.target_TN[late_TN].var() < plain.target_TN[late_TN].var()
-    # a target looks no further ahead than the label does
+    # the target looks no further ahead than the label
     t = first + 40
     reach = 1 + config.label.delay + config.label.horizon
     cut = build_dataset(
@@ -211,7 +211,7 @@ def test_models_are_fitted_to_what_factors_leave_and_measured_on_the_label_itsel
     np.testing.assert_array_equal(cut.target_TN[closed], beyond.target_TN[closed, listed])
 
 
-def test_a_firm_without_loadings_is_fitted_to_its_return_beyond_the_dates_mean(
+def test_the_target_of_a_firm_without_loadings_is_its_return_minus_the_mean_of_the_date(
     tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
 ) -> None:
     label = tiny_config.label.model_copy(update={"transform": "raw", "residualise_factors": 1})

@@ -1,4 +1,4 @@
-"""The risk-free rate: aligned so that it was known, refused where it is not."""
+"""The risk-free rate: aligned with the sessions on which it was known, and required on all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_session_has_the_rate_that_was_known_at_the_close_before(tmp_path: Pat
     values = [0.126, 0.0252, 0.0504]
     rates = {"date": ["2020-01-06", "2020-01-02", "2020-01-05"], "rate": values}
     got = risk_free_rates(write(tmp_path, rates), SESSIONS)
-    # the rate of Sunday the 5th was not out at Friday's close; that of the 6th is first paid on the 7th
+    # the rate of Sunday the 5th was unknown at Friday's close; the rate of the 6th is first used on the 7th
     np.testing.assert_allclose(got, [np.nan, 1e-4, 1e-4, 5e-4, 5e-4])
     values[0] = 0.9
     np.testing.assert_array_equal(risk_free_rates(write(tmp_path, rates), SESSIONS)[:3], got[:3])
@@ -48,7 +48,7 @@ def test_a_session_has_the_rate_that_was_known_at_the_close_before(tmp_path: Pat
     )
 
 
-def test_a_rate_that_is_too_old_or_not_yet_there_is_named(tmp_path: Path) -> None:
+def test_an_outdated_or_missing_rate_is_refused(tmp_path: Path) -> None:
     late = write(tmp_path, {"date": ["2020-01-06"], "rate": [0.01]})
     with pytest.raises(DataError, match=r"rf\.csv has no risk-free rate in the 45 days before 2020-01-03"):
         require_rates(late, risk_free_rates(late, SESSIONS), SESSIONS)
@@ -73,9 +73,7 @@ def test_a_rate_that_is_too_old_or_not_yet_there_is_named(tmp_path: Path) -> Non
         ({"date": ["2020-01-02"] * 2, "rate": [0.01, 0.02]}, "more than one rate for 2020-01-02"),
     ],
 )
-def test_a_file_that_is_no_series_of_rates_is_refused(
-    tmp_path: Path, rows: dict[str, Any], message: str
-) -> None:
+def test_an_invalid_file_of_rates_is_refused(tmp_path: Path, rows: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         risk_free_rates(write(tmp_path, rows), SESSIONS)
 
@@ -94,7 +92,7 @@ def test_the_rate_is_described() -> None:
 
 
 def evaluated(tables: dict[str, pl.DataFrame], config: Config, **backtest: Any) -> Evaluation:  # noqa: ANN401
-    """Measure a signal that ties every firm with every other, and one that ties none."""
+    """Evaluate a constant signal, in which all firms are tied, and a signal without ties."""
     settings = config.model_dump(mode="json")
     settings["backtest"] |= backtest
     config = check_config(settings, origin="tiny")
@@ -107,7 +105,7 @@ def evaluated(tables: dict[str, pl.DataFrame], config: Config, **backtest: Any) 
     return evaluate(forecasts, dataset, config, NO_SCORES, truth_TN=None, sessions=sessions)
 
 
-def test_a_long_only_book_of_a_constant_forecast_is_its_benchmark_but_for_costs(
+def test_a_long_only_book_of_a_constant_forecast_equals_its_benchmark_before_costs(
     tiny_tables: dict[str, pl.DataFrame], tiny_config: Config
 ) -> None:
     free = {"half_spread_bps": 0, "commission_bps": 0, "borrow_bps_per_year": 0}
@@ -135,12 +133,12 @@ def test_the_rate_and_the_benchmark_reach_the_ladder(
     free = {"half_spread_bps": 0, "commission_bps": 0, "borrow_bps_per_year": 0}
     gross = evaluated(tiny_tables, tiny_config, costs=free).equity
     own = (pl.col("model") == "constant") & (pl.col("book") == "long_only")
-    universe = gross.filter(own)["nav_net"].to_numpy()  # the universe in equal weights
+    universe = gross.filter(own)["nav_net"].to_numpy()  # the equal-weighted universe
     active = np.diff(nav["ordered", "long_only"], prepend=1) / np.append(1, nav["ordered", "long_only"][:-1])
     active = (active - np.diff(universe, prepend=1) / np.append(1, universe[:-1])).astype(np.float64)
     assert ordered["long_only.tracking_error"] == pytest.approx(active.std(ddof=1) * np.sqrt(252))
-    want = active.mean() / active.std(ddof=1) * np.sqrt(252)
-    assert ordered["long_only.information_ratio"] == pytest.approx(want)
+    expected = active.mean() / active.std(ddof=1) * np.sqrt(252)
+    assert ordered["long_only.information_ratio"] == pytest.approx(expected)
     assert ordered["tied"] == 0
     dates = plain.equity["date"].unique().sort()
     rates = {"date": [day - dt.timedelta(days=7) for day in dates], "rate": [0.2] * len(dates)}

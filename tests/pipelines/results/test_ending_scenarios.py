@@ -1,4 +1,4 @@
-"""Books under 0, -30% and -55% for endings for unknown reasons: by hand, in a run, and in its report."""
+"""Books with 0, -30% and -55% for delistings for unknown reasons: by hand, in a run, and in its report."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SESSIONS = 8
 FREE = {"half_spread_bps": 0.0, "commission_bps": 0.0, "borrow_bps_per_year": 0.0}
 
 
-def panel_of(last: dict[str, int], *told: dict[str, object]) -> Panel:
-    """Build a panel of flat prices; each firm trades up to its last session."""
+def panel_of(last: dict[str, int], *securities: dict[str, object]) -> Panel:
+    """Build a panel of constant prices. Each firm trades until its last session."""
     days = [dt.date(2024, 1, 1) + dt.timedelta(days=t) for t in range(SESSIONS)]
     rows = [
         {"date": day, "ticker": ticker, "close": 10.0}
@@ -43,11 +43,11 @@ def panel_of(last: dict[str, int], *told: dict[str, object]) -> Panel:
         split_ratio=pl.lit(1.0),
         dividend=pl.lit(0.0),
     )
-    return build_panel(prices, securities_table(told), delisting_rule=DelistingRule(stale_sessions=1))
+    return build_panel(prices, securities_table(securities), delisting_rule=DelistingRule(stale_sessions=1))
 
 
 def table_of(panel: Panel, tiny: dict[str, Any]) -> pl.DataFrame | None:
-    """Hold A and B long, C and D short, half each, from the first session on."""
+    """Hold A and B long and C and D short, half of the NAV each, from the first session on."""
     books = {
         "long_short": {"kind": "quantile_long_short", "quantiles": 2, "rebalance_every": 100},
         "long_only": {"kind": "top_k_long_only", "k": 2, "rebalance_every": 100},
@@ -73,7 +73,7 @@ def table_of(panel: Panel, tiny: dict[str, Any]) -> pl.DataFrame | None:
 
 
 def test_each_side_under_each_return_by_hand(tiny: dict[str, Any]) -> None:
-    # A (long) and C (short) fall silent after session 2 and are paid out at session 4, each half of the NAV.
+    # A (long) and C (short) stop trading after session 2 and are paid out at session 4, each half of the NAV.
     table = table_of(panel_of({"A": 2, "B": 7, "C": 2, "D": 7}), tiny)
     assert table is not None
     assert set(table.columns) == set(ENDING_COLUMNS)
@@ -99,43 +99,43 @@ def test_each_side_under_each_return_by_hand(tiny: dict[str, Any]) -> None:
                 )
 
 
-def test_a_recorded_return_or_reason_is_no_unknown_ending(tiny: dict[str, Any]) -> None:
+def test_a_recorded_return_or_reason_is_not_an_unknown_delisting(tiny: dict[str, Any]) -> None:
     delisted = {"valid_from": dt.date(2024, 1, 1), "delisted_on": dt.date(2024, 1, 4)}
-    told: tuple[dict[str, object], ...] = (
+    securities: tuple[dict[str, object], ...] = (
         {"ticker": "A", **delisted, "delisting_return": -0.8},
         {"ticker": "C", **delisted, "delisting_reason": "merger"},
         {"ticker": "D", **delisted, "delisting_reason": "performance"},
     )
-    panel = panel_of({"A": 2, "B": 7, "C": 2, "D": 2}, *told)
+    panel = panel_of({"A": 2, "B": 7, "C": 2, "D": 2}, *securities)
     assert panel.delisted_TN.any(axis=0).tolist() == [True, False, True, True]
     assert table_of(panel, tiny) is None
     assert table_of(panel_of(dict.fromkeys("ABCD", 7)), tiny) is None
 
 
-def test_a_run_with_unknown_endings_reports_them_and_one_without_does_not(
+def test_unknown_delistings_are_in_the_report_of_a_run_that_has_some(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = {**tiny["source"], "market": {**tiny["source"]["market"], "delistings_per_year": 1.5}}
     settings = {**tiny, "source": source, "models": {"reversal": {}}, "label": {"horizon": 1, "delay": 0}}
 
-    def silent(*args: Any) -> pl.DataFrame:  # noqa: ANN401  # relayed
+    def without_reasons(*args: Any) -> pl.DataFrame:  # noqa: ANN401  # relayed
         nothing = (pl.lit(None, pl.Float64), pl.lit(None, pl.String))
         return securities_frame(*args).with_columns(delisting_return=nothing[0], delisting_reason=nothing[1])
 
-    for name, frame in (("silent", silent), ("known", securities_frame)):
+    for name, frame in (("unknown", without_reasons), ("known", securities_frame)):
         monkeypatch.setattr("pipelines.sources.simulated.source.securities_frame", frame)
         config = check_config({**settings, "lake": f"lake_{name}"}, origin="tiny")
         ingest_config(config, lambda _: None)
         run, dataset, lake = reopen_run(train_config(config), Path("runs"), Progress())
         evaluation = evaluate_run(run, dataset, lake, Progress())
         page = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
-        assert ("Delistings of unknown return" in page) == (name == "silent")
+        assert ("Delistings of unknown return" in page) == (name == "unknown")
         assert any("the last price is paid" in hazard for hazard in dataset.panel.hazards) == (
-            name == "silent"
+            name == "unknown"
         )
         table = evaluation.read_table("endings")
-        assert (table is not None) == (name == "silent")
+        assert (table is not None) == (name == "unknown")
         if table is not None:
             ladder = evaluation.table("ladder")
             own = table.filter((pl.col("book") == "long_short") & (pl.col("side") == "book"))

@@ -1,4 +1,4 @@
-"""Ensembles, the ladder and the planted edges, against numbers worked out by hand."""
+"""Ensembles, the ladder and the planted edges, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(4)]
 NAN = float("nan")
 
 
-def market(tickers: tuple[str, ...]) -> Any:  # noqa: ANN401 (stands in for a Panel: only these fields are read)
+def market(tickers: tuple[str, ...]) -> Any:  # noqa: ANN401 (replaces a Panel: only these fields are read)
     dates_T = np.array(DATES, dtype="datetime64[D]")
     return SimpleNamespace(dates_T=dates_T, tickers_N=tickers, n_sessions=len(DATES), n_firms=len(tickers))
 
 
-def test_an_ensemble_averages_scores_not_forecasts_so_that_no_seed_shouts_down_the_others() -> None:
-    quiet = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
-    loud = np.array([[300.0, 200.0, 100.0], [0.0, NAN, 2.0]])
-    combined = ensemble({0: quiet, 1: loud})
+def test_an_ensemble_averages_standardised_forecasts_so_that_seeds_have_equal_weight() -> None:
+    small = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
+    large = np.array([[300.0, 200.0, 100.0], [0.0, NAN, 2.0]])
+    combined = ensemble({0: small, 1: large})
     np.testing.assert_allclose(combined[0], [0.0, 0.0, 0.0], atol=1e-12)  # opposite ranks cancel exactly
     np.testing.assert_allclose(combined[1, [0, 2]], [-0.5, 0.5])  # a constant date adds nothing
     assert np.isnan(combined[1, 1])  # a firm that one seed does not forecast has no ensemble
@@ -43,20 +43,20 @@ def test_one_seed_keeps_the_order_of_its_forecasts() -> None:
     np.testing.assert_allclose(combined.std(axis=1), 1.0)
 
 
-def test_the_spread_is_the_deviation_between_the_seeds_scores() -> None:
+def test_seed_dispersion_is_the_standard_deviation_of_the_seeds_scores() -> None:
     one = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])  # scores -a, 0, a with a = sqrt(3/2); then 0
     other = np.array([[30.0, 20.0, 10.0], [0.0, NAN, 2.0]])  # a, 0, -a; then -1, NaN, 1
     dispersion = seed_dispersion({0: one, 7: other})
     a = math.sqrt(1.5)
-    # of two numbers x and y the deviation is |x - y| / sqrt(2)
+    # the standard deviation of two numbers x and y is |x - y| / sqrt(2)
     np.testing.assert_allclose(dispersion[0], [2 * a / math.sqrt(2), 0.0, 2 * a / math.sqrt(2)], atol=1e-12)
     np.testing.assert_allclose(dispersion[1, [0, 2]], 1 / math.sqrt(2))
     assert np.isnan(dispersion[1, 1])
-    assert np.isnan(seed_dispersion({0: one})).all(), "one seed says nothing of the spread between seeds"
+    assert np.isnan(seed_dispersion({0: one})).all(), "one seed has no dispersion"
     np.testing.assert_allclose(seed_dispersion({0: one, 1: 5 * one + 3, 2: one})[0], 0.0, atol=1e-12)
 
 
-def test_an_ensembles_table_has_a_signal_with_its_spread_for_every_firm_and_date() -> None:
+def test_the_table_of_ensembles_has_signal_and_dispersion_for_every_firm_and_date() -> None:
     rng = np.random.default_rng(0)
     seeds = {seed: rng.normal(size=(4, 3)) for seed in range(3)}
     seeds[1][2, 0] = NAN  # one seed has no forecast: no ensemble
@@ -73,7 +73,7 @@ def test_an_ensembles_table_has_a_signal_with_its_spread_for_every_firm_and_date
     assert alone["seed_dispersion"].null_count() == alone.height == 12
 
 
-def test_forecasts_are_spread_over_sessions_and_firms_and_unknown_ones_left_out() -> None:
+def test_forecasts_are_placed_by_session_and_firm_and_unknown_dates_are_dropped() -> None:
     frame = pl.DataFrame(
         {
             "model": ["ridge", "ridge", "zero", "ridge"],
@@ -91,7 +91,7 @@ def test_forecasts_are_spread_over_sessions_and_firms_and_unknown_ones_left_out(
     assert np.isnan(arrays["ridge"][1]).all()  # a date that the panel does not have
 
 
-def test_spread_reads_dates_and_tickers_in_any_order() -> None:
+def test_to_panel_reads_dates_and_tickers_in_any_order() -> None:
     frame = pl.DataFrame({"date": [DATES[2], DATES[0]], "ticker": ["A", "B"], "mu": [1.0, 2.0]})
     mu_TN = to_panel(frame, "mu", cast("Panel", market(("A", "B"))))
     assert mu_TN[2, 0] == 1.0
@@ -99,7 +99,7 @@ def test_spread_reads_dates_and_tickers_in_any_order() -> None:
     assert np.isfinite(mu_TN).sum() == 2
 
 
-def test_planted_edges_are_those_that_held_on_at_least_half_of_the_sessions() -> None:
+def test_planted_edges_are_those_that_are_valid_on_at_least_half_of_the_sessions() -> None:
     truth = pl.DataFrame(
         {
             "leader": ["A", "B", "C", "A"],
@@ -112,9 +112,9 @@ def test_planted_edges_are_those_that_held_on_at_least_half_of_the_sessions() ->
     dataset = cast("Dataset", SimpleNamespace(panel=market(("A", "B", "C"))))
     planted = planted_edges(truth, dataset, np.arange(4))
     expected = np.zeros((3, 3), dtype=bool)
-    expected[1, 0] = True  # A -> B on all four; its second lag is the same edge, not another
-    expected[0, 2] = True  # C -> A on two of four, its end excluded
-    np.testing.assert_array_equal(planted, expected)  # B -> C held on one of four
+    expected[1, 0] = True  # A -> B on all four; its second lag is the same edge
+    expected[0, 2] = True  # C -> A on two of four; valid_to is excluded
+    np.testing.assert_array_equal(planted, expected)  # B -> C is valid on one of four
 
 
 def test_families_hold_every_column_once() -> None:
@@ -123,7 +123,7 @@ def test_families_hold_every_column_once() -> None:
     assert families["reversal"] == [0, 2]
 
 
-def test_a_model_without_a_sharpe_ratio_beats_nobody_and_nobody_beats_itself() -> None:
+def test_a_model_without_a_sharpe_ratio_beats_no_baseline_and_no_model_is_compared_with_itself() -> None:
     frame = pl.DataFrame(
         {
             "model": ["zero", "ridge", "lightgbm", "net"],

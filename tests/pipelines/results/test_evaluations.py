@@ -1,4 +1,4 @@
-"""Evaluations: costs and books have an identity of their own, and a report never shows other assumptions."""
+"""Evaluations: costs and books have their own id, and a report shows the assumptions of its tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipelines.run.record import Run, open_run
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the module's run is; the first test makes it."""
+    """The folder of the run that all tests of the module share."""
     return tmp_path_factory.mktemp("evaluations")
 
 
@@ -55,40 +55,40 @@ def done(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pe
 
 
 def assumed(page: str, what: str) -> float:
-    """The value of a row of the report's table of cost assumptions."""
+    """A value of the report's table of cost assumptions."""
     rows = re.search(r'aria-label="Cost assumptions">(.*?)</table>', page, re.DOTALL)
     assert rows is not None
-    found = re.search(rf"<td>{what}</td><td class=\"num\">([^<]+)</td>", rows[1])
-    assert found is not None
-    return float(found[1])
+    cell = re.search(rf"<td>{what}</td><td class=\"num\">([^<]+)</td>", rows[1])
+    assert cell is not None
+    return float(cell[1])
 
 
 def paid(page: str, book: str) -> float:
-    """What the report says that a book paid for the half-spread, in bps of NAV a year."""
+    """The half-spread costs of a book in the report, in bps of NAV per year."""
     rows = re.search(rf'aria-label="Costs of {book} in basis points.*?</table>', page, re.DOTALL)
     assert rows is not None
-    found = re.search(r'ridge</td><td class="num">([^<]+)</td>', rows[0])
-    assert found is not None
-    return float(found[1].replace(",", ""))
+    cell = re.search(r'ridge</td><td class="num">([^<]+)</td>', rows[0])
+    assert cell is not None
+    return float(cell[1].replace(",", ""))
 
 
 def shown(run_id: str) -> str:
     return Path("runs", run_id, "report.html").read_text(encoding="utf-8")
 
 
-def test_set_on_a_run_adds_an_evaluation_beside_the_first(done: str, peerglass: Call) -> None:
+def test_set_on_a_run_adds_an_evaluation(done: str, peerglass: Call) -> None:
     first = shown(done)
     kept = {path: path.read_bytes() for path in Path("runs", done).rglob("*.parquet")}
-    dear = peerglass("backtest", done, "--output", "runs", "--set", "backtest.costs.half_spread_bps=50")
-    assert dear.code == 0, dear.err
-    assert "half-spread 50 bps, commission 0.5 bps" in dear.out
+    expensive = peerglass("backtest", done, "--output", "runs", "--set", "backtest.costs.half_spread_bps=50")
+    assert expensive.code == 0, expensive.err
+    assert "half-spread 50 bps, commission 0.5 bps" in expensive.out
     for path, content in kept.items():
         assert path.read_bytes() == content, f"{path} belongs to the first evaluation"
 
     assert peerglass("report", done, "--output", "runs").code == 0
     second = shown(done)
     assert (assumed(first, "half-spread"), assumed(second, "half-spread")) == (5, 50)
-    # ten times the spread on the same trades: the weights do not depend on what was paid
+    # ten times the half-spread on the same trades: the weights do not depend on costs
     assert paid(second, "long_short") == pytest.approx(10 * paid(first, "long_short"), rel=0.01)
     assert paid(first, "long_short") > 100
 
@@ -98,7 +98,7 @@ def test_set_on_a_run_adds_an_evaluation_beside_the_first(done: str, peerglass: 
     again = shown(done)
     assert assumed(again, "half-spread") == 5
     assert paid(again, "long_short") == paid(first, "long_short")
-    assert all(name in again for name in named), "the others are listed"
+    assert all(name in again for name in named), "the other evaluations are listed"
     unknown = peerglass("report", done, "--output", "runs", "--evaluation", "zzz")
     assert unknown.code == 2
     assert named[0] in unknown.err
@@ -124,10 +124,10 @@ def test_a_repeated_command_with_other_costs_does_not_change_the_assumptions_of_
     assert "99.0" not in re.findall(r"half_spread_bps: ([\d.]+)", shown(done))
 
 
-def test_an_evaluation_asked_for_again_is_the_one_that_is_shown(done: str, peerglass: Call) -> None:
+def test_a_repeated_evaluation_is_the_newest_and_is_shown(done: str, peerglass: Call) -> None:
     three = ("--set", "backtest.costs.half_spread_bps=3")
-    for wanted, expected in ((three, 3), (("--set", "backtest.costs.half_spread_bps=4"), 4), (three, 3)):
-        assert peerglass("backtest", done, "--output", "runs", *wanted).code == 0
+    for options, expected in ((three, 3), (("--set", "backtest.costs.half_spread_bps=4"), 4), (three, 3)):
+        assert peerglass("backtest", done, "--output", "runs", *options).code == 0
         assert peerglass("report", done, "--output", "runs").code == 0
         assert assumed(shown(done), "half-spread") == expected
     names = [path.name for path in Path("runs", done, "evaluations").iterdir()]
@@ -138,15 +138,13 @@ def test_an_evaluation_asked_for_again_is_the_one_that_is_shown(done: str, peerg
 @pytest.mark.parametrize(
     "override", ["label.delay=1", "backtests.delay=1", "fit.epochs=3", "costs.half_spread_bps=1"]
 )
-def test_anything_but_the_backtest_is_fixed_by_the_forecasts(
-    done: str, peerglass: Call, override: str
-) -> None:
+def test_only_backtest_settings_of_a_run_can_change(done: str, peerglass: Call, override: str) -> None:
     answer = peerglass("backtest", done, "--output", "runs", "--set", override)
     assert answer.code == 2
-    said = answer.err.splitlines()[-1]
-    assert override in said
-    assert "only backtest.* can be set" in said
-    assert "peerglass train CONFIG --set" in said
+    sentence = answer.err.splitlines()[-1]
+    assert override in sentence
+    assert "only backtest.* can be set" in sentence
+    assert "peerglass train CONFIG --set" in sentence
 
 
 def test_a_backtest_setting_that_does_not_exist_is_refused_as_in_a_config(done: str, peerglass: Call) -> None:
@@ -162,7 +160,7 @@ def test_a_report_made_again_is_the_same_to_the_byte(done: str, peerglass: Call)
     assert shown(done) == first
 
 
-def test_rates_that_change_under_their_name_are_another_evaluation(done: str, peerglass: Call) -> None:
+def test_changed_rates_in_the_same_file_give_a_new_evaluation(done: str, peerglass: Call) -> None:
     days = pl.date_range(dt.date(2014, 1, 1), dt.date(2017, 1, 1), "1w", eager=True)
     rates, run = Path("rates.csv"), open_run(done, Path("runs"))
 
@@ -170,9 +168,9 @@ def test_rates_that_change_under_their_name_are_another_evaluation(done: str, pe
         pl.DataFrame({"date": days, "rate": [rate] * len(days)}).write_csv(path)
         answer = peerglass("backtest", done, "--output", "runs", "--set", f"backtest.risk_free={path}")
         assert answer.code == 0, answer.err
-        found = newest_evaluation(run)
-        assert found is not None
-        return found
+        newest = newest_evaluation(run)
+        assert newest is not None
+        return newest
 
     def sharpe(evaluation: StoredEvaluation) -> float:
         return float(evaluation.table("ladder")["long_only.sharpe_net"][0])
@@ -181,13 +179,15 @@ def test_rates_that_change_under_their_name_are_another_evaluation(done: str, pe
     assert none.record.evaluation != other.record.evaluation
     assert sharpe(none) - sharpe(other) > 0.3, "20% a year less"
     kept = find_evaluation(run, none.record.evaluation)
-    assert sharpe(kept) == sharpe(none), "the first is kept beside the second"
+    assert sharpe(kept) == sharpe(none), "the first is kept"
     content = hashlib.sha256(rates.read_bytes()).hexdigest()
     assert f"over the rates in rates.csv (SHA-256 {content[:10]})" in other.record.assumptions
     assert none.record.assumptions != other.record.assumptions
     assert measured(0.0).record.evaluation == none.record.evaluation
     elsewhere = measured(0.0, Path("copy.csv"))
-    assert elsewhere.record.evaluation == none.record.evaluation, "the content counts, wherever it is"
+    assert elsewhere.record.evaluation == none.record.evaluation, (
+        "the id depends on the content and not on the path"
+    )
 
 
 def run_of(folder: Path, tiny: dict[str, Any], **changes: Any) -> Run:  # noqa: ANN401 (settings)
@@ -217,7 +217,9 @@ def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: 
     assert {evaluation_id(run_of(tmp_path, tiny, **change).config) for change in same} == {ids[0]}
 
 
-def test_a_killed_write_leaves_the_evaluation_that_was_there(tmp_path: Path, tiny: dict[str, Any]) -> None:
+def test_an_interrupted_write_does_not_damage_stored_evaluations(
+    tmp_path: Path, tiny: dict[str, Any]
+) -> None:
     run = run_of(tmp_path, tiny)
     day = dt.date(2020, 1, 2)
     record = EvaluationRecord(

@@ -1,4 +1,4 @@
-"""Shorter horizons on the way to the label's: from the config to the lake and the report's table."""
+"""Horizons shorter than the label's: from the config to the lake and the report's table."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def test_forecasts_of_every_horizon_are_stored_measured_and_shown(
     assert table["rank_ic"][-1] == pytest.approx(of_label, abs=1e-12)
     report = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
     assert "The horizons on the way" in report
-    assert train_config(config) == run_id  # nothing is done twice
+    assert train_config(config) == run_id  # all tasks are done
     assert lake.read("forecast_paths").height == paths.height
 
 
 @pytest.mark.parametrize("shorter", [[5], [2, 2], [0, 1], [3, 1]])
-def test_horizons_must_rise_and_stay_below_the_labels(tiny: dict[str, Any], shorter: list[int]) -> None:
+def test_shorter_horizons_must_be_ascending_and_below_the_labels(
+    tiny: dict[str, Any], shorter: list[int]
+) -> None:
     with pytest.raises(ConfigError, match="shorter_horizons"):
         check_config({**tiny, "label": {"horizon": 5, "shorter_horizons": shorter}}, origin="tiny")

@@ -1,4 +1,4 @@
-"""Runs in MLflow, in a real SQLite store: what is there after a training, an error, one report and five."""
+"""Runs in a real SQLite store of MLflow: its contents after a training, an error, and one or five reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 @pytest.fixture
 def here(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call) -> Path:
     monkeypatch.chdir(tmp_path)
-    # an absolute path: within a process MLflow goes on using the file that a relative one first meant
+    # absolute, because MLflow caches the store of a relative path even when the working folder changes
     tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": MODELS, "tracking": tracking}))
     assert peerglass("ingest", "tiny.yaml").code == 0
@@ -36,18 +36,18 @@ def here(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, 
 
 
 def tracked() -> tuple[MlflowRun, dict[str, MlflowRun]]:
-    """The parent and its children by model."""
+    """The parent run, and its child runs by model."""
     client = MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
     (experiment,) = [one for one in client.search_experiments() if one.name == "tiny"]
-    every = client.search_runs([experiment.experiment_id])
-    (parent,) = [one for one in every if "mlflow.parentRunId" not in one.data.tags]
-    children = {one.data.tags["peerglass.model"]: one for one in every if one is not parent}
+    runs = client.search_runs([experiment.experiment_id])
+    (parent,) = [one for one in runs if "mlflow.parentRunId" not in one.data.tags]
+    children = {one.data.tags["peerglass.model"]: one for one in runs if one is not parent}
     assert all(one.data.tags["mlflow.parentRunId"] == parent.info.run_id for one in children.values())
     return parent, children
 
 
 def history() -> dict[tuple[str, str], list[tuple[int, int, float]]]:
-    """Every logged value of every metric: (run, key) -> (step, timestamp, value)."""
+    """All logged values of all metrics: (run, key) -> list of (step, timestamp, value)."""
     client = MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
     parent, children = tracked()
     return {
@@ -61,9 +61,9 @@ def history() -> dict[tuple[str, str], list[tuple[int, int, float]]]:
 
 
 def uploads() -> dict[str, int]:
-    """Every artifact with the moment at which it was written."""
-    files = {path: path.stat().st_mtime_ns for path in Path("mlartifacts").rglob("*") if path.is_file()}
-    return {str(path.relative_to("mlartifacts")): when for path, when in files.items()}
+    """Modification time of every artifact."""
+    files = [path for path in Path("mlartifacts").rglob("*") if path.is_file()]
+    return {str(path.relative_to("mlartifacts")): path.stat().st_mtime_ns for path in files}
 
 
 def test_a_training_alone_is_tracked(here: Path, peerglass: Call) -> None:
@@ -88,7 +88,7 @@ def test_a_training_alone_is_tracked(here: Path, peerglass: Call) -> None:
     assert "checkpoints/mlp/fold-1-seed-0/model.safetensors" in places
 
 
-def test_five_reports_leave_the_store_as_one_does(here: Path, peerglass: Call) -> None:
+def test_five_reports_give_the_same_store_as_one(here: Path, peerglass: Call) -> None:
     assert peerglass("train", "tiny.yaml").code == 0
     assert peerglass("report", "tiny", "--output", "runs").code == 0
     (parent, children), metrics, artifacts = tracked(), history(), uploads()
@@ -108,18 +108,18 @@ def test_five_reports_leave_the_store_as_one_does(here: Path, peerglass: Call) -
 
 def test_costs_are_logged_for_every_evaluation(here: Path, peerglass: Call) -> None:
     assert peerglass("train", "tiny.yaml").code == 0
-    dear = ("--set", "backtest.costs.half_spread_bps=50")
-    for wanted in ((), dear):
-        assert peerglass("backtest", "tiny", "--output", "runs", *wanted).code == 0
+    expensive = ("--set", "backtest.costs.half_spread_bps=50")
+    for options in ((), expensive):
+        assert peerglass("backtest", "tiny", "--output", "runs", *options).code == 0
     parent, children = tracked()
-    spreads = {
+    half_spreads = {
         key.split(".")[1]: float(value)
         for key, value in parent.data.params.items()
         if key.startswith("evaluation.") and key.endswith("costs.half_spread_bps")
     }
-    assert sorted(spreads.values()) == [5, 50]
-    assert parent.data.params[f"evaluation.{next(iter(spreads))}.books.long_only.k"] == "4"
-    low, high = sorted(spreads, key=lambda name: spreads[name])
+    assert sorted(half_spreads.values()) == [5, 50]
+    assert parent.data.params[f"evaluation.{next(iter(half_spreads))}.books.long_only.k"] == "4"
+    low, high = sorted(half_spreads, key=lambda name: half_spreads[name])
     ridge = children["ridge"].data.metrics
     gross = [ridge[f"{name}/delay_0.long_short.sharpe_gross"] for name in (low, high)]
     net = [ridge[f"{name}/delay_0.long_short.sharpe_net"] for name in (low, high)]
@@ -128,16 +128,16 @@ def test_costs_are_logged_for_every_evaluation(here: Path, peerglass: Call) -> N
     assert parent.data.tags["evaluation"] == high
 
 
-def test_a_run_that_ends_with_an_error_is_marked_and_mended_by_the_next(here: Path, peerglass: Call) -> None:
+def test_a_run_that_ends_with_an_error_is_marked_as_failed(here: Path, peerglass: Call) -> None:
     models = {"ridge": {}, "self_peer": {"width": 8, "heads": 2, "layers": 1, "fit": {"lr": 1e30}}}
     settings = yaml.safe_load(Path("tiny.yaml").read_text())
     Path("wild.yaml").write_text(yaml.safe_dump({**settings, "models": models}))
     failed = peerglass("train", "wild.yaml")
     assert failed.code == 5
-    said = failed.err.splitlines()[-1].removeprefix("peerglass: ")
+    sentence = failed.err.splitlines()[-1].removeprefix("peerglass: ")
     parent, children = tracked()
     assert parent.info.status == "FAILED"
-    assert parent.data.tags["peerglass.error"] == said
+    assert parent.data.tags["peerglass.error"] == sentence
     assert children["self_peer"].info.status == "FAILED"
     assert "every fold" in children["self_peer"].data.tags["peerglass.error"]
 
@@ -168,23 +168,23 @@ def test_coverage_and_ties_of_the_ladder_are_metrics_of_each_model(here: Path, p
     Path("tiny.yaml").write_text(yaml.safe_dump({**settings, "models": models}))
     answer = peerglass("train", "tiny.yaml")
     assert answer.code == 0, answer.err
-    every = Lake("lake").read("forecasts").filter(pl.col("label").is_not_null())
-    dates, tickers = every["date"].unique().sort(), every["ticker"].unique().sort()
+    forecasts = Lake("lake").read("forecasts").filter(pl.col("label").is_not_null())
+    dates, tickers = forecasts["date"].unique().sort(), forecasts["ticker"].unique().sort()
     stored = DeltaTable("lake/forecasts")
     stored.delete(f"model = 'momentum' and date < '{dates[20]}'")
     stored.delete(f"model = 'ridge' and ticker in ('{tickers[3]}', '{tickers[5]}')")
     assert peerglass("backtest", "tiny", "--output", "runs").code == 0
 
-    left = pl.read_delta("lake/forecasts").filter(pl.col("label").is_not_null(), pl.col("date") >= dates[20])
-    due = every.filter(pl.col("model") == "zero", pl.col("date") >= dates[20]).height
+    kept = pl.read_delta("lake/forecasts").filter(pl.col("label").is_not_null(), pl.col("date") >= dates[20])
+    complete = forecasts.filter(pl.col("model") == "zero", pl.col("date") >= dates[20]).height
     parent, children = tracked()
     name = f"{parent.data.tags['evaluation']}/delay_0"
     logged, expected = {}, {}
     for model in models:
-        own = left.filter(pl.col("model") == model)
+        own = kept.filter(pl.col("model") == model)
         expected[model] = {
             "coverage_dates": (len(dates) - 20) / len(dates),
-            "coverage_firms": own.height / due,
+            "coverage_firms": own.height / complete,
             "tied": own.select(pl.struct("date", "forecast").is_duplicated().mean()).item(),
         }
         metrics = children[model].data.metrics

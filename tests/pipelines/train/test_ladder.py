@@ -1,4 +1,4 @@
-"""What the ladder's models ask of the pipeline: tickers, nested options, and errors that name the setting."""
+"""Models of the ladder in the pipeline: reference tickers, nested options, and errors that name a setting."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ def task_of(
     return task, collect_arrays(dataset, only.features.window)
 
 
-def test_a_list_of_tickers_is_what_is_looked_up(
+def test_a_list_of_reference_tickers_is_the_reference_universe(
     dataset: Dataset, tiny_config: Config, tmp_path: Path
 ) -> None:
     present_N = dataset.universe_TN[-60:].all(axis=0)
-    chosen = [dataset.panel.tickers_N[n] for n in np.flatnonzero(present_N)[1:4]]
-    options = {"width": 8, "heads": 2, "reference": {"by": "list", "tickers": chosen}}
+    reference = [dataset.panel.tickers_N[n] for n in np.flatnonzero(present_N)[1:4]]
+    options = {"width": 8, "heads": 2, "reference": {"by": "list", "tickers": reference}}
     task, arrays = task_of("cross_peer", options, dataset, tiny_config, tmp_path)
     fitted = restore(run_task(task, arrays).state)
     assert isinstance(fitted, NeuralFitted)
     batch = to_tensors(arrays, task.inputs, "cpu").batch(torch.tensor([dataset.panel.n_sessions - 2]))
     weights = fitted.module.attention(batch).peers_BLHNN
     assert weights is not None
-    heard = (weights[0].detach().sum(dim=(0, 1, 2)) > 0).nonzero().squeeze(1)
-    assert [dataset.panel.tickers_N[n] for n in batch.firms_N[heard].tolist()] == sorted(chosen)
+    attended = (weights[0].detach().sum(dim=(0, 1, 2)) > 0).nonzero().squeeze(1)
+    assert [dataset.panel.tickers_N[n] for n in batch.firms_N[attended].tolist()] == sorted(reference)
 
 
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("momentum", {"characteristic": "nonesuch"}, "models.momentum: momentum needs the characteristic"),
-        ("cross_peer", {"reference": {"by": "list", "tickers": ["NOBODY"]}}, "names 'NOBODY'"),
+        ("cross_peer", {"reference": {"by": "list", "tickers": ["UNKNOWN"]}}, "names 'UNKNOWN'"),
         ("sector_mean", {"recent_days": 99}, "models.sector_mean: recent_days is 99"),
     ],
 )
-def test_options_that_the_data_cannot_serve_are_the_configs_mistake(  # noqa: PLR0917 (fixtures)
+def test_options_that_do_not_fit_the_data_are_config_errors(  # noqa: PLR0917 (fixtures)
     name: str, options: dict[str, Any], words: str, dataset: Dataset, tiny_config: Config, tmp_path: Path
 ) -> None:
     task, arrays = task_of(name, options, dataset, tiny_config, tmp_path)
@@ -72,7 +72,7 @@ def test_options_that_the_data_cannot_serve_are_the_configs_mistake(  # noqa: PL
 
 
 @pytest.mark.parametrize("name", ["ridge", "lightgbm", "sector_mean"])
-def test_a_constant_label_ends_as_a_training_that_failed(
+def test_a_constant_label_is_a_failed_training(
     name: str, dataset: Dataset, tiny_config: Config, tmp_path: Path
 ) -> None:
     task, arrays = task_of(name, {}, dataset, tiny_config, tmp_path)
@@ -81,7 +81,7 @@ def test_a_constant_label_ends_as_a_training_that_failed(
         execute._attempt(0, [task], flat)
 
 
-def test_nested_options_are_checked_before_anything_runs(tiny: dict[str, Any]) -> None:
+def test_nested_options_are_checked_when_a_config_is_read(tiny: dict[str, Any]) -> None:
     for reference, words in (
         ({"cuont": 5}, "cuont"),
         ({"by": "fame"}, "reference"),

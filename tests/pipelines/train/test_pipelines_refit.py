@@ -1,4 +1,4 @@
-"""``fit.refit`` in a run: what is reported, what is kept, and a kill in between."""
+"""``fit.refit`` in a run: its report, its files, and interruptions between the two fits."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def task_of(config: Config, model: str = MODEL) -> tuple[Task, Arrays, Dataset]:
     return task, collect_arrays(dataset, config.features.window), dataset
 
 
-class Dying(FileSnapshotStore):
-    """Keeps snapshots on disk; the one of the second fit dies after its first."""
+class InterruptedStore(FileSnapshotStore):
+    """Keeps snapshots on disk, and interrupts the second fit after its first snapshot."""
 
     def save(self, snapshot: Snapshot) -> None:
         super().save(snapshot)
@@ -70,7 +70,7 @@ class Dying(FileSnapshotStore):
 
 
 @pytest.mark.parametrize("model", [MODEL, "ridge"])
-def test_validation_judges_what_it_was_not_trained_on(
+def test_validation_scores_are_those_of_the_fit_without_validation(
     home: Path, tiny_settings: Mapping[str, Any], model: str
 ) -> None:
     task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True), model)
@@ -86,12 +86,14 @@ def test_validation_judges_what_it_was_not_trained_on(
     assert np.abs(twice.test_BN - once.test_BN)[known].max() > 0
 
 
-def test_a_kill_in_the_second_fit_changes_no_bit(home: Path, tiny_settings: Mapping[str, Any]) -> None:
+def test_an_interruption_in_the_second_fit_changes_no_bit(
+    home: Path, tiny_settings: Mapping[str, Any]
+) -> None:
     task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
     whole = run_task(task, arrays)
     assert task.snapshot is not None
     with pytest.raises(KeyboardInterrupt):
-        run_task(task, arrays, Dying(task.snapshot))
+        run_task(task, arrays, InterruptedStore(task.snapshot))
     snapshots = FileSnapshotStore(task.snapshot)
     assert snapshots.load() is not None
     assert snapshots.sibling("refit").load() is not None
@@ -102,7 +104,7 @@ def test_a_kill_in_the_second_fit_changes_no_bit(home: Path, tiny_settings: Mapp
     assert (resumed.valid_rank_ic, resumed.valid_ic) == (whole.valid_rank_ic, whole.valid_ic)
 
 
-def test_the_snapshot_in_the_way_is_the_one_that_is_named(
+def test_the_error_names_the_snapshot_that_cannot_be_resumed(
     home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
@@ -111,10 +113,10 @@ def test_the_snapshot_in_the_way_is_the_one_that_is_named(
     again = snapshots.sibling("refit")
     again.delete()
     with pytest.raises(KeyboardInterrupt):
-        run_task(task, arrays, Dying(task.snapshot))
-    kept = again.load()
-    assert kept is not None
-    again.save(Snapshot({**kept.tensors, "module/other": torch.zeros(1)}, kept.numbers))
+        run_task(task, arrays, InterruptedStore(task.snapshot))
+    snapshot = again.load()
+    assert snapshot is not None
+    again.save(Snapshot({**snapshot.tensors, "module/other": torch.zeros(1)}, snapshot.numbers))
     with pytest.raises(
         DataError, match=r"temporal_peer-fold-0-seed-0-refit\.safetensors cannot be continued"
     ):
@@ -125,12 +127,12 @@ def test_a_finished_run_keeps_no_snapshot_of_either_fit(home: Path, tiny_setting
     config = config_of(home, tiny_settings, refit=True, epochs=1)
     run = open_run(train_config(config), home / "runs")
     assert read_scores(run).height == 2 * len(config.seeds)
-    kept = run.snapshot(MODEL, 0, config.seeds[0])
-    assert kept.parent.is_dir(), "there were some"
-    assert not list(kept.parent.iterdir())
+    folder = run.snapshot(MODEL, 0, config.seeds[0]).parent
+    assert folder.is_dir(), "snapshots were made"
+    assert not list(folder.iterdir())
 
 
-def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
+def test_the_recorded_sessions_of_a_refitted_fold_include_validation(
     home: Path, tiny_settings: Mapping[str, Any]
 ) -> None:
     ends = {}
@@ -146,14 +148,14 @@ def test_a_run_that_starts_from_it_knows_that_validation_was_trained_on(
     assert ends[False] < ends[True]
 
 
-def test_the_report_names_who_was_fitted_again(home: Path, tiny_settings: Mapping[str, Any]) -> None:
+def test_the_report_names_the_refitted_models(home: Path, tiny_settings: Mapping[str, Any]) -> None:
     config = config_of(home, tiny_settings)
     run, dataset, lake = prepare_run(config, Progress())
     assert not any("refitted to training" in note for note in collect_hazards(run, dataset, lake)[1])
     some = {**config.models, "ridge": {"fit": {"refit": True}}}
-    for changed, who in (
+    for changed, models in (
         (config.model_copy(update={"models": some}), "ridge"),
         (config.model_copy(update={"fit": {**config.fit, "refit": True}}), "All models"),
     ):
         notes = collect_hazards(dataclasses.replace(run, config=changed), dataset, lake)[1]
-        assert [note.split(":")[0] for note in notes if "refitted to training" in note] == [who]
+        assert [note.split(":")[0] for note in notes if "refitted to training" in note] == [models]

@@ -1,4 +1,4 @@
-"""Quantiles on the test: scores by hand and by scikit-learn, and from a run's tasks to its report."""
+"""Quantile scores: compared with scikit-learn, and from a run's tasks to its report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipelines.train.walkforward import train
 NAN = np.float32(np.nan)
 
 
-def test_scores_are_those_of_scikit_learn_a_date_at_a_time() -> None:
+def test_scores_equal_those_of_scikit_learn_averaged_over_dates() -> None:
     rng = np.random.default_rng(0)
     target = rng.normal(size=(40, 30)).astype(np.float32)
     target[:, 3] = NAN
@@ -30,7 +30,7 @@ def test_scores_are_those_of_scikit_learn_a_date_at_a_time() -> None:
     quantiles = np.sort(rng.normal(size=(10, 30, 3)).astype(np.float32), axis=2)
     quantiles[2, 5] = NAN  # outside the universe
     rows = score_quantiles(quantiles, target, levels, np.arange(25), np.arange(30, 40))
-    usual = np.quantile(np.delete(target[:25], 3, axis=1), levels)
+    reference = np.quantile(np.delete(target[:25], 3, axis=1), levels)
     for q, row in enumerate(rows):
         scores, references, below = [], [], []
         for d in range(10):
@@ -38,7 +38,7 @@ def test_scores_are_those_of_scikit_learn_a_date_at_a_time() -> None:
             if known.any():
                 y, forecast = target[30 + d][known], quantiles[d, known, q]
                 scores.append(mean_pinball_loss(y, forecast, alpha=levels[q]))
-                references.append(mean_pinball_loss(y, np.full(len(y), usual[q]), alpha=levels[q]))
+                references.append(mean_pinball_loss(y, np.full(len(y), reference[q]), alpha=levels[q]))
                 below.append(np.mean(y <= forecast))
         assert row["level"] == levels[q]
         assert row["dates"] == 9
@@ -47,11 +47,11 @@ def test_scores_are_those_of_scikit_learn_a_date_at_a_time() -> None:
         assert row["below"] == pytest.approx(np.mean(below))
 
 
-def test_true_quantiles_beat_the_usual_ones_and_hold_their_share() -> None:
+def test_true_quantiles_beat_the_reference_and_are_calibrated() -> None:
     rng = np.random.default_rng(1)
-    wide = np.exp(rng.normal(size=(300, 40)))
-    target = (wide * rng.normal(size=(300, 40))).astype(np.float32)
-    truth = np.stack([-1.2815516 * wide, 0 * wide, 1.2815516 * wide], axis=2).astype(np.float32)
+    scale = np.exp(rng.normal(size=(300, 40)))
+    target = (scale * rng.normal(size=(300, 40))).astype(np.float32)
+    truth = np.stack([-1.2815516 * scale, 0 * scale, 1.2815516 * scale], axis=2).astype(np.float32)
     rows = score_quantiles(truth[200:], target, (0.1, 0.5, 0.9), np.arange(200), np.arange(200, 300))
     for row in rows:
         assert row["below"] == pytest.approx(row["level"], abs=0.02)
@@ -59,7 +59,7 @@ def test_true_quantiles_beat_the_usual_ones_and_hold_their_share() -> None:
     assert rows[2]["pinball"] < 0.9 * rows[2]["reference"]
 
 
-def test_a_runs_quantiles_are_in_its_report_and_nothing_is_where_there_are_none(
+def test_the_report_shows_quantile_scores_only_if_there_are_some(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

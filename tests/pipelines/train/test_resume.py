@@ -1,8 +1,8 @@
-"""``peerglass train`` killed at random moments and started again ends as if nothing had happened.
+"""``peerglass train``, killed at random times and restarted, gives the same result as an uninterrupted run.
 
-The real command in processes of its own, killed by SIGKILL with their whole group. Moments are drawn over the
-training of an undisturbed run, counted from when the command says that training starts (its start-up, which
-only reads, is left alone except for the first kill).
+The command runs in its own process group, which is killed by SIGKILL. The times are drawn over the duration
+of an uninterrupted training and counted from its start. Only the first kill falls into the start-up, which
+only reads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FOLDS = 2
 
 
 def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # noqa: ANN401 (settings)
-    """A folder with a config and a filled lake: equal data in every folder, and runs of their own."""
+    """Make a folder with a config and a filled lake. The data are equal in every folder."""
     folder.mkdir()
     settings = {
         **tiny,
@@ -70,7 +70,7 @@ def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # n
 
 @contextmanager
 def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, which is gone at the end whatever happens."""
+    """Run the command in its own process group, which is always killed at the end."""
     process = subprocess.Popen(
         COMMAND,
         cwd=folder,
@@ -101,7 +101,7 @@ def event_of(line: str) -> dict[str, Any]:
 
 
 def finish(folder: Path) -> tuple[str, float, list[dict[str, Any]]]:
-    """Let the command run to its end: run id, seconds of training, and what it said on the way."""
+    """Run the command to its end; return the run id, the seconds of training and the progress events."""
     with training(folder) as process:
         out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -111,14 +111,14 @@ def finish(folder: Path) -> tuple[str, float, list[dict[str, Any]]]:
 
 
 def kill_during_training(folder: Path, after: float) -> bool:
-    """Kill the command some seconds after its training starts; whether it was still at it."""
+    """Kill the command some seconds after its training starts; return whether it was still running."""
     with training(folder) as process:
         assert process.stderr is not None
         for line in process.stderr:
             event = event_of(line)
             if event["stage"] == "train" and event["event"] == "start":
                 break
-        # Its reports go on to be read, as a terminal or a log would.
+        # Keep reading its progress, as a terminal or a log does.
         threading.Thread(target=process.stderr.read, daemon=True).start()
         try:
             process.wait(timeout=after)
@@ -130,12 +130,12 @@ def kill_during_training(folder: Path, after: float) -> bool:
 
 
 def forecasts(folder: Path) -> pl.DataFrame:
-    """Every row without its run, which is another one in every folder."""
+    """All forecasts without the run id, which differs between folders."""
     return Lake(folder / "lake").read("forecasts").drop("run_id")
 
 
 def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tuple[int, ...]) -> None:
-    """Every task is there once: one commit, a checkpoint that can be read, a score, a learning curve."""
+    """Check that every task has exactly one commit, a readable checkpoint, a score and a learning curve."""
     tasks = {(model, fold, seed) for model in models for fold in range(FOLDS) for seed in seeds}
     lake = Lake(folder / "lake")
     frame = lake.read("forecasts")
@@ -151,32 +151,32 @@ def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tup
     assert read_curves(run).select("model", "fold", "seed").n_unique() == len(tasks)
     for task in tasks:
         load_checkpoint(run.checkpoint(*task))
-    assert not list((run.folder / "snapshots").glob("*")), "a snapshot has served its purpose by then"
+    assert not list((run.folder / "snapshots").glob("*")), "snapshots are deleted at the end"
 
 
 def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, Any]) -> None:
-    prepared(tmp_path / "calm", tiny)
-    run_id, seconds, _ = finish(tmp_path / "calm")
-    check_complete(tmp_path / "calm", run_id, MODELS, SEEDS)
+    prepared(tmp_path / "uninterrupted", tiny)
+    run_id, seconds, _ = finish(tmp_path / "uninterrupted")
+    check_complete(tmp_path / "uninterrupted", run_id, MODELS, SEEDS)
 
-    whole = forecasts(tmp_path / "calm")
+    whole = forecasts(tmp_path / "uninterrupted")
     folder = tmp_path / "killed"
     prepared(folder, tiny)
     rng = random.Random(7)  # noqa: S311 (when to kill is no secret)
-    with training(folder):  # once before anything was reported, in the middle of the imports
+    with training(folder):  # one kill before any progress event, during the imports
         time.sleep(rng.uniform(0.1, 1.0))
     kills, seen, between = 1, 0, 0
     while kills < KILLS:
-        # Nine pieces of a whole training on average, so that nearly all of them meet unfinished work.
+        # Kills come after a tenth of a whole training on average, so nearly all of them meet unfinished work.
         if not kill_during_training(folder, after=rng.uniform(0.0, 1.6) * seconds / KILLS):
-            # The machine has become faster since it was measured: this run is complete, go on with another.
+            # The machine is faster than when it was measured: this run is complete, so start another one.
             assert forecasts(folder).equals(whole)
             folder, seen = tmp_path / f"killed-{kills}", 0
             prepared(folder, tiny)
             continue
         kills += 1
         kept = forecasts(folder).height if Lake(folder / "lake").exists("forecasts") else 0
-        assert kept >= seen, "something that was committed was lost"
+        assert kept >= seen, "committed forecasts were lost"
         seen, between = kept, between + (0 < kept < whole.height)
     assert between, "some kills must fall between commits"
 
@@ -187,7 +187,7 @@ def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[s
     assert forecasts(folder).equals(whole)
 
 
-def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bits(
+def test_an_interrupted_training_resumes_from_its_last_epoch_and_ends_with_the_same_bits(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes: dict[str, Any] = {
@@ -196,29 +196,29 @@ def test_one_long_training_goes_on_from_its_last_epoch_and_ends_with_the_same_bi
         "fit": {"epochs": 14, "patience": 14, "batch_dates": 8},
         "folds": {**tiny["folds"], "max_folds": 1},
     }
-    prepared(tmp_path / "calm", tiny, **changes)
-    run_id, _, _ = finish(tmp_path / "calm")
+    prepared(tmp_path / "uninterrupted", tiny, **changes)
+    run_id, _, _ = finish(tmp_path / "uninterrupted")
     folder = tmp_path / "killed"
     config = prepared(folder, tiny, **changes)
     rng = random.Random(11)  # noqa: S311 (when to kill is no secret)
     monkeypatch.chdir(folder)
     own, _, _ = prepare_run(config, Progress())
-    kept = own.snapshot("temporal_peer", 0, 0)
+    snapshot = own.snapshot("temporal_peer", 0, 0)
     for _ in range(3):
-        before = kept.stat().st_mtime_ns if kept.exists() else 0
+        before = snapshot.stat().st_mtime_ns if snapshot.exists() else 0
         with training(folder) as process:
-            while not kept.exists() or kept.stat().st_mtime_ns == before:  # at least one epoch more
-                assert process.poll() is None, "it ended before its first epoch was seen"
+            while not snapshot.exists() or snapshot.stat().st_mtime_ns == before:  # at least one more epoch
+                assert process.poll() is None, "the command ended before its first epoch was noticed"
                 time.sleep(0.002)
-            time.sleep(rng.uniform(0.0, 0.1))  # and into the next one
-    assert kept.is_file(), "the kills must fall between epochs"
+            time.sleep(rng.uniform(0.0, 0.1))  # and into the next epoch
+    assert snapshot.is_file(), "the kills must fall between epochs"
     again, _, _ = finish(folder)
     assert again == own.run_id
-    where = Path("checkpoints", "temporal_peer", "fold-0-seed-0", "model.safetensors")
-    calm = tmp_path / "calm" / "runs" / run_id
-    assert (own.folder / where).read_bytes() == (calm / where).read_bytes()
-    assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
-    assert not kept.exists()
+    weights = Path("checkpoints", "temporal_peer", "fold-0-seed-0", "model.safetensors")
+    uninterrupted = tmp_path / "uninterrupted" / "runs" / run_id
+    assert (own.folder / weights).read_bytes() == (uninterrupted / weights).read_bytes()
+    assert forecasts(folder).equals(forecasts(tmp_path / "uninterrupted"))
+    assert not snapshot.exists()
 
 
 def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
@@ -226,10 +226,10 @@ def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
     snapshots = FileSnapshotStore(path)
     assert snapshots.load() is None
     snapshots.save(Snapshot({"module/w": torch.arange(3.0)}, "{}"))
-    kept = snapshots.load()
-    assert kept is not None
-    assert kept.numbers == "{}"
-    assert torch.equal(kept.tensors["module/w"], torch.arange(3.0))
+    loaded = snapshots.load()
+    assert loaded is not None
+    assert loaded.numbers == "{}"
+    assert torch.equal(loaded.tensors["module/w"], torch.arange(3.0))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     for damage in (b"", path.read_bytes()[:20], b"{}" * 50):
         path.write_bytes(damage)
@@ -240,31 +240,31 @@ def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
     assert snapshots.load() is None
 
 
-def test_a_pool_that_is_killed_ends_as_one_process_does(
+def test_a_killed_pool_resumes_to_the_same_forecasts_as_one_process(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models, seeds = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}, (0, 1)
-    calm = prepared(tmp_path / "calm", tiny, models=models, seeds=list(seeds))
-    monkeypatch.chdir(tmp_path / "calm")
-    train_config(calm)
+    config = prepared(tmp_path / "uninterrupted", tiny, models=models, seeds=list(seeds))
+    monkeypatch.chdir(tmp_path / "uninterrupted")
+    train_config(config)
 
     folder = tmp_path / "killed"
     prepared(folder, tiny, models=models, seeds=list(seeds), workers=2)
-    with training(folder) as process:  # only the parent, as the kernel kills the largest process
+    with training(folder) as process:  # kill only the parent, as the kernel does when memory runs out
         assert process.stderr is not None
         for line in process.stderr:
             if event_of(line)["event"] == "step":
                 break
         process.kill()
         assert process.wait() == -signal.SIGKILL
-        assert 0 < forecasts(folder).height < forecasts(tmp_path / "calm").height
+        assert 0 < forecasts(folder).height < forecasts(tmp_path / "uninterrupted").height
         again, _, _ = finish(folder)
     check_complete(folder, again, models, seeds)
-    assert forecasts(folder).equals(forecasts(tmp_path / "calm"))
+    assert forecasts(folder).equals(forecasts(tmp_path / "uninterrupted"))
 
 
 @pytest.mark.parametrize("lost", ["checkpoint", "scores"])
-def test_a_task_whose_files_are_lost_is_done_again_and_committed_once(
+def test_a_task_whose_files_are_lost_is_repeated_and_committed_once(
     tmp_path: Path, tiny: dict[str, Any], lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = prepared(tmp_path / "here", tiny, models={"ridge": {}}, seeds=[0])

@@ -1,7 +1,6 @@
-"""What stops a training, by the real command: one sentence, exit code 5, and nothing half-written.
+"""Data that stop a training: one sentence, exit code 5, and no partial files. Unusual but valid data train.
 
-Each case is a market of the user's own, in a CSV, that has one thing wrong with it; what only looks wrong is
-trained on.
+Each case is a market in a CSV file with one unusual property.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Change = Callable[[pl.DataFrame], pl.DataFrame]
 
 @pytest.fixture
 def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """The command, in this process and in an empty folder."""
+    """The command line, in this process and in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     return command(monkeypatch, capfd)
@@ -44,19 +43,19 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 def market(
     peerglass: Call, tiny: dict[str, Any], tiny_tables: Mapping[str, pl.DataFrame]
 ) -> Callable[..., None]:
-    """Write a market with something changed about it, and a config; ingest it."""
+    """Write a changed market and a config, and ingest it."""
 
     def write(change: Change = lambda prices: prices, **settings: Any) -> None:  # noqa: ANN401 (settings)
         columns = ["date", "ticker", "open", "high", "low", "close", "volume"]
         change(tiny_tables["prices"].select(columns)).write_csv("prices.csv")
-        given = {
+        config = {
             **tiny,
             "source": {"kind": "files", "prices": "prices.csv"},
             "models": dict(MODELS),
             "folds": {**tiny["folds"], "max_folds": 1},
             **settings,
         }
-        Path("mine.yaml").write_text(yaml.safe_dump(given))
+        Path("mine.yaml").write_text(yaml.safe_dump(config))
         answer = peerglass("ingest", "mine.yaml")
         assert answer.code == 0, answer.err
 
@@ -64,21 +63,21 @@ def market(
 
 
 def failed(answer: Answer, *words: str) -> None:
-    """Exit code 5, one line that says why and what to do, and no model where none was made."""
+    """Check exit code 5, one sentence with reason and cure, and checkpoints of committed models only."""
     assert answer.code == 5, answer.err
     assert answer.out == ""
-    said = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
-    assert len(said) == 1, said
-    assert said[0].startswith("peerglass: ")
+    lines = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("peerglass: ")
     for word in words:
-        assert word in said[0], said[0]
+        assert word in lines[0], lines[0]
     committed = set()
     if Lake("lake").exists("forecasts"):
         committed = set(Lake("lake").read("forecasts")["model"])
-    made = {folder.parent.name for folder in Path("runs").glob("*/checkpoints/*/*")}
-    assert made == committed
+    stored = {folder.parent.name for folder in Path("runs").glob("*/checkpoints/*/*")}
+    assert stored == committed
     for folder in Path("runs").glob("*/checkpoints/*/*"):
-        load_checkpoint(folder)  # whole, each of them
+        load_checkpoint(folder)  # raises if it is damaged
     assert not list(Path("runs").rglob("*.partial"))
 
 
@@ -95,7 +94,7 @@ def test_a_learning_rate_that_explodes(market: Callable[..., None], peerglass: C
     market(workers=workers)
     answer = peerglass("train", "mine.yaml", "--set", "models.temporal_peer.fit={lr: 1.0e30, clip: 1.0e30}")
     failed(answer, "temporal_peer, fold 0, seed 0: ", "Lower models.temporal_peer.fit.lr (now 1e+30)")
-    if workers == 1:  # what was finished before it is kept, and not made again
+    if workers == 1:  # tasks that finished before it are kept and not repeated
         before = Lake("lake").read("forecasts")
         assert set(before["model"]) == {"ridge"}
         failed(
@@ -120,13 +119,13 @@ def test_a_gradient_that_is_not_finite(
     market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
     market(models={model: MODELS[model]})
-    honest = losses.horizons_loss
+    original = losses.horizons_loss
 
-    def root_of_nothing(*given: Any) -> torch.Tensor:  # noqa: ANN401 (as it is called)
-        loss = honest(*given)
-        return loss + (0.0 * loss).sqrt()  # finite, and infinitely steep
+    def root_of_zero(*arguments: Any) -> torch.Tensor:  # noqa: ANN401 (passed on)
+        loss = original(*arguments)
+        return loss + (0.0 * loss).sqrt()  # finite, but its gradient is not
 
-    monkeypatch.setattr(loop, "horizons_loss", root_of_nothing)
+    monkeypatch.setattr(loop, "horizons_loss", root_of_zero)
     failed(
         peerglass("train", "mine.yaml"), f"{model}, fold 0, seed 0: The gradient norm became nan: lower lr"
     )
@@ -136,10 +135,10 @@ def test_a_gradient_that_is_not_finite(
     ("batch_dates", "cure"),
     [
         (16, "Lower models.temporal_peer.fit.batch_dates"),
-        (1, "take a smaller model or universe, or set device: cpu"),
+        (1, "use a smaller model or universe, or set device: cpu"),
     ],
 )
-def test_a_device_without_memory_names_the_model_the_batch_and_the_cure(
+def test_running_out_of_memory_names_the_model_the_batch_size_and_the_cure(
     market: Callable[..., None],
     peerglass: Call,
     monkeypatch: pytest.MonkeyPatch,
@@ -166,9 +165,7 @@ def flat(prices: pl.DataFrame) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_prices_that_never_move_leave_nothing_to_learn(
-    market: Callable[..., None], peerglass: Call, model: str
-) -> None:
+def test_constant_prices_end_the_training(market: Callable[..., None], peerglass: Call, model: str) -> None:
     market(flat, models={model: MODELS[model]}, quality={"stale_run": "off"})
     answer = peerglass("train", "mine.yaml")
     failed(
@@ -177,14 +174,14 @@ def test_prices_that_never_move_leave_nothing_to_learn(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_market_of_one_firm_has_nothing_to_choose_from(
+def test_a_market_of_one_firm_ends_the_training(
     market: Callable[..., None], peerglass: Call, model: str
 ) -> None:
-    def lonely(prices: pl.DataFrame) -> pl.DataFrame:
+    def one_firm(prices: pl.DataFrame) -> pl.DataFrame:
         longest = prices.group_by("ticker").len().sort("len", "ticker")["ticker"][-1]
         return prices.filter(pl.col("ticker") == longest)
 
-    market(lonely, models={model: MODELS[model]}, label={"horizon": 1, "delay": 0, "transform": "raw"})
+    market(one_firm, models={model: MODELS[model]}, label={"horizon": 1, "delay": 0, "transform": "raw"})
     answer = peerglass("train", "mine.yaml")
     failed(
         answer, f"{model}, fold 0, seed 0: None of the 25 validation dates has 3 firms", "loosen the universe"
@@ -194,13 +191,13 @@ def test_a_market_of_one_firm_has_nothing_to_choose_from(
 def test_dates_with_a_single_firm_are_trained_on_and_forecast(
     market: Callable[..., None], peerglass: Call
 ) -> None:
-    alone: list[Any] = []
+    single: list[Any] = []
 
     def thinned(prices: pl.DataFrame) -> pl.DataFrame:
         dates = prices["date"].unique().sort()
-        stays = prices.group_by("ticker").len().sort("len", "ticker")["ticker"][-1]
-        alone.extend([dates[60], dates[200]])  # in training, and in the test
-        return prices.filter(~pl.col("date").is_in(alone) | (pl.col("ticker") == stays))
+        remaining = prices.group_by("ticker").len().sort("len", "ticker")["ticker"][-1]
+        single.extend([dates[60], dates[200]])  # one date in training, one in the test
+        return prices.filter(~pl.col("date").is_in(single) | (pl.col("ticker") == remaining))
 
     market(thinned)
     frame = trained(peerglass("train", "mine.yaml"))
@@ -226,7 +223,7 @@ def test_a_firm_without_history_is_forecast_on_its_first_day(
 
 
 @pytest.mark.parametrize("known", ["never", "later"])
-def test_a_channel_that_training_never_saw_is_left_out_and_named(
+def test_a_channel_without_training_data_is_ignored_with_a_note(
     market: Callable[..., None], peerglass: Call, known: str
 ) -> None:
     def unknown(prices: pl.DataFrame) -> pl.DataFrame:
@@ -243,11 +240,11 @@ def test_a_channel_that_training_never_saw_is_left_out_and_named(
         assert "is constant on the training sessions of fold 0, so its models ignore it" in answer.err
 
 
-def test_a_characteristic_that_is_never_known_changes_nothing_and_breaks_nothing(
+def test_a_characteristic_without_values_causes_no_error(
     market: Callable[..., None], peerglass: Call
 ) -> None:
-    # a year's beta needs more history than these 320 sessions have before the folds end
+    # a beta over one year needs more history than these 320 sessions have before the folds end
     market(features={"window": 5, "characteristics": ["return_21", "beta_252", "volatility_21"]})
     frame = trained(peerglass("train", "mine.yaml"))
-    spread = frame.group_by("model", "date").agg(pl.col("forecast").std().alias("std"))
-    assert np.isfinite(spread["std"].to_numpy()).all()
+    dispersion = frame.group_by("model", "date").agg(pl.col("forecast").std().alias("std"))
+    assert np.isfinite(dispersion["std"].to_numpy()).all()

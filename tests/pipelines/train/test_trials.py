@@ -1,4 +1,4 @@
-"""The trial ledger: what counts as one trial and what as another, and that it outlives lakes."""
+"""The trial ledger: which configurations are the same trial, and that it survives deleted lakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUNS = Path("runs")
 def peerglass(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Call:
-    """The command in this process, in a folder with a config of one ridge."""
+    """The command line in this process, in a folder with a config of one ridge."""
     monkeypatch.chdir(tmp_path)
     tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
     settings = {
@@ -39,7 +39,7 @@ def peerglass(
 
 
 def trained(peerglass: Call, lake: str, *more: str) -> str:
-    """Ingest into a lake and train on it; the run's id."""
+    """Ingest into a lake and train on it; return the run id."""
     at = ("--set", f"lake={lake}")
     ingested = peerglass("ingest", "tiny.yaml", *at)
     assert ingested.code == 0, ingested.err
@@ -48,12 +48,12 @@ def trained(peerglass: Call, lake: str, *more: str) -> str:
     return answer.out.strip()
 
 
-def test_one_config_on_two_lakes_is_one_trial_of_two_runs_which_outlives_the_lakes(peerglass: Call) -> None:
+def test_one_config_on_two_lakes_is_one_trial_with_two_runs_and_survives_the_lakes(peerglass: Call) -> None:
     first = trained(peerglass, "one")
     (tried,) = read_trials(RUNS)["first_tried"]
     second = trained(peerglass, "other")
-    assert second != first, "another lake is another run"
-    assert trained(peerglass, "one") == first, "a run that goes on is the same run"
+    assert second != first, "another lake gives another run"
+    assert trained(peerglass, "one") == first, "a continued run is the same run"
     (trial,) = read_trials(RUNS).iter_rows(named=True)
     assert (trial["model"], trial["runs"], trial["first_tried"]) == ("ridge", [first, second], tried)
 
@@ -61,7 +61,7 @@ def test_one_config_on_two_lakes_is_one_trial_of_two_runs_which_outlives_the_lak
         shutil.rmtree(lake)
     assert read_trials(RUNS).row(0, named=True) == trial
     third = trained(peerglass, "one")
-    assert third not in (first, second), "the tables were made again"
+    assert third not in (first, second), "the tables were created again"
     (again,) = read_trials(RUNS).iter_rows(named=True)
     assert again == trial | {"runs": [first, second, third]}
 
@@ -74,7 +74,7 @@ def test_one_config_on_two_lakes_is_one_trial_of_two_runs_which_outlives_the_lak
     assert "2 trials in the ledger" in page
 
 
-def test_another_output_folder_has_a_ledger_of_its_own(peerglass: Call) -> None:
+def test_every_output_folder_has_its_own_ledger(peerglass: Call) -> None:
     first = trained(peerglass, "lake")
     second = trained(peerglass, "lake", "--set", "output=elsewhere", "--set", "models.ridge.alphas=[1.0]")
     assert read_trials(RUNS)["runs"].to_list() == [[first]]
@@ -82,7 +82,7 @@ def test_another_output_folder_has_a_ledger_of_its_own(peerglass: Call) -> None:
     assert trial_count(Path("nothing")) == read_trials(Path("nothing")).height == 0
 
 
-# What counts: every config is recorded beside a ridge's, as a run of its own.
+# Which changes make a new trial: each config is recorded after a base config with a ridge, as another run.
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ BASE: Mapping[str, Mapping[str, Any]] = {
 MARKET = {"kind": "simulated", "seed": 3}
 SAME: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "a default written out": ("simulated", {"models": {"ridge": {"alphas": list(RIDGE.alphas)}}}),
-    "a number as a text": ("simulated", {"models": {"ridge": {"alphas": [str(a) for a in RIDGE.alphas]}}}),
-    "a name of its own": ("simulated", {"models": {"mine": {"model": "ridge"}}}),
+    "a number as a string": ("simulated", {"models": {"ridge": {"alphas": [str(a) for a in RIDGE.alphas]}}}),
+    "another name of the model": ("simulated", {"models": {"mine": {"model": "ridge"}}}),
     "a fit that ridge does not read": ("simulated", {"fit": {"lr": 0.5, "epochs": 9}}),
     "seeds": ("simulated", {"seeds": [4, 5]}),
     "a lake": ("simulated", {"lake": "elsewhere"}),
@@ -155,16 +155,16 @@ ANOTHER: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def with_changes(tiny: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with changes; of folds, label, universe and features, what is not named stays."""
+    """Settings with changes. The sections folds, label, universe and features are merged, others replaced."""
     merged = dict(tiny)
     for key, value in changes.items():
-        stays = key in ("folds", "label", "universe", "features") and "scheme" not in value
-        merged[key] = {**merged[key], **value} if stays else value
+        is_merged = key in ("folds", "label", "universe", "features") and "scheme" not in value
+        merged[key] = {**merged[key], **value} if is_merged else value
     return merged
 
 
 @pytest.mark.parametrize("case", [*SAME, *ANOTHER])
-def test_what_is_one_trial_and_what_is_another(
+def test_changes_that_make_a_new_trial_and_changes_that_do_not(
     case: str, tmp_path: Path, tiny: dict[str, Any], dataset: Dataset
 ) -> None:
     kind, changes = SAME[case] if case in SAME else ANOTHER[case]

@@ -1,4 +1,4 @@
-"""The search for settings: validation alone, every trial counted, the same search whatever interrupts it."""
+"""The search for settings: it uses validation only, counts every trial, and resumes after interruptions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Call = Callable[..., tuple[int, str, str]]
 def peerglass(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Call:
-    """The command in this process, in a folder with an ingested tiny market."""
+    """The command line in this process, in a folder with an ingested tiny market."""
     monkeypatch.chdir(tmp_path)
     small = {"num_leaves": Range(3, 15, integer=True), "learning_rate": Range(0.03, 0.3, log=True)}
-    monkeypatch.setitem(SPACES, "lightgbm", small)  # its own is for markets of more than 16 firms
+    monkeypatch.setitem(SPACES, "lightgbm", small)  # the default space is for markets of more than 16 firms
     models = {"zero": {}, "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50}}
     store = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
     settings = {**tiny, "models": models, "tracking": store}
@@ -44,18 +44,18 @@ def peerglass(
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             cli.main()
-        said = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), said.out, said.err
+        output = capsys.readouterr()
+        code = exit_info.value.code
+        return (code if isinstance(code, int) else 0), output.out, output.err
 
     assert call("ingest", "tiny.yaml")[0] == 0
     return call
 
 
 @pytest.mark.parametrize("model", SPACES)
-def test_every_corner_of_a_space_is_a_setting_of_its_model(model: str) -> None:
+def test_the_bounds_of_a_search_space_are_valid_settings_of_its_model(model: str) -> None:
     from models.fitting.fit import FitConfig
 
     for pick in (0, -1):
@@ -72,30 +72,30 @@ def test_every_corner_of_a_space_is_a_setting_of_its_model(model: str) -> None:
         FitConfig(**fit)
 
 
-def test_a_search_that_is_interrupted_is_the_search_that_was_not(
+def test_an_extended_search_keeps_its_finished_trials(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
     assert code == 0, err
     assert "lightgbm: 3 trials, 0 of them diverged" in out
-    tried: list[Any] = []
-    honest = tune._score
+    scored: list[Any] = []
+    original = tune._score
 
     def counted(config: Any, *rest: Any) -> float | None:  # noqa: ANN401 (passed on)
-        tried.append(config.models["lightgbm"])
-        return honest(config, *rest)
+        scored.append(config.models["lightgbm"])
+        return original(config, *rest)
 
     monkeypatch.setattr(tune, "_score", counted)
     code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
     assert code == 0, err
     assert "lightgbm: 5 trials, 0 of them diverged" in out
-    assert len(tried) == 2
+    assert len(scored) == 2
     assert "3 trials of this search are already finished" in err
     again, same, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
     assert (again, same) == (0, out)
-    assert len(tried) == 2
+    assert len(scored) == 2
     ledger = read_trials(Path("runs"))
-    assert ledger.height == 5  # every one of them, and no other
+    assert ledger.height == 5  # exactly the five trials
     leaves = {json.loads(row)["num_leaves"] for row in ledger["config"]}
     assert len(leaves) > 1
     scores = [
@@ -107,44 +107,44 @@ def test_a_search_that_is_interrupted_is_the_search_that_was_not(
 
 
 class Killed(BaseException):
-    """Ends a command in the middle, and is caught by nothing."""
+    """Interrupts a command; no handler catches it."""
 
 
-def test_a_trial_that_was_cut_short_is_made_again_and_counts_once(
+def test_an_interrupted_trial_is_repeated_and_counts_once(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight trials are random; the two after them depend on the scores of all that finished."""
+    """Eight trials are random; the next two depend on the scores of all finished trials."""
     tried: list[dict[str, Any]] = []
-    lethal = {2, 8}  # the calls that do not return, in the middle of their trial
+    interrupted = {2, 8}  # indices of the interrupted calls
 
     def score(config: Any, *_: object) -> float | None:  # noqa: ANN401 (passed on)
         values = config.models["lightgbm"]
         tried.append({name: values[name] for name in ("num_leaves", "learning_rate")})
-        if len(tried) - 1 in lethal:
+        if len(tried) - 1 in interrupted:
             raise Killed
         return None if values["num_leaves"] == 3 else -abs(values["learning_rate"] - 0.1)
 
     monkeypatch.setattr(tune, "_score", score)
     search = ("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "10", "--set")
-    for _ in lethal:
+    for _ in interrupted:
         with pytest.raises(Killed):
             peerglass(*search, "output=killed")
     code, out, err = peerglass(*search, "output=killed")
     assert code == 0, err
     assert "7 trials of this search are already finished and count." in err
     assert (tried[2], tried[8]) == (tried[3], tried[9])
-    killed = [values for call, values in enumerate(tried) if call not in lethal]
+    finished = [values for call, values in enumerate(tried) if call not in interrupted]
     tried.clear()
-    lethal.clear()
+    interrupted.clear()
     code, same, _ = peerglass(*search, "output=whole")
     assert code == 0
-    assert tried == killed
+    assert tried == finished
     assert len({str(values) for values in tried}) == 10
     assert same == out
     assert trial_count(Path("killed")) == trial_count(Path("whole")) == 10
 
 
-def test_every_trial_is_tracked_once_also_those_of_a_time_without_a_tracking_store(
+def test_every_trial_is_tracked_once_even_if_the_tracking_store_was_unreachable(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from mlflow import MlflowClient
@@ -173,7 +173,7 @@ def test_every_trial_is_tracked_once_also_those_of_a_time_without_a_tracking_sto
     assert [run.info.run_name.rpartition("-")[2] for run in logged] == ["0", "1", "2"]
 
 
-def test_a_storage_of_another_version_of_optuna_is_named_with_its_cure(tmp_path: Path) -> None:
+def test_the_storage_of_another_version_of_optuna_is_refused_with_a_cure(tmp_path: Path) -> None:
     import sqlite3
 
     from pipelines.errors import DataError
@@ -189,26 +189,26 @@ def test_a_storage_of_another_version_of_optuna_is_named_with_its_cure(tmp_path:
 def test_the_best_settings_print_as_a_config_and_reach_the_score_they_claim(peerglass: Call) -> None:
     _, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "3")
     claimed = float(out.split("1. validation rank_ic ")[1].split()[0])
-    part = yaml.safe_load(out[out.index("models:") : out.index("The best of")])
+    printed = yaml.safe_load(out[out.index("models:") : out.index("The best of")])
     raw = yaml.safe_load(Path("tiny.yaml").read_text())
-    raw["models"] = {"lightgbm": {**raw["models"]["lightgbm"], **part["models"]["lightgbm"]}}
+    raw["models"] = {"lightgbm": {**raw["models"]["lightgbm"], **printed["models"]["lightgbm"]}}
     Path("best.yaml").write_text(yaml.safe_dump(raw))
     code, run_id, err = peerglass("train", "best.yaml")
     assert code == 0, err
     from pipelines.run.record import open_run
 
-    found = read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
-    assert found.to_list() == pytest.approx([claimed], abs=6e-5)  # four digits are printed
+    score = read_scores(open_run(run_id.strip(), Path("runs")))["valid_rank_ic"]
+    assert score.to_list() == pytest.approx([claimed], abs=6e-5)  # four digits are printed
 
 
-def test_no_test_session_is_looked_at(peerglass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_test_session_is_forecast(peerglass: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     fitted: list[Any] = []
 
     def watched(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 (passed on)
-        answer = fit(*arguments, **options)
-        monkeypatch.setattr(type(answer), "forecast", lambda *_: pytest.fail("a forecast was asked for"))
-        fitted.append(answer)
-        return answer
+        model = fit(*arguments, **options)
+        monkeypatch.setattr(type(model), "forecast", lambda *_: pytest.fail("a forecast was made"))
+        fitted.append(model)
+        return model
 
     monkeypatch.setattr(tune, "fit", watched)
     assert peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "1")[0] == 0
@@ -216,7 +216,7 @@ def test_no_test_session_is_looked_at(peerglass: Call, monkeypatch: pytest.Monke
     assert not Lake("lake").exists("forecasts")
 
 
-def test_a_trial_that_diverges_counts_and_is_no_winner(
+def test_a_trial_that_diverges_counts_but_cannot_win(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([None, 0.02, None])
@@ -229,20 +229,20 @@ def test_a_trial_that_diverges_counts_and_is_no_winner(
     assert trial_count(Path("runs")) == 3
 
 
-def test_a_trial_too_large_for_the_device_has_no_score_and_nothing_to_learn_ends_the_search(
+def test_a_trial_out_of_memory_has_no_score_and_constant_targets_end_the_search(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ends_with(error: Exception) -> None:
+    def raise_in_fit(error: Exception) -> None:
         def fit(*_: object, **__: object) -> None:
             raise error
 
         monkeypatch.setattr(tune, "fit", fit)
 
-    ends_with(torch.cuda.OutOfMemoryError("CUDA out of memory."))
+    raise_in_fit(torch.cuda.OutOfMemoryError("CUDA out of memory."))
     code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "1")
     assert code == 0
     assert "all 1 trials diverged" in out
-    ends_with(NoTrainingSignal("The training targets are all the same."))
+    raise_in_fit(NoTrainingSignal("The training targets are all the same."))
     code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")
     assert (code, out) == (5, "")
     assert err.splitlines()[-1] == (
@@ -263,7 +263,7 @@ def test_models_that_cannot_be_searched(peerglass: Call, model: str, words: str)
     assert words in err.splitlines()[-1]
 
 
-def test_a_search_is_named_by_what_its_scores_depend_on(peerglass: Call) -> None:
+def test_the_name_of_a_search_depends_on_everything_that_its_scores_depend_on(peerglass: Call) -> None:
     from pipelines.progress import Progress
     from pipelines.run.open import prepare_run
 
