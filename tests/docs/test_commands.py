@@ -31,7 +31,7 @@ from pydantic import BaseModel
 
 from models.fitting.fit import FitConfig
 from models.registry import MODELS
-from pipelines.cli import main as cli
+from pipelines.cli.main import main as peerglass
 from pipelines.cli.reference import command_options
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
@@ -148,7 +148,7 @@ def call(folder: Path, *arguments: str) -> int:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["peerglass", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            peerglass()
     code = ended.value.code
     assert code is None or isinstance(code, int)
     return code or 0
@@ -214,7 +214,8 @@ def check(words: list[str]) -> None:
     elif words[0] == "mlflow":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the import
-            from mlflow.cli import cli as mlflow
+            from mlflow.cli import cli
+        mlflow: click.Group = cli
         command = mlflow.get_command(click.Context(mlflow), words[1])  # ui is another name of server
         assert command is not None
         assert set(options) <= {name for one in command.params for name in one.opts}
