@@ -1,4 +1,4 @@
-"""A loopback stand-in for data.sec.gov: submissions and company facts in the shapes that EDGAR serves."""
+"""A loopback server that replaces data.sec.gov: submissions and company facts in the shapes that EDGAR serves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Firm:
 
 @dataclass
 class Edgar:
-    """What the server answers and what it was asked."""
+    """Responses of the server, and the requests that it received."""
 
     firms: dict[int, Firm] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Edgar:
     url: str = ""
 
     def add(self, *firms: Firm) -> None:
-        """Take firms in."""
+        """Add firms."""
         self.firms |= {firm.cik: firm for firm in firms}
 
     def answer(self, path: str) -> tuple[int, bytes]:
@@ -71,7 +71,7 @@ class Edgar:
 
 
 def filing_table(filings: list[Filing]) -> dict[str, list[Any]]:
-    """Lay filings out in columns, newest first, as the feed does."""
+    """Arrange filings in columns, newest first, as in the feed."""
     rows = [filing for filing in reversed(filings) if filing.accepted is not None]
     count = len(rows)
     return {

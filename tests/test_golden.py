@@ -1,4 +1,4 @@
-"""The pipeline gives the golden figures again, and the comparison notices when it does not."""
+"""The pipeline reproduces the golden figures, and the comparison notices differences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent / "golden"
 
 @pytest.fixture(scope="module")
 def golden() -> ModuleType:
-    """The script that makes and compares the figures."""
+    """The script that writes and compares the figures."""
     spec = importlib.util.spec_from_file_location("golden_make", HERE / "make.py")
     assert spec is not None
     assert spec.loader is not None
@@ -25,11 +25,11 @@ def golden() -> ModuleType:
 
 
 def test_the_quick_figures_are_the_golden_ones(golden: ModuleType, tmp_path: Path) -> None:
-    wanted = json.loads((HERE / "quick.json").read_text())
-    assert {row.split()[0] for row in wanted} == set(golden.QUICK["models"])
-    found = golden.measure(golden.settings_of("quick"), tmp_path)
-    wrong = list(golden.differences(wanted, found))
-    assert not wrong, "\n".join(["make golden writes them anew, if this is meant:", *wrong])
+    expected = json.loads((HERE / "quick.json").read_text())
+    assert {row.split()[0] for row in expected} == set(golden.QUICK["models"])
+    actual = golden.measure(golden.settings_of("quick"), tmp_path)
+    wrong = list(golden.differences(expected, actual))
+    assert not wrong, "\n".join(["If the change is intended, run make golden:", *wrong])
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_the_quick_figures_are_the_golden_ones(golden: ModuleType, tmp_path: Pat
 def test_a_figure_that_moved_by_more_than_rounding_is_named(
     golden: ModuleType, kind: str, row: str, name: str, moved: float
 ) -> None:
-    wanted = json.loads((HERE / f"{kind}.json").read_text())
-    assert list(golden.differences(wanted, wanted)) == []
-    found = {key: dict(values) for key, values in wanted.items()}
-    found[row][name] += moved
-    assert [line.partition(":")[0] for line in golden.differences(wanted, found)] == [f"{row}, {name}"]
-    del found[row][name]
-    assert [line.partition(":")[0] for line in golden.differences(wanted, found)] == [f"{row}, {name}"]
+    expected = json.loads((HERE / f"{kind}.json").read_text())
+    assert list(golden.differences(expected, expected)) == []
+    changed = {key: dict(values) for key, values in expected.items()}
+    changed[row][name] += moved
+    assert [line.partition(":")[0] for line in golden.differences(expected, changed)] == [f"{row}, {name}"]
+    del changed[row][name]
+    assert [line.partition(":")[0] for line in golden.differences(expected, changed)] == [f"{row}, {name}"]
 
 
 def test_a_check_without_golden_figures_ends_at_once_with_the_command_that_makes_them(
@@ -61,7 +61,7 @@ def test_a_check_without_golden_figures_ends_at_once_with_the_command_that_makes
     monkeypatch.setattr(golden, "HERE", tmp_path)
     monkeypatch.setattr(golden, "measure", lambda *_: pytest.fail("the demo takes minutes"))
     monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         golden.main()
-    said = f"There is nothing to compare with: {tmp_path} lacks demo.json; run make golden."
-    assert ended.value.code == said, "exit code 1, and this sentence on stderr"
+    sentence = f"There is nothing to compare with: {tmp_path} lacks demo.json; run make golden."
+    assert exit_info.value.code == sentence, "exit code 1, and this sentence on stderr"

@@ -1,4 +1,4 @@
-"""Which interpreter ``make`` takes: the newest supported one, the named one, or none and a sentence."""
+"""The interpreter that ``make`` uses: the newest supported or the named one; an error without one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ esac
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with the Makefile, and a PATH on which there is nothing but what its recipes use."""
+    """A folder with the Makefile, and a PATH with only the tools that its recipes use."""
     if shutil.which("make") is None:
         pytest.skip("there is no make on this machine")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
@@ -41,41 +41,41 @@ def interpreter(folder: Path, name: str, version: str, without_venv: bool = Fals
 
 
 def make(project: Path, *settings: str) -> tuple[int, str, list[str]]:
-    """Exit code, standard error, and what was done to which interpreter's environment."""
+    """Run ``make venv``; return the exit code, standard error, and the calls of the fake interpreters."""
     log = project / "log"
     log.unlink(missing_ok=True)
-    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")}
-    done = subprocess.run(
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")}
+    process = subprocess.run(
         ["make", "venv", *settings],
         cwd=project,
-        env={**kept, "PATH": str(project / "path")},
+        env={**environment, "PATH": str(project / "path")},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    return done.returncode, done.stderr, log.read_text().splitlines() if log.exists() else []
+    return process.returncode, process.stderr, log.read_text().splitlines() if log.exists() else []
 
 
-def test_the_newest_supported_interpreter_is_taken_and_then_kept(project: Path) -> None:
+def test_the_newest_supported_interpreter_is_used_and_then_kept(project: Path) -> None:
     for version in ("3.10", "3.11", "3.12", "3.14"):
         interpreter(project / "path", f"python{version}", version)
     interpreter(project / "path", "python3", "3.14")
     assert make(project) == (0, "", ["venv 3.12", "pip 3.12"])
     assert make(project) == (0, "", [])
     interpreter(project / "path", "python3.13", "3.13")
-    assert make(project) == (0, "", []), "an environment that works is not thrown away"
+    assert make(project) == (0, "", []), "a working environment is kept"
     os.utime(project / "constraints.txt", (2e9, 2e9))
     assert make(project) == (0, "", ["pip 3.12"])
 
 
-def test_an_interpreter_without_the_venv_module_is_passed_over(project: Path) -> None:
+def test_an_interpreter_without_the_venv_module_is_skipped(project: Path) -> None:
     interpreter(project / "path", "python3.13", "3.13", without_venv=True)
     interpreter(project / "path", "python3", "3.11")
     assert make(project) == (0, "", ["venv 3.11", "pip 3.11"])
 
 
-def test_a_named_interpreter_goes_first_and_replaces_the_environment_of_another(project: Path) -> None:
+def test_a_named_interpreter_has_priority_and_replaces_another_environment(project: Path) -> None:
     interpreter(project / "path", "python3.13", "3.13")
     mine = interpreter(project, "mine", "3.11")
     assert make(project, f"PYTHON={mine}") == (0, "", ["venv 3.11", "pip 3.11"])
@@ -86,7 +86,7 @@ def test_a_named_interpreter_goes_first_and_replaces_the_environment_of_another(
 
 
 @pytest.mark.parametrize("left", ["gone", "unsupported"])
-def test_an_environment_whose_interpreter_does_not_do_is_made_again(project: Path, left: str) -> None:
+def test_an_environment_with_an_unusable_interpreter_is_replaced(project: Path, left: str) -> None:
     interpreter(project / "path", "python3.12", "3.12")
     assert make(project)[0] == 0
     inside = project / ".venv" / "bin" / "python"
@@ -100,7 +100,7 @@ def test_an_environment_whose_interpreter_does_not_do_is_made_again(project: Pat
     assert said == "make: .venv is made again for Python 3.12.\n"
 
 
-def test_without_a_supported_interpreter_one_sentence_says_what_to_install(project: Path) -> None:
+def test_without_a_supported_interpreter_the_error_names_what_to_install(project: Path) -> None:
     code, said, done = make(project)
     assert (code, done) == (2, [])
     assert said.splitlines()[0] == (

@@ -1,11 +1,11 @@
-"""Make the golden figures, or check that the code still gives them.
+"""Write the golden figures, or check that the code still reproduces them.
 
-    python tests/golden/make.py            make both files anew (`make golden`)
-    python tests/golden/make.py --check    compare both with what the code gives (`make golden-check`)
+    python tests/golden/make.py            write both files (`make golden`)
+    python tests/golden/make.py --check    compare both files with the code (`make golden-check`)
 
-``quick.json`` holds the demo's market with the models that take seconds and one short attention model; the
-tests compare it (`tests/test_golden.py`). ``demo.json`` holds the ladder and one backtest of
-``configs/demo.yaml`` as it stands, which takes minutes.
+``quick.json`` holds the figures of the demo's market with models that take seconds and one short attention
+model; `tests/test_golden.py` compares them. ``demo.json`` holds the ladder and one backtest of
+``configs/demo.yaml``, unchanged, which takes minutes.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ QUICK: Mapping[str, Any] = {
     "seeds": [0],
     "fit": {"epochs": 1, "batch_dates": 16, "lr": 0.002, "weight_decay": 1.0},
 }
-"""What replaces the demo's settings in the quick figures."""
+"""Settings that replace those of the demo in the quick figures."""
 
 STEADY = ("zero", "reversal", "ridge")
-"""Models that rounding cannot turn. It can turn a tree's split, and gradient descent adds it up."""
+"""Models that are stable under rounding. Rounding can change a tree's split, and accumulates in training."""
 
 TOLERANCE: Mapping[str, tuple[float, float]] = {
     "ic": (1e-5, 2e-3),
     "sharpe": (2e-3, 0.2),
     "nav": (1e-4, 0.01),
 }
-"""Largest difference of correlations, Sharpe ratios and net asset values: of a steady model, of another.
+"""Largest absolute difference of correlations, Sharpe ratios and net asset values: (steady models, others).
 
-With kernels of SSE4, AVX2 and AVX-512 the quick figures of steady models and LightGBM are equal to nine
-digits, and those of the attention model within 3e-6.
+With SSE4, AVX2 and AVX-512 kernels, the quick figures of steady models and LightGBM are equal to nine digits,
+and those of the attention model within 3e-6.
 """
 
-OTHERWISE = (1e-3, 0.05)
-"""Largest difference of any other figure, as a share of it."""
+RELATIVE_TOLERANCE = (1e-3, 0.05)
+"""Largest relative difference of all other figures: (steady models, others)."""
 
 
 def measure(settings: Mapping[str, Any], folder: Path) -> Figures:
-    """Ingest, train and backtest a config in an empty folder, and give its figures by model and delay."""
+    """Ingest, train and backtest a config in an empty folder; return its figures by model and delay."""
     own = {
         "lake": "lake",
         "output": "runs",
@@ -91,75 +91,76 @@ def peerglass(folder: Path, *arguments: str) -> None:
 
 
 def figures(ladder: pl.DataFrame, equity: pl.DataFrame) -> Iterator[tuple[str, dict[str, float | None]]]:
-    """Every number of the ladder, and some dates of one book's net asset value."""
+    """All numbers of the ladder, and one book's net asset value on some dates."""
     for row in ladder.iter_rows(named=True):
         numbers = {name: value for name, value in row.items() if isinstance(value, float | None)}
         values = {name: rounded(value) for name, value in numbers.items() if name != "missing"}
         yield f"{row['model']} at delay {row['delay']}", values
-    wanted = (pl.col("book") == BOOK) & (pl.col("delay") == 0)
-    for (model,), book in equity.filter(wanted).sort("date").group_by("model", maintain_order=True):
-        some = book.gather_every(math.ceil(book.height / NAV_DATES))
-        navs = {f"nav {date}": rounded(nav) for date, nav in some.select("date", "nav_net").iter_rows()}
+    own = (pl.col("book") == BOOK) & (pl.col("delay") == 0)
+    for (model,), book in equity.filter(own).sort("date").group_by("model", maintain_order=True):
+        sample = book.gather_every(math.ceil(book.height / NAV_DATES))
+        navs = {f"nav {date}": rounded(nav) for date, nav in sample.select("date", "nav_net").iter_rows()}
         yield f"{model} {BOOK}", navs
 
 
 def rounded(value: float | None) -> float | None:
-    """Nine digits of a number; no number is None."""
+    """Round to nine digits; None for a missing or non-finite number."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.9g}")
 
 
-def differences(golden: Figures, found: Figures) -> Iterator[str]:
-    """Name every golden figure that was not found again within its tolerance."""
+def differences(golden: Figures, new: Figures) -> Iterator[str]:
+    """Name every golden figure that the new figures do not reproduce within its tolerance."""
     for row, values in golden.items():
-        for name, wanted in values.items():
-            got = found.get(row, {}).get(name)
-            if wanted is None or got is None:
-                near = wanted is got
+        for name, expected in values.items():
+            actual = new.get(row, {}).get(name)
+            if expected is None or actual is None:
+                is_close = expected is actual
             else:
-                near = abs(got - wanted) <= tolerance(row, name, wanted)
-            if not near:
-                yield f"{row}, {name}: {got} instead of {wanted}"
+                is_close = abs(actual - expected) <= tolerance(row, name, expected)
+            if not is_close:
+                yield f"{row}, {name}: {actual} instead of {expected}"
 
 
-def tolerance(row: str, name: str, wanted: float) -> float:
-    """Largest difference of a figure that another processor's rounding explains."""
+def tolerance(row: str, name: str, expected: float) -> float:
+    """Largest difference of a figure that rounding on another processor explains."""
     unsteady = not row.startswith(STEADY)
     for part, bounds in TOLERANCE.items():
         if name.endswith("_" + part) or name == part or (part != "ic" and part in name):
             return bounds[unsteady]
-    return OTHERWISE[unsteady] * abs(wanted) + 1e-6
+    return RELATIVE_TOLERANCE[unsteady] * abs(expected) + 1e-6
 
 
 def settings_of(kind: str) -> dict[str, Any]:
-    """Give the settings behind one of the two files."""
+    """Return the settings of one of the two files."""
     demo: dict[str, Any] = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text())
     return {**demo, **(QUICK if kind == "quick" else {}), "name": "golden"}
 
 
 def main() -> None:
-    """Make or compare."""
+    """Write or compare the files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    parser.add_argument("--only", choices=("quick", "demo"), help="one of the two files")
-    asked = parser.parse_args()
-    kinds = [asked.only] if asked.only else ["quick", "demo"]
+    parser.add_argument("--only", choices=("quick", "demo"), help="only one of the two files")
+    options = parser.parse_args()
+    kinds = [options.only] if options.only else ["quick", "demo"]
     missing = [f"{kind}.json" for kind in kinds if not (HERE / f"{kind}.json").is_file()]
-    if asked.check and missing:
+    if options.check and missing:
         sys.exit(f"There is nothing to compare with: {HERE} lacks {', '.join(missing)}; run make golden.")
     wrong = []
     for kind in kinds:
         path = HERE / f"{kind}.json"
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(settings_of(kind), Path(folder))
-        if asked.check:
-            wrong += [f"{kind}: {line}" for line in differences(json.loads(path.read_text()), found)]
+            new = measure(settings_of(kind), Path(folder))
+        if options.check:
+            wrong += [f"{kind}: {line}" for line in differences(json.loads(path.read_text()), new)]
         else:
-            path.write_text(json.dumps(found, indent=1) + "\n")
-            print(f"wrote {path.relative_to(ROOT)}: {sum(map(len, found.values()))} figures")
+            path.write_text(json.dumps(new, indent=1) + "\n")
+            print(f"wrote {path.relative_to(ROOT)}: {sum(map(len, new.values()))} figures")
     if wrong:
-        sys.exit("\n".join([*wrong, "If this is meant, explain it in docs/experiments and run make golden."]))
+        cure = "If the change is intended, explain it in docs/experiments and run make golden."
+        sys.exit("\n".join([*wrong, cure]))
 
 
 if __name__ == "__main__":

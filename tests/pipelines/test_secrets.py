@@ -1,4 +1,4 @@
-"""Secrets: whatever a config holds and wherever it is printed, none of them is in what comes out."""
+"""Secrets: no secret of a config appears in any output, file, error message or tracking store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pipelines.run.record import open_run
 from pipelines.secrets import masked, redact
 from pipelines.tracking import runs as run_tracking
 
-SECRET = "hunter2-zebra"  # noqa: S105 (it opens nothing)
+SECRET = "hunter2-zebra"  # noqa: S105 (not a real password)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def write(settings: dict[str, Any], path: str = "a.yaml") -> Path:
 
 
 def everything_under(folder: Path) -> Iterator[tuple[Path, bytes]]:
-    """Every file's name and content; Parquet and the like hold their texts uncompressed or not at all."""
+    """Name and content of every file. Texts in Parquet files are uncompressed."""
     for path in sorted(folder.rglob("*")):
         yield path, str(path).encode() + (path.read_bytes() if path.is_file() else b"")
 
@@ -76,12 +76,12 @@ def everything_under(folder: Path) -> Iterator[tuple[Path, bytes]]:
         ("C:/Users/me", "C:/Users/me"),
     ],
 )
-def test_a_text_shows_where_but_not_how(text: str, shown: str) -> None:
+def test_secrets_in_a_text_are_masked(text: str, shown: str) -> None:
     assert masked(text) == shown
     assert masked(shown) == shown
 
 
-def test_a_reference_stays_one_on_disk_and_is_resolved_in_memory(
+def test_a_reference_is_kept_on_disk_and_resolved_in_memory(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:
     monkeypatch.setenv("MLFLOW_PASSWORD", SECRET)
@@ -92,20 +92,20 @@ def test_a_reference_stays_one_on_disk_and_is_resolved_in_memory(
     config = load_config(write(written))
     assert config.tracking.uri == f"postgresql://user:{SECRET}@host/db"
     assert (config.lake, config.seeds) == ("lake", (1, 5))
-    said = peerglass("validate", "a.yaml")
-    assert said.code == 0
-    assert yaml.safe_load(said.out)["tracking"]["uri"] == uri
-    assert yaml.safe_load(said.out)["lake"] == "${LAKE_FOLDER:-lake}"
-    assert yaml.safe_load(said.out)["seeds"] == [1, "${SEED}"]
+    answer = peerglass("validate", "a.yaml")
+    assert answer.code == 0
+    assert yaml.safe_load(answer.out)["tracking"]["uri"] == uri
+    assert yaml.safe_load(answer.out)["lake"] == "${LAKE_FOLDER:-lake}"
+    assert yaml.safe_load(answer.out)["seeds"] == [1, "${SEED}"]
 
     run = recorded(config, {"prices": 1})
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["tracking"]["uri"] == uri
     assert open_run(run.run_id, Path("runs")).config == config
     moved = config.model_copy(update={"lake": "elsewhere"})
-    assert yaml.safe_load(to_yaml(moved))["lake"] == "elsewhere", "a changed setting is no reference any more"
+    assert yaml.safe_load(to_yaml(moved))["lake"] == "elsewhere", "a changed setting is no longer a reference"
 
 
-def test_a_run_is_not_opened_with_other_settings_than_it_was_made_with(
+def test_a_run_is_not_opened_if_the_environment_has_changed_its_settings(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """References stay on disk, so the environment could change a run after it was made."""
@@ -116,7 +116,7 @@ def test_a_run_is_not_opened_with_other_settings_than_it_was_made_with(
     monkeypatch.setenv("STORE", "two.db")
     opened = open_run(run.run_id, Path("runs"))
     assert opened.config.fit == run.config.fit
-    assert opened.config.tracking.uri == "sqlite:///two.db", "where things are may change"
+    assert opened.config.tracking.uri == "sqlite:///two.db", "locations may change"
     monkeypatch.setenv("EPOCHS", "6")
     sentence = r"fit\.epochs comes from an environment variable\. It was '5' when the run was made and is"
     with pytest.raises(ConfigError, match=sentence):
@@ -129,16 +129,16 @@ def test_an_unset_variable_is_named_with_exit_code_2(
     monkeypatch.delenv("MLFLOW_PASSWORD", raising=False)
     write({**tiny, "tracking": {"uri": "postgresql://u:${MLFLOW_PASSWORD}@h/db"}})
     for verb in ("validate", "ingest", "train", "run"):
-        said = peerglass(verb, "a.yaml")
-        assert said.code == 2
-        assert said.out == ""
-        assert said.err == (
+        answer = peerglass(verb, "a.yaml")
+        assert answer.code == 2
+        assert answer.out == ""
+        assert answer.err == (
             "peerglass: a.yaml: tracking.uri refers to the environment variable MLFLOW_PASSWORD, which is "
             "not set: set it, or write ${MLFLOW_PASSWORD:-} with a default behind the dash.\n"
         )
 
 
-def test_a_run_with_a_written_out_secret_opens_and_says_how_to_reach_its_store(
+def test_a_run_whose_secret_was_written_in_the_config_names_the_cure(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"sqlite:///file:mlflow.db?uri=true&token={SECRET}"
@@ -158,7 +158,7 @@ def test_a_run_with_a_written_out_secret_opens_and_says_how_to_reach_its_store(
     assert Path("mlflow.db").is_file()
 
 
-def test_no_run_depends_on_a_secret(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_id_does_not_depend_on_secrets(tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def run_id(password: str, seed: int = 0) -> str:
         monkeypatch.setenv("DATA_TOKEN", password)
         source = {
@@ -175,7 +175,8 @@ def test_no_run_depends_on_a_secret(tiny: dict[str, Any], monkeypatch: pytest.Mo
     assert run_id("first-password") != run_id("first-password", seed=8)
 
 
-# Any characters that a shell, YAML or a URL might trip over; no run of them is in what we print anyway.
+# Characters that are special in a shell, YAML or a URL. The fixed ends make sure that no output contains the
+# password by chance.
 passwords = st.text(
     st.characters(
         codec="utf-8", exclude_categories=("Cs", "Cc", "Zl", "Zp", "Co"), exclude_characters="}\x85"
@@ -187,11 +188,11 @@ passwords = st.text(
 
 @dataclass(frozen=True)
 class Place:
-    """Somewhere in a config where a user may write a secret; ``{}`` is where it stands."""
+    """A setting in which a user may write a secret, in place of ``{}``."""
 
     path: str
     text: str
-    encoded: bool = False  # a parameter cannot hold & or # as they are
+    encoded: bool = False  # a URL parameter cannot hold & or # unencoded
 
 
 PLACES = (
@@ -209,7 +210,7 @@ PLACES = (
     Place("source.prices", "https://host/prices.csv?api_key={}", encoded=True),
     Place("source.hazards", "[from ftp://user:{}@host/prices]", encoded=True),
     Place("init_from", "https://user:{}@host/run"),
-    Place("tracking", "postgresql://user:{}@host/db"),  # of the wrong type: the answer quotes what was given
+    Place("tracking", "postgresql://user:{}@host/db"),  # of the wrong type: the error quotes the value
     Place("seeds", "postgresql://user:{}@host/db"),
     Place("fit.epochs", "postgresql://user:{}@host/db"),
     Place("models.ridge.alphas", "https://user:{}@host/"),
@@ -229,14 +230,14 @@ def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypoth
     peerglass: Call,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """``validate``, its errors and tracebacks, a run's files and identity, ``repr``, what MLflow is given.
+    """``validate``, its errors and tracebacks, a run's files and identity, ``repr``, and data for MLflow.
 
-    The secret stands in the file, in the environment, or as a reference's default.
+    The secret is in the file, in the environment, or the default of a reference.
     """
     secret = quote(password, safe="") if place.encoded else password
     monkeypatch.setenv("PEERGLASS_TEST_PASSWORD", secret)
-    stands = {"text": secret, "env": "${PEERGLASS_TEST_PASSWORD}", "default": f"${{UNSET_7:-{secret}}}"}[how]
-    text = place.text.format(stands)
+    written = {"text": secret, "env": "${PEERGLASS_TEST_PASSWORD}", "default": f"${{UNSET_7:-{secret}}}"}
+    text = place.text.format(written[how])
     raw = {**tiny, "source": {"kind": "files", "prices": "prices.csv"}, "models": {"ridge": {}}}
     nested: Any = text[1:-1].split("]") if text.startswith("[") else text
     outer, _, inner = place.path.partition(".")
@@ -248,11 +249,11 @@ def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypoth
     path = write(raw)
     printed: list[str] = []
     for arguments in (("validate", "a.yaml"), ("--debug", "validate", "a.yaml")):
-        said = peerglass(*arguments)
-        assert said.code in (0, 2), said.err
-        printed += [said.out, said.err]
-    said = peerglass("validate", "a.yaml", "--set", f"{place.path}={text}")
-    printed += [said.out, said.err]
+        answer = peerglass(*arguments)
+        assert answer.code in (0, 2), answer.err
+        printed += [answer.out, answer.err]
+    answer = peerglass("validate", "a.yaml", "--set", f"{place.path}={text}")
+    printed += [answer.out, answer.err]
     try:
         config = load_config(path)
     except ConfigError as error:
@@ -261,7 +262,7 @@ def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypoth
         monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
         run = recorded(config, {"prices": 1})
         printed += [repr(config), str(config.tracking), to_yaml(config), run.run_id]
-        printed += [found.read_text() for found in run.folder.iterdir()]
+        printed += [file.read_text() for file in run.folder.iterdir()]
         printed.append(json.dumps(config.without_secrets()))
         again = open_run(run.run_id, Path("runs")).config
         printed += [to_yaml(again), repr(again)]
@@ -276,7 +277,7 @@ def test_no_secret_is_in_anything_that_prints_a_config(  # noqa: PLR0917 (hypoth
 def test_messages_of_libraries_are_redacted(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], peerglass: Call
 ) -> None:
-    """They quote a password decoded, encoded, in another URL or alone."""
+    """Libraries quote a password decoded, encoded, in another URL or alone."""
     monkeypatch.setenv("MLFLOW_PASSWORD", "p@ss word'2")
     write({**tiny, "tracking": {"uri": "postgresql://user:${MLFLOW_PASSWORD}@host/db"}})
     load_config(Path("a.yaml"))
@@ -297,26 +298,26 @@ def test_messages_of_libraries_are_redacted(
 
     monkeypatch.setattr(config_load, "to_yaml", broken)
     for arguments in (("validate", "a.yaml"), ("--debug", "validate", "a.yaml")):
-        said = peerglass(*arguments)
-        assert said.code == 1
-        assert "could not connect with ***" in said.err
-        assert "word" not in said.err
+        answer = peerglass(*arguments)
+        assert answer.code == 1
+        assert "could not connect with ***" in answer.err
+        assert "word" not in answer.err
 
 
 @pytest.mark.parametrize("line", ["uri: [postgresql://u:{}@h", "uri: *{}", "uri: !{} x", "uri: {}: {}: x"])
-def test_a_file_that_is_no_yaml_is_not_quoted(line: str, peerglass: Call) -> None:
+def test_an_invalid_yaml_file_is_not_quoted(line: str, peerglass: Call) -> None:
     Path("a.yaml").write_text("name: a\ntracking:\n  " + line.replace("{}", SECRET) + "\n")
-    said = peerglass("validate", "a.yaml")
-    assert said.code == 2
-    assert "a.yaml is not valid YAML" in said.err
-    assert "line " in said.err
-    assert SECRET not in said.err + said.out
+    answer = peerglass("validate", "a.yaml")
+    assert answer.code == 2
+    assert "a.yaml is not valid YAML" in answer.err
+    assert "line " in answer.err
+    assert SECRET not in answer.err + answer.out
 
 
 def test_a_whole_run_writes_no_secret_anywhere(
     tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:
-    """One secret in the store's URI, one in the environment, one in a hazard; every file that was made."""
+    """Secrets are in the store's URI, in the environment and in a hazard; every new file is searched."""
     rows = [f"{day},{ticker},{10 + day.day % 7 + len(ticker)}" for day, ticker in bars()]
     Path("prices.csv").write_text("date,ticker,close\n" + "\n".join(rows) + "\n")
     monkeypatch.setenv("STORE_TOKEN", "environment-" + SECRET)
@@ -337,19 +338,19 @@ def test_a_whole_run_writes_no_secret_anywhere(
     }
     Path("config").mkdir()
     write(raw, "config/a.yaml")
-    said = peerglass("run", "config/a.yaml")
-    assert said.code == 0, said.err
-    assert SECRET not in said.out + said.err
-    assert "bought at https://user:***@vendor.com" in said.out
-    made = [
+    answer = peerglass("run", "config/a.yaml")
+    assert answer.code == 0, answer.err
+    assert SECRET not in answer.out + answer.err
+    assert "bought at https://user:***@vendor.com" in answer.out
+    leaks = [
         path
         for path, content in everything_under(Path.cwd())
         if path.parent.name != "config" and SECRET.encode() in content
     ]
-    assert made == []
+    assert leaks == []
     with closing(sqlite3.connect("mlflow.db")) as store:
         logged = dict(store.execute("select key, value from params").fetchall())
-    assert logged["source.kind"] == "files", "the run is there"
+    assert logged["source.kind"] == "files", "the run is logged"
     assert len(list(Path("mlartifacts").rglob("report.html"))) == 1
     (report,) = Path("runs").rglob("report.html")
     assert "${STORE_TOKEN}" in report.read_text()
