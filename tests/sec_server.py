@@ -1,4 +1,4 @@
-"""A loopback server that replaces data.sec.gov: submissions and company facts in the shapes that EDGAR serves."""
+"""A loopback server that replaces data.sec.gov: submissions and company facts in the format of EDGAR."""
 
 from __future__ import annotations
 
