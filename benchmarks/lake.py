@@ -27,7 +27,7 @@ import polars as pl
 
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.lake import Lake
-from pipelines.sources.base import Known, SourceTables
+from pipelines.sources.base import SourceTables, StoredData
 
 
 class Live:
@@ -38,7 +38,7 @@ class Live:
     def __init__(self, prices: pl.DataFrame) -> None:
         self._prices = prices
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Answer with the bars."""
         yield SourceTables(tables={"prices": self._prices})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def pick_device(setting: str) -> str:
+def resolve_device(setting: str) -> str:
     """Resolve ``auto`` to ``cuda`` if there is a CUDA device and to ``cpu`` if not."""
     if setting != "auto":
         return setting

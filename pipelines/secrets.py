@@ -3,7 +3,7 @@
 A secret is one of: the password of a URL (``scheme://user:password@host``; with HTTP also a lone
 ``token@host``), the value of a parameter with a secret name (``?token=...``, ``password=...``), or the value
 of an environment variable with a secret name. `masked` uses the text alone. `redact` also replaces the
-secrets that were learned while configs were read, anywhere in the text, because libraries quote them in
+secrets that were registered while configs were read, anywhere in the text, because libraries quote them in
 error messages.
 """
 
@@ -32,10 +32,10 @@ _PLACEHOLDER: Final = re.compile("\0([0-9]+)\0")  # replaces a reference while a
 _SHORTEST: Final = 4
 """A shorter secret is masked in its own setting, but not searched for in other texts."""
 
-_learned: set[str] = set()
+_registered: set[str] = set()
 
 
-def names_a_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Tell whether an environment variable of this name holds a secret."""
     return _SECRET_NAME.fullmatch(name) is not None
 
@@ -48,12 +48,12 @@ def masked(text: str) -> str:
     return _mask(text, lambda _: None)
 
 
-def holds_a_secret(text: str) -> bool:
+def contains_secret(text: str) -> bool:
     """Tell whether `masked` would change a text."""
     return masked(text) != text
 
 
-def learn(written: str, resolved: str, environment: Mapping[str, str]) -> None:
+def register_secrets(written: str, resolved: str, environment: Mapping[str, str]) -> None:
     """Remember the secrets of a setting, so that `redact` finds them in any text.
 
     Parameters
@@ -65,30 +65,30 @@ def learn(written: str, resolved: str, environment: Mapping[str, str]) -> None:
     environment
         Variable -> value, for the variables that the setting refers to.
     """
-    secrets = {value for name, value in environment.items() if names_a_secret(name)}
+    secrets = {value for name, value in environment.items() if is_secret_name(name)}
     for text in (written, resolved):
         _mask(text, secrets.add)
     plain = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))}
     encoded = {form for secret in plain for form in (quote(secret, safe=""), quote_plus(secret))}
     escaped = {form for s in plain | encoded for form in (json.dumps(s)[1:-1], repr(s + "\"'")[1:-4])}
-    _learned.update(s for s in plain | encoded | escaped if len(s) >= _SHORTEST)
+    _registered.update(s for s in plain | encoded | escaped if len(s) >= _SHORTEST)
 
 
-def learn_all(settings: object) -> None:
+def register_all_secrets(settings: object) -> None:
     """Remember the secrets in all strings of nested settings."""
     if isinstance(settings, str):
-        learn(settings, settings, {})
+        register_secrets(settings, settings, {})
     elif isinstance(settings, Mapping):
         for item in settings.values():
-            learn_all(item)
+            register_all_secrets(item)
     elif isinstance(settings, list | tuple):
         for item in settings:
-            learn_all(item)
+            register_all_secrets(item)
 
 
 def redact(text: str) -> str:
-    """Mask the learned secrets in a message, and those that are recognisable in the message itself."""
-    for secret in sorted(_learned, key=len, reverse=True):
+    """Mask the registered secrets in a message, and those that are recognisable in the message itself."""
+    for secret in sorted(_registered, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return masked(text)
 
@@ -105,7 +105,7 @@ def _mask(text: str, found: Callable[[str], object]) -> str:
         name, default = references[int(match[1])].groups()
         if not default:
             return references[int(match[1])][0]
-        if secret or names_a_secret(name):
+        if secret or is_secret_name(name):
             return f"${{{name}:-{hide(default)}}}"
         return f"${{{name}:-{_mask(default, found)}}}"
 

@@ -8,7 +8,7 @@ from typing import cast
 
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.lake.options import place
+from pipelines.lake.options import canonical_location
 from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import build_identity
 from pipelines.run.record import Run, name_run, record_run
@@ -20,7 +20,8 @@ def recorded(config: Config, versions: Mapping[str, int]) -> Run:
     names = SimpleNamespace(channel_names=("return",), characteristic_names=("return_1",))
     tables = {table: TableVersion(f"id of {table}", version) for table, version in versions.items()}
     run = name_run(
-        config, build_identity(config, cast("Dataset", names), masked(place(config.lake)), tables, {})
+        config,
+        build_identity(config, cast("Dataset", names), masked(canonical_location(config.lake)), tables, {}),
     )
     record_run(run)
     return run

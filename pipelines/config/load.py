@@ -20,7 +20,7 @@ from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.lake.options import validation_error as lake_validation_error
-from pipelines.secrets import REFERENCE, learn, learn_all
+from pipelines.secrets import REFERENCE, register_all_secrets, register_secrets
 from pipelines.settings import Settings
 
 DataclassT = TypeVar("DataclassT")
@@ -59,7 +59,7 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
 
 def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
     """Turn merged settings into a :class:`Config`, or say in one sentence why not."""
-    learn_all(raw)
+    register_all_secrets(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -279,7 +279,7 @@ def _resolve(
                 f"not set: set it, or write ${{{name}:-}} with a default behind the dash."
             )
     resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
-    learn(value, resolved, found)
+    register_secrets(value, resolved, found)
     if resolved != value:
         written[path] = value
     return resolved

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, model_validator
 
 from pipelines.quality.settings import QualityConfig
-from pipelines.secrets import REFERENCE, names_a_secret
+from pipelines.secrets import REFERENCE, is_secret_name
 from pipelines.settings import Section, Settings, masked_settings
 from pipelines.sources.settings import SourceConfig
 
@@ -356,7 +356,7 @@ class Config(Section):
         secret = {
             path: (text, value)
             for path, (text, value) in self._written.items()
-            if any(names_a_secret(name) for name, _ in REFERENCE.findall(text))
+            if any(is_secret_name(name) for name, _ in REFERENCE.findall(text))
         }
         return dict(masked_settings(_as_written(self.model_dump(mode="json"), secret)))
 
@@ -383,7 +383,7 @@ class Config(Section):
             ".".join(map(str, path)): masked_settings(value)
             for path, (text, value) in self._written.items()
             if path[0] not in not_numbers
-            and not any(names_a_secret(name) for name, _ in REFERENCE.findall(text))
+            and not any(is_secret_name(name) for name, _ in REFERENCE.findall(text))
         }
 
     def remember(self, written: dict[Path, str]) -> None:

@@ -7,7 +7,7 @@ import time
 import polars as pl
 
 from pipelines.dataset.build import Dataset, plan_folds
-from pipelines.device import pick_device
+from pipelines.device import resolve_device
 from pipelines.explain.games import explain_model, explained_models
 from pipelines.explain.tables import explanation_tables, summary_line
 from pipelines.lake.lake import Lake
@@ -57,7 +57,7 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     if tables:
         event = ExplanationMade(
             environment=environment(),
-            device=pick_device(run.config.device),
+            device=resolve_device(run.config.device),
             settings=run.config.explain.model_dump(mode="json"),
             seconds=round(time.monotonic() - started, 1),
         )

@@ -25,7 +25,7 @@ from models.registry import MODELS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import INPUT_PREFIX, Dataset
-from pipelines.device import pick_device
+from pipelines.device import resolve_device
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
@@ -125,7 +125,7 @@ def _fitted_models(
 ) -> Iterator[tuple[Fold, int, Fitted, PanelTensors]]:
     """Load every fitted model of an entry with its fold's data; on one thread, as in training."""
     arrays = collect_arrays(dataset, run.config.features.window)
-    device = pick_device(run.config.device)
+    device = resolve_device(run.config.device)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,1 +1,1 @@
-"""Source to lake: every row ends stored or quarantined, and the summary says which."""
+"""Source to lake: every row is stored or quarantined, and the summary counts both."""

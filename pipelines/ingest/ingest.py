@@ -1,7 +1,8 @@
-"""Source to lake: every row that a source delivers ends stored, or quarantined under the rule it broke.
+"""Source to lake: every row that a source delivers is stored, or quarantined under the rule it broke.
 
-After a whole delivery the tables hold what a new lake would hold that was given this delivery alone, and what
-a user released. Rows that are not delivered any more, or that break their contract now, are withdrawn.
+After a complete delivery, the tables hold what a new lake would hold after this delivery alone, plus the rows
+that a user released. Stored rows that are no longer delivered, or that now break their contract, are
+withdrawn.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.ingest.delivery import refuse_a_fragment, refuse_other_returns, refuse_strangers
+from pipelines.ingest.delivery import refuse_other_returns, refuse_other_tickers, refuse_partial_delivery
 from pipelines.ingest.lake_source import own_rows, record_source, refuse_other_market, refuse_other_source
 from pipelines.ingest.summary import IngestStoppedError, IngestSummary, TableSummary
 from pipelines.lake.commit import Plan
@@ -25,7 +26,7 @@ from pipelines.progress import Progress
 from pipelines.quality.inspector import Inspector
 from pipelines.quality.quarantine import after_delivery, released_hashes
 from pipelines.quality.settings import QualityConfig
-from pipelines.sources.base import Known, LiveSource, Source, SourceTables, TickerStatus
+from pipelines.sources.base import LiveSource, Source, SourceTables, StoredData, TickerStatus
 from pipelines.sources.items import SPLIT_ITEMS
 
 _DEFAULT_QUALITY: Final = QualityConfig()
@@ -39,76 +40,76 @@ def ingest(
     *,
     replace: bool = False,
 ) -> IngestSummary:
-    """Take a source's tables, hold them to their contracts, and upsert them into the lake.
+    """Read a source's tables, check them against their contracts, and upsert them into the lake.
 
-    A delivery is checked whole before the lake is touched for it. What its source says of the data, the flags
-    and the quarantine are written first; then each of its tables is one atomic commit. A kill in between is
-    mended by running it again, which repeats nothing. A `Source` makes one delivery, which withdraws the rows
-    that it lacks. A `LiveSource` is told what the lake holds and makes many, each of them committed before
-    the next is asked for; rows that a delivery does not mention are never touched, so that an empty answer
-    erases nothing.
+    A delivery is checked completely before the lake is changed. The source's notes and hazards, the flags and
+    the quarantine are written first; then each table is one atomic commit. After an interruption, the same
+    ingest can be repeated: it completes what is missing and stores nothing twice. A `Source` makes one
+    delivery, which withdraws the stored rows that it does not contain. A `LiveSource` receives what the lake
+    holds and makes many deliveries, each committed before the next is requested; rows that a delivery does
+    not contain are never touched, so an empty answer deletes nothing.
 
     Parameters
     ----------
     source
         Where the tables come from.
     lake
-        Where they go.
+        The lake to write to.
     progress
-        Told of every batch of a live source, within a stage of the caller's; None for silence.
+        Reports every batch of a live source as a step of the caller's stage; None for no reports.
     quality
-        What the quality rules do: reject, flag, or nothing.
+        What the quality rules do with a row: reject, flag, or nothing.
     replace
-        Accept a whole delivery that withdraws or changes most of what the lake holds.
+        Accept a complete delivery that withdraws or changes most of what the lake holds.
 
     Raises
     ------
     IngestStoppedError
-        If a live source refuses after at least one batch: what arrived before stays in the lake, and the
-        error's ``summary`` says what that was.
+        If a live source refuses after at least one batch. The batches before stay in the lake; the error's
+        ``summary`` describes them.
     DataError
-        If a table lacks a required column, no price row of a `Source` satisfies the contract, it lacks most
-        of what is stored, the lake holds something that is not a Delta table, or a live source refuses from
-        the start. The lake is unchanged.
+        If a table lacks a required column, no price row of a `Source` satisfies the contract, the delivery
+        lacks most of the stored rows, the lake contains something that is not a Delta table, or a live source
+        refuses from the start. The lake is unchanged.
     ConfigError
-        If the source was set up in a way that cannot work, or the lake belongs to another source or market.
+        If the source's settings are invalid, or the lake belongs to another source or market.
     """
     for table in ("sources", *SOURCE_TABLES, "quarantine", "flags"):
         lake.version(table)  # raises before anything is written if there is no Delta table there
     refuse_other_source(lake, source.name)
     if not isinstance(source, LiveSource):
-        ledger = _Ledger(source.name, lake, quality, whole=True, replace=replace)
-        ledger.commit(source.fetch())
-        return ledger.close()
-    held = known(lake)
-    ledger = _Ledger(source.name, lake, quality, held.last_price)
+        committer = _Committer(source.name, lake, quality, whole=True, replace=replace)
+        committer.commit(source.fetch())
+        return committer.close()
+    stored = stored_data(lake)
+    committer = _Committer(source.name, lake, quality, stored.last_price)
     try:
-        for batch in source.batches(held):
-            ledger.commit(batch)
+        for batch in source.batches(stored):
+            committer.commit(batch)
             if progress is not None:
-                progress.step(_told(batch))
+                progress.step(_describe_batch(batch))
     except DataError as error:
-        if ledger.batches == 0:
+        if committer.batches == 0:
             raise
-        raise IngestStoppedError(str(error), ledger.summary()) from error
-    return ledger.close()
+        raise IngestStoppedError(str(error), committer.summary()) from error
+    return committer.close()
 
 
-def known(lake: Lake) -> Known:
-    """Say what the lake holds already, ticker by ticker."""
-    spans = _spans(lake)
-    return Known(
+def stored_data(lake: Lake) -> StoredData:
+    """Return what the lake already holds, for a live source."""
+    spans = _stored_spans(lake)
+    return StoredData(
         first_price={ticker: first for ticker, first, _, _ in spans},
         last_price={ticker: last for ticker, _, last, _ in spans},
         last_close={ticker: close for ticker, _, _, close in spans},
-        securities=_rows(lake, "securities", pl.col("valid_to").is_null()),
-        assumed=_rows(lake, "fundamentals", pl.col("assumed")),
-        filings=_filings(lake),
+        securities=_read_if_exists(lake, "securities", pl.col("valid_to").is_null()),
+        assumed=_read_if_exists(lake, "fundamentals", pl.col("assumed")),
+        filings=_complete_filings(lake),
     )
 
 
-class _Ledger:
-    """Commits deliveries one after another and keeps the count of what became of their rows."""
+class _Committer:
+    """Commits deliveries one after another and counts what happened to their rows."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class _Ledger:
         self._statuses: dict[str, TickerStatus] = {}
 
     def commit(self, delivered: SourceTables) -> None:
-        """Check a delivery, then commit what its source says of it, the flags, the quarantine, its tables."""
+        """Check a delivery, then write the source's notes, the flags, the quarantine and the tables."""
         tables = self._expected(delivered)
         now = datetime.now(UTC)
         checked = {
@@ -177,7 +178,7 @@ class _Ledger:
         self._statuses.update({status.ticker: status for status in delivered.statuses})
 
     def close(self) -> IngestSummary:
-        """Judge the dates that were delivered as a whole, now that every batch is stored."""
+        """Check the coverage of the delivered dates, now that every batch is stored."""
         flags, flagged = self._inspector.coverage(datetime.now(UTC))
         self._lake.upsert("flags", flags)
         if flagged:
@@ -186,7 +187,7 @@ class _Ledger:
         return self.summary()
 
     def summary(self) -> IngestSummary:
-        """Return the count so far."""
+        """Return the counts so far."""
         return IngestSummary(
             self._source,
             dict(self._tables),
@@ -197,19 +198,19 @@ class _Ledger:
         )
 
     def _expected(self, delivered: SourceTables) -> Mapping[str, pl.DataFrame]:
-        """Refuse what no source may give; leave out a live source's empty frames, which may lack columns."""
+        """Refuse unknown tables; drop a live source's empty frames, which may lack columns."""
         unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
         if unknown or (self._whole and "prices" not in delivered.tables):
             raise ValueError(
-                f"source {self._source!r} delivered {sorted(delivered.tables)}: a source gives prices and "
-                f"may give {', '.join(SOURCE_TABLES[1:])}"
+                f"source {self._source!r} delivered {sorted(delivered.tables)}: a source must deliver prices "
+                f"and may deliver {', '.join(SOURCE_TABLES[1:])}"
             )
         if self._whole:
             return delivered.tables
         return {table: frame for table, frame in delivered.tables.items() if frame.height}
 
     def _plans(self, checked: Mapping[str, Checked]) -> dict[str, Plan]:
-        """Compare with what is stored; a whole delivery also with the tables that it has no more."""
+        """Compare with the stored tables; for a complete delivery, also with tables that it lacks."""
         plans: dict[str, Plan] = {}
         absent = [t for t in SOURCE_TABLES if t not in checked and self._whole and self._lake.exists(t)]
         for table in (*checked, *absent):
@@ -220,21 +221,21 @@ class _Ledger:
 
     def _refuse_a_replacement(self, plans: Mapping[str, Plan], delivered: SourceTables) -> None:
         if not delivered.market:
-            refuse_strangers(self._lake, plans["prices"])
+            refuse_other_tickers(self._lake, plans["prices"])
         if not self._replace:
             if not delivered.market:
                 refuse_other_returns(self._lake, plans["prices"])
-            refuse_a_fragment(self._lake, self._source, plans.values())
+            refuse_partial_delivery(self._lake, self._source, plans.values())
 
 
-def _told(batch: SourceTables) -> str:
+def _describe_batch(batch: SourceTables) -> str:
     rows = ", ".join(f"{frame.height:,} {table}" for table, frame in batch.tables.items() if frame.height)
     tickers = f" of {len(batch.statuses):,} tickers" if batch.statuses else ""
     return (rows or "nothing new") + tickers
 
 
-def _spans(lake: Lake) -> list[tuple[str, date, date, float]]:
-    """Ticker, first and last date with a price, and the close on the last one."""
+def _stored_spans(lake: Lake) -> list[tuple[str, date, date, float]]:
+    """Return ticker, first and last date with a price, and the close on the last one."""
     if not lake.exists("prices"):
         return []
     rows = lake.read("prices", columns=["ticker", "date", "close"])
@@ -246,15 +247,15 @@ def _spans(lake: Lake) -> list[tuple[str, date, date, float]]:
     return by_ticker.sort("ticker").rows()
 
 
-def _rows(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
+def _read_if_exists(lake: Lake, table: str, filters: pl.Expr) -> pl.DataFrame | None:
     return lake.read(table, filters=filters) if lake.exists(table) else None
 
 
-def _filings(lake: Lake) -> dict[str, frozenset[str]]:
-    """Ticker -> the filings that its statements are from, of those that say so.
+def _complete_filings(lake: Lake) -> dict[str, frozenset[str]]:
+    """Return ticker -> filing ids of its stored statements, without filings that must be read again.
 
-    A filing of which a share count or an amount per share does not say as of when it is stated was stored by
-    an earlier version: it is left out, so that it is read again.
+    A filing with a share count or per-share amount without ``stated_on`` was stored by an earlier version of
+    Peerglass; it is left out, so that it is read again.
     """
     if not lake.exists("fundamentals"):
         return {}
@@ -267,7 +268,7 @@ def _filings(lake: Lake) -> dict[str, frozenset[str]]:
 
 
 def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
-    """Name the origin of prices, and of statements that are added to another source's lake."""
+    """Add the name of the source to prices, and to statements added to another source's lake."""
     if table == "prices":
         stamp = pl.lit(now).cast(pl.Datetime("us", "UTC")).alias("ingested_at")
         return frame.with_columns(pl.lit(source).alias("source"), stamp)
@@ -280,7 +281,7 @@ def _refuse_no_prices(source: str, prices: Checked) -> None:
     if prices.valid.height:
         return
     if not prices.rejected.height:
-        raise DataError(f"source {source!r} delivered no price rows: check its dates and its file")
+        raise DataError(f"source {source!r} delivered no price rows: check its dates and files")
     rules = ", ".join(f"{rule} ({count})" for rule, count in prices.by_rule().items())
     raise DataError(
         f"every price row of source {source!r} breaks the contract: {rules}; check the column mapping and "

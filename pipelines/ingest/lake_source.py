@@ -1,8 +1,8 @@
-"""Which source a lake belongs to, and what its sources said of their data: the table ``sources``.
+"""The source that a lake belongs to, and its notes and hazards: the table ``sources``.
 
-A lake belongs to the source whose prices it holds. A supplement (`sources.base.SUPPLEMENTS`) adds statements
-to any lake and owns none. The record is written before the rows that it is about, so that an ingest that is
-killed has already said what is wrong with its data.
+A lake belongs to the source of its prices. A supplement (`pipelines.lake.schemas.SUPPLEMENTS`) adds
+statements to any lake and owns none. The record is written before the rows, so that the hazards of an
+interrupted ingest are known too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pipelines.lake.schemas import SUPPLEMENTS
 from pipelines.sources.base import Setting
 
 _NUMBER: Final = re.compile(r"(?<![A-Za-z_])[-+]?\d[\d,.:-]*")
-"""A number or an ISO date; not a digit within a name."""
+"""A number or an ISO date, but not a digit inside a name."""
 
 
 def refuse_other_source(lake: Lake, source: str) -> None:
-    """Refuse a source whose prices would be mixed with those of another.
+    """Refuse a source whose prices would be mixed with those of another source.
 
     Raises
     ------
@@ -35,15 +35,15 @@ def refuse_other_source(lake: Lake, source: str) -> None:
     if source in SUPPLEMENTS or not owners or owners == [source]:
         return
     raise ConfigError(
-        f"The lake {lake.root} belongs to source {' and '.join(owners)}, and this config's is {source}: "
+        f"The lake {lake.root} belongs to source {' and '.join(owners)}, but this config's is {source}: "
         "name another folder in 'lake', or delete that one."
     )
 
 
 def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) -> None:
-    """Refuse another market of the same source, by the settings that it is made of.
+    """Refuse another market of the same source, identified by its settings.
 
-    A setting that only one of the two sides names is no difference: a later version may have added it.
+    A setting that only one of the two has is no difference; a later version may have added it.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
         was = ", ".join(f"{name} {held[name]}" for name in differing)
         now = ", ".join(f"{name} {market[name]}" for name in differing)
         raise ConfigError(
-            f"The lake {lake.root} holds the {source} market with {was}, and this config's has {now}: name "
+            f"The lake {lake.root} holds the {source} market with {was}, but this config's has {now}: name "
             "another folder in 'lake', or delete that one."
         )
 
@@ -67,10 +67,10 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
 def record_source(
     lake: Lake, source: str, market: Mapping[str, Setting], notes: Iterable[str], hazards: Iterable[str]
 ) -> None:
-    """Keep what a source says of its data. Hazards add up; notes replace those of the ingest before.
+    """Store a source's notes and hazards. Hazards accumulate; notes replace those of the previous ingest.
 
-    A hazard that differs from a stored one by its numbers alone takes its place: it is the same hazard,
-    counted anew. An ingest without notes leaves the stored ones.
+    A hazard that differs from a stored one only in its numbers replaces it. An ingest without notes keeps the
+    stored ones.
     """
     stored = _stored(lake, source) or {}
     names = json.dumps(dict(market), sort_keys=True)
@@ -86,10 +86,10 @@ def record_source(
 
 
 def own_rows(lake: Lake, table: str) -> pl.Expr:
-    """Select the rows of a table that the lake's own source gave, as opposed to a supplement.
+    """Return an expression for the rows of a table from the lake's own source, as opposed to a supplement's.
 
-    A supplement that is recorded without a market added rows before ``fundamentals.source`` existed. Rows
-    with a filing id and no source are then taken for its own.
+    A supplement that is recorded without a market added its rows before the column ``fundamentals.source``
+    existed. In that case, rows with a filing id and no source are taken to be the supplement's.
     """
     if table != "fundamentals":
         return pl.lit(value=True)

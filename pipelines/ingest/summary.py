@@ -1,4 +1,4 @@
-"""What an ingest did: counts per table and rule, the state of every ticker asked for, and how it is told."""
+"""The result of an ingest: counts per table and rule, the outcome for every ticker, and their description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What became of one table's rows.
+    """What happened to one table's rows.
 
     ``received == added + updated + unchanged + collapsed + sum(quarantined.values())``, always.
 
@@ -26,17 +26,18 @@ class TableSummary:
     received
         Rows that the source delivered.
     added, updated, unchanged
-        Rows stored for the first time, stored in place of a different one, and there already.
+        Rows with a new key, rows that replaced a different one, and rows that were already stored.
     collapsed
-        Rows left out because an identical one was delivered with them.
+        Rows dropped because an identical one was delivered with them.
     quarantined
-        Rule -> rows kept out for breaking it, most frequent first; each row counts under the first it broke.
+        Rule -> number of rejected rows, most frequent first; each row counts for the first rule that it
+        broke.
     version
-        The lake table's version afterwards, None if it holds nothing.
+        The lake table's version afterwards; None if it holds nothing.
     flagged
-        Rule -> doubts about rows that are stored nevertheless, most frequent first; a row may raise several.
+        Rule -> number of flags on stored rows, most frequent first; one row may have several.
     withdrawn
-        Stored rows that the source no longer delivers; earlier versions of the table still show them.
+        Stored rows that the source no longer delivers; earlier versions of the table still contain them.
     """
 
     received: int
@@ -50,7 +51,7 @@ class TableSummary:
     withdrawn: int = 0
 
     def __add__(self, later: TableSummary) -> TableSummary:
-        """Sum the counts of two batches of the same table, the later one's version standing."""
+        """Add the counts of two batches of the same table; the version is the later one's."""
         return TableSummary(
             received=self.received + later.received,
             added=self.added + later.added,
@@ -66,9 +67,9 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class IngestSummary:
-    """What an ingest did, per table, with the source's notes, hazards and the last status of every ticker.
+    """The result of an ingest per table, with notes, hazards and the last status of every ticker.
 
-    ``batches`` is how many deliveries were committed: 0 if a live source had nothing to say.
+    ``batches`` is the number of committed deliveries; 0 if a live source had nothing to deliver.
     """
 
     source: str
@@ -80,7 +81,7 @@ class IngestSummary:
 
 
 class IngestStoppedError(DataError):
-    """A live source refused to go on. What it had delivered is in the lake, and ``summary`` says what."""
+    """A live source stopped answering. ``summary`` describes what is in the lake."""
 
     def __init__(self, message: str, summary: IngestSummary) -> None:
         super().__init__(message)
@@ -88,7 +89,7 @@ class IngestStoppedError(DataError):
 
 
 def describe_ingest(summary: IngestSummary) -> str:
-    """Say in a few lines what an ingest did."""
+    """Describe an ingest in a few lines."""
     lines = [f"source {summary.source}"]
     for table, counts in summary.tables.items():
         lines.append(
@@ -109,21 +110,21 @@ def describe_ingest(summary: IngestSummary) -> str:
 
 
 def _describe_statuses(statuses: tuple[TickerStatus, ...]) -> list[str]:
-    """Count the tickers by state, and name the first of those that a user may want to look into."""
+    """Count the tickers by status, and name the first ones with a status worth a look."""
     if not statuses:
         return []
     by_state: dict[str, list[TickerStatus]] = {}
     for status in statuses:
         by_state.setdefault(status.state, []).append(status)
     counts = ", ".join(f"{len(by_state[state]):,} {state}" for state in _STATES if state in by_state)
-    lines = [f"  tickers      {len(statuses):>10,} asked for: {counts}"]
+    lines = [f"  tickers      {len(statuses):>10,} requested: {counts}"]
     for state in _NAMED_STATES:
-        found = by_state.get(state, [])
-        if not found:
+        tickers = by_state.get(state, [])
+        if not tickers:
             continue
-        names = ", ".join(f"{s.ticker} ({s.detail})" if s.detail else s.ticker for s in found[:_NAMED])
-        more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
-        again = "" if state == "empty" else "; asked again next time"
+        names = ", ".join(f"{s.ticker} ({s.detail})" if s.detail else s.ticker for s in tickers[:_NAMED])
+        more = f" and {len(tickers) - _NAMED:,} more" if len(tickers) > _NAMED else ""
+        again = "" if state == "empty" else "; requested again next time"
         lines.append(f"    {state}: {names}{more}{again}")
     return lines
 

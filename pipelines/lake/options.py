@@ -1,8 +1,8 @@
-"""What a lake on an object store is told: where it is comes from the config, who asks from the environment.
+"""Options of a lake on an object store: the config names the location, the environment the credentials.
 
-Credentials are refused in a config, because a config is printed, kept in every run's folder and logged; the
-store's own variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``, a profile, an
-instance's role) are read by the store itself.
+Credentials are refused in a config, because a config is printed, logged and stored in every run's folder. The
+object store reads them itself from its own variables (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``,
+``AWS_SESSION_TOKEN``), a profile or an instance's role.
 """
 
 from __future__ import annotations
@@ -12,28 +12,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pipelines.secrets import holds_a_secret
+from pipelines.secrets import contains_secret
 
-_SECRET: Final = re.compile(r"secret|token(?!_file)|passw|sas|signature|access_key|account_key|customer_key")
+_CREDENTIAL: Final = re.compile(
+    r"secret|token(?!_file)|passw|sas|signature|access_key|account_key|customer_key"
+)
 _UNSAFE: Final = re.compile(r"unsafe_rename|conditional_put|copy_if_not_exists|locking_provider")
 _FOR_S3: Final = {"aws_conditional_put": "etag"}
-"""A commit is a put that the store refuses if the object is there (If-None-Match), which is what makes it
-atomic. S3 itself, MinIO, R2, Ceph and Garage have it; a store that ignores the header can lose commits."""
+"""A commit is a conditional put (If-None-Match), which the store refuses if the object exists; this makes
+commits atomic. S3 itself, MinIO, R2, Ceph and Garage support it. A store that ignores the header can lose
+commits."""
 
 
 def is_url(root: str) -> bool:
-    """Tell an object store's URL from a local path."""
+    """Return whether a lake's root is the URL of an object store rather than a local path."""
     return "://" in root
 
 
-def place(root: str) -> str:
-    """Name a lake's place the same however it was written: an absolute path without links, or the URL."""
+def canonical_location(root: str) -> str:
+    """Return a lake's location in one canonical form: an absolute path without links, or the URL."""
     local = root.removeprefix("file://")
     return local.rstrip("/") if is_url(local) else str(Path(local).expanduser().resolve())
 
 
 def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the object store's options for a lake's root, empty for a local path."""
+    """Return the object store's options for a lake's root; empty for a local path."""
     if not is_url(root) or root.startswith("file://"):
         return {}
     scheme = root.partition("://")[0].lower()
@@ -41,23 +44,28 @@ def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def validation_error(root: str, given: Mapping[str, str]) -> str | None:
-    """Say what is wrong with a config's ``lake`` and ``lake_options``, repeating no value; or None."""
-    if holds_a_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
-        return "lake holds a user name or a password; take them out and set them in the environment"
+    """Check a config's ``lake`` and ``lake_options``.
+
+    Returns the problem as half a sentence that repeats no value; None if there is none.
+    """
+    if contains_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
+        return "lake contains a user name or a password; remove them and set them in the environment"
     if given and (not is_url(root) or root.startswith("file://")):
-        return "lake_options are for an object store's URL, but lake is a local path; remove one of them"
+        return "lake_options is for the URL of an object store, but lake is a local path; remove one of them"
     for key, value in given.items():
         name = key.lower()
-        if _SECRET.search(name):
+        if _CREDENTIAL.search(name):
             return (
                 f"lake_options.{key} is a credential, and a config is printed and logged; set it in the "
                 f"environment instead (for example {name.upper()})"
             )
         if _UNSAFE.search(name):
             return (
-                f"lake_options.{key} would change how two writers are kept apart, and commits could be lost; "
-                "remove it"
+                f"lake_options.{key} would change how concurrent writers are separated, so commits "
+                "could be lost; remove it"
             )
-        if holds_a_secret(value) or ("://" in value and "@" in value.partition("://")[2].partition("/")[0]):
-            return f"lake_options.{key} holds a user name or a password; set them in the environment instead"
+        if contains_secret(value) or ("://" in value and "@" in value.partition("://")[2].partition("/")[0]):
+            return (
+                f"lake_options.{key} contains a user name or a password; set them in the environment instead"
+            )
     return None

@@ -23,7 +23,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.log import TableFiles, table_files
-from pipelines.lake.options import place
+from pipelines.lake.options import canonical_location
 from pipelines.lake.readers import Recorded, collect
 from pipelines.lake.schemas import SCHEMAS
 from pipelines.lake.storage import FILE_BYTES, one_line
@@ -88,14 +88,14 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> Recorded:
         for path in sorted(folder.glob("*/run.json")):
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
-                where = place(_lake_of(path.parent, record))
+                where = canonical_location(_lake_of(path.parent, record))
                 versions = {str(table): int(version) for table, version in record["versions"].items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 raise DataError(
                     f"the run folder {path.parent} cannot be read ({one_line(error)}), so which versions "
                     "it needs is unknown; mend it, or move it away"
                 ) from error
-            if where == place(lake.root):
+            if where == canonical_location(lake.root):
                 found += [(table, version, path.parent.name) for table, version in versions.items()]
     return collect(found)
 

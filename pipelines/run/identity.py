@@ -19,7 +19,7 @@ from pipelines.config.load import digest, settings_of
 from pipelines.config.models import KEY, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.device import pick_device
+from pipelines.device import resolve_device
 from pipelines.lake.versions import TableVersion
 from pipelines.run.fingerprint import fingerprint, source_digest
 from pipelines.settings import Settings, masked_settings
@@ -133,7 +133,7 @@ def build_identity(
         settings=forecasting_settings(config, dataset, warm_starts),
         code=code_digest(),
         libraries={name: version(name) for name in LIBRARIES},
-        device=pick_device(config.device).partition(":")[0],
+        device=resolve_device(config.device).partition(":")[0],
         lake=lake,
         tables=dict(sorted(tables.items())),
     )
@@ -168,7 +168,7 @@ def _stacked(config: Config) -> bool:
     """Whether seeds are stacked where possible. Stacked seeds share their dropout draws."""
     stack = config.stack_seeds
     if stack is None:
-        stack = pick_device(config.device) != "cpu"
+        stack = resolve_device(config.device) != "cpu"
     return stack and len(config.seeds) > 1
 
 

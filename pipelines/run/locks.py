@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from pipelines.config.load import digest
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.options import is_url, place
+from pipelines.lake.options import canonical_location, is_url
 from pipelines.secrets import redact
 
 _NOTICE = 30.0  # seconds between two messages of a waiting process
@@ -68,7 +68,7 @@ class Locks(ExitStack):
         cache on this machine, so processes of other machines or users do not see it. Delta Lake keeps
         concurrent commits of such processes consistent.
         """
-        where = place(lake)
+        where = canonical_location(lake)
         path = Path(where) / ".ingest.lock"
         if is_url(where):
             path = Path.home() / ".cache" / "peerglass" / "locks" / f"{digest(where)}.lock"

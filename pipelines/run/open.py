@@ -11,7 +11,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset, plan_folds
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.options import is_url, place
+from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.readers import record_reader
 from pipelines.progress import Progress
 from pipelines.run.identity import build_identity
@@ -113,7 +113,7 @@ def prepare_run(
         for note in dataset.notes:
             progress.note(note)
         plan_folds(dataset, config)  # raises before the run's folder is created if there are too few sessions
-        identity = build_identity(config, dataset, masked(place(lake.root)), tables, warm_starts)
+        identity = build_identity(config, dataset, masked(canonical_location(lake.root)), tables, warm_starts)
         run = name_run(config, identity)
         changes = describe_changes(run)
         if changes is not None:

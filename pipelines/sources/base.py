@@ -1,4 +1,4 @@
-"""What a source is: one origin of tables, and what it could not give."""
+"""The interface of a source: the tables that it delivers, and what it could not deliver."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Setting = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class TickerStatus:
-    """What became of one ticker that was asked for.
+    """The outcome of a request for one ticker.
 
-    ``ok``: new rows came. ``unchanged``: nothing new. ``empty``: the source answered and has nothing, which
-    is no evidence of a delisting. ``throttled`` and ``failed``: it did not answer; asked again next time.
+    ``ok``: new rows were delivered. ``unchanged``: there was nothing new. ``empty``: the source answered that
+    it has no data, which is no evidence of a delisting. ``throttled`` and ``failed``: there was no answer;
+    the ticker is requested again next time.
     """
 
     ticker: str
@@ -26,8 +27,8 @@ class TickerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the lake holds already, so that a live source asks only for what is missing.
+class StoredData:
+    """What the lake already holds, so that a live source requests only what is missing.
 
     Attributes
     ----------
@@ -36,14 +37,14 @@ class Known:
     first_price
         Ticker -> date of its first stored price.
     last_close
-        Ticker -> its stored close on the date of its last price.
+        Ticker -> stored close on the date of its last price.
     securities
-        The stored rows of ``securities`` that hold still (no valid_to); None if there are none.
+        The stored rows of ``securities`` that are still valid (``valid_to`` is null); None if there are none.
     assumed
-        The stored rows of ``fundamentals`` whose known_at is assumed, so that a source without filing dates
-        can tell a restatement from what it gave before; None if there are none.
+        The stored rows of ``fundamentals`` with an assumed ``known_at``. A source without filing dates
+        compares them with new values to detect restatements. None if there are none.
     filings
-        Ticker -> filing_ids of its stored statements, of those that can stay as they are.
+        Ticker -> filing ids of its stored statements that need not be read again.
     """
 
     last_price: Mapping[str, dt.date] = field(default_factory=dict)
@@ -56,21 +57,23 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class SourceTables:
-    """The tables that a source delivered.
+    """The tables of one delivery.
 
     Attributes
     ----------
     tables
-        Lake table name -> rows, not yet held to their contracts; ``prices`` is always there.
+        Lake table name -> rows, not yet checked against their contracts. A `Source` always delivers
+        ``prices``.
     notes
-        What could not be had or was assumed, one sentence each.
+        What is missing or was assumed, one sentence each.
     hazards
-        Why a backtest on this data may flatter, one sentence each.
+        Why a backtest on this data may look too good, one sentence each.
     statuses
-        Of a source that is asked ticker by ticker: what became of each in this delivery.
+        The outcome for each ticker, if the source is queried ticker by ticker.
     market
-        Settings that tell this market from others of the same source; empty if there is only one, or if only
-        the data tell. A lake that holds prices refuses a market whose settings differ.
+        Settings that distinguish this market from others of the same source; empty if there is only one
+        market, or if only the data can tell. A lake that holds prices refuses a market with different
+        settings.
     """
 
     tables: Mapping[str, pl.DataFrame]
@@ -81,7 +84,7 @@ class SourceTables:
 
 
 class Source(Protocol):
-    """An adapter that delivers its whole scope from one origin: what it no longer delivers is withdrawn."""
+    """An adapter that always delivers its whole scope. Rows that it no longer delivers are withdrawn."""
 
     @property
     def name(self) -> str:
@@ -94,19 +97,19 @@ class Source(Protocol):
         Raises
         ------
         ConfigError
-            If the source was set up in a way that cannot work.
+            If the source's settings are invalid.
         DataError
-            If the data is missing or lacks what a table needs.
+            If data is missing or lacks what a table needs.
         """
         ...
 
 
 @runtime_checkable
 class LiveSource(Protocol):
-    """A source that is asked over a network, a batch of tickers at a time.
+    """A source that is queried over a network, one batch of tickers at a time.
 
-    Each batch is committed to the lake before the next one is asked for: an interruption loses one at most.
-    Nothing that it does not mention is ever withdrawn.
+    Each batch is committed to the lake before the next one is requested, so an interruption loses at most one
+    batch. Rows that a delivery does not contain are never withdrawn.
     """
 
     @property
@@ -114,13 +117,13 @@ class LiveSource(Protocol):
         """Name of the origin, recorded with every price."""
         ...
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
-        """Deliver batch after batch; ``prices`` may be absent from one.
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
+        """Deliver the batches one after another; a batch may lack ``prices``.
 
         Raises
         ------
         DataError
-            After the last batch that could be had, if the source went on refusing: what arrived is in the
-            lake by then, and the same command continues.
+            After the last batch that could be delivered, if the source kept refusing. What arrived is then in
+            the lake, and repeating the command continues from there.
         """
         ...

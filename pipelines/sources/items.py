@@ -1,8 +1,8 @@
-"""The canonical names of statement items: what every source maps to and every feature reads.
+"""The canonical names of statement items: every source maps to them and every feature reads them.
 
-Amounts are in the statement's currency. ``shares_outstanding`` is a count, and ``eps`` an amount per share:
-both contain the splits up to the row's ``stated_on``, or up to the period's end where there is none. Flows
-cover the months that the row says.
+Amounts are in the statement's currency. ``shares_outstanding`` is a count, and ``eps`` an amount per share;
+both include the splits up to the row's ``stated_on``, or up to the end of the period if that is null. Flows
+cover the number of months given in the row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOWS: Final = (
 STOCKS: Final = (
     "total_assets",
     "current_assets",
-    "cash",  # and equivalents
+    "cash",  # including cash equivalents
     "short_term_investments",
     "receivables",
     "inventory",
@@ -45,4 +45,4 @@ STOCKS: Final = (
 ITEMS: Final = (*FLOWS, *STOCKS)
 SHARE_COUNT: Final = "shares_outstanding"
 SPLIT_ITEMS: Final = (SHARE_COUNT, "eps")
-"""Items that a split changes."""
+"""Items that a split rescales."""

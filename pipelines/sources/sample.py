@@ -1,4 +1,4 @@
-"""The bundled sample: 20 large US firms' adjusted closes, 1990 to 2022, that ship with skfolio."""
+"""The bundled sample: adjusted closes of 20 large US firms, 1990 to 2022, shipped with skfolio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import polars as pl
 from pipelines.sources.base import SourceTables
 
 STATIC_SINCE: Final = date(1900, 1, 1)
-"""valid_from of a classification without dates: it is taken to have held throughout."""
+"""``valid_from`` of a classification without dates, which is assumed to hold at all times."""
 
 _SECURITIES: Final = (
     ("AAPL", "Apple", "Information Technology", "Technology Hardware"),
@@ -36,21 +36,21 @@ _SECURITIES: Final = (
 )
 
 _NOTES: Final = (
-    "The sample has closes only: no open, high, low or volume.",
-    "Its closes are already adjusted for splits and dividends, so split ratios are 1, dividends 0, and rules "
-    "on quoted prices (a minimum price) mean little.",
-    "It has no statements, no index membership and no listing dates.",
+    "The sample contains closes only: no open, high, low or volume.",
+    "Its closes are already adjusted for splits and dividends, so split ratios are 1, dividends are 0, and "
+    "rules on quoted prices (such as a minimum price) have little meaning.",
+    "It contains no statements, no index membership and no listing dates.",
     "Sectors and industries are assumed static: each firm's latest classification is applied to all dates.",
 )
 _HAZARDS: Final = (
     "Survivorship: the 20 firms are large survivors chosen with hindsight, and none is ever delisted.",
-    "Early prices are coarse: closes are rounded to 0.001 and those of AAPL, BBY and UNH start between 0.1 "
-    "and 0.4, so rounding alone moves a price by up to 0.5% in the 1990s, and RRC rarely moves before 1993.",
+    "Early prices are coarse: closes are rounded to 0.001, and those of AAPL, BBY and UNH start between 0.1 "
+    "and 0.4, so rounding alone changes a price by up to 0.5% in the 1990s. RRC rarely moves before 1993.",
 )
 
 
 class SampleSource:
-    """skfolio's bundled S&P 500 sample: real prices on every machine, with no network."""
+    """skfolio's bundled S&P 500 sample: real prices on every machine, without a network."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class SampleSource:
         return "sample"
 
     def fetch(self) -> SourceTables:
-        """Deliver the closes in long form and the firms' static classification."""
+        """Deliver the closes in long format and the firms' static classification."""
         from skfolio.datasets import load_sp500_dataset
 
         wide = load_sp500_dataset()

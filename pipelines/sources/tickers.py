@@ -1,4 +1,4 @@
-"""A config's list of tickers: written down in it, or in a CSV file beside it."""
+"""A config's list of tickers, given in the config itself or in a CSV file."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ _ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
 
 
 def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the tickers in the order given, each once.
+    """Return the tickers in the given order, without duplicates.
 
     Parameters
     ----------
     given
-        Tickers, or the path of a CSV with a ``ticker`` column; ``~`` and environment variables are expanded.
+        Tickers, or the path of a CSV file with a ``ticker`` column; ``~`` and environment variables are
+        expanded.
 
     Raises
     ------
     ConfigError
-        If there is none, or one that cannot be a ticker.
+        If there is no ticker, or one is invalid.
     DataError
         If the file is missing, unreadable or has no ``ticker`` column.
     """
     tickers = _read(given) if isinstance(given, str) else [str(ticker).strip() for ticker in given]
     where = f"source.tickers ({given})" if isinstance(given, str) else "source.tickers"
     if not tickers:
-        raise ConfigError(f"{where} is empty; name at least one ticker, or a CSV with a ticker column.")
+        raise ConfigError(f"{where} is empty; give at least one ticker, or a CSV file with a ticker column.")
     for ticker in tickers:
         if not re.fullmatch(TICKER_PATTERN, ticker) or ".." in ticker:
             raise ConfigError(
-                f"{where} holds {ticker!r}, which is no ticker: letters, digits and . - _ ^ = are allowed."
+                f"{where} holds {ticker!r}, which is not a ticker; use letters, digits and . - _ ^ = only."
             )
         if _ISIN.fullmatch(ticker):
-            raise ConfigError(f"{where} holds {ticker!r}, which is an ISIN: give the ticker.")
+            raise ConfigError(f"{where} holds {ticker!r}, which is an ISIN; give the ticker instead.")
     return tuple(dict.fromkeys(tickers))
 
 
 def _read(path: str) -> list[str]:
     file = Path(os.path.expandvars(path)).expanduser()
     if not file.is_file():
-        raise DataError(f"there is no file {file} (looked in {Path.cwd()}): mend source.tickers")
+        raise DataError(f"there is no file {file} (searched in {Path.cwd()}): correct source.tickers")
     try:
         rows = pl.read_csv(file, infer_schema=False)
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{file} cannot be read as CSV ({reason}): write it again") from error
+        raise DataError(f"{file} cannot be read as CSV ({reason}): repair or replace it") from error
     if "ticker" not in rows.columns:
-        raise DataError(f"{file} has no column 'ticker'; it has {', '.join(rows.columns)}: rename one")
+        raise DataError(f"{file} has no column 'ticker', but {', '.join(rows.columns)}: rename one of them")
     return [ticker.strip() for ticker in rows["ticker"].drop_nulls() if ticker.strip()]

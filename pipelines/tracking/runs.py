@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from pipelines.errors import TrackingError
-from pipelines.lake.options import place
+from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
 from pipelines.run.completeness import describe_missing_of_model, missing_tasks
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
@@ -181,7 +181,7 @@ def _identity(run: Run) -> dict[str, str]:
     return {
         "config_hash": run.run_id.rpartition("-")[2],
         VERSIONS_TAG: json.dumps(run.versions),
-        LAKE_TAG: place(run.config.lake),
+        LAKE_TAG: canonical_location(run.config.lake),
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
-from pipelines.lake.options import place
+from pipelines.lake.options import canonical_location
 from pipelines.lake.readers import Recorded, collect
 from pipelines.tracking.store import LAKE_TAG, RUN_TAG, VERSIONS_TAG, store
 
@@ -48,7 +48,7 @@ def recorded_in_store(config: Config, root: str) -> Recorded:
     with store(config) as client:
         for run in _runs(client):
             tags = run.data.tags
-            if LAKE_TAG in tags and tags[LAKE_TAG] != place(root):
+            if LAKE_TAG in tags and tags[LAKE_TAG] != canonical_location(root):
                 continue
             name = tags.get(RUN_TAG, run.info.run_id)
             try:

@@ -12,7 +12,7 @@ from models.fitting.fit import FitConfig
 from pipelines.config.load import build_settings, settings_of
 from pipelines.config.models import registry_name
 from pipelines.dataset.build import Dataset, fit_inputs
-from pipelines.device import pick_device
+from pipelines.device import resolve_device
 from pipelines.lake.lake import Lake
 from pipelines.run.checkpoints import checkpoint_exists
 from pipelines.run.record import Run
@@ -40,7 +40,7 @@ def collect_arrays(dataset: Dataset, window: int) -> Arrays:
 
 def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
     """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold."""
-    device = pick_device(run.config.device)
+    device = resolve_device(run.config.device)
     inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
     for fold in folds:
         for seed in run.config.seeds:

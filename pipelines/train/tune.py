@@ -20,7 +20,7 @@ from pipelines.config.load import build_settings, check_config, digest, settings
 from pipelines.config.models import KEY, registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import FoldInputs, fit_inputs, plan_folds
-from pipelines.device import pick_device
+from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
@@ -160,7 +160,7 @@ def _score(  # noqa: PLR0917  (a model, and the data that it is scored on)
     """Mean over folds of the best validation score; None if training diverges or memory runs out."""
     import torch
 
-    device = pick_device(config.device)
+    device = resolve_device(config.device)
     if device == "cpu":
         torch.set_num_threads(1)
     settings, fit_settings = settings_of(config, model)

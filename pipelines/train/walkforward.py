@@ -14,7 +14,7 @@ import time
 from itertools import chain
 
 from pipelines.dataset.build import Dataset, fold_table, plan_folds
-from pipelines.device import pick_device
+from pipelines.device import resolve_device
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import remove_partial_checkpoints
@@ -81,7 +81,7 @@ def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int)
     hazards, notes = collect_hazards(run, dataset, lake)
     return TrainingStarted(
         environment=environment(),
-        device=pick_device(run.config.device),
+        device=resolve_device(run.config.device),
         versions=dict(run.versions),
         hazards=tuple(hazards),
         notes=tuple(notes),

@@ -1,8 +1,8 @@
-"""Share counts of a filing: classes of stock are added up, and a count of one class alone is left out.
+"""Share counts of a filing: counts of all classes of stock are summed, those of a single class dropped.
 
-A market value needs the shares of all classes. The SEC's company facts are of the whole firm only, so a firm
-with several classes often has no count on its cover page there, or that of one class. The mean over the
-period, which the earnings per share are made with, is of all classes.
+A market value needs the shares of all classes. The SEC's company facts describe the whole firm only, so a
+firm with several classes often has no cover-page count there, or that of one class. The mean over the period,
+which earnings per share are computed with, covers all classes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pipelines.sources.items import SHARE_COUNT
 from pipelines.sources.sec.items import AVERAGES
 
 LEAST_OF_MEAN: Final = 0.5
-"""A count below this share of the mean over the period is of one class, or in another unit. No firm buys back
-half of its shares before the cover page's day, and a split in between changes the mean as well."""
+"""A count below this fraction of the mean over the period covers a single class, or is in another unit: no
+firm buys back half of its shares before the date of the cover page, and a split in between changes the mean
+too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +32,49 @@ class Candidate:
     start: dt.date | None
     months: int | None
     value: float
-    member: str = ""  # the class of stock, of a count that is of one alone
+    member: str = ""  # the class of stock, if the count covers a single class
 
 
 Period = tuple[str, dt.date]  # item, period's end
 
 
-def settle_counts(own: dict[Period, list[Candidate]]) -> tuple[int, int]:
-    """Replace a filing's share counts by those that are of the whole firm.
+def resolve_share_counts(candidates: dict[Period, list[Candidate]]) -> tuple[int, int]:
+    """Replace a filing's share counts by counts of the whole firm.
 
-    Of one tag and instant, a count without a class is the firm's. Without one, the counts of two or more
-    classes are added up. Several different counts without a class, a single class, and a count below
-    `LEAST_OF_MEAN` of the filing's newest mean by then are left out, so that the next best tag counts.
+    Among facts of one tag and instant, a count without a class is the firm's. If there is none, the counts of
+    two or more classes are added up. Several different counts without a class, a single class, and a count
+    below `LEAST_OF_MEAN` times the newest mean of the filing up to that date are dropped, so that the next
+    best tag is used.
 
     Parameters
     ----------
-    own
-        The filing's candidates by item and period's end; changed in place.
+    candidates
+        The filing's candidates by item and end of period; changed in place.
 
     Returns
     -------
     summed, partial : int
-        Counts that were added up over classes, and counts that were left out.
+        Number of counts that were added up over classes, and number of counts that were dropped.
     """
-    periods = sorted(period for period in own if period[0] == SHARE_COUNT)
-    given = {period: own.pop(period) for period in periods}
-    whole = {period: list(_whole(candidates)) for period, candidates in given.items()}
+    periods = sorted(period for period in candidates if period[0] == SHARE_COUNT)
+    given = {period: candidates.pop(period) for period in periods}
+    whole = {period: list(_whole_firm_counts(candidates)) for period, candidates in given.items()}
     summed = sum(bool(one.member) for counts in whole.values() for one in counts)
     partial = sum(len(_by_tag(given[period])) - len(whole[period]) for period in periods)
     mean: float | None = None
-    for period in periods:  # by their ends
+    for period in periods:  # ascending by end date
         means = [one for one in whole[period] if one.tag in AVERAGES]
         mean = max(means, key=_start).value if means else mean
         kept = [one for one in whole[period] if mean is None or one.value >= LEAST_OF_MEAN * mean]
         kept = [replace(one, member="") for one in kept]
         partial += len(whole[period]) - len(kept)
         if kept:
-            own[period] = kept
+            candidates[period] = kept
     return summed, partial
 
 
-def _whole(candidates: list[Candidate]) -> Iterator[Candidate]:
-    """Give the firm's count of each tag, unit and span; one that was added up keeps the name of a class."""
+def _whole_firm_counts(candidates: list[Candidate]) -> Iterator[Candidate]:
+    """Yield the firm's count for each tag, unit and span; a sum over classes keeps the name of a class."""
     for facts in _by_tag(candidates):
         classes = {fact.member: fact.value for fact in facts if fact.member}
         firm = {fact.value for fact in facts if not fact.member}

@@ -1,8 +1,9 @@
-"""Which XBRL tags a canonical statement item is read from, the best one first.
+"""XBRL tags that each canonical statement item is read from, the best tag first.
 
 Taxonomy: FASB US-GAAP (https://xbrl.us/us-gaap) and the SEC's own ``dei`` (document and entity information).
-Of the tags that a filing has for an item and period, the first counts. Totals come before their parts:
-``Revenues`` is a firm's whole revenue where contract revenue is a slice of it (banks, insurers).
+If a filing has several tags for an item and period, the first one in the list is used. Totals come before
+their parts: ``Revenues`` is a firm's total revenue, of which contract revenue is only a part (banks,
+insurers).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TAGS: Final[Mapping[str, tuple[str, ...]]] = {
         "InterestExpenseDebt",
     ),
     "income_tax": ("IncomeTaxExpenseBenefit",),
-    # the parent's share; ProfitLoss includes what belongs to minorities
+    # the parent's share; ProfitLoss includes the minority interest
     "net_income": ("NetIncomeLoss", "NetIncomeLossAvailableToCommonStockholdersBasic", "ProfitLoss"),
     "depreciation": (
         "DepreciationDepletionAndAmortization",
@@ -54,7 +55,7 @@ TAGS: Final[Mapping[str, tuple[str, ...]]] = {
         "NetCashProvidedByUsedInOperatingActivities",
         "NetCashProvidedByUsedInOperatingActivitiesContinuingOperations",
     ),
-    "capital_expenditure": (  # payments: positive is cash spent, as our item has it
+    "capital_expenditure": (  # payments: positive means cash spent, as in our item
         "PaymentsToAcquirePropertyPlantAndEquipment",
         "PaymentsToAcquireProductiveAssets",
     ),
@@ -108,25 +109,25 @@ TAGS: Final[Mapping[str, tuple[str, ...]]] = {
         "StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest",
     ),
     "retained_earnings": ("RetainedEarningsAccumulatedDeficit",),
-    # the cover page's count, on the cover page's day; firms with several classes may have it by class alone
-    # (`pipelines.sources.sec.counts`), and then, last, the mean over the period
+    # the cover page's count as of the cover page's date, which firms with several classes may give only per
+    # class (`pipelines.sources.sec.counts`); the mean over the period comes last
     "shares_outstanding": (
         "dei:EntityCommonStockSharesOutstanding",
         "CommonStockSharesOutstanding",
         "WeightedAverageNumberOfSharesOutstandingBasic",
     ),
 }
-assert set(TAGS) == set(ITEMS), "every canonical item has its tags"
+assert set(TAGS) == set(ITEMS), "every canonical item needs tags"
 
 COVER: Final = "dei:EntityCommonStockSharesOutstanding"
-"""The count of the cover page, which is stated as of its own instant."""
+"""The count on the cover page, which is stated as of its own date."""
 
 AVERAGES: Final = frozenset({"us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"})
-"""Tags over a span that stand in for a count as of its end."""
+"""Tags that cover a span and are used as a count at its end."""
 
 
 def ranked_tags() -> dict[str, tuple[str, int]]:
-    """Return qualified tag -> (item, rank), 0 the best."""
+    """Return qualified tag -> (item, rank); rank 0 is the best."""
     return {
         tag if ":" in tag else f"us-gaap:{tag}": (item, rank)
         for item, tags in TAGS.items()

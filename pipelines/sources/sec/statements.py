@@ -1,13 +1,14 @@
-"""From XBRL facts to statement rows: which fact counts, what span it covers, and when the market knew it.
+"""Convert XBRL facts to statement rows: choose facts and spans, and the dates when the market knew them.
 
-Every filing that has a fact for an item and period is a version of it: a 10-Q or 10-K, next year's comparison
-column, an amendment. In a filing, of the tags of an item the best one counts (`sec_items`), of its spans the
-year in an annual report and the quarter in a quarterly one. Cash flows are reported from the year's beginning
-alone: the quarter is what is left of them after the months up to the quarter before, as known by then.
+Every filing with a fact for an item and period is one version of it: a 10-Q or 10-K, the comparison column of
+next year's filing, an amendment. Within a filing, the best tag of an item is used
+(`pipelines.sources.sec.items`), with the span of a year in annual reports and of a quarter in quarterly ones.
+Cash flows are reported only from the beginning of the year: the quarter is the difference to the months up to
+the previous quarter, as known by then.
 
 A split after the period and before the filing has retroactive effect on the statements, comparatives included
-(SEC Staff Accounting Bulletin, Topic 4.C; ASC 505-10-S99-4 and ASC 260-10-55-12). So their share counts and
-amounts per share are stated as of the filing's day. The cover page's count is stated as of its own instant.
+(SEC Staff Accounting Bulletin, Topic 4.C; ASC 505-10-S99-4 and ASC 260-10-55-12). Share counts and per-share
+amounts are therefore stated as of the filing date. The count on the cover page is stated as of its own date.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, Protocol
 import polars as pl
 
 from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
-from pipelines.sources.sec.counts import Candidate, Period, settle_counts
+from pipelines.sources.sec.counts import Candidate, Period, resolve_share_counts
 from pipelines.sources.sec.items import AVERAGES, COVER, ranked_tags
 
 FORMS: Final = ("10-K", "10-Q", "10-KT", "10-QT", "20-F", "40-F")
@@ -50,7 +51,7 @@ _SCHEMA: Final = {
 
 
 class Fact(Protocol):
-    """What is read of one of edgartools' facts."""
+    """The attributes that are read from a fact of edgartools."""
 
     concept: str  # "us-gaap:Assets"
     unit: str
@@ -60,29 +61,29 @@ class Fact(Protocol):
     accession: str
     form_type: str
     filing_date: dt.date
-    dimensions: Mapping[str, str] | None  # axis -> member; None or empty for the whole firm
+    dimensions: Mapping[str, str] | None  # axis -> member; None or empty: whole firm
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """Rows of the lake's ``fundamentals``, and what was done to get them.
+    """Rows for the lake's ``fundamentals``, and counts of how they were derived.
 
     Attributes
     ----------
     rows
-        One a period, day of knowledge and item.
+        One row per period, publication date and item.
     derived
-        Quarters that are the difference of two spans from the year's beginning.
+        Number of quarters that are the difference of two spans from the beginning of the year.
     superseded
-        Versions left out because a later one became known on the same day.
+        Number of versions dropped because a later one became known on the same date.
     undated
-        Filings without an acceptance time.
+        Number of filings without an acceptance time.
     foreign
         Currencies other than the dollar.
     summed
-        Share counts that are the sum of the counts of several classes.
+        Number of share counts that are sums over several classes.
     partial
-        Share counts left out because they are of one class, or of an unknown one.
+        Number of share counts that were dropped because they cover one class, or an unknown one.
     """
 
     rows: pl.DataFrame
@@ -100,7 +101,7 @@ class _Filing:
     annual: bool
     amended: bool
     known_at: dt.date
-    released: dt.date  # its statements contain the splits up to this day
+    released: dt.date  # its statements include the splits up to this date
     order: tuple[dt.date, dt.datetime, str]
 
 
@@ -108,13 +109,14 @@ _Span = tuple[str, str, dt.date, int]  # tag, unit, start, months
 
 
 def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
-    """Return the first day by whose close the market could know a filing.
+    """Return the first date by whose close the market could know a filing.
 
-    Accepted before 16:00 it is that day, from then on the next; never before the official filing date, which
-    EDGAR sets to the next business day after 17:30, when it holds a filing back until the morning. The clock
-    is taken as New York's. The SEC's submissions feed marks it as UTC, which is true of most filers and not
-    of others: New York's is the later reading of the two, so nothing is known too early, and what was
-    accepted after noon may be known a day late. Without an acceptance time, the day after the filing date.
+    A filing accepted before 16:00 is known on the same date, a later one on the next; but never before the
+    official filing date, which EDGAR sets to the next business day after 17:30, when it holds a filing back
+    until the morning. The time is read as New York time. The SEC's submissions feed marks it as UTC, which is
+    correct for most filers but not for all. New York is the later of the two readings, so nothing is known
+    too early; filings accepted after noon may be known a day late. Without an acceptance time: the day after
+    the filing date.
     """
     if accepted is None:
         return filed + dt.timedelta(days=1)
@@ -125,25 +127,25 @@ def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
 def statement_rows(
     ticker: str, facts: Iterable[Fact], accepted: Mapping[str, dt.datetime], since: dt.date
 ) -> Statements:
-    """Turn a firm's facts into statement rows.
+    """Convert a firm's facts to statement rows.
 
     Parameters
     ----------
     ticker
         The firm's ticker in the lake.
     facts
-        All its facts; those of other forms than `FORMS` and of other tags are passed over.
+        All facts of the firm; those of forms other than `FORMS` and of other tags are skipped.
     accepted
-        Accession number -> acceptance time without a zone.
+        Accession number -> acceptance time without a time zone.
     since
-        First known_at to give.
+        First ``known_at`` to return.
 
     Returns
     -------
     Statements
-        ``filing_id`` is the accession number, with /A behind it if the filing is an amendment. ``months`` is
-        the span of a flow and null for an instant. ``stated_on`` is the last day whose splits a count or an
-        amount per share contains, null for other items. Nothing is assumed.
+        ``filing_id`` is the accession number, followed by /A if the filing is an amendment. ``months`` is the
+        span of a flow and null for an instant. ``stated_on`` is the last date whose splits are included in a
+        count or per-share amount, null for other items. No publication date is assumed.
     """
     filings, periods, (summed, partial) = _sort_into_filings(facts, accepted)
     spans: dict[_Span, float] = {}
@@ -192,7 +194,7 @@ def statement_rows(
 
 
 def _stated_on(item: str, fact: Candidate, end: dt.date, filing: _Filing) -> dt.date | None:
-    """Return the last day whose splits a count or an amount per share contains; None for other items."""
+    """Return the last date whose splits a count or per-share amount includes; None for other items."""
     if item not in SPLIT_ITEMS:
         return None
     return end if fact.tag == COVER else max(end, filing.released)
@@ -201,7 +203,7 @@ def _stated_on(item: str, fact: Candidate, end: dt.date, filing: _Filing) -> dt.
 def _sort_into_filings(
     facts: Iterable[Fact], accepted: Mapping[str, dt.datetime]
 ) -> tuple[dict[str, _Filing], dict[str, dict[Period, list[Candidate]]], tuple[int, int]]:
-    """Group the facts that may count by filing, item and period; count what became of share counts."""
+    """Group usable facts by filing, item and period, and count how share counts were resolved."""
     filings: dict[str, _Filing] = {}
     periods: dict[str, dict[Period, list[Candidate]]] = {}
     balance: dict[str, dict[dt.date, dict[str, Fact]]] = {}
@@ -230,18 +232,18 @@ def _sort_into_filings(
     summed = partial = 0
     for accession, own in periods.items():
         _fill_liabilities(own, balance.get(accession, {}))
-        of_classes, left_out = settle_counts(own)
-        summed, partial = summed + of_classes, partial + left_out
+        n_summed, n_dropped = resolve_share_counts(own)
+        summed, partial = summed + n_summed, partial + n_dropped
     return filings, periods, (summed, partial)
 
 
 def _candidate(fact: Fact) -> Candidate | None:
-    """Read a fact as the value of an item; None if it is of none, or of a span that the item cannot have."""
+    """Return a fact as a candidate for an item; None if no item has this tag and kind of span."""
     item, rank = _TAGS.get(fact.concept, ("", 0))
     if not item or fact.numeric_value is None:
         return None
     member = ""
-    if fact.dimensions:  # a part of the firm: of parts, classes of stock alone can be added up
+    if fact.dimensions:  # a part of the firm; the only parts that can be added up are classes of stock
         axes = list(fact.dimensions.items())
         if item != SHARE_COUNT or len(axes) > 1 or not axes[0][0].endswith(_CLASS_AXIS):
             return None
@@ -260,7 +262,7 @@ def _candidate(fact: Fact) -> Candidate | None:
 def _fill_liabilities(
     own: dict[Period, list[Candidate]], balance: Mapping[dt.date, Mapping[str, Fact]]
 ) -> None:
-    """Where liabilities are not told, take the balance sheet's total less equity, minorities included."""
+    """Replace missing liabilities by the balance sheet's total less equity (including minorities)."""
     for end, parts in balance.items():
         equity = next((parts[tag] for tag in _EQUITY if tag in parts), None)
         total = parts.get(_BALANCE)
@@ -273,21 +275,19 @@ def _fill_liabilities(
 
 
 def _best(candidates: list[Candidate], *, annual: bool) -> Candidate:
-    """Choose among a filing's facts of one item and period: by tag, dollars first, then by span."""
+    """Choose among a filing's facts for one item and period: by tag, then dollars first, then by span."""
 
     def preference(fact: Candidate) -> tuple[int, bool, float, int]:
-        wanted = 12 if annual else 3
-        days = (
-            0 if fact.start is None else -fact.start.toordinal()
-        )  # of means, the one over the shortest span
-        span = 0.0 if fact.months is None else abs(fact.months - wanted)
+        months = 12 if annual else 3
+        days = 0 if fact.start is None else -fact.start.toordinal()  # prefer the mean over the shortest span
+        span = 0.0 if fact.months is None else abs(fact.months - months)
         return fact.rank, not fact.unit.startswith(("USD", "shares")), span, days
 
     return min(candidates, key=preference)
 
 
 def _last_quarter(fact: Candidate, spans: Mapping[_Span, float]) -> float | None:
-    """Take the months up to the quarter before off a span of six or nine months; None if they are unknown."""
+    """Return the last quarter of a span of six or nine months; None if the months before are unknown."""
     if fact.months not in (6, 9) or fact.start is None:
         return None
     before = spans.get((fact.tag, fact.unit, fact.start, fact.months - 3))

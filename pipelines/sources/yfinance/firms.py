@@ -1,7 +1,7 @@
-"""What Yahoo says of a firm beside its prices: its class, and its last quarterly statements.
+"""Yahoo's data about a firm other than prices: its classification and its latest quarterly statements.
 
-Yahoo tells how things are today. What the lake has already heard is therefore never rewritten: a class that
-changed holds from the day on which that was learnt, and so does a statement item that was restated.
+Yahoo describes the present. What the lake already holds is therefore never rewritten: a changed
+classification is valid from the day on which it was learnt, and so is a restated statement item.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import polars as pl
 from pipelines.lake.source_tables import Fundamentals, Securities
 from pipelines.sources.items import FLOWS, SHARE_COUNT, SPLIT_ITEMS
 from pipelines.sources.sample import STATIC_SINCE
-from pipelines.sources.yfinance.prices import Chart, ask, main_unit
-from pipelines.sources.yfinance.session import NothingThereError, YahooSession
+from pipelines.sources.yfinance.prices import Chart, call_yfinance, main_unit
+from pipelines.sources.yfinance.session import NoDataError, YahooSession
 
 if TYPE_CHECKING:
     import yfinance
 
-_CLASS: Final = ("name", "sector", "industry", "currency", "exchange")
+_CLASSIFICATION: Final = ("name", "sector", "industry", "currency", "exchange")
 _QUARTER: Final = dt.timedelta(days=91)
 _HALF_YEAR: Final = dt.timedelta(days=150)
-_COMPLETE: Final = ("net_income", "total_assets", "operating_cash_flow")
-"""An item of each statement: Yahoo often has the income statement days before the others."""
+_ONE_PER_STATEMENT: Final = ("net_income", "total_assets", "operating_cash_flow")
+"""One item of each statement: Yahoo often has the income statement days before the others."""
 
-_YAHOO: Final[Mapping[str, tuple[str, ...]]] = {
+_YAHOO_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "revenue": ("TotalRevenue", "OperatingRevenue"),
     "cost_of_revenue": ("CostOfRevenue",),
     "gross_profit": ("GrossProfit",),
@@ -60,40 +60,40 @@ _YAHOO: Final[Mapping[str, tuple[str, ...]]] = {
     "retained_earnings": ("RetainedEarnings",),
     "shares_outstanding": ("OrdinarySharesNumber", "ShareIssued"),
 }
-"""Canonical item -> Yahoo's names for it; the first that a period has is taken."""
+"""Canonical item -> Yahoo's names for it; the first name that a period has is used."""
 
-_SPENT: Final = frozenset({"capital_expenditure", "dividends_paid"})
-"""Cash paid out: negative at Yahoo, positive here."""
+_CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})
+"""Cash paid out: negative in Yahoo's data, positive here."""
 
 
-def read_class(
+def read_classification(
     ticker: yfinance.Ticker, ours: str, chart: Chart, stored: pl.DataFrame | None, today: dt.date
 ) -> pl.DataFrame:
-    """Ask for a firm's name, sector and industry; rows of ``securities``, none if nothing changed.
+    """Request a firm's name, sector and industry, as rows of ``securities``; no rows if nothing changed.
 
-    What is learnt of a firm for the first time is taken to have held always; a change holds from today. A
-    field that Yahoo leaves out stays as it was stored, and no row ever says that a firm was delisted.
+    The first known values are assumed to have always been valid; a change is valid from today. A field that
+    Yahoo omits keeps its stored value, and no row ever records a delisting.
 
     Parameters
     ----------
     ticker
         yfinance's handle.
     ours
-        The ticker that the lake knows it by.
+        The ticker in the lake.
     chart
-        Its prices, for what their header says.
+        Its prices, of which the header is used.
     stored
-        The lake's rows of ``securities`` that hold still; None if it has none.
+        The lake's rows of ``securities`` that are still valid; None if it has none.
     today
-        Day on which this is learnt.
+        Date of the request.
 
     Raises
     ------
     YahooError
         If there is no answer.
     """
-    info: Mapping[str, Any] = ask(ticker.get_info)
-    said = {
+    info: Mapping[str, Any] = call_yfinance(ticker.get_info)
+    reported = {
         "name": info.get("longName") or info.get("shortName") or chart.name,
         "sector": info.get("sector"),
         "industry": info.get("industry"),
@@ -102,11 +102,11 @@ def read_class(
     }
     old = None if stored is None else stored.filter(pl.col("ticker") == ours).sort("valid_from").tail(1)
     if old is None or old.is_empty():
-        rows = [{"ticker": ours, "valid_from": STATIC_SINCE, **said}]
+        rows = [{"ticker": ours, "valid_from": STATIC_SINCE, **reported}]
         return pl.DataFrame(rows, schema=_columns(Securities))
     was = old.row(0, named=True)
-    now = {**was, **{key: value for key, value in said.items() if value is not None}}
-    if all(now[key] == was[key] for key in _CLASS):
+    now = {**was, **{key: value for key, value in reported.items() if value is not None}}
+    if all(now[key] == was[key] for key in _CLASSIFICATION):
         return pl.DataFrame(schema=_columns(Securities))
     now["valid_from"] = max(today, was["valid_from"])
     ended = [] if now["valid_from"] == was["valid_from"] else [{**was, "valid_to": today}]
@@ -114,17 +114,17 @@ def read_class(
 
 
 def statements_due(ours: str, stored: pl.DataFrame | None, today: dt.date) -> bool:
-    """Tell whether Yahoo may have statements that the lake has not.
+    """Return whether Yahoo may have statements that the lake lacks.
 
-    So it is if there are none, if the last period lacks one of the three statements, or if another quarter
-    has ended since.
+    This is the case if the lake has none, if the last period lacks one of the three statements, or if another
+    quarter has ended since.
     """
-    mine = _of(stored, ours)
-    if mine.is_empty():
+    own = _rows_of(stored, ours)
+    if own.is_empty():
         return True
-    last = mine.filter(pl.col("period_end") == pl.col("period_end").max())
+    last = own.filter(pl.col("period_end") == pl.col("period_end").max())
     ended: dt.date = last["period_end"][0]
-    return ended + _QUARTER < today or not set(_COMPLETE) <= set(last["item"])
+    return ended + _QUARTER < today or not set(_ONE_PER_STATEMENT) <= set(last["item"])
 
 
 def read_statements(
@@ -137,58 +137,62 @@ def read_statements(
     lag: dt.timedelta,
     today: dt.date,
 ) -> pl.DataFrame:
-    """Ask for the quarterly statements; rows of ``fundamentals`` that the lake has not.
+    """Request the quarterly statements, as rows of ``fundamentals`` that the lake lacks.
 
-    Yahoo has no filing dates, and overwrites what is restated. So a period that is new is taken as known
-    ``lag`` after its end; an item that differs from what is stored, or was not there with the rest of its
-    period, is a row of its own that is known from today (or from that assumed day, if it is yet to come).
+    Yahoo has no filing dates and overwrites restated values. A new period is therefore assumed to be known
+    ``lag`` after its end. An item that differs from the stored value, or was missing from its period, becomes
+    a separate row that is known from today (or from the assumed date, if that is in the future).
 
-    Yahoo restates share counts and earnings per share for every later split. These splits are taken off
-    again, so that a number is stated as of its period's end, and the same before and after a split. A number
-    that equals the stored one is not restated yet.
+    Yahoo restates share counts and earnings per share for every later split. These splits are undone, so that
+    a number is stated as of the end of its period and is the same before and after a split. A number that
+    equals the stored one has not been restated yet.
 
     Parameters
     ----------
     ticker, session
-        yfinance's handle, and the session it was made with.
+        yfinance's handle, and the session that it was created with.
     ours
-        The ticker that the lake knows it by.
+        The ticker in the lake.
     stored
         The lake's statement rows with assumed dates; None if it has none.
     splits
-        Day -> ex-date and ratio of all splits since then.
+        Date -> ex-date and ratio of all splits since then.
     lag
-        Assumed time from a period's end to its publication.
+        Assumed time from the end of a period to its publication.
     today
-        Day on which this is learnt.
+        Date of the request.
 
     Raises
     ------
     YahooError
         If there is no answer. A firm without statements is no error.
     """
-    found: dict[tuple[dt.date, str], float] = {}
-    for question in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
+    values_by_period: dict[tuple[dt.date, str], float] = {}
+    for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
         try:
-            found |= _canonical(ask(question, freq="quarterly"))
-        except NothingThereError:
+            values_by_period |= _canonical(call_yfinance(method, freq="quarterly"))
+        except NoDataError:
             continue
-    mine = _of(stored, ours).sort("known_at")
-    heard = {(row["period_end"], row["item"]): row["value"] for row in mine.iter_rows(named=True)}
-    periods = {period for period, _ in heard}
-    months, currency = _months({period for period, _ in found}), _currency(session, ticker.ticker)
+    own = _rows_of(stored, ours).sort("known_at")
+    stored_values = {(row["period_end"], row["item"]): row["value"] for row in own.iter_rows(named=True)}
+    periods = {period for period, _ in stored_values}
+    months, currency = _months({period for period, _ in values_by_period}), _currency(session, ticker.ticker)
     later = {}
-    if split_periods := {period for period, item in found if item in SPLIT_ITEMS}:
+    if split_periods := {period for period, item in values_by_period if item in SPLIT_ITEMS}:
         events = splits(min(split_periods))
         later = {
             period: math.prod(ratio for ex_date, ratio in events.items() if period < ex_date <= today)
             for period in split_periods
         }
     rows = []
-    for (period, item), told in sorted(found.items()):
-        known_value = heard.get((period, item), math.nan)
-        value = told * later[period] ** (-1 if item == SHARE_COUNT else 1) if item in SPLIT_ITEMS else told
-        if any(math.isclose(known_value, same, rel_tol=1e-9) for same in (value, told)):
+    for (period, item), reported_value in sorted(values_by_period.items()):
+        known_value = stored_values.get((period, item), math.nan)
+        value = (
+            reported_value * later[period] ** (-1 if item == SHARE_COUNT else 1)
+            if item in SPLIT_ITEMS
+            else reported_value
+        )
+        if any(math.isclose(known_value, same, rel_tol=1e-9) for same in (value, reported_value)):
             continue
         published = period + lag
         rows.append(
@@ -207,26 +211,28 @@ def read_statements(
     return pl.DataFrame(rows, schema=_columns(Fundamentals))
 
 
-def _canonical(frame: Any) -> dict[tuple[dt.date, str], float]:  # noqa: ANN401 (pandas has no better type for it)
-    """Read yfinance's table (an item a row, a period a column) by period end and canonical item."""
-    found: dict[tuple[dt.date, str], float] = {}
-    for item, names in _YAHOO.items():
-        sign = -1.0 if item in _SPENT else 1.0
-        for name in reversed([n for n in names if n in frame.index]):  # the first one last: it stays
+def _canonical(frame: Any) -> dict[tuple[dt.date, str], float]:  # noqa: ANN401 (yfinance is not typed)
+    """Convert yfinance's table of items by period to (period end, canonical item) -> value."""
+    values_by_period: dict[tuple[dt.date, str], float] = {}
+    for item, names in _YAHOO_NAMES.items():
+        sign = -1.0 if item in _CASH_PAID else 1.0
+        for name in reversed(
+            [n for n in names if n in frame.index]
+        ):  # the preferred name last: it overwrites the others
             for period, value in frame.loc[name].items():
                 if math.isfinite(value):
-                    found[period.date(), item] = sign * float(value)
-    return found
+                    values_by_period[period.date(), item] = sign * float(value)
+    return values_by_period
 
 
 def _months(periods: set[dt.date]) -> int:
-    """Months that a flow covers: Yahoo files the half-years of those who report twice a year as quarters."""
+    """Return the months that a flow covers: Yahoo files half-yearly statements as quarters."""
     gaps = [after - before for before, after in pairwise(sorted(periods))]
     return 6 if gaps and min(gaps) >= _HALF_YEAR else 3
 
 
 def _currency(session: YahooSession, symbol: str) -> str | None:
-    """Return the currency of the statements, which may differ from that of the prices."""
+    """Return the currency of the statements, which may differ from the currency of the prices."""
     for series in session.answer("timeseries", symbol).get("result") or []:
         for values in series.values():
             for value in values if isinstance(values, list) else []:
@@ -235,7 +241,7 @@ def _currency(session: YahooSession, symbol: str) -> str | None:
     return None
 
 
-def _of(stored: pl.DataFrame | None, ours: str) -> pl.DataFrame:
+def _rows_of(stored: pl.DataFrame | None, ours: str) -> pl.DataFrame:
     if stored is None:
         return pl.DataFrame(schema=_columns(Fundamentals))
     return stored.filter(pl.col("ticker") == ours)

@@ -1,12 +1,12 @@
-"""Prices as they were quoted, from Yahoo's, which are rewritten back to the first day at every split.
+"""Prices as quoted, recovered from Yahoo's, which are rewritten back to the first day at every split.
 
-Yahoo's "raw" close, its volume and its dividends are per share of today: each is adjusted for every later
-split. With the splits of the same answer, ``later_d = product of the ratios with ex-date > d``, so that
+Yahoo's "raw" close, its volume and its dividends are per share of today: each is adjusted for all later
+splits. With the splits of the same answer, ``later_d = product of the ratios with ex-date > d``, so that
 
     quoted close_d = close_d * later_d      quoted volume_d = volume_d / later_d
 
 and a dividend on d, per share after that day's split, is ``dividend_d * later_d``. The split itself is the
-row's ``split_ratio`` on its ex-date. This needs every split up to now, whatever the last date asked for.
+row's ``split_ratio`` on its ex-date. This needs every split up to now, whatever the last requested date.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import polars as pl
 from yfinance.exceptions import YFException, YFTickerMissingError
 
-from pipelines.sources.yfinance.session import NoAnswerError, NothingThereError, YahooError, YahooSession
+from pipelines.sources.yfinance.session import NoAnswerError, NoDataError, YahooError, YahooSession
 
 if TYPE_CHECKING:
     import yfinance
@@ -36,42 +36,44 @@ _MINOR: Final = {
     "ILA": ("ILS", 0.01),
     "KWF": ("KWD", 0.001),
 }
-"""Yahoo's code of a currency's small unit -> the currency, and how much of it one unit is."""
+"""Yahoo's code of a currency's minor unit -> currency, and value of one unit in it."""
 
 _BAR: Final = ("open", "high", "low", "close")
 _SINGLE: Final = 2.0**-23
-"""Relative error of Yahoo's prices, which are single-precision numbers: 24.96 comes as 24.959999084472656."""
+"""Relative error of Yahoo's prices, which are single-precision numbers: 24.96 arrives as
+24.959999084472656."""
 
 _CENTS: Final = 1e-6
-"""Error of its dividends, which are rounded to six decimals."""
+"""Absolute error of its dividends, which are rounded to six decimals."""
 
 _DELAY: Final = dt.timedelta(minutes=30)
-"""Yahoo's quotes are late by up to 20 minutes: a session's row is final only some time after its close."""
+"""Yahoo's quotes are delayed by up to 20 minutes, so a session's row is final only some time after
+the close."""
 
 _PLAIN_SPLIT: Final = 1.5
-"""Ratios nearer to 1 cannot be told from a day's return."""
+"""Minimum ratio of a split that can be distinguished from a day's return."""
 
 _DISAGREES: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What Yahoo says of one symbol's prices.
+    """Yahoo's prices of one symbol.
 
     Attributes
     ----------
     rows
-        Quoted prices in the main unit of ``currency``: date, open, high, low, close, volume, split_ratio,
-        dividend; ``unadjusted`` marks a split that Yahoo lists and its prices do not show, ``disagrees`` a
-        session whose return is not that of Yahoo's own adjusted closes.
+        Quoted prices in the main unit of ``currency``: date, open, high, low, close, volume, split_ratio and
+        dividend. ``unadjusted`` marks a split that Yahoo lists but does not show in its prices. ``disagrees``
+        marks a session whose return differs from that of Yahoo's own adjusted closes.
     currency, exchange, name
-        As Yahoo calls them; None where it does not say.
+        As given by Yahoo; None if missing.
     first_trade
-        Yahoo's first date of the symbol, None if it does not say.
+        Yahoo's first date of the symbol; None if missing.
     since
-        First date that was asked for.
+        First requested date.
     splits
-        Ex-date -> new shares per old one; all of them since then, also those after the last row.
+        Ex-date -> new shares per old share; all splits since then, including those after the last row.
     remarks
         What was left out, one clause each.
     """
@@ -89,30 +91,30 @@ class Chart:
 def read_chart(
     ticker: yfinance.Ticker, session: YahooSession, start: dt.date, end: dt.date | None, now: dt.datetime
 ) -> Chart:
-    """Ask for a symbol's prices from a date on.
+    """Request a symbol's prices from a date on.
 
-    Rows without a close are left out, and what happened on one (a split, a dividend) moves to the next row
-    that has one. A session that is not over at ``now`` on the exchange's clock has no row yet.
+    Rows without a close are dropped; a split or dividend on such a row moves to the next row that has a
+    close. A session that is not over at ``now``, in the exchange's time, has no row yet.
 
     Parameters
     ----------
     ticker, session
-        yfinance's handle, and the session it was made with.
+        yfinance's handle, and the session that it was created with.
     start, end
-        First and last date wanted, both included; None for no end. Yahoo is always asked up to ``now``: a
-        later split has changed the prices before ``end``.
+        First and last date to return, both inclusive; None for no end. The request always extends to ``now``,
+        because a later split changes the prices before ``end``.
     now
-        Moment of asking, with a time zone.
+        Time of the request, with a time zone.
 
     Raises
     ------
     YahooError
-        If there is no answer, or nothing in it.
+        If there is no answer, or an answer without data.
     """
-    frame = ask(
+    frame = call_yfinance(
         ticker.history,
         start=start,
-        end=now.date() + dt.timedelta(days=2),  # exclusive; it may be tomorrow there already
+        end=now.date() + dt.timedelta(days=2),  # exclusive; the exchange may be a day ahead
         interval="1d",
         auto_adjust=False,
         actions=True,
@@ -137,7 +139,7 @@ def read_chart(
     empty = quotes.filter(pl.col("close").is_nan()).height
     if empty:
         remarks.append(f"sessions without a close, left out: {empty:,}")
-    rows = as_quoted(quotes.filter(pl.col("close").is_not_nan()), splits, dividends)
+    rows = unadjust_quotes(quotes.filter(pl.col("close").is_not_nan()), splits, dividends)
     rows = rows.with_columns(
         *(pl.when(pl.col(c) != 0).then(pl.col(c) * scale) for c in _BAR[:3]),
         pl.col("close", "dividend") * scale,
@@ -155,37 +157,39 @@ def read_chart(
     )
 
 
-def ask(question: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinance is not typed)
-    """Call yfinance, and answer with a `YahooError` for whatever it raises.
+def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinance is not typed)
+    """Call a method of yfinance and raise a `YahooError` for whatever goes wrong.
 
     Raises
     ------
     YahooError
-        The session's own, or one that names what yfinance could not make of an answer.
+        The session's own error, or one that says what yfinance could not process.
     """
     try:
-        return question(**arguments)
+        return method(**arguments)
     except YahooError:
         raise
     except YFTickerMissingError as error:
-        raise NothingThereError(error.rationale, unknown=False) from error
-    except Exception as error:  # it reads answers without checks: a field that is missing may raise anything
+        raise NoDataError(error.rationale, unknown=False) from error
+    except Exception as error:  # it does not check answers: a missing field may raise anything
         if isinstance(error, YFException) and str(error).startswith("Empty"):
-            raise NothingThereError(str(error), unknown=False) from error
-        raise NoAnswerError(f"yfinance could not use the answer ({type(error).__name__}: {error})") from error
+            raise NoDataError(str(error), unknown=False) from error
+        raise NoAnswerError(
+            f"yfinance could not process the answer ({type(error).__name__}: {error})"
+        ) from error
 
 
-def as_quoted(
+def unadjust_quotes(
     quotes: pl.DataFrame, splits: Mapping[dt.date, float], dividends: Mapping[dt.date, float]
 ) -> pl.DataFrame:
-    """Undo the adjustment for later splits, and put splits and dividends on their ex-dates.
+    """Undo the adjustment for later splits, and assign splits and dividends to their ex-dates.
 
     Parameters
     ----------
     quotes
-        Yahoo's rows by ascending date, every close known: date, open, high, low, close, volume, adjusted.
+        Yahoo's rows by ascending date, all with a close: date, open, high, low, close, volume, adjusted.
     splits
-        Ex-date -> new shares per old one; all of them since the first row, also those after the last.
+        Ex-date -> new shares per old share; all splits since the first row, including those after the last.
     dividends
         Ex-date -> cash per share of today.
 
@@ -193,10 +197,10 @@ def as_quoted(
     -------
     DataFrame
         The rows as quoted on their day, with split_ratio, dividend, unadjusted and disagrees (see `Chart`).
-        An event on a day without a row is on the next row; one after the last row is on none. Of the numbers
-        that Yahoo's rounding allows, the one with the fewest decimals is taken: it is what was quoted, and so
-        the same before and after a later split. A volume that a reverse split does not divide comes back
-        rounded to a share of the new kind.
+        An event on a date without a row is assigned to the next row; an event after the last row is dropped.
+        Among the numbers within Yahoo's rounding error, the one with the fewest decimals is returned: it is
+        the quoted one, and therefore the same before and after a later split. A volume that is not a multiple
+        of a reverse split's ratio is rounded to a share of the new kind.
     """
     days = quotes["date"].to_numpy().astype("datetime64[D]")
     ex_dates, ratios = _arrays(splits)
@@ -211,19 +215,19 @@ def as_quoted(
     quoted = {c: quotes[c].to_numpy() * later for c in _BAR}
     rows = quotes.with_columns(
         *(
-            pl.Series(c, _shortest(price, np.abs(price) * _SINGLE)).fill_nan(None)
+            pl.Series(c, _fewest_decimals(price, np.abs(price) * _SINGLE)).fill_nan(None)
             for c, price in quoted.items()
         ),
         (pl.col("volume") / later).round(),
         pl.Series("split_ratio", split),
-        pl.Series("dividend", _shortest(dividend, later * _CENTS)),
+        pl.Series("dividend", _fewest_decimals(dividend, later * _CENTS)),
     )
     before, close = pl.col("close").shift(1) / pl.col("split_ratio"), pl.col("close")
     move, ratio = (close / before).log(), pl.col("split_ratio").log()
     plain = ratio.abs() >= np.log(_PLAIN_SPLIT)
-    # Yahoo's rule: what came before a dividend is multiplied by 1 - dividend / close of the session before
+    # Yahoo multiplies all prices before a dividend by 1 - dividend / close of the session before
     total = close / (before - pl.col("dividend"))
-    theirs = (pl.col("adjusted") / pl.col("adjusted").shift(1)).fill_nan(None)
+    yahoo_return = (pl.col("adjusted") / pl.col("adjusted").shift(1)).fill_nan(None)
     return rows.select(
         "date",
         *_BAR,
@@ -231,12 +235,12 @@ def as_quoted(
         "split_ratio",
         "dividend",
         (plain & ((move + ratio).abs() < move.abs())).fill_null(value=False).alias("unadjusted"),
-        ((total / theirs - 1.0).abs() > _DISAGREES).fill_null(value=False).alias("disagrees"),
+        ((total / yahoo_return - 1.0).abs() > _DISAGREES).fill_null(value=False).alias("disagrees"),
     )
 
 
-def _shortest(value_T: Floats, error_T: Floats) -> Floats:
-    """Round each value to the fewest decimals, two to six, that stay within its error."""
+def _fewest_decimals(value_T: Floats, error_T: Floats) -> Floats:
+    """Round each value to the fewest decimals, from two to six, that stay within its error."""
     short_T, done_T = value_T.copy(), np.zeros(len(value_T), dtype=bool)
     for decimals in range(2, 7):
         rounded_T = value_T.round(decimals)
@@ -247,7 +251,7 @@ def _shortest(value_T: Floats, error_T: Floats) -> Floats:
 
 
 def main_unit(code: str | None) -> tuple[str | None, float]:
-    """Return the currency that a code of Yahoo's stands for, and how much of it one unit is."""
+    """Return the currency of one of Yahoo's currency codes, and the value of one unit in it."""
     return _MINOR.get(code or "", (code, 1.0))
 
 
@@ -257,10 +261,11 @@ def _arrays(events: Mapping[dt.date, float]) -> tuple[npt.NDArray[np.datetime64]
 
 
 def _day(seconds: float, zone: ZoneInfo) -> dt.date:
-    """Return the exchange's date of a time stamp.
+    """Return a time stamp's date at the exchange.
 
-    In some time zones Yahoo's midnight is off by an hour or two around a change of the clocks: a full hour
-    just before midnight means the day that follows, as yfinance has it for prices.
+    In some time zones Yahoo's midnight is an hour or two early around a change to or from daylight saving
+    time. A full hour just before midnight therefore means the following date, as in yfinance's own treatment
+    of prices.
     """
     moment = dt.datetime.fromtimestamp(seconds, tz=zone)
     late = moment.hour in {22, 23} and moment.minute == 0
@@ -268,7 +273,7 @@ def _day(seconds: float, zone: ZoneInfo) -> dt.date:
 
 
 def _last_finished(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) -> dt.date:
-    """Return today's date on the exchange's clock if its session is over, else yesterday's."""
+    """Return today's date at the exchange if its session is over, otherwise yesterday's."""
     today = now.astimezone(zone).date()
     regular = (meta.get("currentTradingPeriod") or {}).get("regular") or {}
     if "end" in regular:
@@ -279,28 +284,28 @@ def _last_finished(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) ->
 
 
 def _splits(given: Mapping[str, Any], zone: ZoneInfo, remarks: list[str]) -> dict[dt.date, float]:
-    found: dict[dt.date, float] = {}
+    parsed: dict[dt.date, float] = {}
     for event in given.values():
         new, old = event.get("numerator") or 0.0, event.get("denominator") or 0.0
         day = _day(event["date"], zone)
         if new > 0 and old > 0:
-            found[day] = found.get(day, 1.0) * new / old
+            parsed[day] = parsed.get(day, 1.0) * new / old
         else:
             remarks.append(f"a split of {new:g}:{old:g} on {day} left out")
-    return found
+    return parsed
 
 
 def _dividends(
     given: Mapping[str, Any], zone: ZoneInfo, quoted: str | None, remarks: list[str]
 ) -> dict[dt.date, float]:
-    """Read the dividends in the unit of the prices; London's come in pence or in pounds."""
+    """Read the dividends in the unit of the prices; dividends in London may be in pence or in pounds."""
     currency, scale = main_unit(quoted)
-    found: dict[dt.date, float] = {}
+    parsed: dict[dt.date, float] = {}
     for event in given.values():
         day, amount = _day(event["date"], zone), event.get("amount") or 0.0
         paid_in, unit = main_unit(event.get("currency") or quoted)
         if paid_in == currency:
-            found[day] = found.get(day, 0.0) + amount * unit / scale
+            parsed[day] = parsed.get(day, 0.0) + amount * unit / scale
         else:
             remarks.append(f"a dividend of {amount:g} {paid_in} on {day} left out: prices are in {currency}")
-    return found
+    return parsed

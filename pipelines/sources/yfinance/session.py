@@ -1,8 +1,9 @@
-"""The HTTP session under yfinance: retries, time-outs, and a plain word for every way of not answering.
+"""The HTTP session under yfinance: retries, time-outs, and a separate error for each kind of failure.
 
 yfinance turns most failures into an empty frame and a line of log, so that a rate limit, a broken answer and
-a firm without data look alike. This session settles each request before yfinance sees it: an answer that
-holds data is passed on, anything else is asked again with exponential backoff, then raised as a `YahooError`.
+a firm without data look alike. This session decides the outcome of each request before yfinance sees it: an
+answer with data is passed on; otherwise the request is repeated with exponential backoff and finally raised
+as a `YahooError`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from yfinance.config import YfConfig
 from yfinance.data import SingletonMeta, YfData
 
 ADDRESS = "https://{host}"
-"""Where Yahoo's hosts are; the tests put a server on loopback there."""
+"""URL of Yahoo's hosts; the tests replace it by a server on loopback."""
 
 _ENDPOINTS: Final = {
     "/v8/finance/chart/": "chart",
@@ -34,14 +35,14 @@ _ENDPOINTS: Final = {
     "/v7/finance/quote": "quoteResponse",
     "/ws/fundamentals-timeseries/": "timeseries",
 }
-"""Path -> the key under which its JSON holds the data. Every other path serves cookies and crumbs."""
+"""Path -> key of the data in its JSON. All other paths serve cookies and crumbs."""
 
 _COOKIES: Final = "fc.yahoo.com"
 _TOO_MANY: Final = frozenset({429, 999})
 _NOT_ALLOWED: Final = frozenset({401, 403})
 _LONGEST_WAIT: Final = 60.0
-_SILENT_IN_A_ROW: Final = 5
-"""Requests that in a row had no answer through all their retries: then Yahoo is down, not a firm."""
+_MAX_UNANSWERED_IN_A_ROW: Final = 5
+"""Number of consecutive requests without an answer, retries included, after which Yahoo counts as down."""
 
 
 class YahooError(Exception):
@@ -49,19 +50,19 @@ class YahooError(Exception):
 
 
 class ThrottledError(YahooError):
-    """Yahoo said "too many requests" through every retry."""
+    """Yahoo answered "too many requests" in every retry."""
 
 
 class NoAnswerError(YahooError):
-    """A server error, a time-out or something that is not Yahoo's JSON, through every retry."""
+    """Every retry ended in a server error, a time-out or an answer that is not Yahoo's JSON."""
 
 
 class DeniedError(NoAnswerError):
-    """Yahoo wants a cookie and crumb that it does not give: asking again at once is of no use."""
+    """Yahoo requires a cookie and crumb that it does not provide; an immediate retry is useless."""
 
 
-class NothingThereError(YahooError):
-    """Yahoo answered that it has nothing; ``unknown`` if it does not know the symbol."""
+class NoDataError(YahooError):
+    """Yahoo answered that it has no data; ``unknown`` if it does not know the symbol."""
 
     def __init__(self, message: str, *, unknown: bool) -> None:
         super().__init__(message)
@@ -69,8 +70,8 @@ class NothingThereError(YahooError):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for an answer, how often to ask again, and how to wait in between."""
+class RetryPolicy:
+    """Time-out of a request, number of retries, and the function that waits between them."""
 
     timeout_seconds: float
     retries: int
@@ -78,105 +79,106 @@ class Patience:
 
 
 class YahooSession(requests.Session[requests.Response]):
-    """A curl_cffi session (yfinance takes no other) that retries, and remembers the last answers.
+    """A curl_cffi session (the only kind that yfinance accepts) that retries and keeps the last answers.
 
     Attributes
     ----------
     refusing
-        Why nothing is asked any more: a request was throttled through all its retries, or several in a row
-        had no answer. None while Yahoo answers.
+        Why no more requests are sent: one was throttled in all its retries, or several in a row had no
+        answer. None while Yahoo answers.
     """
 
-    def __init__(self, patience: Patience) -> None:
-        super().__init__(impersonate="chrome")  # as yfinance's own: Yahoo refuses clients that are no browser
+    def __init__(self, policy: RetryPolicy) -> None:
+        super().__init__(impersonate="chrome")  # like yfinance: Yahoo refuses clients that are not browsers
         self.refusing: YahooError | None = None
-        self._patience = patience
+        self._policy = policy
         self._jitter = random.Random()  # noqa: S311 (waiting times, not secrets)
         self._lock = threading.Lock()
-        self._silent = 0
+        self._unanswered = 0
         self._cookie: requests.Response | None = None
         self._denied: set[tuple[str, str]] = set()
         self._answers: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def answer(self, root: str, symbol: str) -> Mapping[str, Any]:
-        """Return what the last good answer of an endpoint held about a symbol; empty if there was none."""
+        """Return the last successful answer of an endpoint for a symbol; empty if there was none."""
         return self._answers.get((root, symbol), {})
 
     def request(self, method: Any, url: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (curl_cffi's)
-        """Send a request; for Yahoo's data, until it is answered or the retries are used up.
+        """Send a request. Requests for Yahoo's data are repeated until answered or until no retry is left.
 
         Raises
         ------
         YahooError
-            If there is no data in the end.
+            If no data was received in the end.
         """
         parts = urlsplit(url)
         target = ADDRESS.format(host=parts.hostname) + url.split(parts.netloc, 1)[1]
-        kwargs["timeout"] = self._patience.timeout_seconds
-        place = _place(parts.path, parts.query, kwargs.get("params"))
-        if place is None:  # cookies, crumbs and consent: yfinance has its own ways around a refusal there
+        kwargs["timeout"] = self._policy.timeout_seconds
+        endpoint = _endpoint_of(parts.path, parts.query, kwargs.get("params"))
+        if endpoint is None:  # cookies, crumbs and consent: yfinance handles refusals of these itself
             if parts.hostname != _COOKIES:
                 return super().request(method, target, *args, **kwargs)
-            if (
-                self._cookie is None or not self.cookies.jar
-            ):  # without its cache it asks before every question
+            # without its cache, yfinance requests a cookie before every other request
+            if self._cookie is None or not self.cookies.jar:
                 self._cookie = super().request(method, target, *args, **kwargs)
             return self._cookie
-        for attempt in range(self._patience.retries + 1):
+        for attempt in range(self._policy.retries + 1):
             if self.refusing is not None:
                 raise self.refusing
             try:
                 response = super().request(method, target, *args, **kwargs)
-                self._read(response, *place)
+                self._read(response, *endpoint)
             except requests.exceptions.RequestException as error:
-                reason: YahooError = NoAnswerError(_transport(error, self._patience.timeout_seconds))
+                reason: YahooError = NoAnswerError(_connection_failure(error, self._policy.timeout_seconds))
             except (ThrottledError, NoAnswerError) as error:
                 reason = error
             else:
-                self._silent = 0
+                self._unanswered = 0
                 return response
             if isinstance(reason, DeniedError):
                 break
-            if attempt < self._patience.retries:
-                self._patience.wait(self._delay(attempt))
-        self._give_up(reason)
+            if attempt < self._policy.retries:
+                self._policy.wait(self._delay(attempt))
+        self._record_failure(reason)
         raise reason
 
     def _delay(self, attempt: int) -> float:
-        """Double the time each time, and spread it, so that many clients do not come back at once."""
+        """Return a delay that doubles with each attempt, with jitter to spread the clients."""
         return min(_LONGEST_WAIT, 2.0**attempt) * self._jitter.uniform(0.5, 1.5)
 
-    def _give_up(self, reason: YahooError) -> None:
+    def _record_failure(self, reason: YahooError) -> None:
         with self._lock:
-            self._silent += 1
-            if isinstance(reason, ThrottledError) or self._silent >= _SILENT_IN_A_ROW:
+            self._unanswered += 1
+            if isinstance(reason, ThrottledError) or self._unanswered >= _MAX_UNANSWERED_IN_A_ROW:
                 self.refusing = reason
 
     def _read(self, response: requests.Response, root: str, symbol: str) -> None:
-        """Pass an answer with data, and keep it; raise for any other."""
+        """Store an answer that contains data; raise an error for any other."""
         status, text = response.status_code, response.text
         if status in _TOO_MANY or "Too Many Requests" in text[:200]:
             raise ThrottledError(f"HTTP {status}: too many requests")
         if status >= 500:
             raise NoAnswerError(f"HTTP {status}")
-        if "consent.yahoo.com" in response.url:  # in Europe; yfinance fills the form in and asks again
+        if (
+            "consent.yahoo.com" in response.url
+        ):  # in Europe; yfinance submits the form and repeats the request
             return
         if status in _NOT_ALLOWED and (root, symbol) not in self._denied:
-            self._denied.add((root, symbol))  # once: yfinance then fetches another cookie and crumb
+            self._denied.add((root, symbol))  # only once: yfinance then fetches a new cookie and crumb
             return
         self._denied.discard((root, symbol))
         if status in _NOT_ALLOWED:
-            raise DeniedError(f"HTTP {status}, also with a new cookie and crumb")
+            raise DeniedError(f"HTTP {status}, even with a new cookie and crumb")
         payload = _parse(text)
         body = payload.get(root) or payload.get("finance")
         if not isinstance(body, dict):
-            raise NoAnswerError(f"HTTP {status} with JSON that has no {root}")
+            raise NoAnswerError(f"HTTP {status} with JSON that lacks {root}")
         if error := body.get("error"):
             code = str(error.get("code", "")) if isinstance(error, dict) else ""
-            said = str(error.get("description") or code) if isinstance(error, dict) else str(error)
+            message = str(error.get("description") or code) if isinstance(error, dict) else str(error)
             if code in {"Not Found", "Bad Request", "Unprocessable Entity"}:
-                raise NothingThereError(said, unknown=code == "Not Found")
-            raise NoAnswerError(f"HTTP {status}: {said}")
+                raise NoDataError(message, unknown=code == "Not Found")
+            raise NoAnswerError(f"HTTP {status}: {message}")
         if status >= 400:
             raise NoAnswerError(f"HTTP {status}")
         self._answers[root, symbol] = body
@@ -184,20 +186,22 @@ class YahooSession(requests.Session[requests.Response]):
 
 @contextmanager
 def yahoo_client(session: YahooSession) -> Iterator[None]:
-    """Let yfinance use this session, raise what goes wrong, and keep nothing on disk.
+    """Make yfinance use this session, raise its errors and store nothing on disk.
 
-    Its cache of cookies is a pickle in the user's cache folder, which nothing here may load; an unusable
-    folder switches its caches off. Its one shared object holds a crumb and answers of an earlier session, so
-    it is made anew.
+    yfinance's cookie cache is a pickle in the user's cache folder, which must not be loaded; an unusable
+    folder disables its caches. Its shared singleton holds a crumb and answers of an earlier session, so it is
+    created again.
     """
     yfinance.set_tz_cache_location(os.path.join(os.devnull, "no-cache"))
     SingletonMeta._instances.pop(YfData, None)
     YfData.cache_get.cache_clear()
     hidden, logger = YfConfig.debug.hide_exceptions, logging.getLogger("yfinance")
     level = logger.level
-    warnings.filterwarnings("ignore", category=DeprecationWarning, module="yfinance")  # of pandas, about it
+    warnings.filterwarnings(
+        "ignore", category=DeprecationWarning, module="yfinance"
+    )  # pandas' own, about yfinance
     YfConfig.debug.hide_exceptions = False
-    logger.setLevel(logging.CRITICAL)  # what it logs is raised as well
+    logger.setLevel(logging.CRITICAL)  # everything it logs is also raised
     try:
         YfData(session=session)
         yield
@@ -208,8 +212,8 @@ def yahoo_client(session: YahooSession) -> Iterator[None]:
         session.close()
 
 
-def _place(path: str, query: str, params: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Endpoint and symbol of a request for data; None for any other."""
+def _endpoint_of(path: str, query: str, params: Mapping[str, Any] | None) -> tuple[str, str] | None:
+    """Return endpoint and symbol of a request for data; None for any other request."""
     for prefix, root in _ENDPOINTS.items():
         if path.startswith(prefix):
             if root != "quoteResponse":
@@ -223,13 +227,13 @@ def _parse(text: str) -> Mapping[str, Any]:
         payload = json.loads(text)
     except ValueError:
         kind = "HTML" if text.lstrip().startswith("<") else "broken JSON"
-        raise NoAnswerError(f"{kind} of {len(text):,} characters where JSON was due") from None
+        raise NoAnswerError(f"{kind} of {len(text):,} characters instead of JSON") from None
     if not isinstance(payload, dict):
-        raise NoAnswerError(f"JSON that is a {type(payload).__name__} where an object was due")
+        raise NoAnswerError(f"JSON with a {type(payload).__name__} instead of an object")
     return payload
 
 
-def _transport(error: requests.exceptions.RequestException, timeout: float) -> str:
+def _connection_failure(error: requests.exceptions.RequestException, timeout: float) -> str:
     if isinstance(error, requests.exceptions.Timeout):
         return f"no answer within {timeout:g} s"
     return f"the connection failed ({type(error).__name__})"

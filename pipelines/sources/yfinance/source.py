@@ -1,8 +1,8 @@
-"""Yahoo Finance through yfinance: prices, splits, dividends, classes and quarterly statements, in batches.
+"""Yahoo Finance through yfinance: prices, splits, dividends, classifications and statements, in batches.
 
-yfinance's bulk ``download`` is a pool of threads over ``Ticker.history`` that throws away the currency, the
-time zone and what went wrong; here the pool is our own and keeps them. What Yahoo's numbers mean is settled
-in `yfinance_prices` and `yfinance_firms`, what counts as an answer in `yfinance_session`.
+yfinance's bulk ``download`` is a thread pool over ``Ticker.history`` that discards the currency, the time
+zone and the errors; the pool here keeps them. `pipelines.sources.yfinance.prices` and `.firms` interpret
+Yahoo's numbers; `.session` decides what counts as an answer.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import polars as pl
 import yfinance
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.sources.base import Known, SourceTables, TickerStatus
+from pipelines.sources.base import SourceTables, StoredData, TickerStatus
 from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.tickers import read_tickers
-from pipelines.sources.yfinance.firms import read_class, read_statements, statements_due
+from pipelines.sources.yfinance.firms import read_classification, read_statements, statements_due
 from pipelines.sources.yfinance.prices import Chart, read_chart
 from pipelines.sources.yfinance.session import (
     NoAnswerError,
-    NothingThereError,
-    Patience,
+    NoDataError,
+    RetryPolicy,
     ThrottledError,
     YahooError,
     YahooSession,
@@ -37,33 +37,33 @@ from pipelines.sources.yfinance.session import (
 
 WORKERS: Final = 4
 _OVERLAP: Final = dt.timedelta(days=10)
-"""Asked again before the last stored price: Yahoo corrects the volume and the close of the last sessions."""
+"""Days before the last stored price that are requested again: Yahoo corrects recent closes and volumes."""
 
 _RECENT_SESSIONS: Final = 5
 _SAME_CLOSE: Final = 1.2
-_FEW_SILENT: Final = 0.05
-"""Share of the tickers that may go without an answer before the source counts as refusing."""
+_MAX_UNANSWERED: Final = 0.05
+"""Share of tickers that may get no answer before the source counts as refusing."""
 
 _ONE_LETTER_EXCHANGES: Final = frozenset("FLTV")  # Frankfurt, London, Tokyo, Toronto's venture exchange
-_MENDED_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 
 _NOTES: Final = (
-    "Closes are as quoted on their day, recovered from Yahoo's, which are adjusted for every later split; a "
-    "volume that Yahoo leaves out comes as 0.",
-    "Yahoo gives no index membership, no listing dates and no delistings: a ticker that is unknown or empty "
-    "keeps its history, and nothing is recorded as delisted.",
+    "Closes are as quoted on their day, recovered from Yahoo's, which are adjusted for all later splits. A "
+    "volume that Yahoo omits is 0.",
+    "Yahoo provides no index membership, no listing dates and no delistings: a ticker that is unknown or "
+    "empty keeps its history, and no delisting is recorded.",
 )
 _HAZARDS: Final = (
-    "Survivorship: the tickers were chosen as of today, so firms that failed or were taken over before are "
-    "missing, and a symbol's history may be that of the firm which has it now.",
-    "Sector and industry are Yahoo's on the day on which a firm was first asked for, applied to all dates "
-    "before: nobody knew them then; later changes hold from the day on which they were learnt.",
+    "Survivorship: the tickers were chosen as of today, so firms that failed or were taken over earlier are "
+    "missing, and a symbol's history may be that of the firm that has it now.",
+    "Sector and industry are Yahoo's on the day of a firm's first request, applied with hindsight to all "
+    "earlier dates; later changes are valid from the day on which they were learnt.",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Delivery:
-    """What one ticker's questions gave."""
+class _TickerResult:
+    """The result of all requests for one ticker."""
 
     status: TickerStatus
     prices: pl.DataFrame | None = None
@@ -74,178 +74,187 @@ class _Delivery:
 
 
 class YFinanceSource:
-    """Yahoo Finance, asked a batch of tickers at a time, the longest unheard of first.
+    """Yahoo Finance, one batch of tickers at a time, the tickers with the oldest data first.
 
     Parameters
     ----------
-    wanted
-        Tickers, dates, batch size and patience.
+    config
+        Tickers, dates, batch size and retries.
     wait
         Waits for a number of seconds before a request is repeated.
     clock
-        Tells the time, with a time zone.
+        Returns the current time, with a time zone.
 
     Raises
     ------
     ConfigError
-        If there is no ticker, or one that cannot be asked for, or start is after end.
+        If there is no ticker, a ticker is invalid, or start is after end.
     DataError
-        If the file of tickers is missing or has none.
+        If the file of tickers is missing or empty.
     """
 
     def __init__(
         self,
-        wanted: YFinanceSourceConfig,
+        config: YFinanceSourceConfig,
         *,
         wait: Callable[[float], None] = time.sleep,
         clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
-        self._wanted, self._clock = wanted, clock
-        self._patience = Patience(wanted.timeout_seconds, wanted.retries, wait)
-        self._lag = dt.timedelta(days=wanted.reporting_lag_days)
-        self._symbols = _symbols(read_tickers(wanted.tickers))
-        if wanted.end is not None and wanted.start > wanted.end:
-            raise ConfigError(f"source.start {wanted.start} is after source.end {wanted.end}: swap them")
+        self._config, self._clock = config, clock
+        self._policy = RetryPolicy(config.timeout_seconds, config.retries, wait)
+        self._lag = dt.timedelta(days=config.reporting_lag_days)
+        self._symbols = _symbols(read_tickers(config.tickers))
+        if config.end is not None and config.start > config.end:
+            raise ConfigError(f"source.start {config.start} is after source.end {config.end}: swap them")
 
     @property
     def name(self) -> str:
         """Name of the origin, recorded with every price."""
         return "yfinance"
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
-        """Ask for every ticker, from a few sessions before its last stored price on.
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
+        """Request every ticker, from a few sessions before its last stored price.
 
         Raises
         ------
         DataError
-            After the last batch, if Yahoo throttled any request through all its retries, or more than a few
-            tickers had no answer. A ticker that Yahoo does not know is a status, not an error.
+            After the last batch, if Yahoo throttled any request in all its retries, or too many tickers had
+            no answer. A ticker that Yahoo does not know is a status, not an error.
         """
-        session = YahooSession(self._patience)
-        unheard = sorted(self._symbols, key=lambda ticker: known.last_price.get(ticker, dt.date.min))
+        session = YahooSession(self._policy)
+        queue = sorted(self._symbols, key=lambda ticker: stored.last_price.get(ticker, dt.date.min))
         refused: list[TickerStatus] = []
         with yahoo_client(session):
-            for i in range(0, len(unheard), self._wanted.batch_size):
-                found = self._batch(unheard[i : i + self._wanted.batch_size], known, session)
-                refused += [delivery.status for delivery in found if delivery.refused]
-                yield self._tables(found)
+            for i in range(0, len(queue), self._config.batch_size):
+                results = self._batch(queue[i : i + self._config.batch_size], stored, session)
+                refused += [result.status for result in results if result.refused]
+                yield self._tables(results)
         throttled = sum(status.state == "throttled" for status in refused)
-        if throttled or len(refused) > _FEW_SILENT * len(unheard):
+        if throttled or len(refused) > _MAX_UNANSWERED * len(queue):
             raise DataError(
-                f"Yahoo refused {len(refused):,} of {len(unheard):,} tickers ({refused[0].detail}): what "
-                "arrived is in the lake, and the same command continues from there; try again later"
+                f"Yahoo refused {len(refused):,} of {len(queue):,} tickers ({refused[0].detail}): what "
+                "arrived is in the lake; repeat the command later to continue from there"
             )
 
-    def _batch(self, tickers: Sequence[str], known: Known, session: YahooSession) -> list[_Delivery]:
+    def _batch(
+        self, tickers: Sequence[str], stored: StoredData, session: YahooSession
+    ) -> list[_TickerResult]:
         pool = ThreadPoolExecutor(max_workers=min(WORKERS, len(tickers)))
         try:
-            return list(pool.map(lambda ticker: self._one(ticker, known, session), tickers))
+            return list(pool.map(lambda ticker: self._one(ticker, stored, session), tickers))
         except KeyboardInterrupt:
-            session.refusing = NoAnswerError("interrupted")  # so that no worker goes on through its retries
+            session.refusing = NoAnswerError("interrupted")  # so that workers stop retrying
             raise
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _tables(self, found: Sequence[_Delivery]) -> SourceTables:
+    def _tables(self, results: Sequence[_TickerResult]) -> SourceTables:
         tables: dict[str, pl.DataFrame] = {}
         for table in ("prices", "securities", "fundamentals"):
-            frames = [frame for delivery in found if (frame := getattr(delivery, table)) is not None]
+            frames = [frame for result in results if (frame := getattr(result, table)) is not None]
             if any(frame.height for frame in frames):
                 tables[table] = pl.concat(frames)
-        mended = [f"{d.status.ticker}: {', '.join(d.remarks)}" for d in found if d.remarks]
+        with_remarks = [f"{d.status.ticker}: {', '.join(d.remarks)}" for d in results if d.remarks]
         notes = list(_NOTES)
-        if mended:
-            more = f"; and {len(mended) - _MENDED_NAMED:,} more" if len(mended) > _MENDED_NAMED else ""
-            notes.append(f"Of Yahoo's answers, {'; '.join(mended[:_MENDED_NAMED])}{more}.")
+        if with_remarks:
+            more = f"; and {len(with_remarks) - _MAX_NAMED:,} more" if len(with_remarks) > _MAX_NAMED else ""
+            notes.append(f"Corrections of Yahoo's answers: {'; '.join(with_remarks[:_MAX_NAMED])}{more}.")
         hazards = list(_HAZARDS)
-        if self._wanted.statements:
+        if self._config.statements:
             hazards.append(
-                f"Statements have no filing dates: they are assumed known {self._lag.days} days after the "
-                "end of their period, with the values of the day on which they were first asked for, "
-                "restatements by then included."
+                f"Statements have no filing dates: they are assumed to be known {self._lag.days} days after "
+                "the end of their period, with the values on the day of the first request, restatements until "
+                "then included."
             )
-        return SourceTables(tables, tuple(notes), tuple(hazards), tuple(d.status for d in found))
+        return SourceTables(tables, tuple(notes), tuple(hazards), tuple(d.status for d in results))
 
-    def _one(self, ticker: str, known: Known, session: YahooSession) -> _Delivery:
-        """Ask for one ticker's prices, then for what else is due; what came before a refusal is kept."""
+    def _one(self, ticker: str, stored: StoredData, session: YahooSession) -> _TickerResult:
+        """Request a ticker's prices and what else is due; what arrived before a refusal is kept."""
         if session.refusing is not None:
             return _refusal(ticker, session.refusing)
-        handle, last = yfinance.Ticker(self._symbols[ticker], session=session), known.last_price.get(ticker)
+        handle, last = yfinance.Ticker(self._symbols[ticker], session=session), stored.last_price.get(ticker)
         try:
-            chart, remarks = self._chart(handle, ticker, known, session)
+            chart, remarks = self._chart(handle, ticker, stored, session)
         except YahooError as error:
             return _refusal(ticker, error)
         newest = chart.rows["date"].max()
         if not isinstance(newest, dt.date):
-            return _Delivery(TickerStatus(ticker, "empty", "no session has a close"), remarks=remarks)
+            return _TickerResult(TickerStatus(ticker, "empty", "no session has a close"), remarks=remarks)
         state: Literal["ok", "unchanged"] = "ok" if last is None or newest > last else "unchanged"
         prices = chart.rows.drop("unadjusted", "disagrees").insert_column(1, pl.lit(ticker).alias("ticker"))
-        found = _Delivery(TickerStatus(ticker, state, "; ".join(remarks)), prices, remarks=remarks)
+        result = _TickerResult(TickerStatus(ticker, state, "; ".join(remarks)), prices, remarks=remarks)
         try:
-            if last is None or last.month != newest.month or _is_new(ticker, known.securities):
-                found = replace(found, securities=self._class(handle, ticker, chart, known))
-            if self._wanted.statements and statements_due(ticker, known.assumed, self._today):
-                found = replace(found, fundamentals=self._statements(handle, ticker, chart, known, session))
+            if last is None or last.month != newest.month or _is_new(ticker, stored.securities):
+                result = replace(result, securities=self._classification(handle, ticker, chart, stored))
+            if self._config.statements and statements_due(ticker, stored.assumed, self._today):
+                result = replace(
+                    result, fundamentals=self._statements(handle, ticker, chart, stored, session)
+                )
         except YahooError as error:
-            refusal = _refusal(ticker, error, "prices came, the rest did not: ")
-            return replace(found, status=refusal.status, refused=refusal.refused)
-        return found
+            refusal = _refusal(ticker, error, "only prices were received: ")
+            return replace(result, status=refusal.status, refused=refusal.refused)
+        return result
 
     def _chart(
-        self, handle: yfinance.Ticker, ticker: str, known: Known, session: YahooSession
+        self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: YahooSession
     ) -> tuple[Chart, tuple[str, ...]]:
-        """Ask for the prices that the lake lacks, or for all of them if what it has no longer fits."""
-        start, end, now = self._wanted.start, self._wanted.end, self._clock()
-        last, remarks = known.last_price.get(ticker), []
+        """Request the prices that the lake lacks, or all of them if the stored ones no longer match."""
+        start, end, now = self._config.start, self._config.end, self._clock()
+        last, remarks = stored.last_price.get(ticker), []
         since = start if last is None else max(start, last - _OVERLAP)
         chart = read_chart(handle, session, since, end, now)
         announced = chart.rows.tail(_RECENT_SESSIONS).filter("unadjusted")
         if announced.height:
             raise YahooError(
-                f"a split on {announced['date'][0]} is announced, and the prices before it are not adjusted "
-                "for it yet"
+                f"a split on {announced['date'][0]} is announced, but the prices before it are not yet "
+                "adjusted for it"
             )
-        if last is not None and (why := self._misfit(chart, ticker, known)) is not None:
+        if last is not None and (why := self._reason_to_refetch(chart, ticker, stored)) is not None:
             chart = read_chart(handle, session, start, end, now)
             remarks.append(why)
         elif last is not None and chart.rows.height and chart.rows["date"][0] <= last:
-            # its split or dividend may have moved here from a day before the window: it is stored already
+            # its split or dividend may come from a date before the window; the row is stored already
             chart = replace(chart, rows=chart.rows.tail(-1))
         for mark, what in (
-            ("unadjusted", "splits that the prices before them are not adjusted for"),
-            ("disagrees", "sessions on which Yahoo's adjusted closes disagree with its own actions"),
+            ("unadjusted", "splits that earlier prices are not adjusted for"),
+            (
+                "disagrees",
+                "sessions on which Yahoo's adjusted closes contradict its own splits and dividends",
+            ),
         ):
             marked = chart.rows.filter(mark)
             if marked.height:
                 remarks.append(f"{what}: {marked.height:,}, the first on {marked['date'][0]}")
         return chart, (*remarks, *chart.remarks)
 
-    def _misfit(self, chart: Chart, ticker: str, known: Known) -> str | None:
-        """Say why the stored prices cannot be continued by these; None if they can."""
-        first, last = known.first_price.get(ticker), known.last_price[ticker]
-        stored, now = known.last_close.get(ticker), chart.rows.filter(pl.col("date") == last)["close"]
-        if stored and now.len() and abs(math.log(now[0] / stored)) > math.log(_SAME_CLOSE):
+    def _reason_to_refetch(self, chart: Chart, ticker: str, stored: StoredData) -> str | None:
+        """Return why these prices cannot extend the stored ones; None if they can."""
+        first, last = stored.first_price.get(ticker), stored.last_price[ticker]
+        old_close, now = stored.last_close.get(ticker), chart.rows.filter(pl.col("date") == last)["close"]
+        if old_close and now.len() and abs(math.log(now[0] / old_close)) > math.log(_SAME_CLOSE):
             return (
-                f"the close of {last} was {stored:g} and is now {now[0]:g}, which no split explains: the "
-                "whole history was asked for again"
+                f"the close of {last} was {old_close:g} and is now {now[0]:g}, which no split explains: the "
+                "whole history was requested again"
             )
-        earliest = max(self._wanted.start, chart.first_trade or dt.date.max)
+        earliest = max(self._config.start, chart.first_trade or dt.date.max)
         if first is not None and earliest < first - _OVERLAP:
-            return f"there are prices before {first}: the whole history was asked for"
+            return f"there are prices before {first}: the whole history was requested"
         return None
 
     @property
     def _today(self) -> dt.date:
         return self._clock().date()
 
-    def _class(self, handle: yfinance.Ticker, ticker: str, chart: Chart, known: Known) -> pl.DataFrame | None:
+    def _classification(
+        self, handle: yfinance.Ticker, ticker: str, chart: Chart, stored: StoredData
+    ) -> pl.DataFrame | None:
         try:
-            return read_class(handle, ticker, chart, known.securities, self._today)
-        except NothingThereError:  # an index or a currency pair, say
+            return read_classification(handle, ticker, chart, stored.securities, self._today)
+        except NoDataError:  # an index or a currency pair, say
             return None
 
     def _statements(
-        self, handle: yfinance.Ticker, ticker: str, chart: Chart, known: Known, session: YahooSession
+        self, handle: yfinance.Ticker, ticker: str, chart: Chart, stored: StoredData, session: YahooSession
     ) -> pl.DataFrame:
         def splits(since: dt.date) -> Mapping[dt.date, float]:
             if chart.since <= since:
@@ -253,19 +262,19 @@ class YFinanceSource:
             return read_chart(handle, session, since, None, self._clock()).splits
 
         return read_statements(
-            handle, session, ticker, known.assumed, splits, lag=self._lag, today=self._today
+            handle, session, ticker, stored.assumed, splits, lag=self._lag, today=self._today
         )
 
 
-def _refusal(ticker: str, error: YahooError, before: str = "") -> _Delivery:
-    """Say what a ticker's silence is: never that the firm is gone."""
-    if isinstance(error, NothingThereError):
+def _refusal(ticker: str, error: YahooError, before: str = "") -> _TickerResult:
+    """Return the status of a ticker without an answer; it never says that the firm is delisted."""
+    if isinstance(error, NoDataError):
         state: Literal["throttled", "empty", "failed"] = "failed" if error.unknown else "empty"
-        told = f"Yahoo does not know it ({error})" if error.unknown else f"Yahoo has nothing ({error})"
-        return _Delivery(TickerStatus(ticker, state, before + told))
+        detail = f"Yahoo does not know it ({error})" if error.unknown else f"Yahoo has nothing ({error})"
+        return _TickerResult(TickerStatus(ticker, state, before + detail))
     state = "throttled" if isinstance(error, ThrottledError) else "failed"
     refused = isinstance(error, ThrottledError | NoAnswerError)
-    return _Delivery(TickerStatus(ticker, state, f"{before}{error}"), refused=refused)
+    return _TickerResult(TickerStatus(ticker, state, f"{before}{error}"), refused=refused)
 
 
 def _is_new(ticker: str, securities: pl.DataFrame | None) -> bool:
@@ -273,16 +282,16 @@ def _is_new(ticker: str, securities: pl.DataFrame | None) -> bool:
 
 
 def _symbols(tickers: Sequence[str]) -> dict[str, str]:
-    """Return Yahoo's symbol of each of our tickers.
+    """Return Yahoo's symbol for each ticker.
 
-    Yahoo writes a share class with a dash (BRK.B is BRK-B there) and an exchange with a dot (VOD.L, 7203.T,
-    RCI-B.TO): the last part stays if it can be an exchange, which has two letters or more, or one of F, L, T
-    and V.
+    Yahoo writes a share class with a dash (BRK.B is BRK-B) and an exchange with a dot (VOD.L, 7203.T,
+    RCI-B.TO). The last part is kept if it can be an exchange, which has two or more letters, or is one of F,
+    L, T and V.
 
     Raises
     ------
     ConfigError
-        If two tickers are one symbol: the firm would be there twice.
+        If two tickers have the same symbol, because the firm would be included twice.
     """
     symbols: dict[str, str] = {}
     for ticker in tickers:
@@ -293,5 +302,7 @@ def _symbols(tickers: Sequence[str]) -> dict[str, str]:
     for symbol, count in Counter(symbols.values()).items():
         if count > 1:
             same = " and ".join(ticker for ticker in symbols if symbols[ticker] == symbol)
-            raise ConfigError(f"source.tickers has {same}, which are one symbol at Yahoo, {symbol}: keep one")
+            raise ConfigError(
+                f"source.tickers has {same}, which have the same symbol at Yahoo, {symbol}: keep one of them"
+            )
     return symbols

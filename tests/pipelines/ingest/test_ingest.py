@@ -18,7 +18,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import ingest
 from pipelines.ingest.summary import IngestStoppedError, TableSummary, describe_ingest
 from pipelines.lake.lake import Lake
-from pipelines.sources.base import Known, SourceTables, TickerStatus
+from pipelines.sources.base import SourceTables, StoredData, TickerStatus
 from pipelines.sources.files.source import FilesSource
 from pipelines.sources.sample import SampleSource
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
@@ -50,17 +50,17 @@ class Given:
 
 
 class Live:
-    """A live source that gives its batches one by one, noting what is stored when each is asked for."""
+    """A live source that gives its batches one by one, recording what is stored when each is requested."""
 
     name = "live"
 
     def __init__(self, lake: Lake, *batches: SourceTables | Exception) -> None:
         self.lake, self.given = lake, batches
-        self.told: Known | None = None
+        self.given_stored: StoredData | None = None
         self.stored: list[int] = []
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
-        self.told = known
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
+        self.given_stored = stored
         for batch in self.given:
             held = self.lake.read("prices").height if self.lake.exists("prices") else 0
             self.stored.append(held)
@@ -244,7 +244,7 @@ def test_a_live_source_is_committed_batch_by_batch_and_summed_up(tmp_path: Path)
     assert (summary.notes, summary.batches) == (("n", "m"), 3)
     assert [(s.ticker, s.state) for s in summary.statuses] == [("A", "ok"), ("B", "ok"), ("C", "empty")]
     told = describe_ingest(summary)
-    assert "3 asked for: 2 ok, 1 empty" in told
+    assert "3 requested: 2 ok, 1 empty" in told
     assert "empty: C (no data)" in told
 
 
@@ -255,7 +255,7 @@ def test_a_live_source_is_told_what_the_lake_holds(tmp_path: Path) -> None:
     again = Live(lake)
     summary = ingest(again, lake)
     one, two = date(2024, 1, 2), date(2024, 1, 3)
-    assert again.told == Known(
+    assert again.given_stored == StoredData(
         last_price={"A": two, "B": one},
         first_price={"A": one, "B": one},
         last_close={"A": 2.0, "B": 1.0},
@@ -298,7 +298,7 @@ def test_what_arrived_before_a_live_source_refused_stays_and_is_summed_up(tmp_pa
     assert stopped.value.summary.tables["prices"].added == lake.read("prices").height == 2
     told = describe_ingest(stopped.value.summary)
     assert "throttled: T0 (429), T1 (429)" in told
-    assert "and 2 more; asked again next time" in told
+    assert "and 2 more; requested again next time" in told
 
 
 def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
@@ -318,7 +318,7 @@ def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
     assert end.value.code == 3
     said = capsys.readouterr()
     assert "2 received           2 added" in said.out
-    assert "throttled: B (429); asked again next time" in said.out
+    assert "throttled: B (429); requested again next time" in said.out
     assert said.err.splitlines()[-1] == "peerglass: B: later"
     assert '"message": "2 prices of 2 tickers"' in said.err
     assert lake.read("sources")["hazards"].to_list() == ['["h"]']

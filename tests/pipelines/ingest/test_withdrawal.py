@@ -17,7 +17,7 @@ import pipelines.lake.compare
 from pipelines.cli.main import main
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.lake import Lake
-from pipelines.sources.base import Known, SourceTables
+from pipelines.sources.base import SourceTables, StoredData
 
 FIRST = date(2024, 1, 1)
 Peerglass = Callable[..., int]
@@ -51,7 +51,7 @@ class Live:
     def __init__(self, name: str, **tables: pl.DataFrame) -> None:
         self.name, self.tables = name, tables
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         yield SourceTables(self.tables)
 
 

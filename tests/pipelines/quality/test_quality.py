@@ -22,7 +22,7 @@ from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 from pipelines.quality.rules import PRICE_RULES, doubts, market_doubts, neighbours
 from pipelines.quality.settings import QualityConfig
-from pipelines.sources.base import Known, SourceTables
+from pipelines.sources.base import SourceTables, StoredData
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
@@ -48,7 +48,7 @@ class Batch:
     def __init__(self, prices: pl.DataFrame) -> None:
         self.prices = prices
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         yield SourceTables({"prices": self.prices})
 
 

@@ -20,7 +20,7 @@ from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 from pipelines.quality.quarantine import Selection, describe_listing, listing, open_rejections, release
 from pipelines.run.fetch import make_source
-from pipelines.sources.base import Known, SourceTables
+from pipelines.sources.base import SourceTables, StoredData
 from pipelines.sources.files.source import FilesSource
 from pipelines.sources.simulated.source import SimulatedSource
 
@@ -194,7 +194,7 @@ class Batch:
         tickers, closes = [row[1] for row in rows], [row[2] for row in rows]
         self.prices = pl.DataFrame({"date": days, "ticker": tickers, "close": closes})
 
-    def batches(self, known: Known) -> Iterator[SourceTables]:
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         yield SourceTables({"prices": self.prices})
 
 

@@ -340,7 +340,7 @@ def test_the_command_exits_3_and_the_same_command_completes_it(
     yahoo.mend()
     code, out, err = peerglass("ingest", "mine.yaml")
     assert code == 0, err
-    assert "10 asked for" in out
+    assert "10 requested" in out
     complete(lake, few)
     assert lake.read("prices")["source"].unique().to_list() == ["yfinance"]
     code, out, _ = peerglass("ingest", "mine.yaml")
