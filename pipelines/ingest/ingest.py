@@ -24,7 +24,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES, SUPPLEMENTS, schema
 from pipelines.progress import Progress
 from pipelines.quality.inspector import Inspector
-from pipelines.quality.quarantine import after_delivery, released_hashes
+from pipelines.quality.quarantine import quarantine_changes, released_hashes
 from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import LiveSource, Source, SourceTables, StoredData, TickerStatus
 from pipelines.sources.items import SPLIT_ITEMS
@@ -156,7 +156,7 @@ class _Committer:
         record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
         if inspected is not None:
             self._lake.upsert("flags", inspected.flags)
-        self._lake.upsert("quarantine", after_delivery(self._lake, checked, now, whole=self._whole))
+        self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, whole=self._whole))
         for table, plan in plans.items():
             counts = self._lake.apply(plan)
             if table not in checked and not counts.withdrawn:

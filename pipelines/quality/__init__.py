@@ -1,1 +1,1 @@
-"""Rules on prices, the calendars they need, and the quarantine of what breaks them."""
+"""Rules for suspicious prices, the exchange calendars they need, and the quarantine of rejected rows."""

@@ -1,9 +1,9 @@
-"""Which exchange's calendar a firm's rows are held to, and whether the exchange was open on a date.
+"""The exchange calendar of each firm's rows, and whether the exchange was open on a date.
 
-The calendar is the one that the config names; else that of the firm's recorded exchange; else New York's for
-a firm that is quoted in US dollars and has no recorded exchange. Any other firm has none, and neither have
-rows of the simulated market, whose dates are made up. Dates
-that a calendar does not cover are left open.
+The calendar is the one named in the config; otherwise that of the firm's recorded exchange; otherwise New
+York's, for a firm quoted in US dollars without a recorded exchange. Other firms have no calendar, and neither
+have rows of the simulated market, whose dates are artificial. For dates outside a calendar's range it is
+unknown whether the exchange was open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
 
 _NEW_YORK: Final = "XNYS"
-_MADE_UP_DATES: Final = ("simulated",)
+_ARTIFICIAL_DATES: Final = ("simulated",)
 _EARLIEST, _LATEST, _WEEK = date(1900, 1, 1), date(2100, 1, 1), timedelta(days=7)
 _VENDOR_CODES: Final = {
     **dict.fromkeys(
@@ -35,11 +35,11 @@ _VENDOR_CODES: Final = {
     **{"KOE": "XKRX", "TAI": "XTAI", "NZE": "XNZE", "NSI": "XBOM", "SAO": "BVMF", "MEX": "XMEX"},
     **{"JNB": "XJSE", "TLV": "XTAE", "SES": "XSES", "IST": "XIST"},
 }
-"""Names that vendors give exchanges (Yahoo's codes above all); exchange_calendars knows its own aliases."""
+"""Exchange codes used by vendors (mainly Yahoo) -> calendar; exchange_calendars knows its own aliases."""
 
 
 def calendar_name(exchange: str | None, currency: str | None) -> str | None:
-    """Return the calendar of a recorded exchange and currency, None if neither says which."""
+    """Return the calendar for a recorded exchange and currency; None if neither determines one."""
     if exchange is None:
         return _NEW_YORK if currency == "USD" else None
     name = exchange.strip().upper()
@@ -47,41 +47,41 @@ def calendar_name(exchange: str | None, currency: str | None) -> str | None:
 
 
 def require_calendar(name: str) -> str:
-    """Return the name under which exchange_calendars keeps a calendar.
+    """Return the name under which exchange_calendars stores a calendar.
 
     Raises
     ------
     ConfigError
-        If it has none of that name.
+        If it has no calendar of that name.
     """
     found = _known_calendar(name)
     if found is None or _calendar(found) is None:
         raise ConfigError(
-            f"quality.calendar is {name!r}, which is no calendar that exchange_calendars can give; name a "
+            f"quality.calendar is {name!r}, which is not a calendar of exchange_calendars; use a "
             "code such as XNYS or XLON."
         )
     return found
 
 
 def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
-    """Add ``calendar`` and ``session``: whether the exchange was open on the row's date, null if not known.
+    """Add ``calendar`` and ``session`` (whether the exchange was open on the date, null if unknown).
 
     Parameters
     ----------
     rows
         Columns date, source, exchange and currency (the last two as recorded for the row's date).
     named
-        A calendar that holds for every row; None to go by exchange and currency.
+        A calendar for every row; None to use exchange and currency.
     """
     if named is not None:
         rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
     else:
         pairs = rows.select("exchange", "currency").unique()
         names = [calendar_name(exchange, currency) for exchange, currency in pairs.iter_rows()]
-        found = pairs.with_columns(calendar=pl.Series(names, dtype=pl.String))
+        by_listing = pairs.with_columns(calendar=pl.Series(names, dtype=pl.String))
         rows = rows.join(
-            found, on=["exchange", "currency"], how="left", nulls_equal=True, maintain_order="left"
-        ).with_columns(calendar=pl.when(~pl.col("source").is_in(_MADE_UP_DATES)).then("calendar"))
+            by_listing, on=["exchange", "currency"], how="left", nulls_equal=True, maintain_order="left"
+        ).with_columns(calendar=pl.when(~pl.col("source").is_in(_ARTIFICIAL_DATES)).then("calendar"))
     spans = rows.group_by("calendar").agg(first=pl.col("date").min(), last=pl.col("date").max())
     open_ = pl.lit(None, dtype=pl.Boolean)
     for name, first, last in spans.drop_nulls("calendar").sort("calendar").iter_rows():
@@ -93,10 +93,10 @@ def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
 
 
 def _sessions(name: str, first: date, last: date) -> pl.Series:
-    """Return a calendar's sessions from a week before ``first`` to a week after ``last``, or what it has.
+    """Return a calendar's sessions from a week before ``first`` to a week after ``last``, where it has any.
 
-    A calendar refuses years before its own rules begin, and some releases of exchange_calendars hold one
-    that refuses every year; it then has no sessions.
+    A calendar refuses years before its own rules begin. In some releases of exchange_calendars, one calendar
+    refuses every year; it then has no sessions.
     """
     calendar = _calendar(name)
     if calendar is None:

@@ -1,12 +1,12 @@
-"""What was kept out or doubted: look at it, and accept it in spite of the rule.
+"""Rejected and flagged rows: list them, and accept them despite the rule that they broke.
 
-A rejected row is ``resolved`` once a later delivery mends it: a sound row came under its key, or a source
-that delivers its whole scope has it no more. It can then not be released any more, so that a release never
-replaces a correction. If it is delivered again as it was, it is rejected again.
+A rejected row becomes ``resolved`` once a later delivery corrects it: a valid row arrived under its key, or a
+source that delivers its whole scope no longer delivers it. It can then no longer be released, so that a
+release never replaces a correction. If it is delivered again unchanged, it is rejected again.
 
-A released row goes to its table as it was delivered, and no rule judges it again until a value of it changes:
-``releases`` remembers its hash and when that was decided. Types, missing values, numbers that are not finite,
-plain names and the uniqueness of a key cannot be waived: such a row cannot be stored.
+A released row is stored as it was delivered, and no rule is applied to it again until one of its values
+changes: the table ``releases`` records its hash and the time of the decision. Types, missing values,
+non-finite numbers, invalid names and duplicate keys cannot be waived, because such a row cannot be stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows are meant; every part that is given must fit. A row hash may be given by its beginning."""
+    """Selects rejected and flagged rows; a row must match every part that is given.
+
+    A row hash may be given by its beginning.
+    """
 
     rule: str | None = None
     ticker: str | None = None
@@ -52,19 +55,21 @@ def released_hashes(lake: Lake) -> dict[str, frozenset[str]]:
     return {str(table): frozenset(part["row_hash"]) for (table,), part in rows.group_by("table")}
 
 
-def after_delivery(lake: Lake, checked: Mapping[str, Checked], now: datetime, *, whole: bool) -> pl.DataFrame:
+def quarantine_changes(
+    lake: Lake, checked: Mapping[str, Checked], now: datetime, *, whole: bool
+) -> pl.DataFrame:
     """Return the rows of the quarantine that a delivery adds or resolves.
 
     Parameters
     ----------
     lake
-        Whose quarantine it is.
+        The lake of the quarantine.
     checked
         The delivery, table by table.
     now
-        When it was checked.
+        Time of the check.
     whole
-        Whether it is all that its source has, so that what it lacks is resolved as well.
+        Whether the delivery is its source's whole scope, so that rows missing from it are resolved as well.
     """
     time = pl.lit(now).cast(pl.Datetime("us", "UTC"))
     never = pl.lit(None, dtype=pl.Datetime("us", "UTC"))
@@ -76,19 +81,22 @@ def after_delivery(lake: Lake, checked: Mapping[str, Checked], now: datetime, *,
     former = open_rejections(lake)
     if former is None:
         return rejected
-    gone = former.join(rejected, on=["table", "row_hash"], how="anti")
+    resolved = former.join(rejected, on=["table", "row_hash"], how="anti")
     if whole:
         added = pl.col("row").str.json_path_match("$.source").is_in(list(SUPPLEMENTS))
-        gone = gone.filter(~added.fill_null(value=False))
+        resolved = resolved.filter(~added.fill_null(value=False))
     else:
-        gone = pl.concat(
-            [gone.clear(), *(_mended(gone, table, result.valid) for table, result in checked.items())]
+        resolved = pl.concat(
+            [
+                resolved.clear(),
+                *(_corrected_by(resolved, table, result.valid) for table, result in checked.items()),
+            ]
         )
-    return pl.concat([rejected, gone.with_columns(resolved_at=time)])
+    return pl.concat([rejected, resolved.with_columns(resolved_at=time)])
 
 
 def open_rejections(lake: Lake) -> pl.DataFrame | None:
-    """Return the rejected rows that were neither resolved nor released; None if nothing ever was rejected."""
+    """Return the rejected rows that are neither resolved nor released; None if none was ever rejected."""
     if not lake.exists("quarantine"):
         return None
     rows = lake.read("quarantine", filters=pl.col("resolved_at").is_null())
@@ -99,8 +107,8 @@ def open_rejections(lake: Lake) -> pl.DataFrame | None:
     )
 
 
-def _mended(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl.DataFrame:
-    """Select the rejected rows of a table under whose key a sound row came."""
+def _corrected_by(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl.DataFrame:
+    """Return the rejected rows of a table whose key has a valid row now."""
     key = keys(table)
     texts = [pl.col("row").str.json_path_match(f"$.{c}").alias(c) for c in key]
     sound = valid.select(pl.col(c).cast(pl.String) for c in key)
@@ -109,18 +117,18 @@ def _mended(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl.DataF
 
 
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
-    """List what was kept out (``rejected``, or ``resolved``) and what is stored and doubted (``flagged``).
+    """List rejected (or ``resolved``) rows, and stored rows that are ``flagged``.
 
     Returns
     -------
     DataFrame
-        state, table, ticker, date, rule, what (the rejected row as JSON, or the evidence of a doubt),
-        row_hash, since, released_at (null unless a user accepted it), by table, rule, ticker and date.
+        state, table, ticker, date, rule, what (the rejected row as JSON, or the evidence of a flag),
+        row_hash, since, released_at (null unless a user accepted the row), by table, rule, ticker and date.
 
     Raises
     ------
     DataError
-        If the lake holds something that is not a Delta table.
+        If the lake contains something that is not a Delta table.
     """
     parts = [_rejected(lake), _flagged(lake)]
     rows = pl.concat([part.select(p for p in _LISTED if p != "released_at") for part in parts])
@@ -142,54 +150,59 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
 
 
 def release(lake: Lake, selection: Selection) -> str:
-    """Accept the selected rows in spite of the rule they broke; the answer says what became of them.
+    """Accept the selected rows despite the rule that they broke; returns a description of what was done.
 
-    Rejected rows are put into their table, in place of a stored row of the same key; doubts about stored rows
-    are cleared. Safe to repeat after a kill.
+    Rejected rows are stored in their table and replace a stored row of the same key; flags on stored rows are
+    cleared. The command can be repeated after an interruption.
 
     Raises
     ------
     ConfigError
-        If no rule, ticker or row is named.
+        If no rule, ticker or row is given.
     DataError
-        If nothing fits the selection, or none of the rejected rows can be stored.
+        If no row matches the selection, or none of the rejected rows can be stored.
     """
     if selection.rule is None and selection.ticker is None and selection.row is None:
-        raise ConfigError("Name what to release: --rule RULE, --ticker TICKER, or --row HASH.")
-    fitting = listing(lake, selection).filter(pl.col("released_at").is_null())
-    chosen = fitting.filter(pl.col("state") != "resolved")
+        raise ConfigError("Select what to release with --rule RULE, --ticker TICKER or --row HASH.")
+    matching = listing(lake, selection).filter(pl.col("released_at").is_null())
+    chosen = matching.filter(pl.col("state") != "resolved")
     if chosen.is_empty():
-        if fitting.height:
+        if matching.height:
             raise DataError(
-                f"Nothing to release fits {selection} in the lake {lake.root}: a later delivery resolved "
-                f"{_count(fitting.height, 'row')}; see 'peerglass quarantine list'."
+                f"Nothing to release matches {selection} in the lake {lake.root}: a later delivery resolved "
+                f"{_count(matching.height, 'row')}; see 'peerglass quarantine list'."
             )
         raise DataError(
-            f"Nothing to release fits {selection} in the lake {lake.root}; see 'peerglass quarantine list'."
+            f"Nothing to release matches {selection} in the lake {lake.root}; see 'peerglass quarantine "
+            "list'."
         )
     now = datetime.now(UTC)
     lines: list[str] = []
     refused: list[str] = []
     for (table,), rows in chosen.filter(pl.col("state") == "rejected").group_by("table", maintain_order=True):
-        told, stays = _store(lake, str(table), rows, now)
+        told, stays = _store_rejected(lake, str(table), rows, now)
         lines += told
         refused += stays
-    doubted = chosen.filter(pl.col("state") == "flagged")
-    if doubted.height:
-        _clear(lake, doubted, now)
-        lines.append(f"{_count(doubted.height, 'doubt')} about stored rows cleared")
+    flagged = chosen.filter(pl.col("state") == "flagged")
+    if flagged.height:
+        _clear_flags(lake, flagged, now)
+        lines.append(f"{_count(flagged.height, 'flag')} on stored rows cleared")
     if not lines:
         raise DataError(
-            f"Nothing can be released: no row that fits {selection} can be stored, {_some(refused)}."
+            f"Nothing can be released: no row that matches {selection} can be stored: {_join_some(refused)}."
         )
     if refused:
-        stay = "row stays in quarantine, it" if len(refused) == 1 else "rows stay in quarantine, they"
-        lines.append(f"{len(refused):,} {stay} cannot be stored: {_some(refused)}")
+        stay = (
+            "row stays in quarantine because it"
+            if len(refused) == 1
+            else "rows stay in quarantine because they"
+        )
+        lines.append(f"{len(refused):,} {stay} cannot be stored: {_join_some(refused)}")
     return "\n".join(lines)
 
 
 def describe_listing(rows: pl.DataFrame, limit: int) -> str:
-    """Say how many rows there are by rule, and show the first ``limit`` of them."""
+    """Count the rows by rule, and show the first ``limit`` of them."""
     if rows.is_empty():
         return "nothing is quarantined or flagged"
     state = pl.when(pl.col("released_at").is_null()).then("state").otherwise(pl.lit("released"))
@@ -201,15 +214,15 @@ def describe_listing(rows: pl.DataFrame, limit: int) -> str:
         when = row["released_at"] or row["since"]
         lines.append(
             f"{row['row_hash'][:12]}  {row['state']:<9} {when:%Y-%m-%d %H:%M}  {row['table']}  "
-            f"{row['ticker'] or '-'}  {row['date'] or '-'}  {row['rule']}: {_shown(row['what'])}"
+            f"{row['ticker'] or '-'}  {row['date'] or '-'}  {row['rule']}: {_describe_row(row['what'])}"
         )
     if rows.height > limit:
         lines.append(f"... and {rows.height - limit:,} more; --limit {rows.height} shows all")
     return "\n".join(lines)
 
 
-def _shown(what: str) -> str:
-    """Evidence as it is; a rejected row without what the line says already."""
+def _describe_row(what: str) -> str:
+    """Return evidence unchanged, and a rejected row without the values that are shown anyway."""
     if not what.startswith("{"):
         return what
     values = {k: v for k, v in json.loads(what).items() if v is not None}
@@ -255,8 +268,8 @@ def _empty() -> pl.DataFrame:
     return pl.DataFrame(schema={**text, "since": pl.Datetime("us", "UTC")})
 
 
-def _store(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -> tuple[list[str], list[str]]:
-    """Put rejected rows into their table and remember them; also return why some cannot be stored."""
+def _store_rejected(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -> tuple[list[str], list[str]]:
+    """Store rejected rows and record their release; also return the rows that cannot be stored."""
     frame = _read_rows(table, rows["what"].to_list(), now)
     checked = check(table, frame, released=rows["row_hash"].to_list())
     refused = [
@@ -266,16 +279,16 @@ def _store(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -> tuple[l
     if stored.is_empty():
         return [], refused
     counts = lake.upsert(table, checked.valid, released=stored["row_hash"].to_list())
-    _remember(lake, stored, now)
+    _record_releases(lake, stored, now)
     told = (
         f"{_count(stored.height, 'row')} released into {table}: {counts.added:,} added, "
-        f"{counts.updated:,} in place of stored ones, {counts.unchanged:,} there already"
+        f"{counts.updated:,} replaced, {counts.unchanged:,} already stored"
     )
     return [told], refused
 
 
 def _read_rows(table: str, texts: list[str], now: datetime) -> pl.DataFrame:
-    """Turn rows of the quarantine back into a batch of their table."""
+    """Convert rows of the quarantine back into a batch of their table."""
     columns = schema(table).columns()
     rows = [json.loads(text) for text in texts]
     frame = pl.DataFrame(
@@ -287,14 +300,14 @@ def _read_rows(table: str, texts: list[str], now: datetime) -> pl.DataFrame:
     return frame.with_columns(*((pl.col(name) == "true").alias(name) for name in flags), *stamps)
 
 
-def _clear(lake: Lake, doubted: pl.DataFrame, now: datetime) -> None:
+def _clear_flags(lake: Lake, flagged: pl.DataFrame, now: datetime) -> None:
     key = ["table", "row_hash", "rule"]
-    flags = lake.read("flags").join(doubted, on=key, how="semi")
+    flags = lake.read("flags").join(flagged, on=key, how="semi")
     lake.upsert("flags", flags.with_columns(cleared=pl.lit(value=True)))
-    _remember(lake, doubted, now)
+    _record_releases(lake, flagged, now)
 
 
-def _remember(lake: Lake, rows: pl.DataFrame, now: datetime) -> None:
+def _record_releases(lake: Lake, rows: pl.DataFrame, now: datetime) -> None:
     lake.upsert(
         "releases",
         rows.unique(["table", "row_hash"], maintain_order=True).select(
@@ -311,6 +324,6 @@ def _count(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def _some(items: list[str]) -> str:
+def _join_some(items: list[str]) -> str:
     more = f" and {len(items) - _NAMED:,} more" if len(items) > _NAMED else ""
     return ", ".join(items[:_NAMED]) + more

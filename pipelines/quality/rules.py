@@ -1,10 +1,10 @@
-"""Rules on prices that need a row's neighbours: the firm's sessions before and after, or the whole market's.
+"""Rules for prices that need a row's neighbours: the firm's sessions before and after, or the whole market's.
 
-A rule here raises a doubt, not a contradiction: the row satisfies its contract, and may be right. So its rows
-are kept and flagged unless the config says otherwise. Two rows of a firm are neighbours if at most
-`MAX_GAP_DAYS` calendar days lie between them; rules say nothing across a longer silence. Every rule but
-``spike_that_reverts`` is decided with the row and what came before it; a spike is known to have reverted at
-the close of the firm's next session, and ``known_on`` says when that was.
+A violation here makes a row suspicious, not invalid: the row satisfies its contract and may be correct. It is
+therefore stored and flagged unless the config says otherwise. Two rows of a firm are neighbours if at most
+`MAX_GAP_DAYS` calendar days lie between them; the rules do not compare rows across a longer gap. Every rule
+except ``spike_that_reverts`` uses only the row and earlier ones. A spike is known to have reverted at the
+close of the firm's next session; ``known_on`` is that date.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from pipelines.quality.calendars import with_sessions
 
 MAX_GAP_DAYS: Final = 10
 STALE_SESSIONS: Final = 10
-REACH_DAYS: Final = MAX_GAP_DAYS * STALE_SESSIONS
-"""Calendar days over which one row can bear on the judgement of another of the same firm."""
+INFLUENCE_DAYS: Final = MAX_GAP_DAYS * STALE_SESSIONS
+"""Calendar days within which one row can affect the check of another row of the same firm."""
 
 SPIKE: Final = 1.5
-"""Factor by which a close must leave the one before, up or down, to be a spike."""
-SPIKE_LEFT: Final = 0.2
-"""Share of the spike, in logarithms, that may be left at the next close if it is to count as reverted."""
+"""Factor, up or down, between a close and the one before that makes it a spike."""
+SPIKE_REMAINDER: Final = 0.2
+"""Share of the spike, in logarithms, that may remain at the next close for the spike to count as reverted."""
 SPLITS: Final = (1.5, 2.0, 2.5, *(float(n) for n in range(3, 11)), 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0)
 SPLIT_ROUNDING: Final = 0.04
-"""How far, in logarithms, an unexplained ratio of closes (and of the open) may lie from a split's."""
+"""Tolerance, in logarithms, between an unexplained ratio of closes (and of the open) and a split's ratio."""
 RECORDED_SPLIT: Final = 1.2
-"""Recorded splits from this factor on, up or down, must show in the price."""
+"""Recorded splits of at least this factor, up or down, must show in the price."""
 CURRENCY_FACTOR: Final = 100.0
 CURRENCY_ROUNDING: Final = 0.15
-USUAL_DAYS: Final = 60
-"""Calendar days whose median number of firms a session is compared with."""
-COVERAGE: Final = 0.75
-FEW_FIRMS: Final = 10
-ENOUGH_DATES: Final = 5
-"""A date with less than this share of the usual firms, and ten fewer or more, is a gap in the data; what is
-usual is said only once five dates are there."""
+BASELINE_DAYS: Final = 60
+"""Calendar days over which the usual number of firms, a median, is computed."""
+MIN_COVERAGE: Final = 0.75
+MIN_MISSING_FIRMS: Final = 10
+MIN_DATES: Final = 5
+"""A date with less than this share of the usual number of firms, and at least ten fewer, is a gap in the
+data. The usual number is computed only from five dates on."""
 
 PRICE_RULES: Final = (
     "spike_that_reverts",
@@ -51,7 +51,7 @@ PRICE_RULES: Final = (
     "stale_run",
     "volume_on_closed_session",
 )
-"""In the order in which a row that breaks several is rejected."""
+"""The order decides under which rule a row that breaks several is rejected."""
 
 
 def _price() -> dy.Float64:
@@ -59,91 +59,101 @@ def _price() -> dy.Float64:
 
 
 def _reverts() -> pl.Expr:
-    """Whether a close is a spike whose next close is back; null while there is no next one."""
-    left = (pl.col("unexplained") + pl.col("next_unexplained")).abs()
-    size = pl.col("unexplained").abs()
-    return (size >= math.log(SPIKE)) & (left <= SPIKE_LEFT * size)
+    """Return whether a close is a spike that the next close reverts; null if there is no next one."""
+    left = (pl.col("log_return") + pl.col("next_log_return")).abs()
+    size = pl.col("log_return").abs()
+    return (size >= math.log(SPIKE)) & (left <= SPIKE_REMAINDER * size)
 
 
-def _unshown() -> pl.Expr:
-    """Whether a split is recorded and the close is nearer to the one before as it is than divided by it."""
+def _split_not_in_price() -> pl.Expr:
+    """Return whether a recorded split does not show in the price.
+
+    The close is then nearer to the previous close than to the previous close divided by the split.
+    """
     split = _log(pl.col("split_ratio"))
     recorded = split.abs() >= math.log(RECORDED_SPLIT)
-    return recorded & ((pl.col("step") + split).abs() >= pl.col("step").abs())
+    return recorded & ((pl.col("raw_log_return") + split).abs() >= pl.col("raw_log_return").abs())
 
 
-def _like_a_split() -> pl.Expr:
-    """Whether a close is at a split's ratio from the one before, and so is the open where it is known."""
-    close, gap = (
-        pl.any_horizontal(_near(column, split, SPLIT_ROUNDING) for split in SPLITS)
-        for column in ("unexplained", "gap")
+def _looks_like_split() -> pl.Expr:
+    """Return whether the close, and the open if known, changes by the ratio of a usual split."""
+    close, open_log_return = (
+        pl.any_horizontal(_is_near_factor(column, split, SPLIT_ROUNDING) for split in SPLITS)
+        for column in ("log_return", "open_log_return")
     )
-    return close & gap.fill_null(value=True)
+    return close & open_log_return.fill_null(value=True)
 
 
-def _spike_or_recorded() -> pl.Expr:
-    """Whether something else accounts for such a close: a spike, the way back from one, a recorded split."""
-    return pl.col("after_spike") | _reverts().fill_null(value=False) | _unshown().fill_null(value=False)
+def _otherwise_explained() -> pl.Expr:
+    """Return whether such a change has another cause: a spike, its reversal, or a recorded split."""
+    return (
+        pl.col("after_spike")
+        | _reverts().fill_null(value=False)
+        | _split_not_in_price().fill_null(value=False)
+    )
 
 
-def _other_currency() -> pl.Expr:
-    """Whether a close is about 100 times, or a hundredth, of the one before, or the currency is another."""
-    hundred = _near("unexplained", CURRENCY_FACTOR, CURRENCY_ROUNDING) & ~pl.col("after_spike")
+def _currency_changed() -> pl.Expr:
+    """Return whether a close is about 100 times or 1/100 of the one before, or the currency differs."""
+    hundred = _is_near_factor("log_return", CURRENCY_FACTOR, CURRENCY_ROUNDING) & ~pl.col("after_spike")
     changed = pl.col("currency") != pl.col("previous_currency")
     return hundred.fill_null(value=False) | changed.fill_null(value=False)
 
 
-def _near(column: str, factor: float, rounding: float) -> pl.Expr:
-    """Whether a log ratio is that of ``factor``, up or down, to ``rounding``."""
+def _is_near_factor(column: str, factor: float, rounding: float) -> pl.Expr:
+    """Return whether a log ratio equals ``factor``, up or down, within ``rounding``."""
     return (pl.col(column).abs() - math.log(factor)).abs() <= rounding
 
 
 def _log(ratio: pl.Expr) -> pl.Expr:
-    """Logarithm of a ratio; null where a price is not a positive number (a row that a user released)."""
+    """Return the logarithm of a ratio; null if a price in it is not positive (a row that a user released)."""
     return pl.when(ratio.is_finite() & (ratio > 0)).then(ratio.log())
 
 
 class PriceNeighbours(dy.Schema):
-    """Price rows with what their neighbours say; a rule is named by the defect, and holds where it is absent.
+    """Price rows with values from their neighbours.
 
-    ``spike_that_reverts``: the close leaves the one before by `SPIKE` and is back at the next.
-    ``split_without_return``: a recorded split that the price does not show; prices adjusted already.
-    ``return_without_split``: the price moves as it does at a split, and none is recorded.
-    ``currency_jump``: pence for pounds, or another recorded currency.
-    ``stale_run``: the `STALE_SESSIONS`-th session in a row, or a later one, that repeats the bar before it.
-    ``volume_on_closed_session``: shares traded on a date on which the exchange was closed.
+    Each rule is named after a defect and holds if the row does not have it.
 
-    Log ratios are to the session before: ``step`` of closes as quoted, ``unexplained`` of closes after the
-    row's own split and dividend, ``gap`` of the open after the split, ``next_unexplained`` of the next close
-    to this one. Null where there is no such neighbour.
+    ``spike_that_reverts``: the close differs from the one before by `SPIKE` or more and is back at the next
+    close. ``split_without_return``: a recorded split that the price does not show, so prices are adjusted
+    already. ``return_without_split``: the price moves as in a split, but none is recorded. ``currency_jump``:
+    pence instead of pounds, or another recorded currency. ``stale_run``: the bar repeats the bar before it
+    for the `STALE_SESSIONS`-th session in a row, or longer. ``volume_on_closed_session``: shares were traded
+    on a date on which the exchange was closed.
+
+    Log returns are relative to the previous session: ``raw_log_return`` of closes as quoted, ``log_return``
+    of closes after the row's own split and dividend, ``open_log_return`` of the open after the split,
+    ``next_log_return`` from this close to the next. Null if there is no such neighbour.
     """
 
     date = dy.Date()
     ticker = dy.String()
     volume = _price()
     split_ratio = _price()
-    step = _price()
-    unexplained = _price()
-    gap = _price()
-    next_unexplained = _price()
-    repeats = dy.Int64()  # sessions in a row, this one included, that repeat the bar before them
+    raw_log_return = _price()
+    log_return = _price()
+    open_log_return = _price()
+    next_log_return = _price()
+    repeats = dy.Int64()  # consecutive sessions, this one included, that repeat the bar before
     after_spike = dy.Bool()  # the session before is a spike that reverts
     session = dy.Bool(nullable=True)  # the exchange was open
     currency = dy.String(nullable=True)
     previous_currency = dy.String(nullable=True)
 
     spike_that_reverts = named_rule(~_reverts())
-    split_without_return = named_rule(~_unshown())
-    return_without_split = named_rule(~(_like_a_split() & ~_spike_or_recorded()))
-    currency_jump = named_rule(~_other_currency())
+    split_without_return = named_rule(~_split_not_in_price())
+    return_without_split = named_rule(~(_looks_like_split() & ~_otherwise_explained()))
+    currency_jump = named_rule(~_currency_changed())
     stale_run = named_rule(pl.col("repeats") < STALE_SESSIONS)
     volume_on_closed_session = named_rule(pl.col("session") | (pl.col("volume").fill_null(0.0) <= 0.0))
 
 
 class MarketDates(dy.Schema):
-    """How many firms of a calendar have a price on a date, and how many usually have.
+    """Number of firms of a calendar with a price on a date, and the usual number.
 
-    ``coverage_collapse``: a quarter, and at least ten, of the firms that usually have a price have none.
+    ``coverage_collapse``: at least a quarter, and at least ten, of the firms that usually have a price have
+    none.
     """
 
     calendar = dy.String(nullable=True)
@@ -152,7 +162,8 @@ class MarketDates(dy.Schema):
     usual = dy.Float64(nullable=True)
 
     coverage_collapse = named_rule(
-        (pl.col("usual") - pl.col("firms") < FEW_FIRMS) | (pl.col("firms") >= COVERAGE * pl.col("usual"))
+        (pl.col("usual") - pl.col("firms") < MIN_MISSING_FIRMS)
+        | (pl.col("firms") >= MIN_COVERAGE * pl.col("usual"))
     )
 
 
@@ -170,13 +181,15 @@ _EVIDENCE: Final[Mapping[str, pl.Expr]] = {
         ),
         pl.format("close {} -> {}", _BEFORE, _CLOSE),
     ),
-    "stale_run": pl.format("{} sessions in a row repeat the bar before, close {}", "repeats", _CLOSE),
+    "stale_run": pl.format("{} consecutive sessions repeat the bar before, close {}", "repeats", _CLOSE),
     "volume_on_closed_session": pl.format("volume {}, {} was closed", "volume", "calendar"),
 }
 
 
-def neighbours(prices: pl.DataFrame, securities: pl.DataFrame | None, calendar: str | None) -> pl.DataFrame:
-    """Put beside each price row what its neighbours say.
+def add_neighbours(
+    prices: pl.DataFrame, securities: pl.DataFrame | None, calendar: str | None
+) -> pl.DataFrame:
+    """Add the values of neighbouring rows to each price row.
 
     Parameters
     ----------
@@ -185,12 +198,12 @@ def neighbours(prices: pl.DataFrame, securities: pl.DataFrame | None, calendar: 
     securities
         Valid rows of ``securities`` with the firms' exchanges and currencies over time; None if unknown.
     calendar
-        A calendar that holds for every firm; None to go by exchange and currency.
+        A calendar for every firm; None to use exchange and currency.
 
     Returns
     -------
     DataFrame
-        By ticker and date: the columns of `PriceNeighbours`, and what evidence quotes.
+        By ticker and date: the columns of `PriceNeighbours`, and the columns that the evidence quotes.
     """
     rows = with_sessions(_with_listing(prices.sort("ticker", "date"), securities), calendar)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
@@ -204,19 +217,19 @@ def neighbours(prices: pl.DataFrame, securities: pl.DataFrame | None, calendar: 
         rows.with_columns(has_previous=has_previous.fill_null(value=False))
         .with_columns(
             has_next=pl.col("has_previous").shift(-1).fill_null(value=False),
-            previous_close=_if("has_previous", pl.col("close").shift()),
-            previous_currency=_if("has_previous", pl.col("currency").shift()),
+            previous_close=_where("has_previous", pl.col("close").shift()),
+            previous_currency=_where("has_previous", pl.col("currency").shift()),
             fresh=~(pl.col("has_previous") & repeats & (pl.col("split_ratio") == 1.0)),
         )
         .with_columns(
-            step=_log(pl.col("close") / before),
-            unexplained=_log((pl.col("close") + pl.col("dividend")) * pl.col("split_ratio") / before),
-            gap=_log(pl.col("open") * pl.col("split_ratio") / before),
-            next_close=_if("has_next", pl.col("close").shift(-1)),
-            next_date=_if("has_next", pl.col("date").shift(-1)),
+            raw_log_return=_log(pl.col("close") / before),
+            log_return=_log((pl.col("close") + pl.col("dividend")) * pl.col("split_ratio") / before),
+            open_log_return=_log(pl.col("open") * pl.col("split_ratio") / before),
+            next_close=_where("has_next", pl.col("close").shift(-1)),
+            next_date=_where("has_next", pl.col("date").shift(-1)),
             repeats=place - pl.when("fresh").then(place).forward_fill(),
         )
-        .with_columns(next_unexplained=_if("has_next", pl.col("unexplained").shift(-1)))
+        .with_columns(next_log_return=_where("has_next", pl.col("log_return").shift(-1)))
         .with_columns(
             after_spike=pl.col("has_previous") & _reverts().shift().fill_null(value=False),
             repeats=pl.col("repeats").cast(pl.Int64),
@@ -225,25 +238,25 @@ def neighbours(prices: pl.DataFrame, securities: pl.DataFrame | None, calendar: 
     )
 
 
-def doubts(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
+def find_violations(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
     """Apply rules to rows with their neighbours.
 
     Parameters
     ----------
     rows
-        What `neighbours` gives, or some of its rows.
+        The result of `add_neighbours`, or some of its rows.
     rules
         Names out of `PRICE_RULES`, at least one.
 
     Returns
     -------
     DataFrame
-        date, ticker, rule, evidence, known_on: one row a row and rule that it breaks, in the order of
+        date, ticker, rule, evidence, known_on: one row per violated rule and row, in the order of
         `PRICE_RULES` within a row.
     """
     details = PriceNeighbours.filter(rows, cast=False).failure.details()
     broken = rows.join(details.select("date", "ticker", *rules), on=["ticker", "date"], how="inner")
-    found = [
+    violations = [
         broken.filter(pl.col(rule) == "invalid").select(
             "date",
             "ticker",
@@ -254,16 +267,17 @@ def doubts(rows: pl.DataFrame, rules: tuple[str, ...]) -> pl.DataFrame:
         for rule in PRICE_RULES
         if rule in rules
     ]
-    return pl.concat(found)
+    return pl.concat(violations)
 
 
-def market_doubts(counts: pl.DataFrame) -> pl.DataFrame:
+def find_coverage_collapses(counts: pl.DataFrame) -> pl.DataFrame:
     """Apply ``coverage_collapse`` to the number of firms by calendar and date.
 
     Parameters
     ----------
     counts
-        calendar, date, firms: every date that has a price, from `USUAL_DAYS` before the first to be judged.
+        calendar, date, firms: every date that has a price, from `BASELINE_DAYS` before the first date to
+        check.
 
     Returns
     -------
@@ -271,11 +285,11 @@ def market_doubts(counts: pl.DataFrame) -> pl.DataFrame:
         date, ticker (``*`` and the calendar), rule, evidence, known_on.
     """
     rows = counts.sort("calendar", "date").with_columns(pl.col("firms").cast(pl.Float64))
-    usual = rows.rolling("date", period=f"{USUAL_DAYS}d", closed="left", group_by="calendar").agg(
+    usual = rows.rolling("date", period=f"{BASELINE_DAYS}d", closed="left", group_by="calendar").agg(
         pl.col("firms").median().alias("usual"), pl.len().alias("dates")
     )
     judged = rows.join(usual, on=["calendar", "date"], how="left", nulls_equal=True).with_columns(
-        usual=pl.when(pl.col("dates") >= ENOUGH_DATES).then("usual")
+        usual=pl.when(pl.col("dates") >= MIN_DATES).then("usual")
     )
     broken = MarketDates.filter(judged.select(MarketDates.column_names()), cast=False).failure.invalid()
     return broken.select(
@@ -283,7 +297,7 @@ def market_doubts(counts: pl.DataFrame) -> pl.DataFrame:
         (pl.lit("*") + pl.col("calendar").fill_null("")).alias("ticker"),
         pl.lit("coverage_collapse").alias("rule"),
         pl.format(
-            "{} firms have a price, where {} usually have",
+            "{} firms have a price, {} usually do",
             pl.col("firms").cast(pl.Int64),
             pl.col("usual").round().cast(pl.Int64),
         ).alias("evidence"),
@@ -291,21 +305,23 @@ def market_doubts(counts: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def calendars(rows: pl.DataFrame, securities: pl.DataFrame | None, calendar: str | None) -> pl.DataFrame:
-    """Give each ticker of price rows (date, ticker, source) the calendar that it is held to, null if none."""
+def ticker_calendars(
+    rows: pl.DataFrame, securities: pl.DataFrame | None, calendar: str | None
+) -> pl.DataFrame:
+    """Return the calendar of each ticker in price rows (date, ticker, source); null if it has none."""
     firms = rows.group_by("ticker").agg(pl.col("date").max(), pl.col("source").last()).sort("ticker", "date")
     return with_sessions(_with_listing(firms, securities), calendar).select("ticker", "calendar")
 
 
 def _with_listing(prices: pl.DataFrame, securities: pl.DataFrame | None) -> pl.DataFrame:
-    """Add the exchange and currency recorded for a row's date, or those recorded first for its firm."""
+    """Add the exchange and currency recorded for a row's date, or else the first recorded for its firm."""
     if securities is None:
         unknown = pl.lit(None, dtype=pl.String)
         return prices.with_columns(exchange=unknown, currency=unknown)
-    told = securities.select("ticker", "valid_from", "exchange", "currency").sort("ticker", "valid_from")
-    first = told.group_by("ticker").agg(pl.col("exchange", "currency").first().name.prefix("first_"))
+    listings = securities.select("ticker", "valid_from", "exchange", "currency").sort("ticker", "valid_from")
+    first = listings.group_by("ticker").agg(pl.col("exchange", "currency").first().name.prefix("first_"))
     return (
-        prices.join_asof(told, left_on="date", right_on="valid_from", by="ticker", check_sortedness=False)
+        prices.join_asof(listings, left_on="date", right_on="valid_from", by="ticker", check_sortedness=False)
         .join(first, on="ticker", how="left", maintain_order="left")
         .with_columns(
             pl.when(pl.col("valid_from").is_null()).then(f"first_{c}").otherwise(c).alias(c)
@@ -315,5 +331,5 @@ def _with_listing(prices: pl.DataFrame, securities: pl.DataFrame | None) -> pl.D
     )
 
 
-def _if(condition: str, value: pl.Expr) -> pl.Expr:
+def _where(condition: str, value: pl.Expr) -> pl.Expr:
     return pl.when(condition).then(value)

@@ -1,4 +1,4 @@
-"""What the prices themselves tell of how a list of firms was drawn up."""
+"""Hazards that the prices themselves reveal, such as a list of firms that was compiled with hindsight."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import polars as pl
 
 from pipelines.sources.files.prices import day
 
-_SURVIVORS_FROM_YEARS: Final = 2.0
-_SURVIVORS_FROM_FIRMS: Final = 10
-_INDEX_FROM_FIRMS: Final = 50
+_MIN_YEARS: Final = 2.0
+_MIN_FIRMS: Final = 10
+_MIN_INDEX_FIRMS: Final = 50
 _STILL_TRADING: Final = timedelta(days=30)
 _FEW_LEAVE_PER_YEAR: Final = 0.005
-"""Share of firms; of US listed firms some 5% to 10% leave their exchange in a year, by merger or failure."""
-_LATE: Final = timedelta(days=365)
+"""Share of firms; about 5% to 10% of US listed firms leave their exchange each year, by merger or failure."""
+_LATE_START: Final = timedelta(days=365)
 
 
-def detected_hazards(tables: Mapping[str, pl.DataFrame], told: tuple[str, ...]) -> list[str]:
-    """Find out whether firms ever leave, who says when they joined, and whether the last session is whole.
+def detected_hazards(tables: Mapping[str, pl.DataFrame], known_hazards: tuple[str, ...]) -> list[str]:
+    """Detect survivorship, missing membership dates, and an incomplete last session.
 
     Parameters
     ----------
     tables
-        What the source delivers; ``prices`` among them.
-    told
-        Hazards that the user knows of already.
+        The tables that the source delivers, including ``prices``.
+    known_hazards
+        Hazards that the user has already stated.
     """
     prices = tables["prices"]
     dated = prices.select(day(prices), "ticker").drop_nulls()
@@ -41,27 +41,27 @@ def detected_hazards(tables: Mapping[str, pl.DataFrame], told: tuple[str, ...]) 
     years = (last - first).days / 365.25
     leavers = spans.filter(pl.col("last") < last - _STILL_TRADING).height
     few_leave = (
-        years >= _SURVIVORS_FROM_YEARS
-        and spans.height >= _SURVIVORS_FROM_FIRMS
+        years >= _MIN_YEARS
+        and spans.height >= _MIN_FIRMS
         and leavers < _FEW_LEAVE_PER_YEAR * years * spans.height
         and not _records_delistings(tables.get("securities"))
     )
-    if few_leave and not any("surviv" in hazard.lower() for hazard in told):
+    if few_leave and not any("surviv" in hazard.lower() for hazard in known_hazards):
         hazards.append(
             f"Survivorship is likely: {leavers or 'none'} of {spans.height:,} firms stop trading in "
-            f"{years:.1f} years, so the list was probably drawn up with hindsight."
+            f"{years:.1f} years, so the list was probably compiled with hindsight."
         )
-    if few_leave and spans.height >= _INDEX_FROM_FIRMS and "membership" not in tables:
-        late = spans.filter(pl.col("first") > first + _LATE).height
+    if few_leave and spans.height >= _MIN_INDEX_FIRMS and "membership" not in tables:
+        late_starters = spans.filter(pl.col("first") > first + _LATE_START).height
         hazards.append(
-            f"No membership was given for what looks like an index: each of {spans.height:,} firms counts "
-            f"from its first price on, also before it joined; {late:,} of them begin more than a year after "
-            "the first session."
+            f"No membership was given for what looks like an index: each of {spans.height:,} firms is used "
+            f"from its first price, even before it joined; {late_starters:,} of them start more than a year "
+            "after the first session."
         )
     sessions = dated.group_by("date").len().sort("date").tail(2)["len"].to_list()
     if len(sessions) == 2 and sessions[1] < 0.8 * sessions[0]:
         hazards.append(
-            f"The last session, {last}, has {sessions[1]:,} firms where the one before has {sessions[0]:,}: "
+            f"The last session, {last}, has {sessions[1]:,} firms and the one before has {sessions[0]:,}: "
             "it may be incomplete."
         )
     return hazards

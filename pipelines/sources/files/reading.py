@@ -1,7 +1,7 @@
-"""Reading users' CSV and Parquet: paths and globs, column names, dates, numbers and their units.
+"""Reading a user's CSV and Parquet files: paths and wildcards, column names, dates, numbers and units.
 
-CSV is read as text, so that a ticker named NA stays a ticker and an unreadable number rejects its row rather
-than the file. What a value means is settled here; whether it may be stored is the contract's matter.
+CSV is read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its row rather
+than the whole file. This module interprets values; the contract decides whether they may be stored.
 """
 
 from __future__ import annotations
@@ -17,114 +17,119 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 
-_ENDINGS: Final = (".csv", ".csv.gz", ".parquet", ".pq")
+_EXTENSIONS: Final = (".csv", ".csv.gz", ".parquet", ".pq")
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
-_SHOWN_COLUMNS: Final = 12
+_MAX_LISTED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """How the columns and values of a user's files are to be understood.
+class ReadOptions:
+    """How to interpret the columns and values of a user's files.
 
     Attributes
     ----------
     columns
-        Our column name -> the files' name, for columns that are named otherwise there. ``table.column``
-        is about the file of that table alone.
+        Peerglass column name -> name in the files, where they differ. ``table.column`` applies only to the
+        file of that table.
     units
-        Our column or statement item -> factor that its values are multiplied by.
+        Peerglass column or statement item -> factor by which its values are multiplied.
     date_format
-        A strptime format of dates that are not ISO (2020-01-31 or 20200131); None if all are. It must be
-        said, for 05/01/2015 is one of two days.
-    own
-        Our names that are mapped for this file alone, which it must have.
+        strptime format of dates that are not ISO (2020-01-31 or 20200131); None if all are ISO. It must be
+        given, because 05/01/2015 is ambiguous.
+    table_only
+        Peerglass names that are mapped for this file only; the file must have these columns.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=dict)
     date_format: str | None = None
-    own: frozenset[str] = frozenset()
+    table_only: frozenset[str] = frozenset()
 
-    def of(self, table: str) -> Reading:
-        """Return the reading of one table's file, in which names given for that table come first."""
-        own = {
+    def for_table(self, table: str) -> ReadOptions:
+        """Return the options for one table's file; names given for that table take precedence."""
+        table_only = {
             name.partition(".")[2]: theirs
             for name, theirs in self.columns.items()
             if name.partition(".")[0] == table and "." in name
         }
         shared = {name: theirs for name, theirs in self.columns.items() if "." not in name}
-        return replace(self, columns=shared | own, own=frozenset(own))
+        return replace(self, columns=shared | table_only, table_only=frozenset(table_only))
 
-    def pick(
+    def read_columns(
         self, files: Sequence[Path], required: Sequence[str], optional: Sequence[str], *, fall_back: bool
     ) -> pl.DataFrame:
-        """Read the columns we know, under our names, from every file.
+        """Read the known columns of every file, under Peerglass's names.
 
         Parameters
         ----------
         files
             Files with the same columns.
         required, optional
-            Our names.
+            Peerglass's column names.
         fall_back
-            Whether a mapped name that a file lacks falls back on our own, because the mapping may be meant
-            for another file.
+            Whether Peerglass's own name is tried if a file lacks the mapped one, because the mapping may be
+            meant for another file.
 
         Raises
         ------
         DataError
-            If a file is unreadable, lacks a required or a mapped column, or its columns are not those of the
-            first file, in name or in kind.
+            If a file is unreadable, lacks a required or a mapped column, or differs from the first file in
+            the names or types of its columns.
         """
         parts: list[pl.DataFrame] = []
         for file in files:
             rows = scan(file)
-            take = self._take(columns_of(rows, file), file, required, optional, fall_back=fall_back)
-            part = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in take.items()), file)
+            names = self._columns_to_read(
+                columns_of(rows, file), file, required, optional, fall_back=fall_back
+            )
+            part = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
             if parts:
-                _refuse_drift(files[0], parts[0], file, part)
+                _refuse_different_columns(files[0], parts[0], file, part)
             parts.append(part)
-        return stack(parts)
+        return concat_parts(parts)
 
-    def _take(
+    def _columns_to_read(
         self,
-        there: list[str],
+        available: list[str],
         file: Path,
         required: Sequence[str],
         optional: Sequence[str],
         *,
         fall_back: bool,
     ) -> dict[str, str]:
-        take: dict[str, str] = {}
+        names: dict[str, str] = {}
         for ours in (*required, *optional):
             theirs = self.columns.get(ours, ours)
-            if theirs not in there and fall_back and ours not in self.own:
+            if theirs not in available and fall_back and ours not in self.table_only:
                 theirs = ours
-            if theirs in there:
-                take[ours] = theirs
+            if theirs in available:
+                names[ours] = theirs
             elif ours in required or ours in self.columns:
-                wide = " (or set layout: wide, if its columns are tickers)" if ours == "ticker" else ""
-                raise DataError(
-                    f"{file} has no column {theirs!r} for {ours}; it has {shown(there)}: "
-                    f"map it in the source's columns, {ours}: <their name>{wide}"
+                wide = (
+                    " (or set source.layout to wide, if its columns are tickers)" if ours == "ticker" else ""
                 )
-        return take
+                raise DataError(
+                    f"{file} has no column {theirs!r} for {ours}; its columns are {abbreviate(available)}: "
+                    f"map it in source.columns, as {ours}: <name in the file>{wide}"
+                )
+        return names
 
-    def name_of(self, ours: str, there: Sequence[str], file: Path) -> str:
-        """Return the file's own name of a column that it must have; its mapped one, or ours."""
+    def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
+        """Return the file's name of a required column: the mapped name, or Peerglass's own."""
         mapped = self.columns.get(ours, ours)
-        for theirs in (mapped,) if ours in self.own else (mapped, ours):
-            if theirs in there:
+        for theirs in (mapped,) if ours in self.table_only else (mapped, ours):
+            if theirs in available:
                 return theirs
         raise DataError(
-            f"{file} has no column {mapped!r} for {ours}; it has {shown(there)}: "
-            f"map it in the source's columns, {ours}: <their name>"
+            f"{file} has no column {mapped!r} for {ours}; its columns are {abbreviate(available)}: "
+            f"map it in source.columns, as {ours}: <name in the file>"
         )
 
     def numbers(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-        """Make columns float64 in our units.
+        """Convert columns to float64 and multiply them by their units.
 
-        A column with a value that is no number stays text: the contract rejects those rows.
+        A column with a value that is not a number stays text, so that the contract rejects the rows in
+        question.
         """
         for column in columns:
             frame = read_number(frame, column)
@@ -133,23 +138,27 @@ class Reading:
         return frame
 
     def dates(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-        """Make columns dates; one with a value that is no date stays text: the contract rejects its rows."""
+        """Convert columns to dates.
+
+        A column with a value that is not a date stays text, so that the contract rejects the rows in
+        question.
+        """
         for column in columns:
             dtype = frame.schema[column]
             if dtype == pl.Date or isinstance(dtype, pl.Datetime):
                 frame = frame.with_columns(pl.col(column).cast(pl.Date))
                 continue
-            read = frame.select(text(column)).select(none_if_not_available(column))
+            read = frame.select(as_text(column)).select(null_if_not_available(column))
             value = pl.col(column)
-            # the part before a time of day, so that 2020-01-31 00:00:00 and 2020-01-31T00:00 are dates too
+            # drop the time of day, so that 2020-01-31 00:00:00 and 2020-01-31T00:00 are dates as well
             iso = value.str.extract(r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$")
-            ways = [
+            candidates = [
                 iso.str.to_date("%Y-%m-%d", strict=False),
                 value.str.extract(r"^(\d{8})$").str.to_date("%Y%m%d", strict=False),
             ]
             if self.date_format is not None:
-                ways.append(value.str.to_date(self.date_format, strict=False))
-            parsed = pl.coalesce(ways)
+                candidates.append(value.str.to_date(self.date_format, strict=False))
+            parsed = pl.coalesce(candidates)
             dates = read.select(parsed.alias(column)).to_series()
             if dates.null_count() == read[column].null_count():
                 frame = frame.with_columns(dates)
@@ -160,41 +169,43 @@ class Reading:
 
 
 def resolve(path: Path) -> list[Path]:
-    """Expand ``~``, environment variables and ``*?[]`` of a path into files, sorted by name.
+    """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
 
-    A file of exactly that name comes before what it would match as a pattern.
+    If a file has exactly the given name, the name is not treated as a pattern.
 
     Raises
     ------
     ConfigError
-        If the path names an environment variable that is not set, or a file that is neither CSV nor Parquet.
+        If the path contains an environment variable that is not set, or a file is neither CSV nor Parquet.
     DataError
-        If there is no such file.
+        If no such file exists.
     """
     expanded = os.path.expandvars(str(path))
     if unset := re.search(r"\$\{?\w+\}?", expanded):
         raise ConfigError(
-            f"path {path} names the environment variable {unset.group()}, which is not set: set it"
+            f"path {path} contains the environment variable {unset.group()}, which is not set: set it"
         )
     try:
         given = Path(expanded).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"path {path} names a home folder that cannot be found: write it out") from error
+        raise ConfigError(
+            f"path {path} contains a home folder that cannot be found: write the full path"
+        ) from error
     pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
     files = sorted(_matches(given)) if pattern else [given]
     for file in files:
-        if not file.name.lower().endswith(_ENDINGS):
+        if not file.name.lower().endswith(_EXTENSIONS):
             raise ConfigError(
                 f"{file} is neither CSV (.csv, .csv.gz) nor Parquet (.parquet, .pq): "
                 f"{'narrow the pattern' if pattern else 'convert it'}"
             )
     if pattern and not files:
         raise DataError(
-            f"no file matches {given} (looked in {Path.cwd()}): mend the path in the source's config"
+            f"no file matches {given} (searched in {Path.cwd()}): correct the path in the config's source"
         )
     if not pattern and not given.is_file():
         raise DataError(
-            f"there is no file {given} (looked in {Path.cwd()}): mend the path in the source's config"
+            f"there is no file {given} (searched in {Path.cwd()}): correct the path in the config's source"
         )
     return files
 
@@ -204,13 +215,13 @@ def _matches(pattern: Path) -> list[Path]:
     return [path for path in root.glob(str(pattern.relative_to(pattern.anchor))) if path.is_file()]
 
 
-def label(files: Sequence[Path]) -> str:
-    """Name files in a note."""
+def file_label(files: Sequence[Path]) -> str:
+    """Return a name for files in messages."""
     return files[0].name if len(files) == 1 else f"{files[0].name} to {files[-1].name} ({len(files)} files)"
 
 
 def scan(file: Path) -> pl.LazyFrame:
-    """Open a file lazily: CSV as text, Parquet with its types."""
+    """Open a file lazily: CSV as text, Parquet with its own types."""
     try:
         if file.name.lower().endswith((".parquet", ".pq")):
             return pl.scan_parquet(file, glob=False)
@@ -220,20 +231,20 @@ def scan(file: Path) -> pl.LazyFrame:
 
 
 def columns_of(rows: pl.LazyFrame, file: Path) -> list[str]:
-    """Return a file's column names; DataError if it cannot be read, or a CSV header has a name twice."""
+    """Return a file's column names; DataError if it is unreadable, or a CSV header repeats a name."""
     try:
         names = rows.collect_schema().names()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(file, error) from error
-    for name in names:  # polars renames the second of two columns of one name
+    for name in names:  # polars renames the second of two columns with the same name
         twin = re.fullmatch(r"(.*)_duplicated_\d+", name)
         if twin and twin[1] in names:
-            raise DataError(f"{file} has more than one column {twin[1]!r}: rename or remove all but one")
+            raise DataError(f"{file} has several columns named {twin[1]!r}: rename or remove all but one")
     return names
 
 
 def collect(rows: pl.LazyFrame, file: Path) -> pl.DataFrame:
-    """Read the rows of a file; DataError if they cannot be read."""
+    """Read the rows of a file; DataError if it is unreadable."""
     try:
         return rows.collect()
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -242,34 +253,35 @@ def collect(rows: pl.LazyFrame, file: Path) -> pl.DataFrame:
 
 def _unreadable(file: Path, error: Exception) -> DataError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return DataError(f"{file} cannot be read as {file.suffix.lstrip('.')} ({reason}): write it again")
+    return DataError(f"{file} cannot be read as {file.suffix.lstrip('.')} ({reason}): repair or replace it")
 
 
-def _refuse_drift(first: Path, known: pl.DataFrame, file: Path, part: pl.DataFrame) -> None:
-    for here, there, has, lacks in ((first, file, known, part), (file, first, part, known)):
+def _refuse_different_columns(first: Path, known: pl.DataFrame, file: Path, part: pl.DataFrame) -> None:
+    for complete, incomplete, has, lacks in ((first, file, known, part), (file, first, part, known)):
         if absent := [name for name in has.columns if name not in lacks.columns]:
             raise DataError(
-                f"{there} has no {', '.join(absent)}, which {here.name} has: the files of one pattern must "
-                "have the same columns"
+                f"{incomplete} has no {', '.join(absent)}, which {complete.name} has: the files of one "
+                "pattern "
+                "must have the same columns"
             )
     for name in known.columns:
         kinds = _kind(first, known.schema[name]), _kind(file, part.schema[name])
         if None not in kinds and kinds[0] != kinds[1]:
             raise DataError(
-                f"{file} holds {name} as {part.schema[name]} and {first.name} as {known.schema[name]}: the "
-                "files of one pattern must have columns of the same kind"
+                f"{file} stores {name} as {part.schema[name]}, but {first.name} as {known.schema[name]}: the "
+                "files of one pattern must have columns of the same type"
             )
 
 
 def _kind(file: Path, dtype: pl.DataType) -> str | None:
-    """Tell numbers, dates and text apart; None for CSV, whose text may be any of them, and for all-null."""
+    """Return whether a type is number, date or text; None for CSV, which is all text, and for all-null."""
     if dtype == pl.Null or file.name.lower().endswith((".csv", ".csv.gz")):
         return None
     return "number" if dtype.is_numeric() else "date" if dtype.is_temporal() else "text"
 
 
-def stack(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Put parts with the same columns under each other; where types differ, as float64, dates or text."""
+def concat_parts(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Concatenate parts with the same columns; columns of different types become float64, dates or text."""
     if len(parts) == 1:
         return parts[0]
     casts: list[pl.Expr] = []
@@ -288,22 +300,25 @@ def stack(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([part.with_columns(casts) for part in parts])
 
 
-def text(column: str) -> pl.Expr:
-    """Return a column as text without spaces around it."""
+def as_text(column: str) -> pl.Expr:
+    """Return a column as text without surrounding spaces."""
     return pl.col(column).cast(pl.String).str.strip_chars()
 
 
-def none_if_not_available(column: str) -> pl.Expr:
-    """Return a text column with null for what files write where they know nothing."""
+def null_if_not_available(column: str) -> pl.Expr:
+    """Return a text column with null in place of the usual words for "not available"."""
     missing = pl.col(column).str.to_lowercase().is_in(_NOT_AVAILABLE)
     return pl.when(~missing).then(pl.col(column)).alias(column)
 
 
 def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Make a column float64, NaN and "not available" null; one with a value that is no number stays text."""
+    """Convert a column to float64, with null for NaN and "not available".
+
+    A column with a value that is not a number stays text.
+    """
     if frame.schema[column].is_numeric():
         return frame.with_columns(pl.col(column).cast(pl.Float64).fill_nan(None))
-    words = frame.select(text(column)).select(none_if_not_available(column)).to_series()
+    words = frame.select(as_text(column)).select(null_if_not_available(column)).to_series()
     numbers = words.cast(pl.Float64, strict=False)
     if numbers.null_count() != words.null_count():
         return frame.with_columns(words)
@@ -311,14 +326,14 @@ def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
 
 
 def scale(frame: pl.DataFrame, column: str, factor: pl.Expr) -> pl.DataFrame:
-    """Multiply a column that `read_number` has read; values of it that are no numbers stay as they are."""
+    """Multiply a column that `read_number` has read; values that are not numbers are unchanged."""
     if frame.schema[column] != pl.String:
         return frame.with_columns(pl.col(column) * factor + 0.0)  # no negative zero
     scaled = (pl.col(column).cast(pl.Float64, strict=False) * factor).cast(pl.String)
     return frame.with_columns(pl.coalesce(scaled, pl.col(column)).alias(column))
 
 
-def shown(names: Sequence[str]) -> str:
-    """List names for a message, the first dozen of them."""
-    more = len(names) - _SHOWN_COLUMNS
-    return ", ".join(names[:_SHOWN_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
+def abbreviate(names: Sequence[str]) -> str:
+    """Join names for a message, at most twelve of them."""
+    more = len(names) - _MAX_LISTED
+    return ", ".join(names[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What the firms are and which universe they belonged to, from a user's files."""
+"""Firms and index membership from a user's files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.sources.files.reading import Reading, label, none_if_not_available, text
+from pipelines.sources.files.reading import ReadOptions, as_text, file_label, null_if_not_available
 from pipelines.sources.sample import STATIC_SINCE
 
 _TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
@@ -17,45 +17,43 @@ SECURITIES: Final = (*_TEXT, *_DATES, "delisting_return", "delisting_reason")
 MEMBERSHIP: Final = ("universe", "from_date", "to_date")
 
 
-def read_securities(files: Sequence[Path], reading: Reading) -> tuple[pl.DataFrame, list[str], list[str]]:
-    """Read what the firms are called and where they belong; rows, notes and hazards.
+def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:
+    """Read names and classifications of firms; returns rows, notes and hazards.
 
-    Without valid_from, what the file says is taken as true on all dates, which is a hazard where it gives
+    Without ``valid_from``, the file is assumed to be valid on all dates, which is a hazard if it contains
     sectors or industries.
     """
-    frame = reading.pick(files, ("ticker",), SECURITIES, fall_back=True)
+    frame = options.read_columns(files, ("ticker",), SECURITIES, fall_back=True)
     notes: list[str] = []
     hazards: list[str] = []
     if "valid_from" not in frame.columns:
         frame = frame.with_columns(pl.lit(STATIC_SINCE).alias("valid_from"))
-        notes.append(
-            f"{label(files)} has no valid_from: what it says of a firm is assumed static, true on all dates."
-        )
+        notes.append(f"{file_label(files)} has no valid_from: its data are assumed to be valid on all dates.")
         groups = [c for c in ("sector", "industry") if c in frame.columns]
         if groups:
             hazards.append(
-                f"Static groups: {' and '.join(groups)} as of the day that {label(files)} was drawn up are "
-                "applied to all dates, so a firm that changed its business is grouped with hindsight."
+                f"Static groups: {' and '.join(groups)} as of the date of {file_label(files)} are applied to "
+                "all dates, so a firm that changed its business is grouped with hindsight."
             )
-    frame = frame.with_columns(text("ticker"), *(text(c) for c in _TEXT if c in frame.columns))
-    frame = frame.with_columns(none_if_not_available(c) for c in _TEXT if c in frame.columns)
-    frame = reading.dates(frame, [c for c in _DATES if c in frame.columns])
-    frame = reading.numbers(frame, [c for c in ("delisting_return",) if c in frame.columns])
+    frame = frame.with_columns(as_text("ticker"), *(as_text(c) for c in _TEXT if c in frame.columns))
+    frame = frame.with_columns(null_if_not_available(c) for c in _TEXT if c in frame.columns)
+    frame = options.dates(frame, [c for c in _DATES if c in frame.columns])
+    frame = options.numbers(frame, [c for c in ("delisting_return",) if c in frame.columns])
     if "delisting_reason" in frame.columns:
-        frame = frame.with_columns(text("delisting_reason"))
-        frame = frame.with_columns(none_if_not_available("delisting_reason"))
-        frame = frame.with_columns(_reason(pl.col("delisting_reason")).alias("delisting_reason"))
+        frame = frame.with_columns(as_text("delisting_reason"))
+        frame = frame.with_columns(null_if_not_available("delisting_reason"))
+        frame = frame.with_columns(_delisting_reason(pl.col("delisting_reason")).alias("delisting_reason"))
     return frame, notes, hazards
 
 
-def _reason(told: pl.Expr) -> pl.Expr:
-    """Map CRSP's delisting codes to merger, performance or unknown; other text stays, in lower case.
+def _delisting_reason(recorded: pl.Expr) -> pl.Expr:
+    """Map CRSP's delisting codes to merger, performance or unknown; other text is kept, in lower case.
 
-    200 to 399 are mergers and exchanges of shares; 500 and 520 to 584 are delistings for performance (Shumway
-    and Warther 1999). All other codes are unknown: liquidations (4xx), which pay what is left, and moves to
-    another exchange (501 to 519).
+    Codes 200 to 399 are mergers and exchanges of shares; 500 and 520 to 584 are delistings for performance
+    (Shumway and Warther 1999). All other codes are unknown: liquidations (4xx), which pay a liquidation
+    value, and moves to another exchange (501 to 519).
     """
-    code = told.str.extract(r"^(\d{3})(?:\.0+)?$").cast(pl.Int64)
+    code = recorded.str.extract(r"^(\d{3})(?:\.0+)?$").cast(pl.Int64)
     return (
         pl.when(code.is_between(200, 399))
         .then(pl.lit("merger"))
@@ -63,33 +61,38 @@ def _reason(told: pl.Expr) -> pl.Expr:
         .then(pl.lit("performance"))
         .when(code.is_not_null())
         .then(pl.lit("unknown"))
-        .otherwise(told.str.to_lowercase())
+        .otherwise(recorded.str.to_lowercase())
     )
 
 
-def read_membership(files: Sequence[Path], reading: Reading) -> tuple[pl.DataFrame, list[str], list[str]]:
-    """Read spells of membership, from_date <= t < to_date; rows, notes and hazards.
+def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.DataFrame, list[str], list[str]]:
+    """Read spells of membership, from_date <= t < to_date; returns rows, notes and hazards.
 
     A file without a column ``universe`` is one universe, named after the (first) file. An empty from_date
-    means that the firm was in from the start, an empty to_date that it still is.
+    means a member from the start; an empty to_date means still a member.
     """
-    frame = reading.pick(files, ("ticker", "from_date"), ("universe", "to_date"), fall_back=True)
+    frame = options.read_columns(files, ("ticker", "from_date"), ("universe", "to_date"), fall_back=True)
     notes: list[str] = []
     hazards: list[str] = []
     if "universe" not in frame.columns:
         universe = files[0].name.split(".")[0]
         frame = frame.with_columns(pl.lit(universe).alias("universe"))
-        notes.append(f"{label(files)} has no column universe: it is one universe, named {universe}.")
+        notes.append(
+            f"{file_label(files)} has no column universe: it is read as one universe, named {universe}."
+        )
     dates = [c for c in ("from_date", "to_date") if c in frame.columns]
-    frame = reading.dates(frame.with_columns(text("ticker"), text("universe")), dates)
-    since_ever = frame["from_date"].null_count()
-    if since_ever:
+    frame = options.dates(frame.with_columns(as_text("ticker"), as_text("universe")), dates)
+    without_start = frame["from_date"].null_count()
+    if without_start:
         filled = pl.lit(STATIC_SINCE).cast(frame.schema["from_date"])
         frame = frame.with_columns(pl.col("from_date").fill_null(filled))
-        notes.append(f"{since_ever:,} rows of {label(files)} have no from_date: members from the start.")
+        notes.append(
+            f"{without_start:,} rows of {file_label(files)} have no from_date: these firms are members from "
+            "the start."
+        )
     if "to_date" not in frame.columns or frame["to_date"].null_count() == frame.height:
         hazards.append(
-            f"Membership without leavers: nobody in {label(files)} ever leaves, so it is a list of today's "
-            "members with the days on which they joined; who was in and is gone is missing."
+            f"Membership without leavers: no firm in {file_label(files)} ever leaves, so it lists today's "
+            "members with the dates on which they joined; former members are missing."
         )
     return frame, notes, hazards

@@ -15,38 +15,38 @@ from pipelines.sources.base import SourceTables
 from pipelines.sources.files.hazards import detected_hazards
 from pipelines.sources.files.inputs import read_inputs
 from pipelines.sources.files.prices import OPTIONAL, REQUIRED, read_bars, read_wide_closes
-from pipelines.sources.files.reading import Reading, resolve
+from pipelines.sources.files.reading import ReadOptions, resolve
 from pipelines.sources.files.securities import MEMBERSHIP, SECURITIES, read_membership, read_securities
 from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
 from pipelines.sources.items import ITEMS
 
-_OF_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
+_COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
     "prices": (*REQUIRED, *OPTIONAL),
     "securities": ("ticker", *SECURITIES),
     "fundamentals": ("ticker", *STATEMENTS),
     "membership": ("ticker", *MEMBERSHIP),
     "inputs": ("date", "ticker"),
 }
-_NAMES: Final = frozenset(name for names in _OF_TABLE.values() for name in names)
+_ALL_COLUMNS: Final = frozenset(name for names in _COLUMNS_BY_TABLE.values() for name in names)
 _WITH_UNITS: Final = frozenset(("close", *OPTIONAL, "delisting_return", *ITEMS))
 
 
 class FilesSource:
-    """Prices, and optionally more, from files.
+    """Prices, and optionally other tables, from files.
 
-    Paths may be globs; ``~`` and environment variables are expanded. CSV may be gzipped. Dates are ISO
-    (2020-01-31 or 20200131) or of ``date_format``.
+    Paths may contain wildcards; ``~`` and environment variables are expanded. CSV may be gzipped. Dates are
+    ISO (2020-01-31 or 20200131) or have the format ``date_format``.
 
     Parameters
     ----------
     prices
-        Long: at least date, ticker and close. Wide: date and a column of closes a ticker.
+        Long layout: at least date, ticker and close. Wide layout: date and one column of closes per ticker.
     securities
         File with at least ticker, and any of name, sector, industry, currency, exchange, valid_from,
         valid_to, listed_on, delisted_on, delisting_return, delisting_reason (merger, performance, unknown, or
         a CRSP delisting code); None if there is none.
     layout
-        Of the prices.
+        Layout of the prices.
     statements
         Files of statements; None if there are none.
     membership
@@ -54,23 +54,23 @@ class FilesSource:
     inputs
         File of the user's own numbers, by date and ticker; None if there is none.
     columns
-        Our column name -> the files' name, for columns that are named otherwise there. A name that another
-        file than the prices lacks falls back on our own name there, so ``ticker`` may be mapped for prices
-        alone; ``fundamentals.ticker`` maps it for the file of that table alone.
+        Peerglass column name -> name in the files, where they differ. If a file other than the prices lacks a
+        mapped name, Peerglass's own name is tried there, so ``ticker`` may be mapped for prices alone;
+        ``fundamentals.ticker`` maps it for the file of that table only.
     units
-        Our column or statement item -> factor that its values are multiplied by.
+        Column or statement item -> factor by which its values are multiplied.
     date_format
         strptime format of dates that are not ISO.
     start, end
-        First and last date of prices and inputs to take, both included; None for no bound.
+        First and last date of prices and inputs to read, both inclusive; None for no limit.
     hazards
-        What the user knows to be wrong with the data (survivorship, say), one sentence each.
+        Known problems of the data (such as survivorship), one sentence each.
 
     Raises
     ------
     ConfigError
-        If a mapped name is not one of ours, a factor is not a number that can be multiplied by, start is
-        after end, or share counts are restated for splits that prices end before.
+        If a mapped name is not a Peerglass column, a factor is zero or not finite, start is after end, or
+        share counts are restated as of today but prices end earlier.
     """
 
     def __init__(
@@ -91,23 +91,27 @@ class FilesSource:
     ) -> None:
         self._prices, self._securities, self._layout = prices, securities, layout
         self._statements, self._membership, self._inputs = statements, membership, inputs
-        self._reading = Reading(dict(columns or {}), dict(units or {}), date_format)
+        self._options = ReadOptions(dict(columns or {}), dict(units or {}), date_format)
         self._start, self._end, self._hazards = start, end, hazards
-        if unknown := sorted(name for name in self._reading.columns if not _is_known(name)):
+        if unknown := sorted(name for name in self._options.columns if not _is_column(name)):
             raise ConfigError(
-                f"columns maps {', '.join(unknown)}, which no table has; map from {', '.join(sorted(_NAMES))}"
+                f"columns maps {', '.join(unknown)}, which is not a column of any table; choose from "
+                f"{', '.join(sorted(_ALL_COLUMNS))}"
             )
-        if unknown := sorted(set(self._reading.units) - _WITH_UNITS):
+        if unknown := sorted(set(self._options.units) - _WITH_UNITS):
             raise ConfigError(
                 f"units names {', '.join(unknown)}, which has no unit; "
                 f"choose from {', '.join(sorted(_WITH_UNITS))}"
             )
-        if bad := [name for name, by in self._reading.units.items() if by == 0 or not math.isfinite(by)]:
-            raise ConfigError(f"units multiplies {bad[0]} by {self._reading.units[bad[0]]}: give a factor")
-        mapped = set(self._reading.of("prices").columns)
-        if layout == "wide" and (idle := sorted(mapped & {"close", *OPTIONAL})):
+        if bad := [name for name, by in self._options.units.items() if by == 0 or not math.isfinite(by)]:
             raise ConfigError(
-                f"columns maps {', '.join(idle)}, but layout: wide has a column a ticker: take it out"
+                f"units multiplies {bad[0]} by {self._options.units[bad[0]]}; the factor must be finite and "
+                "not 0"
+            )
+        mapped = set(self._options.for_table("prices").columns)
+        if layout == "wide" and (unused := sorted(mapped & {"close", *OPTIONAL})):
+            raise ConfigError(
+                f"columns maps {', '.join(unused)}, but layout: wide has no such column; remove the entry"
             )
         if end is not None and statements is not None and statements.share_counts_as_of == "today":
             raise ConfigError(
@@ -128,13 +132,13 @@ class FilesSource:
         Raises
         ------
         ConfigError
-            If a path is neither CSV nor Parquet, or names an environment variable that is not set.
+            If a path is neither CSV nor Parquet, or contains an environment variable that is not set.
         DataError
-            If a file is missing, unreadable, lacks a required column, differs from the others of its
-            pattern, or has no row within the dates; or a unit is given for what no file has.
+            If a file is missing, unreadable, lacks a required column, differs from the others of its pattern,
+            or has no row within the dates; or if a unit is given for a column that no file has.
         """
         read = read_wide_closes if self._layout == "wide" else read_bars
-        prices, notes = read(resolve(self._prices), self._reading.of("prices"), self._start, self._end)
+        prices, notes = read(resolve(self._prices), self._options.for_table("prices"), self._start, self._end)
         tables = {"prices": prices}
         hazards: list[str] = []
         if self._securities is None:
@@ -142,62 +146,62 @@ class FilesSource:
                 "No securities file was given: names, sectors, industries and listing dates are unknown."
             )
         else:
-            tables["securities"], told, warned = read_securities(
-                resolve(self._securities), self._reading.of("securities")
+            tables["securities"], table_notes, table_hazards = read_securities(
+                resolve(self._securities), self._options.for_table("securities")
             )
-            notes += told
-            hazards += warned
-            without = (
+            notes += table_notes
+            hazards += table_hazards
+            unclassified = (
                 prices.select("ticker").unique().join(tables["securities"], on="ticker", how="anti").height
             )
-            if without:
-                notes.append(f"{without} of the tickers in the prices are not in the securities file.")
+            if unclassified:
+                notes.append(f"{unclassified} of the tickers in the prices are not in the securities file.")
         if self._statements is not None:
-            tables["fundamentals"], told, warned = read_statements(
-                self._statements, self._reading.of("fundamentals"), prices
+            tables["fundamentals"], table_notes, table_hazards = read_statements(
+                self._statements, self._options.for_table("fundamentals"), prices
             )
-            notes += told
-            hazards += warned
+            notes += table_notes
+            hazards += table_hazards
         if self._membership is not None:
-            tables["membership"], told, warned = read_membership(
-                resolve(self._membership), self._reading.of("membership")
+            tables["membership"], table_notes, table_hazards = read_membership(
+                resolve(self._membership), self._options.for_table("membership")
             )
-            notes += told
-            hazards += warned
+            notes += table_notes
+            hazards += table_hazards
         if self._inputs is not None:
-            tables["inputs"], told = read_inputs(
-                resolve(self._inputs), self._reading.of("inputs"), self._start, self._end
+            tables["inputs"], table_notes = read_inputs(
+                resolve(self._inputs), self._options.for_table("inputs"), self._start, self._end
             )
-            notes += told
+            notes += table_notes
         notes += unpriced_tickers(tables)
         absent = {"fundamentals": "statements", "membership": "index membership"}
-        if lacking := [words for table, words in absent.items() if table not in tables]:
-            notes.append(f"Files give no {' and no '.join(lacking)}.")
-        self._refuse_idle_units(tables)
+        if missing := [words for table, words in absent.items() if table not in tables]:
+            notes.append(f"The files contain no {' and no '.join(missing)}.")
+        self._refuse_unused_units(tables)
         hazards += detected_hazards(tables, self._hazards)
         return SourceTables(tables, tuple(notes), (*self._hazards, *hazards))
 
-    def _refuse_idle_units(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        there = set(tables["prices"].columns) | set(tables.get("securities", pl.DataFrame()).columns)
+    def _refuse_unused_units(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        available = set(tables["prices"].columns) | set(tables.get("securities", pl.DataFrame()).columns)
         if "fundamentals" in tables:
-            there |= set(tables["fundamentals"]["item"].unique())
-        if idle := sorted(set(self._reading.units) - there):
-            raise DataError(f"units names {', '.join(idle)}, which no file gives: take it out")
+            available |= set(tables["fundamentals"]["item"].unique())
+        if unused := sorted(set(self._options.units) - available):
+            raise DataError(f"units names {', '.join(unused)}, which no file contains: remove it")
 
 
-def _is_known(name: str) -> bool:
-    """Tell whether a mapped name is one of ours, of any table or of the one that it is given for."""
+def _is_column(name: str) -> bool:
+    """Return whether a mapped name is a Peerglass column of any table, or of the table in its prefix."""
     table, dot, column = name.partition(".")
-    return name in _NAMES or (bool(dot) and column in _OF_TABLE.get(table, ()))
+    return name in _ALL_COLUMNS or (bool(dot) and column in _COLUMNS_BY_TABLE.get(table, ()))
 
 
 def unpriced_tickers(tables: Mapping[str, pl.DataFrame]) -> list[str]:
-    """Count the tickers that are nowhere in the prices, table by table."""
+    """Return a note per table with the number of its tickers that have no prices."""
     notes = []
     for table, frame in tables.items():
         if table in ("prices", "securities"):
             continue
-        strangers = frame.select("ticker").unique().join(tables["prices"], on="ticker", how="anti").height
-        if strangers:
-            notes.append(f"{strangers:,} of the tickers in the {table} have no prices.")
+        unpriced = frame.select("ticker").unique().join(tables["prices"], on="ticker", how="anti").height
+        if unpriced:
+            notes.append(f"{unpriced:,} of the tickers in the {table} have no prices.")
     return notes

@@ -1,4 +1,4 @@
-"""Statements from a user's files: one row a ticker and period (wide), or one row an item (long)."""
+"""Statements from a user's files: one row per ticker and period (wide), or one row per item (long)."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.sources.files.reading import (
-    Reading,
+    ReadOptions,
+    abbreviate,
+    as_text,
     collect,
     columns_of,
-    label,
+    concat_parts,
+    file_label,
     read_number,
     resolve,
     scale,
     scan,
-    shown,
-    stack,
-    text,
 )
-from pipelines.sources.files.splits import ShareCountsAsOf, state_counts
+from pipelines.sources.files.splits import ShareCountsAsOf, fill_stated_on
 from pipelines.sources.items import FLOWS, ITEMS, SPLIT_ITEMS
 
-_ABOUT: Final = ("known_at", "unit", "filing_id", "months", "stated_on")
-STATEMENTS: Final = ("period_end", "item", "value", *_ABOUT)
+_OPTIONAL: Final = ("known_at", "unit", "filing_id", "months", "stated_on")
+STATEMENTS: Final = ("period_end", "item", "value", *_OPTIONAL)
 _DATES: Final = ("period_end", "known_at", "stated_on")
-_STATED: Final[Mapping[ShareCountsAsOf, str]] = {
-    "period_end": "the period's end",
-    "known_at": "the day of publication",
-    "today": "today, with all later splits, which are taken off",
+_STATED_AS_OF: Final[Mapping[ShareCountsAsOf, str]] = {
+    "period_end": "the end of the period",
+    "known_at": "the date of publication",
+    "today": "today, so that all later splits are undone",
 }
 _KEY: Final = ["ticker", "period_end", "item"]
 
 
 @dataclass(frozen=True, slots=True)
 class StatementFiles:
-    """Files of statements and how to understand them.
+    """Files of statements and how to interpret them.
 
     Attributes
     ----------
     path
-        CSV or Parquet, globs allowed. Wide: ticker, period_end and a column an item. Long: ticker,
+        CSV or Parquet, wildcards allowed. Wide: ticker, period_end and one column per item. Long: ticker,
         period_end, item, value. Both may have known_at (the date by whose close it was public), unit,
-        filing_id, months (the span of a flow) and stated_on (the last day whose splits a share count or an
-        amount per share contains).
+        filing_id, months (the span of a flow) and stated_on (the last date whose splits a share count or
+        per-share amount includes).
     items
-        Canonical item (`pipelines.sources.items`) -> the file's name of it; items of our own names need no
+        Canonical item (`pipelines.sources.items`) -> name in the file; items with canonical names need no
         entry.
     reporting_lag_days
-        Where there is no known_at, days after the period's end on which a statement is taken as known.
+        Days from the end of a period until its statement is assumed to be known, where there is no known_at.
     months
-        Span of every flow where the file has no such column; None if it is not known.
+        Span of every flow if the file has no such column; None if unknown.
     zero_means_missing
-        Items of which a zero means "not reported".
+        Items in which a zero means "not reported".
     share_counts_as_of
-        As of when counts and amounts per share without a stated_on are stated
-        (`pipelines.sources.files.splits.state_counts`).
+        Date as of which counts and per-share amounts without a stated_on are stated
+        (`pipelines.sources.files.splits.fill_stated_on`).
     """
 
     path: Path
@@ -73,137 +73,152 @@ class StatementFiles:
         for setting, names in (("items", self.items), ("zero_means_missing", self.zero_means_missing)):
             if unknown := sorted(set(names) - set(ITEMS)):
                 raise ConfigError(
-                    f"{setting} names {', '.join(unknown)}, which no statement item is called; "
+                    f"source.{setting} names {', '.join(unknown)}, which is not a statement item; "
                     f"choose from {', '.join(ITEMS)}"
                 )
 
 
 def read_statements(
-    given: StatementFiles, reading: Reading, prices: pl.DataFrame
+    given: StatementFiles, options: ReadOptions, prices: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[str], list[str]]:
-    """Read statements into rows of (ticker, period_end, known_at, item, value, ...); notes and hazards.
+    """Read statements into rows of (ticker, period_end, known_at, item, value, ...), with notes and hazards.
 
-    ``prices`` give the splits, where share counts are restated for all of them.
-
-    Empty values are left out and counted. A row without a date of publication gets one from the assumed
-    lag, and says so in ``assumed``.
+    ``prices`` provide the splits if share counts are restated for all later splits. Empty values are dropped
+    and counted. A row without a publication date gets one from the assumed lag and is marked in ``assumed``.
 
     Raises
     ------
     DataError
-        If a file is unreadable, lacks a column, or holds no item that we know.
+        If a file is unreadable, lacks a column, or holds no known item.
     """
     files = resolve(given.path)
-    parts = [_read_one(file, given, reading) for file in files]
+    parts = [_read_one(file, given, options) for file in files]
     notes = list(dict.fromkeys(note for _, part_notes in parts for note in part_notes))
-    about = list(dict.fromkeys(c for part, _ in parts for c in part.columns))
-    frame = stack([_with_columns(part, about) for part, _ in parts])
+    extra = list(dict.fromkeys(c for part, _ in parts for c in part.columns))
+    frame = concat_parts([_with_columns(part, extra) for part, _ in parts])
     frame = read_number(frame, "value")
-    factor = pl.col("item").replace_strict(dict(reading.units), default=1.0, return_dtype=pl.Float64)
-    if reading.units:
+    factor = pl.col("item").replace_strict(dict(options.units), default=1.0, return_dtype=pl.Float64)
+    if options.units:
         frame = scale(frame, "value", factor)
-    frame = reading.dates(frame, [c for c in _DATES if c in frame.columns])
+    frame = options.dates(frame, [c for c in _DATES if c in frame.columns])
 
     unknown = pl.col("value").cast(pl.Float64, strict=False) == 0
     zeros = unknown & pl.col("item").is_in(given.zero_means_missing)
     dropped = int(frame.select(zeros.sum()).item())
     if dropped:
         notes.append(
-            f"{dropped:,} zeros of {', '.join(given.zero_means_missing)} in {label(files)} are taken as not "
-            "reported."
+            f"{dropped:,} zeros of {', '.join(given.zero_means_missing)} in {file_label(files)} are treated "
+            "as "
+            "not reported."
         )
     frame = frame.filter(~zeros.fill_null(value=False))
     empty = frame["value"].null_count()
     if empty:
-        notes.append(f"{empty:,} empty values of {label(files)} are left out.")
+        notes.append(f"{empty:,} empty values of {file_label(files)} are ignored.")
     frame = frame.drop_nulls("value")
     if frame.is_empty():
-        raise DataError(f"{label(files)} holds no value of any item: give a file with statements")
-    frame = _date_of_knowledge(_spans(frame, given), given.reporting_lag_days)
+        raise DataError(f"{file_label(files)} holds no value of any item: use a file with statements")
+    frame = _fill_known_at(_fill_months(frame, given), given.reporting_lag_days)
     if "stated_on" not in frame.columns and not frame.filter(pl.col("item").is_in(SPLIT_ITEMS)).is_empty():
         notes.append(
-            f"{label(files)} does not say as of when share counts and amounts per share are stated: taken as "
-            f"of {_STATED[given.share_counts_as_of]} (source.share_counts_as_of: {given.share_counts_as_of})."
+            f"{file_label(files)} does not say as of when share counts and per-share amounts are stated; "
+            f"assumed: {_STATED_AS_OF[given.share_counts_as_of]} "
+            f"(source.share_counts_as_of: {given.share_counts_as_of})."
         )
-    frame = state_counts(frame, given.share_counts_as_of, prices)
+    frame = fill_stated_on(frame, given.share_counts_as_of, prices)
     return frame.sort(*_KEY, "known_at"), notes, _hazards(frame, given, files)
 
 
-def _read_one(file: Path, given: StatementFiles, reading: Reading) -> tuple[pl.DataFrame, list[str]]:
-    """Read one file into ticker, period_end, item, value and what else it says of a row, all unparsed."""
+def _read_one(file: Path, given: StatementFiles, options: ReadOptions) -> tuple[pl.DataFrame, list[str]]:
+    """Read one file into ticker, period_end, item, value and the optional columns, all unparsed."""
     rows = scan(file)
-    there = columns_of(rows, file)
-    names = {ours: reading.name_of(ours, there, file) for ours in ("ticker", "period_end")}
-    for ours in ("item", "value", *_ABOUT):
-        if ours in reading.columns or ours in there:
-            names[ours] = reading.name_of(ours, there, file)
+    available = columns_of(rows, file)
+    names = {ours: options.column_name(ours, available, file) for ours in ("ticker", "period_end")}
+    for ours in ("item", "value", *_OPTIONAL):
+        if ours in options.columns or ours in available:
+            names[ours] = options.column_name(ours, available, file)
     if "item" in names and "value" in names:
         frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
-        return _canonical(frame.with_columns(text("ticker")), given.items, file)
+        return _to_canonical_items(frame.with_columns(as_text("ticker")), given.items, file)
     index = {ours: theirs for ours, theirs in names.items() if ours not in ("item", "value")}
-    take = {item: given.items.get(item, item) for item in ITEMS}
-    take = {item: theirs for item, theirs in take.items() if item in given.items or theirs in there}
-    for item, theirs in take.items():
-        if theirs not in there:
-            raise DataError(f"{file} has no column {theirs!r} for the item {item}; it has {shown(there)}")
-    if not take:
+    item_columns = {item: given.items.get(item, item) for item in ITEMS}
+    item_columns = {
+        item: theirs for item, theirs in item_columns.items() if item in given.items or theirs in available
+    }
+    for item, theirs in item_columns.items():
+        if theirs not in available:
+            raise DataError(
+                f"{file} has no column {theirs!r} for the item {item}; its columns are "
+                f"{abbreviate(available)}"
+            )
+    if not item_columns:
         raise DataError(
-            f"{file} has no statement item that we know; it has {shown(there)}: map them in the source's "
-            "items, <our item>: <their column>"
+            f"{file} has no known statement item; its columns are {abbreviate(available)}: map them in "
+            "source.items, as <Peerglass item>: <column in the file>"
         )
     frame = collect(
-        rows.select(pl.col(theirs).alias(ours) for ours, theirs in (index | take).items()), file
-    ).with_columns(text("ticker"))
-    numeric = all(frame.schema[item].is_numeric() for item in take)
-    frame = frame.with_columns(pl.col(list(take)).cast(pl.Float64 if numeric else pl.String))
-    return frame.unpivot(on=list(take), index=list(index), variable_name="item", value_name="value"), []
+        rows.select(pl.col(theirs).alias(ours) for ours, theirs in (index | item_columns).items()), file
+    ).with_columns(as_text("ticker"))
+    numeric = all(frame.schema[item].is_numeric() for item in item_columns)
+    frame = frame.with_columns(pl.col(list(item_columns)).cast(pl.Float64 if numeric else pl.String))
+    return frame.unpivot(
+        on=list(item_columns), index=list(index), variable_name="item", value_name="value"
+    ), []
 
 
-def _canonical(frame: pl.DataFrame, items: Mapping[str, str], file: Path) -> tuple[pl.DataFrame, list[str]]:
-    """Rename a long file's items to ours, and say which ones have no name here."""
-    frame = frame.with_columns(text("item"))
-    there = set(frame["item"].unique().drop_nulls())
-    if absent := [f"{ours}: {theirs!r}" for ours, theirs in items.items() if theirs not in there]:
+def _to_canonical_items(
+    frame: pl.DataFrame, items: Mapping[str, str], file: Path
+) -> tuple[pl.DataFrame, list[str]]:
+    """Rename a long file's items to the canonical ones, and list the unmapped items in a note."""
+    frame = frame.with_columns(as_text("item"))
+    available = set(frame["item"].unique().drop_nulls())
+    if absent := [f"{ours}: {theirs!r}" for ours, theirs in items.items() if theirs not in available]:
         raise DataError(
-            f"{file} has no item {absent[0].partition(': ')[2]} for {absent[0].partition(': ')[0]}; it has "
-            f"{shown(sorted(there))}"
+            f"{file} has no item {absent[0].partition(': ')[2]} for {absent[0].partition(': ')[0]}; its "
+            "items "
+            f"are {abbreviate(sorted(available))}"
         )
-    pairs = [(ours, items.get(ours, ours)) for ours in ITEMS if items.get(ours, ours) in there]
+    pairs = [(ours, items.get(ours, ours)) for ours in ITEMS if items.get(ours, ours) in available]
     if not pairs:
         raise DataError(
-            f"{file} has no statement item that we know; it has {shown(sorted(there))}: map them in the "
-            "source's items, <our item>: <their item>"
+            f"{file} has no known statement item; its items are {abbreviate(sorted(available))}: map them in "
+            "source.items, as <Peerglass item>: <item in the file>"
         )
-    left_out = sorted(there - {theirs for _, theirs in pairs})
+    left_out = sorted(available - {theirs for _, theirs in pairs})
     names = pl.DataFrame(pairs, schema={"ours": pl.String, "item": pl.String}, orient="row")
     notes = (
-        [f"{file.name} has items that are not mapped and left out: {shown(left_out)}."] if left_out else []
+        [f"{file.name} has items that are not mapped and are ignored: {abbreviate(left_out)}."]
+        if left_out
+        else []
     )
     return frame.join(names, on="item").drop("item").rename({"ours": "item"}), notes
 
 
-def _with_columns(part: pl.DataFrame, about: Sequence[str]) -> pl.DataFrame:
-    absent = [pl.lit(None).alias(c) for c in about if c not in part.columns]
-    return part.with_columns(absent).select(about)
+def _with_columns(part: pl.DataFrame, extra: Sequence[str]) -> pl.DataFrame:
+    absent = [pl.lit(None).alias(c) for c in extra if c not in part.columns]
+    return part.with_columns(absent).select(extra)
 
 
-def _spans(frame: pl.DataFrame, given: StatementFiles) -> pl.DataFrame:
-    """Say how many months a flow covers; an instant covers none."""
+def _fill_months(frame: pl.DataFrame, given: StatementFiles) -> pl.DataFrame:
+    """Fill in the number of months that a flow covers; null for an instant."""
     if "months" in frame.columns:
         frame = read_number(frame, "months")
         value = pl.col("months")
         if frame.schema["months"] == pl.Float64:
-            whole, odd = value.cast(pl.Int64, strict=False), (value != value.floor()).fill_null(value=False)
-            spoilt = frame.select(odd.any()).item()  # as text, so that the contract rejects those rows
-            as_text = pl.when(odd).then(value.cast(pl.String)).otherwise(whole.cast(pl.String))
-            value = as_text if spoilt else whole
+            whole = value.cast(pl.Int64, strict=False)
+            fractional = (value != value.floor()).fill_null(value=False)
+            invalid = frame.select(
+                fractional.any()
+            ).item()  # stay text, so that the contract rejects the rows
+            kept = pl.when(fractional).then(value.cast(pl.String)).otherwise(whole.cast(pl.String))
+            value = kept if invalid else whole
     else:
         value = pl.lit(given.months, dtype=pl.Int64)
     return frame.with_columns(pl.when(pl.col("item").is_in(FLOWS)).then(value).alias("months"))
 
 
-def _date_of_knowledge(frame: pl.DataFrame, lag_days: int) -> pl.DataFrame:
-    """Fill the date of publication where there is none, and mark the rows on which it is assumed."""
+def _fill_known_at(frame: pl.DataFrame, lag_days: int) -> pl.DataFrame:
+    """Fill in missing publication dates from the lag, and mark the rows in ``assumed``."""
     ended = pl.col("period_end")
     if frame.schema["period_end"] == pl.String:
         ended = ended.str.to_date("%Y-%m-%d", strict=False)
@@ -219,14 +234,16 @@ def _hazards(frame: pl.DataFrame, given: StatementFiles, files: Sequence[Path]) 
     assumed = int(frame["assumed"].sum())
     one_version = not frame.select(pl.struct(_KEY).is_duplicated().any()).item()
     restated = (
-        f"{label(files)} has one version of every number, presumably as last restated, so a correction is "
-        "seen before it was made"
+        f"{file_label(files)} has one version of every number, presumably the last restated one, so "
+        "corrections are "
+        "seen before they were made"
     )
     if not assumed:
         return [f"Statements as last restated: {restated}."] if one_version else []
     rows = f"all {assumed:,}" if assumed == frame.height else f"{assumed:,} of {frame.height:,}"
     return [
-        f"Assumed reporting lag: {rows} rows of {label(files)} have no date of publication and are taken as "
-        f"known {given.reporting_lag_days} days after their period's end (marked assumed)"
+        f"Assumed reporting lag: {rows} rows of {file_label(files)} have no publication date and are assumed "
+        "to "
+        f"be known {given.reporting_lag_days} days after the end of their period (marked assumed)"
         + (f"; {restated}." if one_version else ".")
     ]

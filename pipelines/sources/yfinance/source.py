@@ -163,8 +163,8 @@ class YFinanceSource:
         if self._config.statements:
             hazards.append(
                 f"Statements have no filing dates: they are assumed to be known {self._lag.days} days after "
-                "the end of their period, with the values on the day of the first request, restatements until "
-                "then included."
+                "the end of their period, with the values on the day of the first request, including "
+                "restatements until then."
             )
         return SourceTables(tables, tuple(notes), tuple(hazards), tuple(d.status for d in results))
 

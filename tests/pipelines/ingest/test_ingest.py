@@ -193,7 +193,7 @@ def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path
 
 
 def test_a_source_that_gives_tables_of_the_pipeline_is_a_bug(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a source gives prices"):
+    with pytest.raises(ValueError, match="a source must deliver prices"):
         ingest(Given(forecasts=pl.DataFrame()), Lake(tmp_path))
 
 

@@ -100,7 +100,7 @@ def test_another_kind_of_source_is_refused(peerglass: Peerglass, capsys: pytest.
     versions = Lake("lake").versions()
     for other in ({"kind": "sample"}, {"kind": "simulated", "seed": 3, "market": MARKET}):
         assert peerglass(other) == 2
-        refused(capsys, f"belongs to source files, and this config's is {other['kind']}")
+        refused(capsys, f"belongs to source files, but this config's is {other['kind']}")
     live = {"kind": "yfinance", "tickers": ["A"]}
     assert peerglass(live) == 2, "before the network is asked"
     refused(capsys, "belongs to source files")
@@ -202,7 +202,7 @@ def test_a_record_of_an_ingest_that_stored_nothing_binds_nobody(
         raise DataError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipelines.ingest.ingest, "after_delivery", fails)
+        patch.setattr(pipelines.ingest.ingest, "quarantine_changes", fails)
         assert peerglass({"kind": "simulated", "seed": 3, "market": MARKET}) == 3
     assert Lake("lake").exists("sources")
     assert not Lake("lake").exists("prices")

@@ -20,7 +20,7 @@ from pipelines.ingest.ingest import ingest
 from pipelines.ingest.summary import IngestSummary, describe_ingest
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
-from pipelines.quality.rules import PRICE_RULES, doubts, market_doubts, neighbours
+from pipelines.quality.rules import PRICE_RULES, add_neighbours, find_coverage_collapses, find_violations
 from pipelines.quality.settings import QualityConfig
 from pipelines.sources.base import SourceTables, StoredData
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
@@ -73,7 +73,7 @@ def found(
     frame: pl.DataFrame, securities: pl.DataFrame | None = None, calendar: str | None = None
 ) -> list[tuple[str, int]]:
     """Rule and weekday number of every doubt about one firm's closes."""
-    rows = doubts(neighbours(valid(frame), securities, calendar), PRICE_RULES)
+    rows = find_violations(add_neighbours(valid(frame), securities, calendar), PRICE_RULES)
     days = frame["date"].to_list()
     return [(rule, days.index(day)) for rule, day in rows.select("rule", "date").iter_rows()]
 
@@ -86,7 +86,7 @@ def securities(*rows: tuple[str, date, str | None, str | None]) -> pl.DataFrame:
 @pytest.mark.parametrize("spike", [15.5, 1000.0, 6.6, 0.1])
 def test_a_spike_that_reverts_is_the_spike_and_is_known_a_session_later(spike: float) -> None:
     frame = bars([10.0, 10.1, spike, 10.2, 10.0])
-    rows = doubts(neighbours(valid(frame), None, None), ("spike_that_reverts",))
+    rows = find_violations(add_neighbours(valid(frame), None, None), ("spike_that_reverts",))
     days = weekdays(5)
     assert rows.select("date", "known_on").rows() == [(days[2], days[3])]
     assert rows["evidence"].item() == f"close 10.1 -> {spike} -> 10.2"
@@ -152,7 +152,7 @@ def test_another_recorded_currency_is_a_jump_on_the_first_session_that_has_it() 
     told = securities(("A", days[0], "LSE", "GBp"), ("A", days[2], "LSE", "GBP"))
     frame = bars([5.0, 5.1, 5.0, 5.1])
     assert found(frame, told) == [("currency_jump", 2)]
-    rows = doubts(neighbours(valid(frame), told, None), ("currency_jump",))
+    rows = find_violations(add_neighbours(valid(frame), told, None), ("currency_jump",))
     assert rows["evidence"].item() == "currency GBp -> GBP"
 
 
@@ -173,7 +173,7 @@ def test_nothing_is_concluded_across_a_long_silence() -> None:
 
 def test_firms_are_not_each_others_neighbours() -> None:
     both = pl.concat([bars([10.0, 10.0]), bars([1000.0, 1000.0], "B"), bars([10.0, 10.0], "C")])
-    assert doubts(neighbours(valid(both.sort("date")), None, None), PRICE_RULES).is_empty()
+    assert find_violations(add_neighbours(valid(both.sort("date")), None, None), PRICE_RULES).is_empty()
 
 
 INDEPENDENCE, FRIDAY_AFTER_THANKSGIVING = date(2023, 7, 4), date(2023, 11, 24)
@@ -236,14 +236,14 @@ def test_a_date_that_lacks_a_quarter_of_its_firms_has_collapsed() -> None:
         .then(76)
         .otherwise(100)
     )
-    rows = market_doubts(counts)
+    rows = find_coverage_collapses(counts)
     assert rows.select("date", "ticker", "evidence").rows() == [
-        (days[20], "*XNYS", "74 firms have a price, where 100 usually have")
+        (days[20], "*XNYS", "74 firms have a price, 100 usually do")
     ]
     small = counts.with_columns(pl.col("firms") // 10)
-    assert market_doubts(small).is_empty()  # fewer than ten are missing
+    assert find_coverage_collapses(small).is_empty()  # fewer than ten are missing
     first = counts.with_columns(firms=pl.when(pl.col("date") == days[3]).then(1).otherwise(100))
-    assert market_doubts(first).is_empty()  # too early to say what is usual
+    assert find_coverage_collapses(first).is_empty()  # too early to say what is usual
 
 
 def stored_flags(lake: Lake) -> list[tuple[str, str, date]]:
@@ -414,7 +414,7 @@ def test_known_defects_of_real_prices_are_found() -> None:
     firms = ["AAPL", "FIS", "L", "LKQ", "M", "MO", "XOM"]
     rows = pl.scan_parquet(DATA / "sp500_prices.parquet").filter(pl.col("ticker").is_in(firms))
     closes = rows.select("date", "ticker", "volume", pl.col("close").cast(pl.Float64)).collect()
-    doubted = doubts(neighbours(valid(closes), None, "XNYS"), PRICE_RULES)
+    doubted = find_violations(add_neighbours(valid(closes), None, "XNYS"), PRICE_RULES)
     named = set(doubted.select("ticker", "date", "rule").iter_rows())
     assert ("MO", date(2004, 8, 5), "spike_that_reverts") in named  # 47.31 -> 10.81 -> 46.64
     assert ("LKQ", date(2006, 1, 17), "return_without_split") in named  # its 2:1 split

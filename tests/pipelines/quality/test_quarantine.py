@@ -82,7 +82,7 @@ def test_a_released_row_is_stored_as_delivered_and_not_quarantined_again(
 ) -> None:
     before = lake.read("prices").height
     told = release(lake, Selection(rule="close_within_range"))
-    assert told == ("1 row released into prices: 1 added, 0 in place of stored ones, 0 there already")
+    assert told == ("1 row released into prices: 1 added, 0 replaced, 0 already stored")
     row = lake.read("prices", filters=pl.col("ticker") == "AAA").row(1, named=True)
     assert (row["date"], row["close"], row["high"], row["source"]) == (date(2020, 1, 3), 20.5, 11.0, "files")
     assert lake.read("prices").height == before + 1
@@ -94,7 +94,7 @@ def test_a_released_row_is_stored_as_delivered_and_not_quarantined_again(
     listed = listing(lake, Selection(ticker="AAA")).row(0, named=True)
     assert listed["released_at"] is not None
     assert "released" in describe_listing(listing(lake, Selection(ticker="AAA")), 5)
-    with pytest.raises(DataError, match="Nothing to release fits rule close_within_range"):
+    with pytest.raises(DataError, match="Nothing to release matches rule close_within_range"):
         release(lake, Selection(rule="close_within_range"))
 
 
@@ -134,13 +134,13 @@ def test_what_cannot_be_stored_cannot_be_released(lake: Lake, rule: str) -> None
 def test_a_selection_is_released_as_far_as_it_can_be(lake: Lake) -> None:
     told = release(lake, Selection(ticker="BBB"))
     assert "1 row released into prices: 1 added" in told
-    assert "1 row stays in quarantine, it cannot be stored" in told
+    assert "1 row stays in quarantine because it cannot be stored" in told
     stored = lake.read("prices", filters=pl.col("ticker") == "BBB")
     assert stored.select("date", "high", "low").rows() == [(date(2020, 1, 3), 9.0, 11.0)]
 
 
 def test_a_released_doubt_is_cleared_and_not_raised_again(lake: Lake, source: FilesSource) -> None:
-    assert release(lake, Selection(rule="return_without_split")) == "1 doubt about stored rows cleared"
+    assert release(lake, Selection(rule="return_without_split")) == "1 flag on stored rows cleared"
     assert lake.read("flags")["cleared"].to_list() == [True]
     counts = ingest(source, lake).tables["prices"]
     assert counts.flagged == {}
@@ -246,9 +246,9 @@ def test_a_collision_that_a_later_delivery_mended_no_longer_fails_the_audit(
 
 
 def test_releasing_needs_a_selection_that_fits(lake: Lake, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Name what to release"):
+    with pytest.raises(ConfigError, match="Select what to release"):
         release(lake, Selection(table="prices"))
-    with pytest.raises(DataError, match="Nothing to release fits ticker ZZZ"):
+    with pytest.raises(DataError, match="Nothing to release matches ticker ZZZ"):
         release(lake, Selection(ticker="ZZZ"))
     with pytest.raises(DataError, match="Nothing to release"):
         release(Lake(tmp_path / "empty"), Selection(rule="duplicate_key"))
@@ -332,5 +332,5 @@ def test_the_command_line_lists_and_releases(
     assert "--rule RULE, --ticker TICKER, or --row HASH" in capsys.readouterr().err
     assert peerglass(monkeypatch, "quarantine", "release", str(config), "--ticker", "AAA") == 3
     error = capsys.readouterr().err
-    assert error.startswith("peerglass: Nothing to release fits ticker AAA")
+    assert error.startswith("peerglass: Nothing to release matches ticker AAA")
     assert error.count("\n") == 1

@@ -47,8 +47,8 @@ def test_every_numeric_column_becomes_an_input_of_its_name(tmp_path: Path) -> No
     ]
     assert check("inputs", rows).by_rule() == {"value_is_finite": 1}
     said = " ".join(fetched.notes)
-    assert "not numbers and left out: comment" in said
-    assert "5 empty values of inputs.csv are left out" in said
+    assert "not numeric and are ignored: comment" in said
+    assert "5 empty values of inputs.csv are ignored" in said
     assert "1 of the tickers in the inputs have no prices" in said
 
 
@@ -72,9 +72,9 @@ def test_inputs_keep_to_the_dates_and_stack_files(tmp_path: Path) -> None:
 def test_names_that_collide_or_cannot_be_made_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'MA 5' and 'ma_5', which would both be named ma_5"):
         inputs(tmp_path, "date,ticker,MA 5,ma_5\n2020-01-02,AAA,1,2\n")
-    with pytest.raises(DataError, match="of which no name can be made"):
+    with pytest.raises(DataError, match="which cannot be the name of an input"):
         inputs(tmp_path, "date,ticker,äö\n2020-01-02,AAA,1\n")
-    with pytest.raises(DataError, match="of which no name can be made"):
+    with pytest.raises(DataError, match="which cannot be the name of an input"):
         inputs(tmp_path, f"date,ticker,{'a' * 42}\n2020-01-02,AAA,1\n")
     with pytest.raises(DataError, match="no numeric column beside date and ticker"):
         inputs(tmp_path, "date,ticker,word\n2020-01-02,AAA,one\n")
@@ -115,7 +115,7 @@ def test_static_groups_are_a_hazard_and_static_names_are_not(tmp_path: Path) -> 
     assert FilesSource(prices, named).fetch().hazards == ()
     grouped = write(tmp_path, "g.csv", "ticker,sector\nAAA,Energy\nBBB,Energy\n")
     (hazard,) = FilesSource(prices, grouped).fetch().hazards
-    assert hazard.startswith("Static groups: sector as of the day that g.csv was drawn up are applied")
+    assert hazard.startswith("Static groups: sector as of the date of g.csv are applied")
     dated = write(
         tmp_path, "d.csv", "ticker,sector,valid_from\nAAA,Energy,2001-01-01\nBBB,Energy,2001-01-01\n"
     )
@@ -130,6 +130,6 @@ def test_a_list_like_an_index_without_membership_is_a_hazard(tmp_path: Path) -> 
     warned = FilesSource(prices, hazards=told).fetch().hazards
     assert len(warned) == 2
     assert "No membership was given for what looks like an index: each of 59 firms" in warned[1]
-    assert "15 of them begin more than a year after the first session" in warned[1]
+    assert "15 of them start more than a year after the first session" in warned[1]
     spells = write(tmp_path, "m.csv", "ticker,from_date,to_date\nF00,2009-01-01,2015-01-01\n")
     assert FilesSource(prices, membership=spells, hazards=told).fetch().hazards == told

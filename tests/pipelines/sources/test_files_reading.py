@@ -110,7 +110,7 @@ def test_units_that_cannot_apply_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             FilesSource(path, units=units)
-    with pytest.raises(DataError, match="units names volume, which no file gives"):
+    with pytest.raises(DataError, match="units names volume, which no file contains"):
         FilesSource(path, units={"volume": 100}).fetch()
 
 

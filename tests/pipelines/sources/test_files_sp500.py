@@ -58,7 +58,13 @@ def test_the_statements_arrive_whole_with_their_hazards(config: Config) -> None:
     assert members.rejected.is_empty()
     assert (members.valid["from_date"].dt.year() > 1900).sum() == 307
     said = " ".join(fetched.hazards)
-    for words in ("Survivorship", "Assumed reporting lag", "90 days", "as last restated", "Static groups"):
+    for words in (
+        "Survivorship",
+        "Assumed reporting lag",
+        "90 days",
+        "the last restated one",
+        "Static groups",
+    ):
         assert words in said
     assert (
         check(

@@ -78,8 +78,8 @@ def test_a_column_an_item_becomes_a_row_an_item_in_our_units_and_signs(tmp_path:
         ("BBB", date(2019, 12, 31), "revenue", 7000.0, 12),
     ]
     said = " ".join(fetched.notes)
-    assert "1 zeros of current_assets in s.csv are taken as not reported" in said
-    assert "1 empty values of s.csv are left out" in said
+    assert "1 zeros of current_assets in s.csv are treated as not reported" in said
+    assert "1 empty values of s.csv are ignored" in said
     assert "no statements" not in said
 
 
@@ -92,7 +92,7 @@ def test_the_assumed_lag_is_marked_on_every_row_and_named_with_the_restatement(t
     (hazard,) = fetched.hazards
     assert hazard.startswith("Assumed reporting lag: all 11 rows of s.csv have no date of publication")
     assert "90 days after their period's end" in hazard
-    assert "as last restated" in hazard
+    assert "the last restated one" in hazard
 
 
 LONG = (
@@ -113,7 +113,7 @@ def test_rows_an_item_keep_versions_units_and_filings(tmp_path: Path) -> None:
         ("revenue", 8.0, date(2019, 6, 3), "USD", "f2", 12, False),
         ("total_assets", 50.0, date(2019, 3, 31), "USD", "f1", None, True),
     ]
-    assert any("not mapped and left out: Headcount" in note for note in fetched.notes)
+    assert any("not mapped and are ignored: Headcount" in note for note in fetched.notes)
     (hazard,) = fetched.hazards
     assert hazard.startswith("Assumed reporting lag: 1 of 3 rows")
     assert "restated" not in hazard
@@ -162,23 +162,25 @@ def test_files_of_a_pattern_may_give_different_items_and_dates(tmp_path: Path) -
 
 
 def test_wrong_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="items names sales, which no statement item is called"):
+    with pytest.raises(ConfigError, match="items names sales, which is not a statement item"):
         StatementFiles(tmp_path / "s.csv", items={"sales": "Sales"})
     with pytest.raises(ConfigError, match="zero_means_missing names sales"):
         StatementFiles(tmp_path / "s.csv", zero_means_missing=("sales",))
-    with pytest.raises(ConfigError, match=r"columns maps fundamentals\.volume, which no table has"):
+    with pytest.raises(
+        ConfigError, match=r"columns maps fundamentals\.volume, which is not a column of any table"
+    ):
         fetch(tmp_path, WIDE, columns={"fundamentals.volume": "x"})
     with pytest.raises(DataError, match="no column 'Sales' for the item revenue"):
         fetch(tmp_path, WIDE, items={"revenue": "Sales"}, columns=SYMBOL)
-    with pytest.raises(DataError, match="no statement item that we know; it has Symbol, period_end, Total"):
+    with pytest.raises(DataError, match="no known statement item; its columns are Symbol, period_end, Total"):
         fetch(tmp_path, WIDE, columns=SYMBOL)
-    with pytest.raises(DataError, match="no item 'Turnover' for revenue; it has Headcount, Sales"):
+    with pytest.raises(DataError, match="no item 'Turnover' for revenue; its items are Headcount, Sales"):
         fetch(tmp_path, LONG, items={"revenue": "Turnover"})
     with pytest.raises(DataError, match="no column 'Filed' for known_at"):
         fetch(tmp_path, WIDE, items=ITEMS, columns={**SYMBOL, "known_at": "Filed"})
     with pytest.raises(DataError, match="no column 'Sym' for ticker"):
         fetch(tmp_path, WIDE, items=ITEMS, columns={"fundamentals.ticker": "Sym"})
-    with pytest.raises(DataError, match="units names eps, which no file gives"):
+    with pytest.raises(DataError, match="units names eps, which no file contains"):
         fetch(tmp_path, WIDE, items=ITEMS, columns=SYMBOL, units={"eps": 2})
     with pytest.raises(DataError, match="holds no value of any item"):
         fetch(tmp_path, "ticker,period_end,revenue\nAAA,2019-12-31,\n")

@@ -73,7 +73,7 @@ def test_home_and_environment_are_expanded(tmp_path: Path, monkeypatch: pytest.M
         (
             "prices.csv",
             "date,ticker,open\n2020-01-02,A,1\n",
-            "no column 'close' for close; it has date, ticker, open",
+            "no column 'close' for close; its columns are date, ticker, open",
         ),
         ("prices.csv", "date,ticker,close\n", "has a header and no rows"),
         ("prices.csv", "", "cannot be read as csv"),
@@ -92,7 +92,7 @@ def test_a_missing_file_a_wrong_kind_and_wrong_settings_are_refused(tmp_path: Pa
         FilesSource(csv(tmp_path), tmp_path / "securities.csv").fetch()
     with pytest.raises(ConfigError, match=r"neither CSV .* nor Parquet"):
         FilesSource(csv(tmp_path, name="prices.xlsx")).fetch()
-    with pytest.raises(ConfigError, match="columns maps clse, which no table has"):
+    with pytest.raises(ConfigError, match="columns maps clse, which is not a column of any table"):
         FilesSource(tmp_path / "prices.csv", columns={"clse": "Close"})
     with pytest.raises(ConfigError, match="start 2021-01-01 is after end 2020-01-01"):
         FilesSource(tmp_path / "prices.csv", start=date(2021, 1, 1), end=date(2020, 1, 1))

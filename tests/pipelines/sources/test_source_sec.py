@@ -223,8 +223,8 @@ def test_a_passing_error_is_asked_again_at_the_end(tmp_path: Path, edgar: Edgar)
     [
         ((200, b'{"cik": 320193, "facts": {"us-gaap": {"Ass'), "unreadable answer: JSONDecodeError"),
         ((200, b"<html>maintenance</html>"), "unreadable answer: JSONDecodeError"),
-        ((200, b'{"cik": 320193, "facts": 7}'), "reports are listed and their facts are not there"),
-        ((404, b"none"), "reports are listed and their facts are not there"),
+        ((200, b'{"cik": 320193, "facts": 7}'), "reports are listed, but their facts are missing"),
+        ((404, b"none"), "reports are listed, but their facts are missing"),
         ((500, b"error"), "HTTP 500"),
     ],
 )
@@ -263,14 +263,14 @@ def test_who_has_nothing_is_empty_and_that_is_no_error(tmp_path: Path, edgar: Ed
         ("AAPL", "empty", "no annual or quarterly report"),
         ("KO", "empty", "no report in XBRL since 2010-01-01"),
         ("MSFT", "empty", "no annual or quarterly report"),
-        ("ZZQQ9", "empty", "no filer of that ticker"),
+        ("ZZQQ9", "empty", "no filer with that ticker"),
     ]
     assert summary.tables == {}
 
 
 def test_a_refused_identity_says_so(tmp_path: Path, edgar: Edgar) -> None:
     edgar.spoil = lambda path: (403, b"<html>Undeclared Automated Tool</html>")
-    with pytest.raises(DataError, match=r"the SEC forbids requests as 'Jane Doe jane@example.com'"):
+    with pytest.raises(DataError, match=r"the SEC rejects requests by 'Jane Doe jane@example.com'"):
         take(tmp_path, "AAPL")
 
 
@@ -278,7 +278,7 @@ def test_the_source_is_refused_without_an_address_a_ticker_or_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"source\.identity is 'Jane'; the SEC asks for a name and an e-mail"
+        ConfigError, match=r"source\.identity is 'Jane'; the SEC requires a name and an e-mail"
     ):
         SecSource(("AAPL",), "Jane", START)
     with pytest.raises(ConfigError, match=r"source\.tickers is empty"):

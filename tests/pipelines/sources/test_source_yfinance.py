@@ -189,7 +189,7 @@ def test_classes_and_statements(fifty: tuple[Lake, IngestSummary, YahooServer]) 
         "shares_outstanding": (pytest.approx(1.4e9 / 3), "shares", None),
     }
     told = " ".join(summary.hazards)
-    for word in ("Survivorship", "Sector and industry are Yahoo's", "assumed known 90 days"):
+    for word in ("Survivorship", "Sector and industry are Yahoo's", "assumed to be known 90 days"):
         assert word in told
 
 
@@ -296,7 +296,7 @@ def test_symbols_with_dots_and_dashes(serve: Serve, tmp_path: Path) -> None:
 
 def test_tickers_that_cannot_be_asked_for(tmp_path: Path) -> None:
     for tickers, words in (
-        (("BRK.B", "BRK-B"), "BRK.B and BRK-B, which are one symbol at Yahoo, BRK-B"),
+        (("BRK.B", "BRK-B"), "BRK.B and BRK-B, which have the same symbol at Yahoo, BRK-B"),
         (("US0378331005",), "an ISIN"),
         (("../x",), "no ticker"),
         ((), "is empty"),
@@ -310,7 +310,7 @@ def test_tickers_that_cannot_be_asked_for(tmp_path: Path) -> None:
     listed.write_text("name,ticker\nNational,NA\nTrue,TRUE \n,\nAgain,NA\n")
     assert read_tickers(str(listed)) == ("NA", "TRUE")
     listed.write_text("symbol\nA\n")
-    with pytest.raises(DataError, match="no column 'ticker'; it has symbol"):
+    with pytest.raises(DataError, match="no column 'ticker', but symbol"):
         read_tickers(str(listed))
     with pytest.raises(DataError, match="no file"):
         read_tickers(str(tmp_path / "absent.csv"))
@@ -469,9 +469,7 @@ def test_adjusted_closes_that_contradict_the_actions_are_named(
 
     monkeypatch.setattr(server, "_events", contradictory)
     summary = take(server, Lake(tmp_path), ["AAA"])
-    named = (
-        f"sessions on which Yahoo's adjusted closes disagree with its own actions: 1, the first on {DAYS[20]}"
-    )
+    named = f"sessions on which Yahoo's adjusted closes contradict its own splits and dividends: 1, the first on {DAYS[20]}"
     assert any(f"AAA: {named}" in note for note in summary.notes)
     assert math.isclose(prices(Lake(tmp_path), "AAA")["dividend"].sum(), 0.2)
 

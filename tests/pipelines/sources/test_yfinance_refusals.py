@@ -107,7 +107,7 @@ def test_a_rate_limit_that_stays_stops_and_is_no_delisting(yahoo: YahooServer, t
     with pytest.raises(IngestStoppedError, match="Yahoo refused 24 of 24 tickers") as stopped:
         take(yahoo, lake, TICKERS, waits)
     assert "HTTP 429" in str(stopped.value)
-    assert "the same command continues" in str(stopped.value)
+    assert "repeat the command" in str(stopped.value)
     assert states(stopped.value.summary) == dict.fromkeys(TICKERS, "throttled")
     assert len(waits) <= WORKERS * 2  # a worker each through its retries; then nobody is asked any more
     assert len([r for r in yahoo.requests if r.root == "chart"]) < 8 * 3 + 4 * WORKERS
@@ -152,7 +152,7 @@ def test_what_arrived_before_a_rate_limit_is_kept_and_not_asked_for_first(
 def test_prices_stay_when_only_the_rest_is_throttled(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     yahoo.plant("throttle", "T00", root="timeseries")
-    with pytest.raises(DataError, match="prices came, the rest did not: HTTP 429"):
+    with pytest.raises(DataError, match="only prices were received: HTTP 429"):
         take(yahoo, lake, ["T00"])
     complete(lake, ["T00"])
     assert not lake.exists("fundamentals")
@@ -185,9 +185,9 @@ def test_an_empty_answer_for_a_living_ticker_erases_nothing(
     ("kind", "said"),
     [
         ("truncate", "broken JSON of"),
-        ("html", "HTML of 45 characters where JSON was due"),
+        ("html", "HTML of 45 characters instead of JSON"),
         ("error", "HTTP 503"),
-        ("deny", "HTTP 401, also with a new cookie and crumb"),
+        ("deny", "HTTP 401, even with a new cookie and crumb"),
         ("hang", "no answer within 0.3 s"),
     ],
 )
@@ -331,7 +331,7 @@ def test_the_command_exits_3_and_the_same_command_completes_it(
     assert code == 3
     (said,) = [line for line in err.splitlines() if line.startswith("peerglass: ")]
     assert "Yahoo refused" in said
-    assert "the same command continues" in said
+    assert "repeat the command" in said
     assert "Traceback" not in err
     assert "throttled: T" in out
     lake = Lake(tmp_path / "lake")
