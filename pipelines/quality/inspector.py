@@ -21,10 +21,10 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.pipeline_tables import Flags
 from pipelines.lake.schemas import STAMPS
 from pipelines.quality.rules import (
+    BASELINE_DAYS,
     INFLUENCE_DAYS,
     MAX_GAP_DAYS,
     PRICE_RULES,
-    BASELINE_DAYS,
     add_neighbours,
     find_coverage_collapses,
     find_violations,
