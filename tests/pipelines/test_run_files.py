@@ -53,7 +53,7 @@ def test_a_run_on_files_reports_the_assumptions_about_them(
     report = run_config(check_config(settings, origin="files"), printed.append)
     text = report.read_text()
     assert "Assumed reporting lag: all" in text
-    assert "taken as known 75 days after" in text
+    assert "assumed to be known 75 days after" in text
     assert "Membership without leavers" in text
     assert "membership index" in text
     lake = Lake(tiny["lake"])

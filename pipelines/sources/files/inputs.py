@@ -96,7 +96,7 @@ def _input_names(columns: Sequence[str], file: Path) -> dict[str, str]:
             )
         if name in taken:
             raise DataError(
-                f"{file} has the columns {taken[name]!r} and {column!r}, which would both be names {name}: "
+                f"{file} has the columns {taken[name]!r} and {column!r}, which would both be named {name}: "
                 "rename one"
             )
         names[column], taken[name] = name, column

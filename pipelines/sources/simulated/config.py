@@ -1,4 +1,4 @@
-"""What the simulated market is made of: its settings, its industries and who supplies whom."""
+"""Settings of the simulated market, its industries, and their suppliers."""
 
 from __future__ import annotations
 
@@ -26,57 +26,59 @@ SUPPLIERS: dict[str, str] = {
     "Retail": "Transport",
     "Food": "Chemicals",
 }
-"""Customer industry -> supplier industry, without circles; Chemicals and Metals buy from nobody."""
+"""Customer industry -> supplier industry, without cycles; Chemicals and Metals have no supplier."""
 
 REVERSAL_BY_AGE: tuple[float, ...] = (1.0, 0.8, 0.6, 0.45, 0.3)
-"""How much the temporal part reverses an idiosyncratic return 0, 1, ... sessions old."""
+"""Weights with which the temporal part reverses idiosyncratic returns that are 0, 1, ... sessions old."""
 
 REVERSAL_CALM, REVERSAL_TURBULENT = 1.0, 0.1
-"""Price pressure on calm days reverses; moves on turbulent days are news, and nearly all of them stay."""
+"""Strength of the reversal: price pressure on calm days reverses, news on turbulent days hardly does."""
 
 REVIEW_SESSIONS = 21
-"""Edges and premia are decided anew this often, from what is known at the close of the review session."""
+"""Number of sessions between reviews. At a review, edges and premia are decided again with what is known at
+its close."""
 
 SESSIONS_PER_YEAR = 252
 
 
 @dataclass(frozen=True, slots=True)
 class MarketConfig:
-    """Settings of the simulated market; the defaults are the embedded demo's.
+    """Settings of the simulated market; the defaults are those of the embedded demo.
 
     Attributes
     ----------
     start
-        First session, if it is a weekday.
+        First session; the next weekday if it is none.
     sessions
-        Number of sessions; every weekday is one.
+        Number of sessions; every weekday is a session.
     firms
-        Firms listed at a time, about: who leaves is replaced after 5 to 60 sessions.
+        Approximate number of firms listed at a time; a delisted firm is replaced after 5 to 60 sessions.
     delay
-        ``mu`` decided at the close of t drives the return from the close of t+delay to that of t+delay+1.
+        ``mu`` decided at the close of t affects the return from the close of t+delay to that of t+delay+1.
     temporal_share, peer_share, characteristic_share
-        Shares of the cross-sectional variance of ``mu``; only their ratios count, and 0 leaves a part out.
+        Shares of the cross-sectional variance of ``mu``; only their ratios matter, and 0 removes a part.
     truth_ic
-        Mean within-date correlation of ``mu`` with the returns it drives; 0 plants nothing at all.
+        Mean within-date correlation of ``mu`` with the returns that it affects; 0 plants no structure.
     size_gap
-        An industry leader leads the firms of its industry that it exceeds this many times in size.
+        An industry leader leads those firms of its industry that are smaller by at least this factor.
     industry_leaders
-        How many of an industry's largest firms can lead.
+        Number of largest firms of an industry that can lead.
     hidden_share
-        Share of firms that also follow one firm that no feature points to.
+        Share of firms that also follow one firm which no feature identifies.
     market_volatility, idiosyncratic_volatility
-        Standard deviations of daily returns: long-run of the market, and of a typical firm's own part.
+        Standard deviations of daily returns: of the market in the long run, and of a typical firm's own part.
     delistings_per_year, halts_per_year
         Expected number per firm and year.
     restated_share
         Share of statements that are restated 60 to 200 days after they were first known.
     bad_ticks
-        Rows of ``prices`` that break the contract: half a negative close, half a high below the low.
+        Number of rows of ``prices`` that break the contract: half have a negative close, half a high below
+        the low.
 
     Raises
     ------
     ValueError
-        Naming the setting that cannot work, its value and what is allowed.
+        If a setting is out of range; the message names the setting, its value and what is allowed.
     """
 
     start: dt.date = dt.date(2014, 1, 2)
@@ -120,17 +122,17 @@ class MarketConfig:
         for name, (low, high) in allowed.items():
             value = getattr(self, name)
             if not low <= value <= high or math.isinf(value):
-                limit = f"between {low} and {high:g}" if high < inf else f"of at least {low}"
-                msg = f"The simulated market's {name} is {value}; give a value {limit}."
+                limit = f"between {low} and {high:g}" if high < inf else f"at least {low}"
+                msg = f"The simulated market's {name} is {value}; it must be {limit}."
                 raise ValueError(msg)
         if sum(self.shares) <= 0:
             msg = (
                 "The simulated market's temporal_share, peer_share and characteristic_share are all 0; "
-                "give one of them a positive value, or set truth_ic to 0 to plant nothing."
+                "set one of them to a positive value, or truth_ic to 0 to plant no structure."
             )
             raise ValueError(msg)
 
     @property
     def shares(self) -> tuple[float, float, float]:
-        """Temporal, peer and characteristic share, as given."""
+        """Temporal, peer and characteristic share."""
         return (self.temporal_share, self.peer_share, self.characteristic_share)

@@ -1,16 +1,18 @@
-"""Who leads whom in the simulated market, and why.
+"""Leader-follower edges of the simulated market, and the rules that create them.
 
-Every rule is a function of what a model can see, sizes and industries, except the hidden one:
+Every rule except the hidden one is a function of observable data: sizes and industries.
 
 =====================  =============================================================================  ===
 rule                   edge                                                                           hop
 =====================  =============================================================================  ===
-industry               the largest firms of an industry -> the firms of it that are ``size_gap``        1
-                       times smaller or more
-supplier               the largest firm of the supplier industry -> every firm of the customer's        1
-supplier_of_supplier   the largest firm of the supplier's supplier -> every firm of the customer's,     2
-                       through the supplier's largest firm, which follows it by the rule above
-hidden                 a firm drawn once -> its follower                                                1
+industry               the largest firms of an industry -> those of its firms that are smaller by a     1
+                       factor of at least ``size_gap``
+supplier               the largest firm of the supplier industry -> every firm of the customer          1
+                       industry
+supplier_of_supplier   the largest firm of the supplier's supplier -> every firm of the customer        2
+                       industry, through the supplier's largest firm, which follows it by the rule
+                       above
+hidden                 a randomly drawn firm -> its follower                                            1
 =====================  =============================================================================  ===
 
 Shape suffixes: N firms, E edges, L lags.
@@ -34,14 +36,14 @@ WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {
     "supplier_of_supplier": {2: 0.6},
     "hidden": {1: 0.8},
 }
-"""Rule -> lag in sessions -> weight relative to the others; lag 1 is the session right after the decision."""
+"""Rule -> lag in sessions -> relative weight; lag 1 is the first session after the decision."""
 
 MAX_LAG = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """Edges at one review: firm indices, place in RULES, and the firm in between (-1: none)."""
+    """Edges at one review: firm indices, index into RULES, and index of the firm in between (-1: none)."""
 
     leader_E: Index
     follower_E: Index
@@ -49,7 +51,7 @@ class Edges:
     via_E: Index
 
     def weights(self, n_firms: int) -> FloatArray:
-        """Give relative weights [L, follower N, leader N] of lags 1 to MAX_LAG."""
+        """Return relative weights [L, follower N, leader N] for lags 1 to MAX_LAG."""
         weights_LNN = np.zeros((MAX_LAG, n_firms, n_firms))
         for code, rule in enumerate(RULES):
             of_rule_E = self.rule_E == code
@@ -59,7 +61,7 @@ class Edges:
 
 
 def review_edges(config: MarketConfig, firms: Firms, log_size_N: FloatArray, live_N: BoolArray) -> Edges:
-    """Decide who leads whom from who is listed and their log market equity, both as of the review."""
+    """Decide the edges from the listed firms and their log market equity, both as of the review."""
     follower: list[Index] = []
     leader: list[int] = []
     rule: list[int] = []
@@ -102,7 +104,7 @@ def review_edges(config: MarketConfig, firms: Firms, log_size_N: FloatArray, liv
 def edges_frame(
     reviews: dict[int, Edges], dates_T: npt.NDArray[np.datetime64], firms: Firms, scale: float
 ) -> pl.DataFrame:
-    """Write the edges down, one row per leader, follower, lag and spell of consecutive reviews.
+    """Return the edges as a table, one row per leader, follower, lag and spell of consecutive reviews.
 
     Parameters
     ----------
@@ -111,16 +113,16 @@ def edges_frame(
     dates_T
         Sessions.
     firms
-        The firms that the edges' indices mean.
+        The firms that the indices refer to.
     scale
-        Return per unit of relative weight: what ``weight`` is multiplied by.
+        Return per unit of relative weight; ``weight`` is multiplied by it.
 
     Returns
     -------
     DataFrame
         leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule, via,
-        valid_from (first decision date) and valid_to (decision date from which it no longer holds; null if
-        it holds to the end).
+        valid_from (first decision date) and valid_to (first decision date on which it no longer holds; null
+        if it holds to the end).
     """
     starts = list(reviews)
     frame = pl.concat(

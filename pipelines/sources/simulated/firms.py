@@ -1,4 +1,4 @@
-"""Who is listed when in the simulated market, and what each firm is like.
+"""The firms of the simulated market: listing periods and constant attributes.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -22,14 +22,14 @@ BoolArray = npt.NDArray[np.bool_]
 class Firms:
     """Every firm that is ever listed; arrays are over firms, and firms are sorted by ticker.
 
-    ``first_N`` and ``last_N`` are the indices of the first and last listed session. A delisted firm's holder
-    earns ``delisting_return_N`` after the last one; NaN for a firm that is still listed at the end. Firms of
-    ``merger_N`` are delisted for a merger, the others for performance.
-    ``hidden_leader_N`` is the firm that it follows for no visible reason, or -1.
+    ``first_N`` and ``last_N`` are the indices of the first and last listed session. A holder of a delisted
+    firm earns ``delisting_return_N`` after the last one; NaN for a firm that is still listed at the end.
+    Firms in ``merger_N`` are delisted for a merger, the others for performance. ``hidden_leader_N`` is the
+    firm that it follows without an observable reason, or -1.
     """
 
     ticker_N: tuple[str, ...]
-    industry_N: Index  # place in INDUSTRIES
+    industry_N: Index  # index into INDUSTRIES
     first_N: Index
     last_N: Index
     delisting_return_N: FloatArray
@@ -42,24 +42,24 @@ class Firms:
     hidden_leader_N: Index
 
     def live(self, n_sessions: int) -> BoolArray:
-        """Say who is listed when: bool [T, N]."""
+        """Return whether each firm is listed on each session: bool [T, N]."""
         t_T = np.arange(n_sessions)[:, None]
         listed: BoolArray = (t_T >= self.first_N) & (t_T <= self.last_N)
         return listed
 
     @property
     def delisted_N(self) -> BoolArray:  # noqa: N802 (a shape suffix)
-        """Whether the firm leaves before the end of the data."""
+        """Whether the firm is delisted before the end of the data."""
         return np.isfinite(self.delisting_return_N)
 
 
 def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
     """Draw the firms of a market.
 
-    ``config.firms`` places, spread evenly over the industries, are each held by one firm after the other:
-    lifetimes are exponential, and 5 to 60 sessions pass before the next firm is listed.
+    Each of the ``config.firms`` slots, spread evenly over the industries, is held by one firm after another.
+    Lifetimes are exponential, and 5 to 60 sessions pass before the next firm is listed.
     """
-    place: list[int] = []
+    slots: list[int] = []
     first: list[int] = []
     last: list[int] = []
     mean_life = SESSIONS_PER_YEAR / max(config.delistings_per_year, 1e-9)
@@ -67,13 +67,13 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
         start = 0
         while start < config.sessions - 5:
             end = start + 20 + int(min(rng.exponential(mean_life), 1e9))
-            place.append(slot)
+            slots.append(slot)
             first.append(start)
             last.append(min(end, config.sessions - 1))
             start = end + 1 + int(rng.integers(5, 61))
-    n = len(place)
-    shuffled_N = rng.permutation(n)  # so that the order of the tickers says nothing
-    industry_N = np.asarray(place)[shuffled_N] % len(INDUSTRIES)
+    n = len(slots)
+    shuffled_N = rng.permutation(n)  # so that the order of the tickers carries no information
+    industry_N = np.asarray(slots)[shuffled_N] % len(INDUSTRIES)
     first_N, last_N = np.asarray(first)[shuffled_N], np.asarray(last)[shuffled_N]
     nasdaq_N = rng.random(n) < np.where(np.isin(industry_N, _indices("Semiconductors", "Software")), 0.8, 0.3)
     merger_N = rng.random(n) < 0.5
@@ -96,7 +96,7 @@ def draw_firms(config: MarketConfig, rng: np.random.Generator) -> Firms:
 
 
 def securities_frame(firms: Firms, dates_T: npt.NDArray[np.datetime64]) -> pl.DataFrame:
-    """Write the firms down as the ``securities`` table: one row a firm, open-ended (``valid_to`` null)."""
+    """Return the firms as the ``securities`` table: one open-ended row per firm (``valid_to`` null)."""
     industries = list(INDUSTRIES)
     industry = [industries[code] for code in firms.industry_N]
     listed_on = pl.Series(dates_T[firms.first_N].astype("datetime64[D]"))
@@ -124,7 +124,7 @@ def securities_frame(firms: Firms, dates_T: npt.NDArray[np.datetime64]) -> pl.Da
 
 
 def supplier_of() -> Index:
-    """Give the industry that supplies each industry, as places in INDUSTRIES; -1 for none."""
+    """Return each industry's supplier as an index into INDUSTRIES; -1 for none."""
     industries = list(INDUSTRIES)
     return np.asarray([industries.index(SUPPLIERS[k]) if k in SUPPLIERS else -1 for k in industries])
 
@@ -134,7 +134,7 @@ def _indices(*names: str) -> list[int]:
 
 
 def _draw_tickers(n: int, rng: np.random.Generator) -> tuple[str, ...]:
-    """Draw distinct four-letter tickers, sorted; they say nothing about the firm."""
+    """Draw distinct four-letter tickers, sorted; they carry no information about the firm."""
     codes = np.sort(rng.choice(26**4, n, replace=False))
     return tuple("".join(chr(65 + code // 26**k % 26) for k in (3, 2, 1, 0)) for code in codes)
 

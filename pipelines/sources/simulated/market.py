@@ -1,4 +1,4 @@
-"""The simulated market itself: a small conditional mean planted in noise, at a strength that is asked for.
+"""The simulated market: a small conditional mean planted in noise, with a configurable strength.
 
 The return over (s, s+1] of firm i is ``common + own + mu``, with mu decided at the close of ``s - delay``:
 
@@ -7,9 +7,10 @@ The return over (s, s+1] of firm i is ``common + own + mu``, with mu decided at 
     peer     =  b * sum_(j leads i with lag l) weight(rule, l) * shock_j[t+1-l]
     characteristic = c * z(z(book/market) + z(gross profit/assets) + 0.7 z(-log market equity))
 
-shock_j is own_j over its long-run volatility; z ranks the listed firms to a normal. Edges and premia are
-decided anew every REVIEW_SESSIONS sessions from what is known at that close. The scales a, b, c are found by
-simulating the market with a guess, measuring, and simulating it again with the very same draws.
+shock_j is own_j divided by its long-run volatility; z ranks the listed firms and maps the ranks to a standard
+normal distribution. Edges and premia are decided again every REVIEW_SESSIONS sessions with what is known at
+that close. To find the scales a, b and c, the market is simulated with a first guess, measured, and simulated
+again with the same draws.
 
 Shape suffixes: T sessions, N firms, R reviews, L lags, K ages in sessions, P parts of mu.
 """
@@ -41,7 +42,7 @@ _PASSES = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Market:
-    """A simulated market before it is quoted.
+    """A simulated market before prices are quoted.
 
     Attributes
     ----------
@@ -52,15 +53,15 @@ class Market:
     returns_TN
         Total simple return from close to close; NaN on a firm's first listed session and where not listed.
     dividend_yield_TN
-        Dividend as a share of the cum-dividend price; 0 on most sessions.
+        Dividend as a fraction of the cum-dividend price; 0 on most sessions.
     log_size_TN
         Log of market equity in USD, ex dividend; NaN where not listed.
     mu_TNP
-        Parts of the conditional mean decided at t, in PARTS' order; NaN where not listed.
+        Parts of the conditional mean decided at t, in the order of PARTS; NaN where not listed.
     reversal_TNK
-        What the own return k sessions ago adds to the temporal part; sums to it.
+        Contribution of the own return k sessions ago to the temporal part; they sum to it.
     shock_TN
-        Own return over long-run volatility: what followers receive.
+        Own return over long-run volatility, which is transmitted to followers.
     reviews
         Session index of each review -> edges from then until the next.
     peer_scale
@@ -83,7 +84,7 @@ class Market:
 
 
 def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Market:
-    """Simulate a market; each kind of draw has a stream of its own."""
+    """Simulate a market; each kind of draw has its own random stream."""
     firm_rng, common_rng, own_rng, statement_rng, dividend_rng = (
         np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(5)
     )
@@ -102,9 +103,9 @@ def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Mar
     for _ in range(_PASSES - 1):
         part_sd_P, mu_sd, ratio = _measure(market, config.delay)
         realised_P = np.divide(part_sd_P, scale_P, out=np.ones(len(PARTS)), where=scale_P > 0)
-        # The parts hardly correlate, so the right ratios between their scales leave mu's size near mu_sd.
-        wanted_sd = mu_sd * config.truth_ic / ratio
-        scale_P = np.sqrt(shares_P) * wanted_sd / np.maximum(realised_P, 1e-12)
+        # The parts hardly correlate, so scaling them to the right ratios keeps mu's size near mu_sd.
+        target_sd = mu_sd * config.truth_ic / ratio
+        scale_P = np.sqrt(shares_P) * target_sd / np.maximum(realised_P, 1e-12)
         market = builder.build(scale_P)
     return market
 
@@ -121,7 +122,7 @@ class _Builder:
     yield_TN: FloatArray
 
     def build(self, scale_P: FloatArray) -> Market:
-        """Simulate with these scales of the parts of mu, review by review."""
+        """Simulate with the given scales of the parts of mu, review by review."""
         config, firms, shocks = self.config, self.firms, self.shocks
         n_sessions, n_firms = shocks.own_TN.shape
         live_TN = firms.live(n_sessions)
@@ -162,7 +163,7 @@ class _Builder:
                 returns_TN[earned_from:earned_to] += mu_TNP[start : start + earned_to - earned_from].sum(
                     axis=2
                 )
-            # Before the first decision can pay, sessions up to `delay` earn no mu.
+            # Sessions up to `delay` earn no mu, because no decision has taken effect yet.
             known = min(stop + config.delay, n_sessions - 1)
             growth_TN = np.log1p(returns_TN[done + 1 : known + 1]) + np.log1p(
                 -self.yield_TN[done + 1 : known + 1]
@@ -192,7 +193,7 @@ class _Builder:
         )
 
     def _reversal(self, live_TN: BoolArray) -> FloatArray:
-        """Give what each of the last sessions adds to the temporal part, at scale 1: [T, N, K]."""
+        """Return each recent session's contribution to the temporal part, at scale 1: [T, N, K]."""
         strength_TN = np.where(self.shocks.turbulent_TN, REVERSAL_TURBULENT, REVERSAL_CALM)
         own_TN = -strength_TN * self.shocks.own_TN / self.config.idiosyncratic_volatility
         aged_TNK = np.zeros((*own_TN.shape, len(REVERSAL_BY_AGE)))
@@ -202,19 +203,19 @@ class _Builder:
         return aged_TNK
 
 
-def driven(values_TN: FloatArray, delay: int) -> FloatArray:
-    """Move returns to the decision that drove them: row t of the answer is row t+1+delay, NaN at the end."""
+def returns_affected(values_TN: FloatArray, delay: int) -> FloatArray:
+    """Shift returns to the decision that affects them: row t is the return of t+1+delay, NaN at the end."""
     moved_TN = np.full_like(values_TN, np.nan)
     moved_TN[: len(values_TN) - 1 - delay] = values_TN[1 + delay :]
     return moved_TN
 
 
 def _measure(market: Market, delay: int) -> tuple[FloatArray, float, float]:
-    """Pooled within-date deviations of the parts and of mu, and the mean within-date IC that mu must have.
+    """Return pooled within-date deviations of the parts and of mu, and the mean within-date IC of mu.
 
-    That is the mean over dates of sd(mu) / sd(return): the expected correlation, free of the draws' luck.
+    The IC is the mean over dates of sd(mu) / sd(return): the expected correlation, without sampling noise.
     """
-    paid_TN = driven(market.returns_TN, delay)
+    paid_TN = returns_affected(market.returns_TN, delay)
     known_TN = np.isfinite(paid_TN) & market.live_TN
     wide_T = known_TN.sum(axis=1) > 2
     parts_TNP = np.where(known_TN[..., None], market.mu_TNP, np.nan)[wide_T]
@@ -226,7 +227,7 @@ def _measure(market: Market, delay: int) -> tuple[FloatArray, float, float]:
 
 
 def _premium(value_N: FloatArray, profit_N: FloatArray, small_N: FloatArray, live_N: BoolArray) -> FloatArray:
-    """Combine the three premia into one score of unit variance over the listed firms; 0 for the others."""
+    """Combine the three premia into one score of unit variance over the listed firms; 0 for all others."""
     score_N = (
         _rank_normal(value_N, live_N) + _rank_normal(profit_N, live_N) + 0.7 * _rank_normal(small_N, live_N)
     )
@@ -234,7 +235,7 @@ def _premium(value_N: FloatArray, profit_N: FloatArray, small_N: FloatArray, liv
 
 
 def _rank_normal(x_N: FloatArray, live_N: BoolArray) -> FloatArray:
-    """Rank to a normal over the listed firms whose value is known; 0 for the others."""
+    """Rank to a normal over the listed firms with a known value; 0 for all others."""
     known_N = live_N & np.isfinite(x_N)
     z_N = np.zeros(len(x_N))
     z_N[known_N] = ndtri((rankdata(x_N[known_N]) - 0.5) / max(known_N.sum(), 1))
@@ -242,7 +243,10 @@ def _rank_normal(x_N: FloatArray, live_N: BoolArray) -> FloatArray:
 
 
 def _dividend_yields(n_sessions: int, n_firms: int, rng: np.random.Generator) -> FloatArray:
-    """Draw dividends as shares of the cum-dividend price: six firms in ten pay 1% to 4% a year, quarterly."""
+    """Draw dividends as fractions of the cum-dividend price.
+
+    Six firms in ten pay 1% to 4% a year, quarterly.
+    """
     pays_N = rng.random(n_firms) < 0.6
     quarterly_N = np.where(pays_N, rng.uniform(0.01, 0.04, n_firms) / 4.0, 0.0)
     phase_N = rng.integers(0, 63, n_firms)

@@ -1,4 +1,4 @@
-"""How a simulated market is quoted: raw prices, splits, dividends, volume, halts and bad ticks.
+"""Quotes of a simulated market: raw prices, splits, dividends, volume, halts and bad ticks.
 
 Shape suffixes: T sessions, N firms, Q quarters.
 """
@@ -21,9 +21,9 @@ _DAILY_TURNOVER = 0.004  # shares traded over shares outstanding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quotes:
-    """Everything ``prices`` says, as arrays [T, N]; NaN where not listed.
+    """The columns of ``prices`` as arrays [T, N]; NaN where not listed.
 
-    ``quoted_TN`` is False where there is no row: not listed, or halted.
+    ``quoted_TN`` is False where there is no row because the firm is not listed or halted.
     """
 
     open_TN: FloatArray
@@ -41,10 +41,10 @@ def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSeq
     """Quote a market.
 
     The closes are such that ``close[t] * split[t] * (1 + dividend[t] / close[t]) / close[t-1] - 1`` is the
-    market's total return to rounding. Given a day's return R (log, from the adjusted previous close), its
-    overnight part is normal(f R, f (1 - f) v) with f = 0.25 and v the day's variance; high and low are the
+    market's total return, to rounding. Given a day's return R (log, from the adjusted previous close), its
+    overnight part is normal(f R, f (1 - f) v) with f = 0.25 and v the day's variance. High and low are the
     extremes of Brownian bridges from open to close, ``(x + sqrt(x^2 - 2 v' ln U)) / 2``, so that the range
-    tells the day's volatility. Volume grows with the regime and with the size of the day's own return.
+    reflects the day's volatility. Volume increases with the regime and with the size of the day's own return.
     """
     split_rng, path_rng, volume_rng, halt_rng = (
         np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(4)
@@ -62,18 +62,20 @@ def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSeq
     previous_TN = np.where(np.isnan(previous_TN), close_TN, previous_TN)  # a firm's first session opens flat
     day_TN = np.log(close_TN / previous_TN)
     variance_TN = market.shocks.volatility_TN**2
-    spread_TN = np.sqrt(_OVERNIGHT_SHARE * (1.0 - _OVERNIGHT_SHARE) * variance_TN)
-    overnight_TN = _OVERNIGHT_SHARE * day_TN + spread_TN * path_rng.standard_normal((n_sessions, n_firms))
+    overnight_sd_TN = np.sqrt(_OVERNIGHT_SHARE * (1.0 - _OVERNIGHT_SHARE) * variance_TN)
+    overnight_TN = _OVERNIGHT_SHARE * day_TN + overnight_sd_TN * path_rng.standard_normal(
+        (n_sessions, n_firms)
+    )
     open_TN = previous_TN * np.exp(overnight_TN)
     intraday_TN = day_TN - overnight_TN
-    fuel_TN = -2.0 * (1.0 - _OVERNIGHT_SHARE) * variance_TN
+    bridge_TN = -2.0 * (1.0 - _OVERNIGHT_SHARE) * variance_TN
     up_TN = np.log(path_rng.uniform(1e-12, 1.0, (n_sessions, n_firms)))
     down_TN = np.log(path_rng.uniform(1e-12, 1.0, (n_sessions, n_firms)))
-    top_TN = open_TN * np.exp((intraday_TN + np.sqrt(intraday_TN**2 + fuel_TN * up_TN)) / 2.0)
-    bottom_TN = open_TN * np.exp((intraday_TN - np.sqrt(intraday_TN**2 + fuel_TN * down_TN)) / 2.0)
+    top_TN = open_TN * np.exp((intraday_TN + np.sqrt(intraday_TN**2 + bridge_TN * up_TN)) / 2.0)
+    bottom_TN = open_TN * np.exp((intraday_TN - np.sqrt(intraday_TN**2 + bridge_TN * down_TN)) / 2.0)
 
     shares_TN = np.exp(firms.log_size_N) / firms.price_N * multiple_TN
-    busy_TN = (
+    log_turnover_TN = (
         0.3 * volume_rng.standard_normal((n_sessions, n_firms))
         + 0.1 * volume_rng.standard_normal(n_firms)
         + 0.5 * market.shocks.turbulent_TN
@@ -85,13 +87,13 @@ def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSeq
         high_TN=np.maximum(top_TN, np.maximum(open_TN, close_TN)),
         low_TN=np.minimum(bottom_TN, np.minimum(open_TN, close_TN)),
         close_TN=close_TN,
-        volume_TN=np.where(live_TN, np.ceil(_DAILY_TURNOVER * shares_TN * np.exp(busy_TN)), np.nan),
+        volume_TN=np.where(live_TN, np.ceil(_DAILY_TURNOVER * shares_TN * np.exp(log_turnover_TN)), np.nan),
         split_ratio_TN=split_TN,
         dividend_TN=dividend_TN,
         shares_TN=np.where(live_TN, shares_TN, np.nan),
         quoted_TN=live_TN
         & ~(
-            _quiet(live_TN, event_TN)
+            _may_be_missing(live_TN, event_TN)
             & (halt_rng.random((n_sessions, n_firms)) < config.halts_per_year / SESSIONS_PER_YEAR)
         ),
     )
@@ -100,10 +102,10 @@ def quote(config: MarketConfig, market: Market, seed_sequence: np.random.SeedSeq
 def prices_frame(
     config: MarketConfig, market: Market, quotes: Quotes, rng: np.random.Generator
 ) -> pl.DataFrame:
-    """Write the quotes down as the ``prices`` table, ``config.bad_ticks`` of its rows broken.
+    """Return the quotes as the ``prices`` table, with ``config.bad_ticks`` invalid rows.
 
-    A broken row has its close negated, or its high and low exchanged; never on a day with a split or
-    dividend, so that quarantining it costs one day's price and nothing else.
+    An invalid row has a negative close, or its high and low exchanged; never on a day with a split or
+    dividend, so that quarantining it costs only one day's price.
     """
     event_TN = (quotes.split_ratio_TN != 1.0) | (quotes.dividend_TN > 0)
     columns = {
@@ -117,7 +119,7 @@ def prices_frame(
     }
     t_R, n_R = np.nonzero(quotes.quoted_TN)
     values = {name: array_TN[t_R, n_R] for name, array_TN in columns.items()}
-    eligible = np.flatnonzero(_quiet(market.live_TN, event_TN)[t_R, n_R])
+    eligible = np.flatnonzero(_may_be_missing(market.live_TN, event_TN)[t_R, n_R])
     broken = rng.permutation(eligible)[: config.bad_ticks]
     values["close"][broken[::2]] *= -1.0
     values["high"][broken[1::2]], values["low"][broken[1::2]] = (
@@ -129,24 +131,27 @@ def prices_frame(
 
 
 def shares_at(market: Market, quotes: Quotes) -> FloatArray:
-    """Give shares outstanding when each quarter ended [N, Q]; before listing, those at listing."""
+    """Return shares outstanding at the end of each quarter [N, Q]; before listing, those at listing."""
     session_Q = np.searchsorted(market.dates_T, market.statements.period_end_Q, side="right") - 1
     at_NQ = np.clip(session_Q, market.firms.first_N[:, None], market.firms.last_N[:, None])
     shares_NQ: FloatArray = quotes.shares_TN[at_NQ, np.arange(len(at_NQ))[:, None]]
     return shares_NQ
 
 
-def _quiet(live_TN: BoolArray, event_TN: BoolArray) -> BoolArray:
-    """Say where a price may be missing: listed yesterday, today and tomorrow, with no split or dividend."""
-    quiet_TN = live_TN & ~event_TN
-    quiet_TN[1:] &= live_TN[:-1]
-    quiet_TN[:-1] &= live_TN[1:]
-    quiet_TN[[0, -1]] = False
-    return quiet_TN
+def _may_be_missing(live_TN: BoolArray, event_TN: BoolArray) -> BoolArray:
+    """Return where a price may be missing.
+
+    The firm must be listed yesterday, today and tomorrow, without a split or dividend today.
+    """
+    missing_ok_TN = live_TN & ~event_TN
+    missing_ok_TN[1:] &= live_TN[:-1]
+    missing_ok_TN[:-1] &= live_TN[1:]
+    missing_ok_TN[[0, -1]] = False
+    return missing_ok_TN
 
 
 def _splits(unsplit_TN: FloatArray, last_N: Index, rng: np.random.Generator) -> FloatArray:
-    """Decide at each review who splits (2 or 4 for 1) or reverse-splits (1 for 10) before the next one."""
+    """Decide at each review which firms split (2 or 4 for 1) or reverse-split (1 for 10) before the next."""
     n_sessions, n_firms = unsplit_TN.shape
     split_TN = np.ones((n_sessions, n_firms))
     multiple_N = np.ones(n_firms)

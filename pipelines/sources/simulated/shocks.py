@@ -1,4 +1,4 @@
-"""The part of simulated returns that nobody can forecast: market, sectors, industries and firms' own shocks.
+"""The unforecastable part of simulated returns: market, sectors, industries and firms' own shocks.
 
 Shape suffixes: T sessions, N firms.
 """
@@ -16,7 +16,7 @@ _TAIL = 6.0  # degrees of freedom of every Student-t
 _GARCH_NEWS, _GARCH_MEMORY = 0.08, 0.90
 _MARKET_DRIFT = 0.0004
 _SECTOR_VOLATILITY, _INDUSTRY_VOLATILITY = 0.0025, 0.0025
-_TURBULENCE = 3.0  # a turbulent day's standard deviation, in calm ones
+_TURBULENCE = 3.0  # standard deviation of turbulent over calm days
 _BECOMES_TURBULENT, _BECOMES_CALM = 0.09, 0.22
 
 
@@ -25,7 +25,7 @@ class Shocks:
     """Unforecastable returns: ``common_TN + own_TN``.
 
     ``own_TN`` is 0 before a firm's second listed session and after its last one. ``volatility_TN`` is the
-    standard deviation of a firm's whole return on the day, given the day's market volatility and regime.
+    standard deviation of a firm's total return on the day, given the day's market volatility and regime.
     """
 
     common_TN: FloatArray
@@ -41,8 +41,8 @@ def draw_shocks(
 
     Market: GARCH(1,1), ``h[t+1] = h (1 - a - b) + a m[t]^2 + b h[t]`` with a = 0.08, b = 0.90 and
     Student-t(6) innovations of unit variance (Bollerslev 1987). Sectors, industries: independent and normal.
-    Own part: Student-t(6), its scale by a two-state Markov regime of each firm's own (a turbulent spell lasts
-    4.5 sessions on average), normalised so that its long-run variance is ``volatility_N**2``.
+    Own part: Student-t(6), scaled by a two-state Markov regime of each firm (a turbulent spell lasts 4.5
+    sessions on average), normalised so that its long-run variance is ``volatility_N**2``.
     """
     n_sessions, n_firms = config.sessions, len(firms.ticker_N)
     market_T, market_vol_T = _garch(config, common_rng)
@@ -54,9 +54,9 @@ def draw_shocks(
         market_T[:, None] * firms.beta_N + sector_TS[:, sector_of_N] + industry_TS[:, firms.industry_N]
     )
     turbulent_TN = _regimes(n_sessions, n_firms, own_rng)
-    often = _BECOMES_TURBULENT / (_BECOMES_TURBULENT + _BECOMES_CALM)
-    calm = 1.0 / np.sqrt(1.0 - often + often * _TURBULENCE**2)
-    scale_TN = firms.volatility_N * np.where(turbulent_TN, calm * _TURBULENCE, calm)
+    turbulent_share = _BECOMES_TURBULENT / (_BECOMES_TURBULENT + _BECOMES_CALM)
+    calm_scale = 1.0 / np.sqrt(1.0 - turbulent_share + turbulent_share * _TURBULENCE**2)
+    scale_TN = firms.volatility_N * np.where(turbulent_TN, calm_scale * _TURBULENCE, calm_scale)
     earns_TN = firms.live(n_sessions) & (np.arange(n_sessions)[:, None] > firms.first_N)
     own_TN = np.where(earns_TN, scale_TN * _student(own_rng, (n_sessions, n_firms)), 0.0)
     fixed = _SECTOR_VOLATILITY**2 + _INDUSTRY_VOLATILITY**2
@@ -65,7 +65,7 @@ def draw_shocks(
 
 
 def _student(rng: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    """Draw Student-t variates of unit variance, cut off at 8 so that no simple return reaches -1."""
+    """Draw Student-t variates of unit variance, clipped at 8 so that no simple return reaches -1."""
     unit: FloatArray = np.clip(rng.standard_t(_TAIL, shape) * np.sqrt((_TAIL - 2.0) / _TAIL), -8.0, 8.0)
     return unit
 

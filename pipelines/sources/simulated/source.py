@@ -1,6 +1,6 @@
-"""The embedded source: a seeded market with planted structure, and the truth about it.
+"""The embedded source: a seeded market with planted structure, and its truth tables.
 
-What the market does is told by :mod:`pipelines.sources.simulated.market`; this module writes it as tables.
+:mod:`pipelines.sources.simulated.market` simulates the market; this module converts it to tables.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ class SimulatedSource:
     Parameters
     ----------
     config
-        What to simulate.
+        The market's settings.
     seed
-        The same config and seed give the same tables to the bit. Draws that a setting does not concern
-        stay as they are when it changes: leaving a part of ``mu`` out leaves every shock, firm and
-        statement alone.
+        The same config and seed give the same tables to the bit. A setting changes only the draws that it
+        concerns: removing a part of ``mu`` leaves all shocks, firms and statements unchanged.
 
     Raises
     ------
@@ -43,32 +42,33 @@ class SimulatedSource:
 
     def __init__(self, config: MarketConfig, seed: int) -> None:
         if seed < 0:
-            msg = f"The simulated market's seed is {seed}; give 0 or a positive integer."
+            msg = f"The simulated market's seed is {seed}; it must be at least 0."
             raise ValueError(msg)
         self.config = config
         self.seed = seed
 
     def fetch(self) -> SourceTables:
-        """Simulate the market and write it down.
+        """Simulate the market and return its tables.
 
         Returns
         -------
         SourceTables
-            ``prices``, ``securities`` and ``fundamentals`` as any source gives them, and the truth:
+            ``prices``, ``securities`` and ``fundamentals`` like any other source, and the truth:
 
             ``truth_mu``: date, ticker, mu, temporal, peer, characteristic. ``mu`` is the mean, known at the
-            close of ``date``, of the return from the close of date+delay to that of date+delay+1 (sessions),
-            and the sum of the other three. A (date, ticker) is missing if the firm leaves before that return.
+            close of ``date``, of the return from the close of date+delay to that of date+delay+1 (in
+            sessions), and the sum of the other three. A (date, ticker) is missing if the firm is delisted
+            before that return.
 
             ``truth_edges``: leader, follower, lag, weight, hop, explained, rule, via, valid_from, valid_to.
-            ``weight`` times the leader's ``shock`` of lag-1 sessions ago is what this edge adds to ``peer``,
-            on decision dates in [valid_from, valid_to).
+            ``weight`` times the leader's ``shock`` of lag-1 sessions ago is the contribution of this edge to
+            ``peer``, on decision dates in [valid_from, valid_to).
 
-            ``truth_days``: date, ticker, turbulent, shock, day_0 ... day_4. ``day_k`` is what the firm's own
-            return k sessions ago adds to ``temporal``, and they sum to it; ``shock`` is its own
-            unforecastable return on ``date`` over its long-run volatility.
+            ``truth_days``: date, ticker, turbulent, shock, day_0 ... day_4. ``day_k`` is the contribution of
+            the firm's own return k sessions ago to ``temporal``; they sum to it. ``shock`` is its own
+            unforecastable return on ``date`` divided by its long-run volatility.
         """
-        # A fixed number of children in a fixed order: a new kind of draw goes to the end.
+        # The number and order of children are fixed; a new kind of draw must be added at the end.
         market_seed, quote_seed, tick_seed = np.random.SeedSequence(self.seed).spawn(3)
         market = simulate(self.config, market_seed)
         quotes = quote(self.config, market, quote_seed)
@@ -87,23 +87,23 @@ class SimulatedSource:
             },
             market=self._identity(),
             hazards=(
-                "The prices are simulated with planted structure: a result on them says that the "
+                "The prices are simulated with planted structure: a result on them shows that the "
                 "pipeline works, not that a model earns money.",
             ),
         )
 
     def _identity(self) -> dict[str, Setting]:
-        """Name what makes this market: the seed and every setting but its length.
+        """Return the settings that identify this market: the seed and every setting except its length.
 
-        A longer market has the same firms and shocks. Its prices before differ a little, because the strength
-        of the forecastable part is set over the whole length.
+        A longer market has the same firms and shocks. Its earlier prices differ slightly, because the
+        strength of the forecastable part is calibrated over the whole length.
         """
         settings = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "sessions"}
         return {"seed": self.seed, **settings, "start": str(self.config.start)}
 
 
 def _truth_frames(market: Market, delay: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Write the truth per (date, ticker): the parts of mu, and the days behind its temporal part."""
+    """Return the truth per (date, ticker): the parts of mu, and each day's share of its temporal part."""
     n_sessions = len(market.dates_T)
     leaves_N = np.where(market.firms.delisted_N, market.firms.last_N, n_sessions + delay)
     paid_TN = market.live_TN & (np.arange(n_sessions)[:, None] + 1 + delay <= leaves_N)

@@ -1,4 +1,4 @@
-"""Quarterly statements of the simulated firms: published late, and now and then restated.
+"""Quarterly statements of the simulated firms: published with a lag, and sometimes restated.
 
 Shape suffixes: N firms, Q quarters, R reviews.
 """
@@ -22,11 +22,11 @@ _COUNT = "shares_outstanding"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statements:
-    """What each firm reports for each quarter.
+    """The values that each firm reports for each quarter.
 
-    ``known_at_NQ`` is the day of first publication, ``restated_at_NQ`` that of the restatement (NaT: never),
+    ``known_at_NQ`` is the date of first publication, ``restated_at_NQ`` that of the restatement (NaT: never),
     which multiplies book equity and gross profit by ``revision_NQ``. ``filed_NQ`` is False for quarters that
-    ended long before the firm was listed, or whose statement was not yet out when it left.
+    ended long before the firm was listed, or whose statement was not published before it was delisted.
     """
 
     period_end_Q: Days
@@ -37,12 +37,12 @@ class Statements:
     items: dict[str, FloatArray]  # item -> [N, Q], USD, as first published
 
     def value(self, item: str, *, restated: bool) -> FloatArray:
-        """Give an item [N, Q] as first published, or as restated."""
+        """Return an item [N, Q] as first published, or as restated."""
         revised = restated and item in ("book_equity", "gross_profit")
         return self.items[item] * self.revision_NQ if revised else self.items[item]
 
     def as_of(self, item: str, days_R: Days) -> FloatArray:
-        """Give the latest known value [R, N] on each day: of the last period, in its last known version."""
+        """Return the latest version of the last known period's value on each date [R, N]."""
         known_RNQ = self.filed_NQ & (self.known_at_NQ <= days_R[:, None, None])
         period_RN = np.where(known_RNQ, np.arange(len(self.period_end_Q)), -1).max(axis=2)
         firm_N = np.arange(len(self.filed_NQ))
@@ -60,9 +60,9 @@ def draw_statements(
 ) -> Statements:
     """Draw the statements of every firm.
 
-    At listing log book-to-market is normal(-0.7, 0.6) and assets are 1.5 to 4 times the book; both then grow
-    on their own. Gross profit over assets is a firm's mean plus an AR(1) with coefficient 0.8. Statements
-    come out 20 to 80 days after the quarter ends.
+    At listing, log book-to-market is normal(-0.7, 0.6) and assets are 1.5 to 4 times book equity; book equity
+    then grows independently of the price. Gross profit over assets is a firm's mean plus an AR(1) with
+    coefficient 0.8. Statements are published 20 to 80 days after the end of the quarter.
     """
     period_end_Q = _quarter_ends(*(_day(dates_T[t]) for t in (0, -1)))
     n, q = len(firms.ticker_N), len(period_end_Q)
@@ -80,7 +80,7 @@ def draw_statements(
     restated_NQ = rng.random((n, q)) < config.restated_share
     later_NQ = known_at_NQ + rng.integers(60, 201, (n, q)).astype("timedelta64[D]")
     revision_NQ = np.exp(rng.normal(0.0, 0.08, (n, q)))
-    # a generator of its own: what the market's truth rests on stays as it is when an item is added
+    # a separate generator, so that adding an item does not change the draws behind the market's truth
     items = {
         "book_equity": book_NQ,
         "total_assets": assets_NQ,
@@ -102,9 +102,9 @@ def draw_statements(
 
 
 def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str, FloatArray]:
-    """Draw the rest of the statements [N, Q] around their totals; nothing that drives returns is in it.
+    """Draw the remaining items [N, Q] from their totals; none of them affects returns.
 
-    Liabilities are assets less book equity. Every other item is a share of a total: a firm's own, times
+    Liabilities are assets less book equity. Every other item is a share of a total: a firm's own share, times
     exp(normal(0, 0.05)) each quarter.
     """
     book_NQ, assets_NQ = items["book_equity"], items["total_assets"]
@@ -149,10 +149,10 @@ def _details(items: dict[str, FloatArray], rng: np.random.Generator) -> dict[str
 
 
 def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArray) -> pl.DataFrame:
-    """Write the statements down as the ``fundamentals`` table; restatements are rows of their own.
+    """Return the statements as the ``fundamentals`` table; restatements are separate rows.
 
-    ``shares_NQ`` is the number of shares outstanding when the quarter ended. A restatement repeats it, so it
-    is always stated as of that day.
+    ``shares_NQ`` is the number of shares outstanding at the end of the quarter. A restatement repeats it, so
+    it is always stated as of that date.
     """
     ticker_N = np.asarray(firms.ticker_N)
     n, q = statements.filed_NQ.shape
@@ -160,17 +160,17 @@ def fundamentals_frame(statements: Statements, firms: Firms, shares_NQ: FloatArr
     frames = []
     for restated in (False, True):
         known_NQ = statements.restated_at_NQ if restated else statements.known_at_NQ
-        wanted_NQ = statements.filed_NQ & ~np.isnat(known_NQ)
+        published_NQ = statements.filed_NQ & ~np.isnat(known_NQ)
         filing = pl.format("{}-{}-{}", "ticker", "period_end", pl.lit("A" if restated else "Q"))
         for item in (*statements.items, _COUNT):
             value_NQ = shares_NQ if item == _COUNT else statements.value(item, restated=restated)
             frames.append(
                 pl.DataFrame(
                     {
-                        "ticker": np.broadcast_to(ticker_N[:, None], (n, q))[wanted_NQ],
-                        "period_end": period_NQ[wanted_NQ].astype("datetime64[D]"),
-                        "known_at": known_NQ[wanted_NQ].astype("datetime64[D]"),
-                        "value": value_NQ[wanted_NQ],
+                        "ticker": np.broadcast_to(ticker_N[:, None], (n, q))[published_NQ],
+                        "period_end": period_NQ[published_NQ].astype("datetime64[D]"),
+                        "known_at": known_NQ[published_NQ].astype("datetime64[D]"),
+                        "value": value_NQ[published_NQ],
                     }
                 ).select(
                     "ticker",
@@ -193,7 +193,7 @@ def _day(date: np.datetime64) -> dt.date:
 
 
 def _quarter_ends(first: dt.date, last: dt.date) -> Days:
-    """List the calendar quarters' last days, from a year and a half before the first session to the last."""
+    """Return the last days of calendar quarters, from 18 months before the first session to the last one."""
     months = pl.date_range(first - dt.timedelta(days=548), last, "1mo", closed="both", eager=True)
     days = months.dt.month_end()
     ends: Days = days.filter((days.dt.month() % 3 == 0) & (days <= last)).to_numpy().astype("datetime64[D]")
@@ -201,7 +201,7 @@ def _quarter_ends(first: dt.date, last: dt.date) -> Days:
 
 
 def _profitability(n: int, q: int, rng: np.random.Generator) -> FloatArray:
-    """Draw quarterly gross profit over assets [N, Q]; it is kept above 0.5%."""
+    """Draw quarterly gross profit over assets [N, Q], with a minimum of 0.5%."""
     mean_N = rng.normal(0.08, 0.025, n)
     noise_NQ = rng.normal(0.0, 0.008, (n, q))
     deviation_NQ = np.empty((n, q))

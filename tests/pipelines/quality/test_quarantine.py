@@ -126,7 +126,7 @@ def test_one_of_two_conflicting_rows_can_be_chosen_by_its_hash_but_not_both(
 
 @pytest.mark.parametrize("rule", ["ticker_is_plain", "close_unreadable"])
 def test_what_cannot_be_stored_cannot_be_released(lake: Lake, rule: str) -> None:
-    with pytest.raises(DataError, match=rf"rule {rule} can be stored, \w+ \({rule}\)"):
+    with pytest.raises(DataError, match=rf"rule {rule} can be stored: \w+ \({rule}\)"):
         release(lake, Selection(rule=rule))
     assert not lake.exists("releases")
 
@@ -329,7 +329,7 @@ def test_the_command_line_lists_and_releases(
     assert peerglass(monkeypatch, "quarantine", "release", str(config), "--ticker", "AAA") == 0
     assert "1 row released into prices" in capsys.readouterr().out
     assert peerglass(monkeypatch, "quarantine", "release", str(config)) == 2
-    assert "--rule RULE, --ticker TICKER, or --row HASH" in capsys.readouterr().err
+    assert "--rule RULE, --ticker TICKER or --row HASH" in capsys.readouterr().err
     assert peerglass(monkeypatch, "quarantine", "release", str(config), "--ticker", "AAA") == 3
     error = capsys.readouterr().err
     assert error.startswith("peerglass: Nothing to release matches ticker AAA")

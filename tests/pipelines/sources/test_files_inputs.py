@@ -97,7 +97,7 @@ def test_membership_spells_are_read_and_a_file_without_universe_names_its_own(tm
         ("sp500", "BBB", date(1900, 1, 1), None),
     ]
     said = " ".join(fetched.notes)
-    assert "it is one universe, named sp500" in said
+    assert "it is read as one universe, named sp500" in said
     assert "1 rows of sp500.csv have no from_date: members from the start" in said
     assert fetched.hazards == ()
     named = members(tmp_path, "universe,ticker,added\nbig,AAA,2011-03-07\n")

@@ -71,7 +71,7 @@ def test_files_of_a_pattern_that_drift_are_refused_by_name(tmp_path: Path) -> No
     row = {"date": [date(2020, 1, 3)], "ticker": ["A"], "close": [2.0]}
     pl.DataFrame(row).write_parquet(tmp_path / "a.parquet")
     pl.DataFrame(row | {"close": ["2,0"]}).write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"b\.parquet holds close as String and a\.parquet as Float64"):
+    with pytest.raises(DataError, match=r"b\.parquet stores close as String, but a\.parquet as Float64"):
         FilesSource(tmp_path / "*.parquet").fetch()
 
 
@@ -86,7 +86,7 @@ def test_a_pattern_that_matches_nothing_or_something_else_is_refused(tmp_path: P
 
 def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "date,A,A\n2020-01-02,1,2\n")
-    with pytest.raises(DataError, match="more than one column 'A'"):
+    with pytest.raises(DataError, match="several columns named 'A'"):
         FilesSource(path, layout="wide").fetch()
 
 
@@ -151,7 +151,7 @@ def test_wide_parquet_files_may_hold_different_tickers(tmp_path: Path) -> None:
 def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     long = write(tmp_path / "long.csv", bars("2020-01-02", "A", 1))
     wide = write(tmp_path / "wide.csv", "date,A\n2020-01-02,1\n")
-    with pytest.raises(DataError, match="that is layout: long"):
+    with pytest.raises(DataError, match="set source.layout to long"):
         FilesSource(long, layout="wide").fetch()
     with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set layout: wide"):
         FilesSource(wide).fetch()

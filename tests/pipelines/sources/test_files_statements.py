@@ -90,7 +90,7 @@ def test_the_assumed_lag_is_marked_on_every_row_and_named_with_the_restatement(t
     assert (rows["known_at"] - rows["period_end"]).unique().to_list() == [timedelta(days=90)]
     assert rows["months"].null_count() == rows.height
     (hazard,) = fetched.hazards
-    assert hazard.startswith("Assumed reporting lag: all 11 rows of s.csv have no date of publication")
+    assert hazard.startswith("Assumed reporting lag: all 11 rows of s.csv have no publication date")
     assert "90 days after their period's end" in hazard
     assert "the last restated one" in hazard
 

@@ -75,7 +75,7 @@ def test_home_and_environment_are_expanded(tmp_path: Path, monkeypatch: pytest.M
             "date,ticker,open\n2020-01-02,A,1\n",
             "no column 'close' for close; its columns are date, ticker, open",
         ),
-        ("prices.csv", "date,ticker,close\n", "has a header and no rows"),
+        ("prices.csv", "date,ticker,close\n", "has a header but no rows"),
         ("prices.csv", "", "cannot be read as csv"),
         ("prices.parquet", "this is text", "cannot be read as parquet"),
     ],
@@ -146,14 +146,14 @@ def test_securities_are_static_unless_dated_and_may_share_the_mapping(tmp_path: 
         ("AAA", "Energy", date(1900, 1, 1)),
         ("CCC", None, date(1900, 1, 1)),
     ]
-    assert any("assumed static" in note for note in fetched.notes)
+    assert any("assumed to be valid on all dates" in note for note in fetched.notes)
     assert any(note.startswith("1 of the tickers") for note in fetched.notes)
     dated = csv(
         tmp_path, "ticker,valid_from,delisted_on,delisting_return\nAAA,2001-01-01,2019-05-05,-0.3\n", "d.csv"
     )
     fetched = FilesSource(csv(tmp_path), dated).fetch()
     assert fetched.tables["securities"].row(0) == ("AAA", date(2001, 1, 1), date(2019, 5, 5), -0.3)
-    assert not any("assumed static" in note for note in fetched.notes)
+    assert not any("assumed to be valid on all dates" in note for note in fetched.notes)
 
 
 def test_reasons_of_delistings_are_words_or_crsps_codes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 
 from pipelines.sources.base import SourceTables
 from pipelines.sources.simulated.config import INDUSTRIES, SUPPLIERS
-from pipelines.sources.simulated.market import driven, simulate
+from pipelines.sources.simulated.market import returns_affected, simulate
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
 SMALL = MarketConfig(sessions=420, firms=48, delistings_per_year=0.3, bad_ticks=5)
@@ -359,14 +359,16 @@ def test_range_and_volume_tell_the_regime(default: SourceTables) -> None:
 
 def test_driven_moves_returns_to_their_decision() -> None:
     returns_TN = np.arange(5.0)[:, None]
-    assert driven(returns_TN, 1)[:, 0] == pytest.approx([2.0, 3.0, 4.0, np.nan, np.nan], nan_ok=True)
+    assert returns_affected(returns_TN, 1)[:, 0] == pytest.approx(
+        [2.0, 3.0, 4.0, np.nan, np.nan], nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"sessions": 10}, "sessions is 10; give a value of at least 42"),
-        ({"truth_ic": 0.9}, "truth_ic is 0.9; give a value between 0 and 0.5"),
+        ({"sessions": 10}, "sessions is 10; it must be at least 42"),
+        ({"truth_ic": 0.9}, "truth_ic is 0.9; it must be between 0 and 0.5"),
         ({"delay": -1}, "delay is -1"),
         ({"peer_share": float("nan")}, "peer_share is nan"),
         (

@@ -469,8 +469,8 @@ def test_adjusted_closes_that_contradict_the_actions_are_named(
 
     monkeypatch.setattr(server, "_events", contradictory)
     summary = take(server, Lake(tmp_path), ["AAA"])
-    named = f"sessions on which Yahoo's adjusted closes contradict its own splits and dividends: 1, the first on {DAYS[20]}"
-    assert any(f"AAA: {named}" in note for note in summary.notes)
+    remark = "sessions on which Yahoo's adjusted closes contradict its own splits and dividends"
+    assert any(f"AAA: {remark}: 1, the first on {DAYS[20]}" in note for note in summary.notes)
     assert math.isclose(prices(Lake(tmp_path), "AAA")["dividend"].sum(), 0.2)
 
 
