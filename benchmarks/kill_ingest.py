@@ -209,7 +209,7 @@ class Trial:
             opened = lake.storage.open(table)
             if opened is None:
                 raise AssertionError(f"{table} has a version and cannot be opened")
-            count += len(table_files(lake.storage, table, opened).unnamed())
+            count += len(table_files(lake.storage, table, opened).unreferenced())
         return count
 
 

@@ -12,7 +12,7 @@ from pipelines.cli.options import ConfigArgument, SetOption, WaitOption
 if TYPE_CHECKING:
     from pipelines.config.schema import Config
     from pipelines.lake.lake import Lake
-    from pipelines.lake.readers import Recorded
+    from pipelines.lake.readers import RecordedVersions
 
 lake_app = typer.Typer(
     name="lake",
@@ -28,14 +28,18 @@ lake_app = typer.Typer(
 def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.config.load import load_config
-    from pipelines.lake.readers import collect, entries, recorded_in_lake
+    from pipelines.lake.readers import flatten_versions, group_by_version, recorded_in_lake
     from pipelines.lake.upkeep import describe_status, recorded_by_runs
     from pipelines.run.open import open_lake
 
     checked = load_config(config, overrides or [])
     lake = open_lake(checked)
     in_folders = recorded_by_runs(lake, [Path(checked.output)])
-    print(describe_status(lake, collect(entries(recorded_in_lake(lake)) | entries(in_folders))))
+    print(
+        describe_status(
+            lake, group_by_version(flatten_versions(recorded_in_lake(lake)) | flatten_versions(in_folders))
+        )
+    )
 
 
 @lake_app.command()
@@ -132,10 +136,10 @@ def vacuum(
     print(describe_vacuum(plans, dry_run=dry_run))
 
 
-def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> Recorded:
+def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> RecordedVersions:
     """Collect the versions that runs have recorded in the lake, in run folders and in the tracking store."""
     from pipelines.errors import ConfigError, TrackingError
-    from pipelines.lake.readers import collect, entries, recorded_in_lake
+    from pipelines.lake.readers import flatten_versions, group_by_version, recorded_in_lake
     from pipelines.lake.upkeep import recorded_by_runs
     from pipelines.tracking.versions import recorded_in_store
 
@@ -144,7 +148,9 @@ def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]
     except TrackingError as error:
         raise TrackingError(f"Nothing was removed, because runs in the store may need it: {error}") from None
     in_folders = recorded_by_runs(lake, [Path(config.output), *folders])
-    recorded = entries(recorded_in_lake(lake)) | entries(in_folders) | entries(in_store)
+    recorded = (
+        flatten_versions(recorded_in_lake(lake)) | flatten_versions(in_folders) | flatten_versions(in_store)
+    )
     run_ids = {run for _, _, run in recorded}
     for name in forget:
         if name not in run_ids:
@@ -152,4 +158,4 @@ def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]
                 f"--forget {name}: no run of that id has recorded a version of the lake {lake.root}; choose "
                 f"among {', '.join(sorted(run_ids)) or 'none'}."
             )
-    return collect(entry for entry in recorded if entry[2] not in forget)
+    return group_by_version(entry for entry in recorded if entry[2] not in forget)

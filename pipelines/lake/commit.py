@@ -1,4 +1,4 @@
-"""One commit of a batch: what it would change, and writing that on the version it was compared with."""
+"""Commits: what a batch would change, and writing the change on top of the version it was compared with."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pipelines.lake.schemas import keys
 from pipelines.lake.storage import FILE_BYTES, Storage
 from pipelines.lake.versions import data_version
 
-_GONE: Final = ":gone"
-"""Column of a merge's source that marks the keys to be withdrawn."""
+_WITHDRAWN: Final = ":gone"
+"""Column of a merge's source that marks the keys to withdraw."""
 _ONE_COMMIT: Final = CommitProperties(max_commit_retries=0)
-"""Commit exactly on top of the version that was compared with. deltalake would otherwise rebase an append on
-a commit that landed in between, and a key that both of them added would be there twice."""
+"""Commit exactly on top of the version that was compared. Otherwise deltalake would rebase an append onto a
+concurrent commit, and a key added by both would be stored twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertCounts:
-    """What an upsert did: rows added, updated, left alone and withdrawn, and the table's version after it.
+    """The result of an upsert: number of rows added, updated, unchanged and withdrawn, and the new version.
 
     ``version`` is None only if the frame was empty and the table does not exist.
     """
@@ -37,18 +37,18 @@ class UpsertCounts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An upsert before it is written, so that a caller can look at what it would change.
+    """An upsert before it is written, so that a caller can inspect what it would change.
 
     Attributes
     ----------
     table
         Name of the lake table.
     rows
-        The batch, in the order in which it is stored.
+        The batch, in storage order.
     scope
-        Stored rows that are withdrawn unless the batch has them; None for none.
+        Stored rows that are withdrawn unless the batch contains them; None for none.
     changes
-        How the batch differs from ``target``.
+        Differences between the batch and ``target``.
     target
         The table at the version that the batch was compared with; None if it does not exist.
     """
@@ -61,28 +61,29 @@ class Plan:
 
     @property
     def unchanged(self) -> int:
-        """Number of rows that are stored as they are."""
+        """Number of rows that are stored already with the same values."""
         return self.rows.height - self.changes.new.height - self.changes.changed.height
 
 
-def compared(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> Plan:
-    """Compare a batch, as `lake_compare.in_order` returns it, with the newest version of its table.
+def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> Plan:
+    """Compare a batch, sorted by `pipelines.lake.compare.in_order`, with the newest version of its table.
 
     Parameters
     ----------
     storage
-        Where the table is.
+        Location of the table.
     table
         Name of the lake table.
     rows
         The batch.
     scope
-        Stored rows that are withdrawn unless the batch has them; None for none.
+        Stored rows that are withdrawn unless the batch contains them; None for none.
 
     Raises
     ------
     DataError
-        If what is there is not a Delta table or has other columns (`lake_storage.Storage.scan`).
+        If the location holds something other than a Delta table, or a table with other columns
+        (`pipelines.lake.storage.Storage.scan`).
     """
     target = storage.open(table)
     if target is None or target.version() == 0 or (rows.is_empty() and scope is None):
@@ -93,16 +94,16 @@ def compared(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | 
 
 
 def commit(storage: Storage, plan: Plan) -> UpsertCounts:
-    """Write what a plan changes, in one commit, which also adds the columns that the contract gained since.
+    """Write a plan's changes in one commit, which also adds columns that the contract has gained since.
 
-    Nothing is written where nothing changes.
+    Nothing is written if nothing changes.
 
     Raises
     ------
     CommitFailedError
         If another writer has committed since the comparison.
     """
-    new, changed, gone = plan.changes.new, plan.changes.changed, plan.changes.withdrawn
+    new, changed, withdrawn = plan.changes.new, plan.changes.changed, plan.changes.withdrawn
     target = plan.target
     if target is None:
         if new.is_empty():
@@ -110,12 +111,12 @@ def commit(storage: Storage, plan: Plan) -> UpsertCounts:
         target = storage.create(plan.table)
         if target.version() > 0:
             raise CommitFailedError(f"another process created and filled {plan.table}")
-    widen = bool(storage.lacking(plan.table, target))
-    if changed.height or gone.height:
-        marked = pl.concat([new, changed, gone], how="diagonal").with_columns(
-            pl.Series(_GONE, [False] * (new.height + changed.height) + [True] * gone.height)
+    widen = bool(storage.missing_columns(plan.table, target))
+    if changed.height or withdrawn.height:
+        marked = pl.concat([new, changed, withdrawn], how="diagonal").with_columns(
+            pl.Series(_WITHDRAWN, [False] * (new.height + changed.height) + [True] * withdrawn.height)
         )
-        touched = pl.concat([changed.select(gone.columns), gone])
+        touched = pl.concat([changed.select(withdrawn.columns), withdrawn])
         (
             target.merge(
                 marked,
@@ -125,9 +126,9 @@ def commit(storage: Storage, plan: Plan) -> UpsertCounts:
                 merge_schema=widen,
                 commit_properties=_ONE_COMMIT,
             )
-            .when_matched_delete(f'source."{_GONE}"')
-            .when_matched_update_all(except_cols=[_GONE])
-            .when_not_matched_insert_all(except_cols=[_GONE])
+            .when_matched_delete(f'source."{_WITHDRAWN}"')
+            .when_matched_update_all(except_cols=[_WITHDRAWN])
+            .when_not_matched_insert_all(except_cols=[_WITHDRAWN])
             .execute()
         )
     elif new.height:
@@ -140,4 +141,4 @@ def commit(storage: Storage, plan: Plan) -> UpsertCounts:
             commit_properties=_ONE_COMMIT,
         )
     version = data_version(target) or None
-    return UpsertCounts(new.height, changed.height, plan.unchanged, version, gone.height)
+    return UpsertCounts(new.height, changed.height, plan.unchanged, version, withdrawn.height)

@@ -1,8 +1,8 @@
-"""What an upsert changes: rows that are new, that differ from stored ones, or that it withdraws; and where.
+"""The changes of an upsert: rows that are new, rows that differ from stored ones, and rows that it withdraws.
 
-Tables are written in the order of their dates, in files of about a million rows whose smallest and largest
-dates are in the log. A batch is compared in pieces, each with the stored rows of its own dates alone, so that
-one new session is compared with nothing and a full redelivery never holds the whole table twice.
+Tables are written in the order of their dates, in files of about a million rows whose first and last dates
+are in the log. A batch is compared in pieces, each only with the stored rows of its own dates: a new session
+is compared with nothing, and a complete redelivery never holds the whole table twice in memory.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pipelines.lake.schemas import STAMPS, keys, schema
 
 _PIECE_ROWS: Final = 1_000_000
 _SPANS: Final = 16
-"""At most so many ranges of dates in a predicate: enough to skip the files between scattered corrections."""
+"""Maximum number of date ranges in a predicate: enough to skip the files between scattered corrections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How a batch differs from what is stored.
+    """Differences between a batch and the stored rows.
 
     Attributes
     ----------
     new
         Rows of the batch whose key is not stored.
     changed
-        Rows of the batch that are stored with other values; a stamp alone is no difference.
+        Rows of the batch that are stored with other values; a different stamp alone does not count.
     withdrawn
         Keys of the stored rows that the batch withdraws.
     in_scope
-        Number of stored rows that the batch would withdraw if it did not have them.
+        Number of stored rows that the batch would withdraw if it did not contain them.
     """
 
     new: pl.DataFrame
@@ -44,24 +44,24 @@ class Changes:
 
 
 def in_order(table: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows in the order in which they are stored: by the key, its dates first."""
+    """Return the rows in storage order: sorted by the key, with its dates first."""
     order = _order(table)
     return rows if _is_sorted(rows, order) else rows.sort(order)
 
 
 def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None = None) -> Changes:
-    """Find out what a batch changes.
+    """Return what a batch changes.
 
     Parameters
     ----------
     table
         Name of the lake table.
     rows
-        The batch, as `in_order` returns it, each key once.
+        The batch, as returned by `in_order`, each key once.
     stored
         The table's rows.
     scope
-        Boolean expression over the table's columns: the stored rows that are withdrawn unless the batch has
+        Boolean expression over the table's columns: stored rows that are withdrawn unless the batch contains
         them. None: nothing is withdrawn.
     """
     key = keys(table)
@@ -72,14 +72,14 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
     in_scope = 0
     pieces = list(_pieces(table, rows))
     for i, piece in enumerate(pieces):
-        near = _within(piece, key) if scope is None else _between(table, pieces, i)
-        held = stored.filter(near).select(*key, *values).collect()
+        may_match = _within(piece, key) if scope is None else _between(table, pieces, i)
+        held = stored.filter(may_match).select(*key, *values).collect()
         if held.is_empty():
             new.append(piece)
             continue
-        there = {c: f"{c}:stored" for c in values}
+        stored_names = {c: f"{c}:stored" for c in values}
         both = piece.join(
-            held.rename(there).with_columns(pl.lit(value=True).alias(":there")),
+            held.rename(stored_names).with_columns(pl.lit(value=True).alias(":there")),
             on=key,
             how="left",
             maintain_order="left",
@@ -90,22 +90,22 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
         new.append(both.filter(pl.col(":there").is_null()).select(rows.columns))
         changed.append(both.filter(pl.col(":there") & differs).select(rows.columns))
         if scope is not None:
-            ours = held.filter(scope).select(key)
-            in_scope += ours.height
-            if held.height > piece.height - new[-1].height:  # some stored row has no match
-                withdrawn.append(ours.join(piece, on=key, how="anti"))
+            in_scope_keys = held.filter(scope).select(key)
+            in_scope += in_scope_keys.height
+            if held.height > piece.height - new[-1].height:  # some stored rows have no match
+                withdrawn.append(in_scope_keys.join(piece, on=key, how="anti"))
     return Changes(pl.concat(new), pl.concat(changed), pl.concat(withdrawn), in_scope)
 
 
 def match_predicate(table: str, changed: pl.DataFrame) -> str:
-    """Return a merge's predicate: equal keys, within the dates that change, so that other files are kept.
+    """Return a merge's predicate: equal keys within the changed dates, so that other files are not rewritten.
 
     Parameters
     ----------
     table
         Name of the lake table.
     changed
-        The keys to be replaced or withdrawn; rows that are only added match nothing and need not be here.
+        The keys to replace or withdraw; rows that are only added match nothing and can be omitted.
     """
     key = keys(table)
     terms = [f'target."{c}" = source."{c}"' for c in key]
@@ -133,7 +133,7 @@ def _order(table: str) -> list[str]:
 
 
 def _is_sorted(rows: pl.DataFrame, order: list[str]) -> bool:
-    """Compare every row with the one before it, which costs far less than sorting what is sorted."""
+    """Compare every row with the one before it, which is much cheaper than sorting sorted rows."""
     ordered = pl.lit(value=True)
     for c in reversed(order):
         before = pl.col(c).shift()
@@ -158,7 +158,7 @@ def _pieces(table: str, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 def _within(rows: pl.DataFrame, key: list[str]) -> pl.Expr:
-    """Select the stored rows that may share a key: those within the batch's range of every key column."""
+    """Select stored rows that may share a key: those within the batch's range of every key column."""
     return pl.all_horizontal(
         pl.col(c).is_between(pl.lit(rows[c].min(), dtype), pl.lit(rows[c].max(), dtype))
         for c, dtype in rows.select(key).schema.items()
@@ -166,7 +166,7 @@ def _within(rows: pl.DataFrame, key: list[str]) -> pl.Expr:
 
 
 def _between(table: str, pieces: list[pl.DataFrame], i: int) -> pl.Expr:
-    """Select the stored rows from a piece's first date to the next piece's; the ends are open."""
+    """Select stored rows from a piece's first date to the next piece's; the ends are open."""
     day = _dates(table)[0]
     inside = pl.lit(value=True)
     if i > 0:
@@ -177,7 +177,7 @@ def _between(table: str, pieces: list[pl.DataFrame], i: int) -> pl.Expr:
 
 
 def _spans(days: list[date]) -> list[tuple[date, date]]:
-    """Cover sorted days by at most `_SPANS` ranges, apart where the gaps between them are widest."""
+    """Cover sorted days by at most `_SPANS` ranges, split at the widest gaps."""
     gaps = sorted(range(1, len(days)), key=lambda i: days[i] - days[i - 1], reverse=True)
     cuts = sorted(gaps[: _SPANS - 1])
     return [(days[a], days[b - 1]) for a, b in zip([0, *cuts], [*cuts, len(days)], strict=True)]

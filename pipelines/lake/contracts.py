@@ -1,8 +1,8 @@
 """Data contracts: what a row of each lake table must satisfy, and how a batch is split by them.
 
-A row that breaks a contract is rejected under the first rule that it breaks. The order is: a value that
-cannot be read, a missing value, the rules of the table's schema in their order, a key that is not unique.
-For every batch, ``received = valid + rejected + collapsed``.
+A row that breaks a contract is rejected under the first rule that it breaks, in this order: an unreadable
+value, a missing value, the rules of `pipelines.lake.schemas` in their order there, a key that is not unique.
+Therefore ``received = valid + rejected + collapsed`` holds for every batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Checked:
     rejected
         One row per rejected row: ``table``, ``row_hash``, ``row``, ``rule`` (the first rule broken).
     collapsed
-        Number of rows left out because an identical row is kept or rejected in their place.
+        Number of rows dropped because an identical row is kept or rejected in their place.
     """
 
     valid: pl.DataFrame
@@ -51,9 +51,9 @@ class Checked:
 def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Checked:
     """Split a batch into rows that satisfy the table's contract and rows that do not.
 
-    Absent nullable columns are filled with null, an absent or null split ratio is 1 and dividend 0, NaN in a
-    nullable column is null, and columns that the contract does not know are left out. Rows that are identical
-    (stamps aside) collapse to one; rows that share a key and differ are all rejected.
+    Missing nullable columns are filled with null. A missing or null split ratio becomes 1, and a dividend 0.
+    NaN in a nullable column becomes null. Columns that the contract does not know are dropped. Identical rows
+    (except for stamps) collapse to one; different rows with the same key are all rejected.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     frame
         The batch. Types are cast; a value that cannot be cast rejects its row.
     released
-        Hashes of rows that a user accepted: valid whatever rule they break, unless a value is unreadable,
-        missing or not finite, a name is not plain, or two of them share a key.
+        Hashes of rows that a user accepted. They are valid whatever rule they break, unless a value is
+        unreadable, missing or not finite, a name is invalid, or two of them share a key.
 
     Raises
     ------
@@ -87,14 +87,15 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
 
 
 def require(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> pl.DataFrame:
-    """Return the batch as the contract has it; for frames made by the pipeline, where a breach is a bug.
+    """Return the batch in the form of the contract, for frames made by the pipeline itself.
 
-    Rows whose hash is in ``released`` may break what `check` lets them break.
+    A violation is therefore a bug. Rows whose hash is in ``released`` may break the rules that `check`
+    waives.
 
     Raises
     ------
     ValueError
-        If any row breaks the contract or is there twice.
+        If a row breaks the contract or occurs twice.
     """
     checked = check(table, frame, released)
     if checked.rejected.height or checked.collapsed:
@@ -126,7 +127,7 @@ def _conform(table: str, contract: type[dy.Schema], frame: pl.DataFrame) -> pl.D
     if missing:
         raise DataError(
             f"table {table} lacks the column(s) {', '.join(missing)}; it has {', '.join(frame.columns)}: "
-            "add them, or map them from the names they have"
+            "add them, or map existing columns to them"
         )
     return frame.select(columns)
 
@@ -144,7 +145,7 @@ def _collapse(frame: pl.DataFrame, key: list[str]) -> tuple[pl.DataFrame, int]:
 def _read_text_dates(
     table: str, contract: type[dy.Schema], frame: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Parse ISO dates that came as text, which polars does not cast; return the rest as rejected rows."""
+    """Parse ISO dates given as text, which polars does not cast; unreadable rows are returned as rejected."""
     names = [c for c, column in contract.columns().items() if isinstance(column, dy.Date)]
     texts = [c for c in names if frame.schema[c] == pl.String]
     parsed = {c: pl.col(c).str.to_date("%Y-%m-%d", strict=False) for c in texts}
@@ -168,7 +169,7 @@ def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> p
 
 
 def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, released: pl.Series) -> pl.Series:
-    """Say which of the released among the broken rows can be stored at all."""
+    """Return which broken rows are released and can be stored."""
     hard = [c for c in details.columns if c.endswith(("|dtype", "|nullability", "_is_plain"))]
     rows = _cast(contract, details)
     sound = pl.all_horizontal(
@@ -185,18 +186,18 @@ def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, rele
 
 
 def _cast(contract: type[dy.Schema], rows: pl.DataFrame) -> pl.DataFrame:
-    """Give rows the contract's columns and types, null where a value is not of its type."""
+    """Return rows with the contract's columns and types; null where a value does not have the type."""
     return rows.select(
         pl.col(name).cast(column.dtype, strict=False) for name, column in contract.columns().items()
     )
 
 
 def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
-    """Write rows as the quarantine has them: ``table``, ``row_hash``, ``row`` and ``rule``.
+    """Return rows in the form of the quarantine: ``table``, ``row_hash``, ``row`` and ``rule``.
 
-    A row is JSON with its values as text, so that an infinity or a misspelt number survives. Its hash is of
-    that text without the stamps, and without a null in a column that the table gained later: the same values
-    have the same hash, however and whenever they were delivered.
+    A row is JSON with its values as text, so that an infinity or a misspelt number is preserved. Its hash
+    covers this text without the stamps, and without nulls in columns that the table gained later: the same
+    values always have the same hash, however and whenever they were delivered.
     """
     contract = schema(table)
     texts = {
@@ -232,7 +233,7 @@ def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
 
 
 def _precedence(rule: str) -> int:
-    """Order rules from the most to the least fundamental; the sort is stable, so a schema's order is kept."""
+    """Return a rule's rank, most fundamental first; sorting is stable, so the schema's order is kept."""
     return (
         0
         if rule.endswith("|dtype")

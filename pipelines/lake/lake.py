@@ -1,12 +1,12 @@
 """The lake: Delta tables under one root, upserted by key in one commit each, readable at any version.
 
-A table's data moves from one version to the next in a single atomic commit, so a process that is killed at
-any moment leaves the version before or the version after, never something between. Versions are kept for
-good unless a vacuum is asked for (`pipelines.lake.upkeep`), because a run is repeatable only as long as the
-versions that it recorded can be read.
+A table moves from one version to the next in a single atomic commit. A process that is killed at any moment
+leaves the previous version or the next one, never something in between. All versions are kept unless a vacuum
+is requested (`pipelines.lake.upkeep`), because a run can be repeated only as long as the versions that it
+recorded are readable.
 
 A contract may gain a nullable column. Tables written before are read with null in it, at every version, and
-the first upsert that writes rows adds it in its own commit.
+the first upsert that writes rows adds the column in its own commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
-from pipelines.lake.commit import Plan, UpsertCounts, commit, compared
+from pipelines.lake.commit import Plan, UpsertCounts, commit, compare_with_table
 from pipelines.lake.compare import in_order
 from pipelines.lake.contracts import require
 from pipelines.lake.schemas import SCHEMAS, keys, schema
@@ -52,21 +52,21 @@ class Lake:
     Parameters
     ----------
     root
-        Folder or URL (``s3://bucket/lake``). It is created by the first write; a URL is never made a folder.
+        Folder or URL (``s3://bucket/lake``). The first write creates it; a URL never becomes a local folder.
     options
         Passed to the object store (endpoint, region, ...); credentials come from the environment.
-    say
-        Told, in a sentence, when another writer was first and an upsert is tried again.
+    notify
+        Receives a sentence when another writer committed first and an upsert is retried.
     """
 
     def __init__(
         self,
         root: str | Path,
         options: Mapping[str, str] | None = None,
-        say: Callable[[str], None] | None = None,
+        notify: Callable[[str], None] | None = None,
     ) -> None:
         self.storage = Storage(root, options or {})
-        self._say = say
+        self._notify = notify
 
     @property
     def root(self) -> str:
@@ -74,16 +74,16 @@ class Lake:
         return self.storage.root
 
     def exists(self, table: str) -> bool:
-        """Tell whether the table holds data; DataError if what is there is not a Delta table."""
+        """Return whether the table holds data; DataError if it is not a Delta table."""
         return self.version(table) is not None
 
     def version(self, table: str) -> int | None:
-        """Return the newest version that changed the table's rows, None if it was never filled.
+        """Return the newest version that changed the table's rows; None if it was never filled.
 
         Raises
         ------
         DataError
-            If what is there is not a Delta table.
+            If the location holds something other than a Delta table.
         """
         opened = self.storage.open(table)
         return None if opened is None else data_version(opened) or None
@@ -93,8 +93,8 @@ class Lake:
         found = {table: self.version(table) for table in SCHEMAS}
         return {table: version for table, version in found.items() if version is not None}
 
-    def identified(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
-        """Add each table's own id (`table_id`) to its version.
+    def with_table_ids(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
+        """Add each table's id (`table_id`) to its version.
 
         Raises
         ------
@@ -104,9 +104,10 @@ class Lake:
         return {table: TableVersion(self.table_id(table), version) for table, version in versions.items()}
 
     def table_id(self, table: str) -> str:
-        """Return what tells a table from one that was made later at the same place: its first version's id.
+        """Return the id of a table's first version, which identifies the table.
 
-        The newest version may have another one, because Delta gives a new id when a merge adds a column.
+        A table that is created later at the same location has another id. The newest version may have another
+        id too, because Delta assigns a new one when a merge adds a column.
 
         Raises
         ------
@@ -115,18 +116,18 @@ class Lake:
         """
         self._open_version(table, None)  # raises where there is no table
         first = self.storage.open(table, 0)
-        assert first is not None, "the table was there a moment ago"
+        assert first is not None, "the table was just opened"
         return str(first.metadata().id)
 
     def versions_as_of(self, text: str) -> dict[str, int]:
-        """Return every table's version at an earlier moment; tables that held nothing then are left out.
+        """Return every table's version at an earlier time; tables that held nothing then are left out.
 
         Parameters
         ----------
         text
-            An ISO date or time: every table's newest version committed at or before it (`parse_as_of` says
-            what a missing zone or time means). Or a version of the prices table: the lake as it stood while
-            that version was the newest, so that what was ingested with it is there too.
+            An ISO date or time: every table's newest version committed at or before it (`parse_as_of` defines
+            a missing zone or time). Or a version of the prices table: the lake while that version was the
+            newest, including what was ingested together with it.
 
         Raises
         ------
@@ -135,7 +136,7 @@ class Lake:
         DataError
             If the lake held no prices by then, or the prices have no such version.
         """
-        asked = parse_as_of(text)
+        version_or_time = parse_as_of(text)
         opened = {table: self.storage.open(table) for table in SCHEMAS}
         histories = {table: commits(one) for table, one in opened.items() if one is not None}
         prices = [c for c in histories.get("prices", []) if c.changed_rows and c.version > 0]
@@ -143,24 +144,24 @@ class Lake:
             raise DataError(
                 f"table prices of the lake {self.root} holds no data: run `peerglass ingest` first"
             )
-        if isinstance(asked, datetime):
-            if asked < prices[0].at:
+        if isinstance(version_or_time, datetime):
+            if version_or_time < prices[0].at:
                 raise DataError(
-                    f"the lake {self.root} held no prices at {asked:%Y-%m-%d %H:%M:%S} UTC; its first were "
-                    f"committed at {prices[0].at:%Y-%m-%d %H:%M:%S} UTC"
+                    f"the lake {self.root} held no prices at {version_or_time:%Y-%m-%d %H:%M:%S} UTC; its "
+                    f"first were committed at {prices[0].at:%Y-%m-%d %H:%M:%S} UTC"
                 )
-            moment, before = asked, False
+            moment, before = version_or_time, False
         else:
-            if not 0 < asked <= histories["prices"][-1].version:
+            if not 0 < version_or_time <= histories["prices"][-1].version:
                 raise DataError(
-                    f"the prices of the lake {self.root} have no version {asked}; they have "
-                    f"{prices[0].version} to {prices[-1].version}, and days are written like 2024-01-31"
+                    f"the prices of the lake {self.root} have no version {version_or_time}; they have "
+                    f"{prices[0].version} to {prices[-1].version} (write dates as 2024-01-31)"
                 )
-            later = [commit.at for commit in prices if commit.version > asked]
+            later = [commit.at for commit in prices if commit.version > version_or_time]
             moment, before = (later[0], True) if later else (max(h[-1].at for h in histories.values()), False)
         found = {table: version_at(h, moment, before=before) for table, h in histories.items()}
-        if not isinstance(asked, datetime):  # two commits may share a millisecond
-            found["prices"] = max(commit.version for commit in prices if commit.version <= asked)
+        if not isinstance(version_or_time, datetime):  # two commits may share a millisecond
+            found["prices"] = max(commit.version for commit in prices if commit.version <= version_or_time)
         return {table: version for table, version in found.items() if version is not None}
 
     def read(
@@ -170,7 +171,7 @@ class Lake:
         columns: list[str] | None = None,
         filters: pl.Expr | None = None,
     ) -> pl.DataFrame:
-        """Read a table, sorted by its key, so that equal data gives an equal frame however it was written.
+        """Read a table, sorted by its key, so that equal data gives equal frames however it was written.
 
         Parameters
         ----------
@@ -181,13 +182,13 @@ class Lake:
         columns
             Columns to return, in that order; None for all.
         filters
-            Boolean expression over the table's columns; rows where it is not true are left out.
+            Boolean expression over the table's columns; only rows where it is true are returned.
 
         Raises
         ------
         DataError
-            If the table is missing, empty, not a Delta table, has no such version, lost it to a vacuum, or
-            lacks columns that its contract requires or has others (`lake_storage.Storage.scan`).
+            If the table is missing, empty, not a Delta table, has no such version, lost it to a vacuum, lacks
+            columns that its contract requires, or has unknown ones (`pipelines.lake.storage.Storage.scan`).
         """
         opened = self._open_version(table, version)
         names = columns or schema(table).column_names()
@@ -200,8 +201,8 @@ class Lake:
             if not self._is_incomplete(table, opened):
                 raise
             raise DataError(
-                f"version {version or opened.version()} of {self.storage.uri(table)} cannot be read any "
-                "more: a vacuum removed its files; read a newer version"
+                f"version {version or opened.version()} of {self.storage.uri(table)} can no longer be "
+                "read, because a vacuum removed its files; read a newer version"
             ) from error
 
     def upsert(
@@ -211,13 +212,13 @@ class Lake:
         released: Collection[str] = (),
         scope: pl.Expr | None = None,
     ) -> UpsertCounts:
-        """Add the rows whose key is new, replace those that differ and withdraw others, in one commit.
+        """Add rows with a new key, replace rows that differ, and withdraw others, in one commit.
 
-        Rows that differ by a stamp alone (`contracts.STAMPS`) are unchanged. Nothing is written, and the
-        version stays, when nothing changed. Rows of the table that the frame does not mention are kept unless
-        they are in ``scope``; earlier versions still show what is withdrawn. Safe to kill at any moment, to
-        repeat, and to run from several processes at once: a writer that finds that another was first says so,
-        waits a little, compares again and commits on top.
+        Rows that differ only by a stamp (`contracts.STAMPS`) are unchanged. If nothing changes, nothing is
+        written and the version stays the same. Stored rows that the frame does not contain are kept unless
+        they are in ``scope``; earlier versions still contain withdrawn rows. The upsert can be killed at any
+        moment, repeated, and run from several processes at once: a writer that finds another commit says so,
+        waits briefly, compares again and commits on top.
 
         Parameters
         ----------
@@ -229,15 +230,15 @@ class Lake:
             Hashes of rows that a user accepted although they break a rule.
         scope
             Boolean expression over the table's columns: stored rows for which it is true are withdrawn unless
-            the frame has their key. None: nothing is withdrawn.
+            the frame contains their key. None: nothing is withdrawn.
 
         Raises
         ------
         ValueError
             If a row breaks the contract: check a source's rows with `contracts.check` first.
         DataError
-            If what is there is not a Delta table or has other columns (`lake_storage.Storage.scan`), or
-            other writers never left room for this commit.
+            If the location holds something other than a Delta table or a table with other columns
+            (`pipelines.lake.storage.Storage.scan`), or if other writers committed first in every attempt.
         """
         return self.apply(self.plan(table, frame, released, scope))
 
@@ -248,30 +249,32 @@ class Lake:
         released: Collection[str] = (),
         scope: pl.Expr | None = None,
     ) -> Plan:
-        """Compare a batch with the table and write nothing; parameters and errors are those of `upsert`."""
-        return compared(self.storage, table, in_order(table, require(table, frame, released)), scope)
+        """Compare a batch with the table without writing; parameters and errors as in `upsert`."""
+        return compare_with_table(
+            self.storage, table, in_order(table, require(table, frame, released)), scope
+        )
 
     def apply(self, plan: Plan) -> UpsertCounts:
-        """Commit a plan; if another writer was first, compare again and commit on top (`upsert`)."""
+        """Commit a plan; if another writer committed first, compare again and commit on top (`upsert`)."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return commit(self.storage, plan)
             except CommitFailedError:
                 if attempt < _ATTEMPTS:
                     self._wait(plan.table, attempt)
-                    plan = compared(self.storage, plan.table, plan.rows, plan.scope)
+                    plan = compare_with_table(self.storage, plan.table, plan.rows, plan.scope)
         raise DataError(
-            f"table {self.storage.uri(plan.table)} is being written by others without pause; "
-            "retry when they end"
+            f"table {self.storage.uri(plan.table)} is being written by other processes all the time; "
+            "retry when they have ended"
         )
 
     def _wait(self, table: str, attempt: int) -> None:
-        """Pause for a random time up to a limit that doubles, so that writers do not meet again."""
+        """Pause for a random time with a limit that doubles, so that writers do not collide again."""
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt)
         pause = random.uniform(longest / 4, longest)  # noqa: S311 (no secret depends on it)
-        if self._say is not None:
-            self._say(
-                f"table {table}: another process committed first; will retry in {pause:.2f} s "
+        if self._notify is not None:
+            self._notify(
+                f"table {table}: another process committed first; retrying in {pause:.2f} s "
                 f"(attempt {attempt + 1} of {_ATTEMPTS})"
             )
         time.sleep(pause)
@@ -291,11 +294,11 @@ class Lake:
         if layout == opened.version():
             return opened
         earlier = self.storage.open(table, layout)
-        assert earlier is not None, "the table was there a moment ago"
+        assert earlier is not None, "the table was just opened"
         return earlier
 
     def _is_incomplete(self, table: str, opened: DeltaTable) -> bool:
-        """Tell whether a file that this version names is gone."""
+        """Return whether a file that this version references is missing."""
         paths = pl.DataFrame(opened.get_add_actions(flatten=True))["path"].to_list()
         found = self.storage.files(table).get_file_info(paths)
         return any(info.type.name == "NotFound" for info in found)

@@ -1,7 +1,7 @@
-"""Which runs read which versions of a lake, written into the lake itself when a run starts.
+"""The versions of a lake's tables that runs have read, recorded in the lake itself when a run starts.
 
-A lake cannot be asked where its runs are: their folders follow the config's ``output``, the working directory
-and the machine, and may be gone. A vacuum therefore goes by the table ``readers`` in the lake.
+The folders of a lake's runs cannot be found from the lake: they depend on the config's ``output``, the
+working directory and the machine, and may be gone. A vacuum therefore uses the table ``readers`` in the lake.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import polars as pl
 
 from pipelines.lake.lake import Lake
 
-Recorded = Mapping[str, Mapping[int, Sequence[str]]]
-"""Table -> version -> the runs that recorded it."""
+RecordedVersions = Mapping[str, Mapping[int, Sequence[str]]]
+"""Table -> version -> runs that recorded it."""
 
 
 def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
-    """Enter a run into its lake, before anything is made of what it read; repeating it changes nothing.
+    """Record in the lake which versions a run reads, before they are used; repeating it changes nothing.
 
     Raises
     ------
     DataError
-        If a table is not in the lake, or the lake cannot be written to.
+        If a table is not in the lake, or the lake is not writable.
     """
     rows = [
         {"run_id": run_id, "table": table, "version": version, "table_id": lake.table_id(table)}
@@ -33,23 +33,23 @@ def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
     lake.upsert("readers", pl.DataFrame(rows).with_columns(created_at=stamp))
 
 
-def recorded_in_lake(lake: Lake) -> Recorded:
-    """Return the versions of a lake's tables that runs have read, of the tables as they are now.
+def recorded_in_lake(lake: Lake) -> RecordedVersions:
+    """Return the versions of a lake's existing tables that runs have read.
 
-    A table that was deleted and made again has another id; what was read of the former one is gone.
+    A table that was deleted and created again has a new id; versions of the former table are left out.
     """
     if not lake.exists("readers"):
         return {}
     rows = lake.read("readers", columns=["table", "version", "run_id", "table_id"])
     now = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
-    return collect(
+    return group_by_version(
         (table, version, run_id)
         for table, version, run_id, table_id in rows.iter_rows()
         if now.get(table) == table_id
     )
 
 
-def collect(entries: Iterable[tuple[str, int, str]]) -> Recorded:
+def group_by_version(entries: Iterable[tuple[str, int, str]]) -> RecordedVersions:
     """Group (table, version, run) by table and version, each run once."""
     found: dict[str, dict[int, list[str]]] = {}
     for table, version, run in sorted(set(entries)):
@@ -57,6 +57,6 @@ def collect(entries: Iterable[tuple[str, int, str]]) -> Recorded:
     return found
 
 
-def entries(recorded: Recorded) -> set[tuple[str, int, str]]:
-    """Take apart what `collect` has put together."""
+def flatten_versions(recorded: RecordedVersions) -> set[tuple[str, int, str]]:
+    """Return the (table, version, run) entries of grouped versions; the inverse of `group_by_version`."""
     return {(t, v, run) for t, versions in recorded.items() for v, runs in versions.items() for run in runs}

@@ -1,4 +1,4 @@
-"""Where a lake's Delta tables are: a local folder or an object store's URL; opening and creating them."""
+"""The location of a lake's Delta tables: a local folder or an object store; opening and creating tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pipelines.lake.options import is_url, storage_options
 from pipelines.lake.schemas import schema
 
 FILE_BYTES: Final = 16 * 2**20
-"""Size that data files aim at, about a million bars. A correction of a few rows rewrites the files that hold
-their dates, so small files make corrections cheap; much smaller ones make full reads slow."""
+"""Target size of data files, about a million bars. A correction of a few rows rewrites the files that hold
+their dates, so small files make corrections cheap; much smaller files make full reads slow."""
 
 _PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id", "forecast_paths": "run_id"}
 _PROPERTIES: Final = {
@@ -28,7 +28,7 @@ _PROPERTIES: Final = {
     "delta.deletedFileRetentionDuration": "interval 36500 days",
     "delta.targetFileSize": str(FILE_BYTES),
 }
-"""Every version is kept for good unless `peerglass lake vacuum` is told otherwise."""
+"""All versions are kept unless `peerglass lake vacuum` removes them."""
 
 
 class Storage:
@@ -37,7 +37,7 @@ class Storage:
     Parameters
     ----------
     root
-        Folder or URL (``s3://bucket/lake``). It is created by the first write; a URL is never made a folder.
+        Folder or URL (``s3://bucket/lake``). The first write creates it; a URL never becomes a local folder.
     options
         The object store's options (endpoint, region, ...); credentials come from the environment.
     """
@@ -48,26 +48,26 @@ class Storage:
         self._options = storage_options(self.root, options)
 
     def uri(self, table: str) -> str:
-        """Path or URL of a table."""
+        """Return the path or URL of a table."""
         return f"{self.root}/{table}"
 
     def open(self, table: str, version: int | None = None) -> DeltaTable | None:
-        """Open a table at a version of its log (the newest by default), None if it is not there.
+        """Open a table at a version of its log (by default the newest); None if it does not exist.
 
         Raises
         ------
         DataError
-            If what is there is not a Delta table, or the store cannot be reached.
+            If the location holds something other than a Delta table, or the store cannot be reached.
         """
         schema(table)
-        self._refuse_what_is_not_delta(table)
+        self._refuse_other_content(table)
         try:
             return DeltaTable(self.uri(table), version=version, storage_options=self._options or None)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:
             raise DataError(
-                f"{self.uri(table)} cannot be opened as a Delta table ({one_line(error)}): {self._cure()}"
+                f"{self.uri(table)} cannot be opened as a Delta table ({one_line(error)}): {self._advice()}"
             ) from error
 
     def create(self, table: str) -> DeltaTable:
@@ -84,7 +84,7 @@ class Storage:
         except (DeltaError, OSError) as error:
             existing = self.open(table)
             if existing is None:
-                cure = self._cure() if self.is_url else "check its permissions"
+                cure = self._advice() if self.is_url else "check its permissions"
                 raise DataError(
                     f"table {self.uri(table)} cannot be created ({one_line(error)}): {cure}"
                 ) from error
@@ -94,27 +94,27 @@ class Storage:
         """Scan an opened table with the columns of its contract, in that order.
 
         A nullable column that the contract gained after the table was written is null. Files and row groups
-        that a filter rules out are not read.
+        that a filter excludes are not read.
 
         Raises
         ------
         DataError
-            If the table lacks a column that must have values, or has one that the contract does not know.
+            If the table lacks a required column, or has one that the contract does not know.
         """
-        lacking = self.lacking(table, opened)
+        missing_columns = self.missing_columns(table, opened)
         columns = schema(table).columns()
         return pl.scan_delta(opened).select(
-            pl.lit(None, dtype=column.dtype).alias(name) if name in lacking else pl.col(name)
+            pl.lit(None, dtype=column.dtype).alias(name) if name in missing_columns else pl.col(name)
             for name, column in columns.items()
         )
 
-    def lacking(self, table: str, opened: DeltaTable) -> list[str]:
+    def missing_columns(self, table: str, opened: DeltaTable) -> list[str]:
         """Return the nullable columns that the contract gained after the opened version was written.
 
         Raises
         ------
         DataError
-            If the table lacks a column that must have values, or has one that the contract does not know.
+            If the table lacks a required column, or has one that the contract does not know.
         """
         stored = [field.name for field in opened.schema().fields]
         columns = schema(table).columns()
@@ -124,20 +124,20 @@ class Storage:
                 f"{self.uri(table)} has the column(s) {', '.join(unknown)}, which this version of Peerglass "
                 "does not know: use the newer version that wrote them, or name another lake root"
             )
-        lacking = [name for name in columns if name not in stored]
-        required = [name for name in lacking if not columns[name].nullable]
+        missing_columns = [name for name in columns if name not in stored]
+        required = [name for name in missing_columns if not columns[name].nullable]
         if required:
             raise DataError(
                 f"{self.uri(table)} lacks the column(s) {', '.join(required)}, which every row must have: "
                 "ingest the source again into another lake root"
             )
-        return lacking
+        return missing_columns
 
     def files(self, table: str) -> FileSystem:
-        """File system whose root is the table's folder, wherever that is."""
+        """Return a file system whose root is the table's folder, local or remote."""
         return PyFileSystem(DeltaStorageHandler(self.uri(table), self._options or None))
 
-    def _cure(self) -> str:
+    def _advice(self) -> str:
         if self.is_url:
             return (
                 "check that the URL exists, lake_options in the config, and the credentials in the "
@@ -145,15 +145,15 @@ class Storage:
             )
         return "restore it, or name another lake root"
 
-    def _refuse_what_is_not_delta(self, table: str) -> None:
-        """Refuse a local path that holds something, but no Delta log; an empty folder is a table to come."""
+    def _refuse_other_content(self, table: str) -> None:
+        """Refuse a local folder with content but no Delta log; an empty folder may become a table."""
         if self.is_url:
             return
         for path in (Path(self.root), Path(self.uri(table))):
             if path.exists() and not path.is_dir():
                 raise DataError(f"{path} is a file, not a lake folder: move it, or name another lake root")
         folder = Path(self.uri(table))
-        # one look at the folder: between two of them another writer may create the table
+        # list the folder only once: another writer may create the table between two listings
         held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         if held and "_delta_log" not in held:
             raise DataError(
@@ -162,5 +162,5 @@ class Storage:
 
 
 def one_line(error: Exception) -> str:
-    """Strip the colours and line breaks that the storage layer puts into its messages."""
+    """Remove colours and line breaks from a message of the storage layer."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())[:300]

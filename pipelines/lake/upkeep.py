@@ -1,8 +1,8 @@
-"""Looking after a lake: what it holds, joining small files, and removing what nothing needs any more.
+"""Maintenance of a lake: its status, joining small files, and removing files that are no longer needed.
 
-Compaction adds files and forgets none, so every version stays readable. A vacuum removes files for good: it
-keeps the newest version of a table, every version that was the newest at some time within the days that are
-asked for, and every version that a run recorded, because that run could not be repeated without it.
+Compaction adds files and removes none, so every version stays readable. A vacuum removes files permanently.
+It keeps the newest version of a table, every version that was the newest at some time within the given number
+of days, and every version that a run recorded, because the run could not be repeated without it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.log import TableFiles, table_files
 from pipelines.lake.options import canonical_location
-from pipelines.lake.readers import Recorded, collect
+from pipelines.lake.readers import RecordedVersions, group_by_version
 from pipelines.lake.schemas import SCHEMAS
 from pipelines.lake.storage import FILE_BYTES, one_line
 
-_MANY_SMALL: Final = 20
-_LISTED: Final = 12
+_MANY_SMALL_FILES: Final = 20
+_MAX_LISTED: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did to a table: files before and after, among those it touched."""
+    """The result of compacting a table: number of files removed and added."""
 
     table: str
     removed: int
@@ -43,18 +43,18 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Vacuum:
-    """What a vacuum removes, or would remove, from a table.
+    """The files that a vacuum removes, or would remove, from a table.
 
     Attributes
     ----------
     files, size
-        Number of files and their bytes.
-    unnamed
-        How many of the files no version names: killed writers left them.
+        Number of files and their total bytes.
+    unreferenced
+        Number of these files that no version references, left by interrupted writes.
     lost
         Versions that cannot be read afterwards.
     kept
-        Version -> runs for whose sake it is kept, of those outside the retention.
+        Version -> runs that it is kept for, among versions outside the retention.
     broken
         Version -> runs that recorded it and lose it; only if runs are not protected.
     """
@@ -62,26 +62,26 @@ class Vacuum:
     table: str
     files: int
     size: int
-    unnamed: int
+    unreferenced: int
     lost: tuple[int, ...]
     kept: Mapping[int, Sequence[str]]
     broken: Mapping[int, Sequence[str]]
 
 
-def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> Recorded:
-    """Return the versions of a lake's tables that runs have recorded in their folders.
+def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
+    """Return the versions of a lake's tables that are recorded in the folders of runs.
 
     Parameters
     ----------
     lake
-        The lake in question; runs on another lake are left out.
+        The lake; runs on other lakes are ignored.
     folders
-        Folders that hold runs, each run in a folder of its own.
+        Folders of runs, with one folder per run.
 
     Raises
     ------
     DataError
-        If a run's folder cannot be read: which versions it needs is then unknown.
+        If a run's folder cannot be read, because the versions that it needs are then unknown.
     """
     found: list[tuple[str, int, str]] = []
     for folder in folders:
@@ -92,21 +92,21 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> Recorded:
                 versions = {str(table): int(version) for table, version in record["versions"].items()}
             except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
                 raise DataError(
-                    f"the run folder {path.parent} cannot be read ({one_line(error)}), so which versions "
-                    "it needs is unknown; mend it, or move it away"
+                    f"the run folder {path.parent} cannot be read ({one_line(error)}), so the versions that "
+                    "it needs are unknown; repair it, or move it away"
                 ) from error
             if where == canonical_location(lake.root):
                 found += [(table, version, path.parent.name) for table, version in versions.items()]
-    return collect(found)
+    return group_by_version(found)
 
 
 def compact(lake: Lake) -> list[Compaction]:
-    """Join each table's small files into files of about `lake_storage.FILE_BYTES`.
+    """Join each table's small files into files of about `pipelines.lake.storage.FILE_BYTES`.
 
     Raises
     ------
     DataError
-        If another process replaced rows meanwhile; nothing is lost, and it can be tried again.
+        If another process replaced rows in the meantime. Nothing is lost, and it can be repeated.
     """
     done = []
     for table, opened in _tables(lake):
@@ -114,15 +114,15 @@ def compact(lake: Lake) -> list[Compaction]:
             metrics = opened.optimize.compact(target_size=FILE_BYTES)
         except CommitFailedError as error:
             raise DataError(
-                f"table {lake.storage.uri(table)} was changed by another process while it was compacted; "
-                "nothing is lost, compact again when that ends"
+                f"table {lake.storage.uri(table)} was changed by another process during the compaction; "
+                "nothing is lost, repeat it when that process has ended"
             ) from error
         done.append(Compaction(table, metrics["numFilesRemoved"], metrics["numFilesAdded"]))
     return done
 
 
 def vacuum(
-    lake: Lake, *, keep: timedelta, recorded: Recorded, protect: bool = True, dry_run: bool = False
+    lake: Lake, *, keep: timedelta, recorded: RecordedVersions, protect: bool = True, dry_run: bool = False
 ) -> list[Vacuum]:
     """Remove the files that no kept version needs.
 
@@ -131,29 +131,33 @@ def vacuum(
     lake
         The lake.
     keep
-        Versions that were the newest at some time within this span are kept, and so are files that no version
-        names and that are younger: a writer at work may be about to commit them.
+        Versions that were the newest at some time within this span are kept. So are younger files that no
+        version references, because a writer may be about to commit them.
     recorded
-        Versions that runs need (`lake_readers.recorded_in_lake`, `recorded_by_runs`,
-        `tracking_versions.recorded_in_store`).
+        Versions that runs need (`pipelines.lake.readers.recorded_in_lake`, `recorded_by_runs`,
+        `pipelines.tracking.versions.recorded_in_store`).
     protect
         Whether recorded versions are kept.
     dry_run
-        Only say what would be removed.
+        Only report what would be removed.
     """
     plans = []
     for table, opened in _tables(lake):
         files = table_files(lake.storage, table, opened)
         layouts = files.layouts()
-        mine = {v: runs for v, runs in recorded.get(table, {}).items() if v in layouts}
-        # Told to keep nothing in particular, deltalake keeps the newest version and the retention's.
-        needed = sorted({layouts[v] for v in mine}) if protect else []
+        recorded_here = {v: runs for v, runs in recorded.get(table, {}).items() if v in layouts}
+        # Without keep_versions, deltalake keeps the newest version and those within the retention.
+        needed = sorted({layouts[v] for v in recorded_here}) if protect else []
         hours = int(keep.total_seconds() // 3600)
-        doomed = _doomed(opened, files, hours, needed)
-        gone = set(files.unreadable())
-        lost = [version for version in files.lost_without(doomed) if version not in gone]
-        without = set(files.lost_without(_doomed(opened, files, hours, ()))) - gone if needed else set()
-        if doomed and not dry_run:
+        to_remove = _files_to_remove(opened, files, hours, needed)
+        already_lost = set(files.unreadable())
+        lost = [version for version in files.versions_lost_without(to_remove) if version not in already_lost]
+        lost_unless_protected = (
+            set(files.versions_lost_without(_files_to_remove(opened, files, hours, ()))) - already_lost
+            if needed
+            else set()
+        )
+        if to_remove and not dry_run:
             opened.vacuum(
                 retention_hours=hours,
                 dry_run=False,
@@ -161,23 +165,23 @@ def vacuum(
                 full=True,
                 keep_versions=needed or None,
             )
-        unnamed = set(files.unnamed())
+        unreferenced = set(files.unreferenced())
         plans.append(
             Vacuum(
                 table,
-                len(doomed),
-                files.bytes_of(doomed),
-                sum(path in unnamed for path in doomed),
+                len(to_remove),
+                files.bytes_of(to_remove),
+                sum(path in unreferenced for path in to_remove),
                 tuple(lost),
-                {v: runs for v, runs in sorted(mine.items()) if v in without},
-                {v: runs for v, runs in sorted(mine.items()) if v in lost},
+                {v: runs for v, runs in sorted(recorded_here.items()) if v in lost_unless_protected},
+                {v: runs for v, runs in sorted(recorded_here.items()) if v in lost},
             )
         )
     return plans
 
 
-def describe_status(lake: Lake, recorded: Recorded) -> str:
-    """Print a lake for a terminal: a line a table, then what could be done."""
+def describe_status(lake: Lake, recorded: RecordedVersions) -> str:
+    """Describe a lake for a terminal: one line per table, then advice."""
     lines = [
         f"lake {lake.root}",
         f"  {'table':<13}{'version':>8}{'readable':>9}{'for runs':>9}{'rows':>13}{'files':>7}{'MB':>9}"
@@ -186,60 +190,64 @@ def describe_status(lake: Lake, recorded: Recorded) -> str:
     advice = []
     for table, opened in _tables(lake):
         files = table_files(lake.storage, table, opened)
-        live, layouts = files.live(), files.layouts()
-        old = files.bytes_of(files.sizes) - files.bytes_of(live)
+        current, layouts = files.current(), files.layouts()
+        old = files.bytes_of(files.sizes) - files.bytes_of(current)
         readable = len(layouts) - len(files.unreadable())
         changed = [commit for commit in files.commits if commit.changed_rows][-1]
         rows = int(pl.DataFrame(opened.get_add_actions(flatten=True))["num_records"].sum())
         lines.append(
             f"  {table:<13}{changed.version:>8}{readable:>9}{len(recorded.get(table, {})):>9}{rows:>13,}"
-            f"{len(live):>7}{_mb(files.bytes_of(live)):>9}{_mb(old):>9}  {changed.at:%Y-%m-%d %H:%M:%S}"
+            f"{len(current):>7}{_mb(files.bytes_of(current)):>9}{_mb(old):>9}  {changed.at:%Y-%m-%d %H:%M:%S}"
         )
-        small = _joinable(files)
-        if small > _MANY_SMALL:
+        small = _small_files(files)
+        if small > _MANY_SMALL_FILES:
             advice.append(f"  {table}: {small} small files; 'peerglass lake compact CONFIG' joins them")
-        left = files.unnamed()
+        left = files.unreferenced()
         if left:
             advice.append(
-                f"  {table}: {len(left)} file(s), {_mb(files.bytes_of(left))} MB, of no version: killed "
-                "writers left them, or one is at work; 'peerglass lake vacuum' removes them once old"
+                f"  {table}: {len(left)} file(s), {_mb(files.bytes_of(left))} MB, that no version "
+                "references: left by interrupted writes, or a write is in progress; 'peerglass lake vacuum' "
+                "removes "
+                "them once they are old"
             )
     if len(lines) == 2:
         return f"lake {lake.root} holds no data"
-    lines.append("old MB: only earlier versions use them; 'for runs': versions that runs have recorded")
+    lines.append("'old MB': used by earlier versions only; 'for runs': number of versions recorded by runs")
     return "\n".join([*lines, *advice])
 
 
 def describe_compaction(done: Sequence[Compaction]) -> str:
-    """Say what a compaction did."""
+    """Describe a compaction."""
     lines = [
-        f"{one.table}: {one.removed} files joined into {one.added}"
-        for one in done
-        if one.removed or one.added
+        f"{compaction.table}: {compaction.removed} files joined into {compaction.added}"
+        for compaction in done
+        if compaction.removed or compaction.added
     ]
     return "\n".join(lines) or "nothing to join"
 
 
 def describe_vacuum(plans: Sequence[Vacuum], *, dry_run: bool) -> str:
-    """Say what a vacuum removed, or would remove, and what can no longer be read."""
+    """Describe what a vacuum removed, or would remove, and what is no longer readable."""
     lines = []
     for plan in plans:
         if plan.files:
             verb = "would remove" if dry_run else "removed"
-            left = f", {plan.unnamed} of them named by no version" if plan.unnamed else ""
+            left = f", {plan.unreferenced} of them referenced by no version" if plan.unreferenced else ""
             lines.append(f"{plan.table}: {verb} {plan.files} files, {_mb(plan.size)} MB{left}")
         if plan.lost:
-            lines.append(f"  versions that {'would be' if dry_run else 'are'} lost: {_listed(plan.lost)}")
+            lines.append(f"  versions that {'would be' if dry_run else 'are'} lost: {_join_some(plan.lost)}")
         if plan.broken:
             runs = sorted({run for names in plan.broken.values() for run in names})
-            lines.append(f"  runs that could not be repeated: {_listed(runs)}")
+            lines.append(
+                f"  runs that {'could' if dry_run else 'can'} no longer be repeated: {_join_some(runs)}"
+            )
         if plan.kept:
-            lines.append(f"{plan.table}: kept for runs: versions {_listed(list(plan.kept))}")
+            lines.append(f"{plan.table}: kept for runs: versions {_join_some(list(plan.kept))}")
     return "\n".join(lines) or "nothing to remove"
 
 
 def _lake_of(folder: Path, record: Mapping[str, Any]) -> str:
-    """The lake of a run: as it was when the run started, or as the config of an older run has it."""
+    """Return the lake of a run: from its record, or from the config of a run by an older version."""
     if "identity" in record:
         return str(record["identity"]["lake"])
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
@@ -251,8 +259,8 @@ def _tables(lake: Lake) -> list[tuple[str, DeltaTable]]:
     return [(table, opened) for table, opened in found if opened is not None and opened.version() > 0]
 
 
-def _doomed(opened: DeltaTable, files: TableFiles, hours: int, needed: Sequence[int]) -> list[str]:
-    """List the files that a vacuum would remove; those that an earlier one removed are listed again by it."""
+def _files_to_remove(opened: DeltaTable, files: TableFiles, hours: int, needed: Sequence[int]) -> list[str]:
+    """Return the files that a vacuum would remove, without those that an earlier one has removed."""
     listed = opened.vacuum(
         retention_hours=hours,
         dry_run=True,
@@ -263,17 +271,17 @@ def _doomed(opened: DeltaTable, files: TableFiles, hours: int, needed: Sequence[
     return [path for path in listed if path in files.sizes]
 
 
-def _joinable(files: TableFiles) -> int:
-    """Count the small files of the newest version that have another beside them."""
+def _small_files(files: TableFiles) -> int:
+    """Count the small files of the newest version that share a folder with another small file."""
     folders = Counter(
-        path.rpartition("/")[0] for path in files.live() if files.sizes.get(path, 0) < FILE_BYTES // 4
+        path.rpartition("/")[0] for path in files.current() if files.sizes.get(path, 0) < FILE_BYTES // 4
     )
     return sum(count for count in folders.values() if count > 1)
 
 
-def _listed(items: Sequence[object]) -> str:
-    shown = ", ".join(str(item) for item in items[:_LISTED])
-    return shown + (f" and {len(items) - _LISTED} more" if len(items) > _LISTED else "")
+def _join_some(items: Sequence[object]) -> str:
+    shown = ", ".join(str(item) for item in items[:_MAX_LISTED])
+    return shown + (f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else "")
 
 
 def _mb(size: int) -> str:

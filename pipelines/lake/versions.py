@@ -1,8 +1,8 @@
-"""Versions of a table: commits that changed its rows, commits that only moved them, and a moment's version.
+"""Versions of a table: commits that changed rows, commits that only moved them, and the version at a time.
 
-Compaction and vacuum are commits too, but change no row. The version of a table's data is therefore its
-newest commit that changed rows: a run that recorded it is continued, not begun again, after a compaction,
-and is read from the compacted files.
+Compaction and vacuum are commits as well, but change no row. The version of a table's data is therefore its
+newest commit that changed rows: after a compaction, a run that recorded this version is continued instead of
+started again, and reads the compacted files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Commit:
     version
         Its number; 0 is the creation of the empty table.
     at
-        When it was made, UTC, never before the commit it follows even if the writers' clocks disagree.
+        Its time in UTC, never before that of the previous commit, even if the writers' clocks disagree.
     changed_rows
         Whether it added, replaced or removed rows.
     """
@@ -41,18 +41,18 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table's data for good: the id that Delta gave the table when it was made, and a version of it."""
+    """A permanent reference to a table's data: the id that Delta gave the table, and a version."""
 
     id: str
     version: int
 
 
 def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
-    """Return a table's commits up to the opened version, oldest first; the newest ``limit`` of them."""
+    """Return a table's commits up to the opened version, oldest first; only the newest ``limit`` if given."""
     found: list[Commit] = []
     latest = datetime.fromtimestamp(0, UTC)
     for entry in reversed(opened.history(limit)):
-        stamp = entry.get("timestamp")  # another tool's commit may lack it
+        stamp = entry.get("timestamp")  # commits by other tools may lack it
         if stamp is not None:
             latest = max(latest, datetime.fromtimestamp(stamp / 1000, UTC))
         changed = entry.get("operation") not in _MOVES_ROWS_ONLY
@@ -61,16 +61,16 @@ def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
 
 
 def data_version(opened: DeltaTable) -> int:
-    """Return the newest version that changed rows, at or before the opened one; 0 if it was never filled."""
+    """Return the newest version that changed rows, up to the opened one; 0 if it was never filled."""
     for limit in (1, 16, None):
         changed = [commit.version for commit in commits(opened, limit) if commit.changed_rows]
         if changed:
             return changed[-1]
-    raise AssertionError("the creation of a table is a commit that counts as a change")
+    raise AssertionError("the creation of a table counts as a change of rows")
 
 
 def layout_version(opened: DeltaTable, version: int) -> int:
-    """Return the newest version whose rows are those of ``version``: a compacted one, where there is one."""
+    """Return the newest version with the same rows as ``version``: a compacted one, if there is one."""
     newest = opened.version()
     same = version
     if newest > version:
@@ -82,7 +82,7 @@ def layout_version(opened: DeltaTable, version: int) -> int:
 
 
 def version_at(history: Sequence[Commit], moment: datetime, *, before: bool = False) -> int | None:
-    """Return the newest version that changed rows at or before a moment (strictly before it, if told so)."""
+    """Return the newest version that changed rows at or before a time (strictly before, if ``before``)."""
     seen = [
         commit.version
         for commit in history
@@ -94,9 +94,9 @@ def version_at(history: Sequence[Commit], moment: datetime, *, before: bool = Fa
 
 
 def parse_as_of(text: str) -> int | datetime:
-    """Read ``--as-of``: a whole number is a version, anything else an ISO date or time.
+    """Parse ``--as-of``: a whole number is a version, anything else an ISO date or time.
 
-    A time without a zone is UTC; a date alone is the end of that day, UTC.
+    A time without a zone is UTC; a date alone is the end of that day in UTC.
 
     Raises
     ------

@@ -108,7 +108,7 @@ def prepare_run(
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
-        tables = lake.identified(versions)
+        tables = lake.with_table_ids(versions)
         dataset = build_dataset(read_tables(lake, versions), config)
         for note in dataset.notes:
             progress.note(note)
@@ -177,7 +177,7 @@ def _require_same_tables(run: Run, lake: Lake) -> None:
                 f"Run {run.run_id} was made on the table {table} of {lake.root}, which no longer exists; "
                 "restore the lake at that location, or run the config again to make a new run."
             )
-        if lake.identified({table: recorded.version})[table].id != recorded.id:
+        if lake.with_table_ids({table: recorded.version})[table].id != recorded.id:
             raise DataError(
                 f"Run {run.run_id} was made on a table {table} of {lake.root} that has since been deleted "
                 "and created again; restore the lake, or run the config again to make a new run."

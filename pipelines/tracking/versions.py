@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
 from pipelines.lake.options import canonical_location
-from pipelines.lake.readers import Recorded, collect
+from pipelines.lake.readers import RecordedVersions, group_by_version
 from pipelines.tracking.store import LAKE_TAG, RUN_TAG, VERSIONS_TAG, store
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FILE = "sqlite:///"
 
 
-def recorded_in_store(config: Config, root: str) -> Recorded:
+def recorded_in_store(config: Config, root: str) -> RecordedVersions:
     """Return the versions that the runs of a config's tracking store have recorded.
 
     Runs of all experiments are included, because other configs may use the same lake. A run without a lake
@@ -59,7 +59,7 @@ def recorded_in_store(config: Config, root: str) -> Recorded:
                     f"The tag {VERSIONS_TAG} of the run {name} in the tracking store {uri} cannot be read, "
                     "so it is unknown which versions the run needs; correct or delete that run in the store."
                 ) from None
-    return collect(recorded)
+    return group_by_version(recorded)
 
 
 def _runs(client: MlflowClient) -> list[StoredRun]:

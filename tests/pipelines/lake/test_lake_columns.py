@@ -103,14 +103,14 @@ def test_files_with_and_without_the_column_are_joined_and_read_alike(old: Lake) 
 
 def test_a_table_that_gains_a_column_is_still_the_same_table(old: Lake) -> None:
     """Delta gives a table another id when a merge adds a column; runs on its versions must not be lost."""
-    before = old.identified({"securities": 1})
+    before = old.with_table_ids({"securities": 1})
     record_reader(old, "run-1", {"securities": 1})
     assert old.upsert("securities", securities(sector="metals")).updated == 3
     opened = old.storage.open("securities")
     assert opened is not None
     assert set(SINCE) <= {field.name for field in opened.schema().fields}
     assert str(opened.metadata().id) != before["securities"].id, "else this test shows nothing"
-    assert old.identified({"securities": 1}) == before
+    assert old.with_table_ids({"securities": 1}) == before
     assert recorded_in_lake(old) == {"securities": {1: ["run-1"]}}
 
 

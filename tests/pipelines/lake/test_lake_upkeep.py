@@ -71,7 +71,7 @@ def test_files_of_a_writer_that_may_be_at_work_are_left_alone(tmp_path: Path) ->
         path.write_bytes(b"not committed")
     os.utime(stale, (time.time() - 3 * 86_400,) * 2)
     (plan,) = vacuum(lake, keep=timedelta(days=1), recorded={})
-    assert (plan.files, plan.unnamed, plan.size) == (1, 1, len(b"not committed"))
+    assert (plan.files, plan.unreferenced, plan.size) == (1, 1, len(b"not committed"))
     assert fresh.exists()
     assert not stale.exists()
 
@@ -91,7 +91,7 @@ def test_runs_protect_the_versions_of_their_own_lake(
     }
     (run.folder / "run.json").write_text("{")
     with pytest.raises(
-        DataError, match=f"run folder runs/{run.run_id} cannot be read .* mend it, or move it"
+        DataError, match=f"run folder runs/{run.run_id} cannot be read .* repair it, or move it"
     ):
         recorded_by_runs(Lake("lake"), [Path("runs")])
 
@@ -116,7 +116,7 @@ def test_the_commands_say_what_is_there_and_what_would_be_lost(
     assert "sources: kept for runs: versions 3" in said
     said = invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2", "--dry-run", "--forget-runs")
     assert "versions that would be lost: 1, 2, 3, 4" in said
-    assert f"runs that could not be repeated: {run.run_id}" in said
+    assert f"runs that can no longer be repeated: {run.run_id}" in said
     assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
     assert "removed 3 files" in invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
     assert "sources             5        2        1" in invoke("lake", "status", "tiny.yaml")

@@ -138,7 +138,7 @@ def test_a_writer_who_was_second_says_so_and_commits_on_top(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     said: list[str] = []
-    lake = Lake(tmp_path, say=said.append)
+    lake = Lake(tmp_path, notify=said.append)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
     monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=3))
     counts = lake.upsert("prices", bars({(0, "A"): 7.0, (1, "B"): 7.0}))
@@ -159,7 +159,9 @@ def test_a_writer_who_is_never_first_gives_up_with_a_sentence(
     lake = Lake(tmp_path)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
     monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=99))
-    with pytest.raises(DataError, match="is being written by others without pause; retry when they end"):
+    with pytest.raises(
+        DataError, match="is being written by other processes all the time; retry when they have ended"
+    ):
         lake.upsert("prices", bars({(0, "A"): 7.0}))
     assert len(pauses) == 11
     assert max(pauses) <= 5.0

@@ -151,7 +151,7 @@ def test_wide_parquet_files_may_hold_different_tickers(tmp_path: Path) -> None:
 def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     long = write(tmp_path / "long.csv", bars("2020-01-02", "A", 1))
     wide = write(tmp_path / "wide.csv", "date,A\n2020-01-02,1\n")
-    with pytest.raises(DataError, match="set source.layout to long"):
+    with pytest.raises(DataError, match=r"set source\.layout to long"):
         FilesSource(long, layout="wide").fetch()
     with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set layout: wide"):
         FilesSource(wide).fetch()
