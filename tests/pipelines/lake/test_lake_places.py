@@ -45,9 +45,9 @@ WRITER = """
 import json, sys
 from datetime import date, timedelta
 import polars as pl
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
 root, options, first, rounds = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-lake = Lake(root, options, say=lambda text: print(text, file=sys.stderr, flush=True))
+lake = Lake(root, options, notify=lambda text: print(text, file=sys.stderr, flush=True))
 print("ready", flush=True)
 sys.stdin.readline()
 added = 0

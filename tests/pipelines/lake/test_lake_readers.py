@@ -151,7 +151,7 @@ def test_nothing_is_removed_while_the_store_cannot_be_asked(
     said = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2", *extra)
     assert said.code == 6
     assert (
-        "Nothing is removed, for runs in the store may need it: The tracking store http://127.0.0.1:9"
+        "Nothing was removed, because runs in the store may need it: The tracking store http://127.0.0.1:9"
         in said.err
     )
     assert sorted(Path("lake").glob("*/**/*")) == files

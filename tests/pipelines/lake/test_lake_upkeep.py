@@ -116,7 +116,7 @@ def test_the_commands_say_what_is_there_and_what_would_be_lost(
     assert "sources: kept for runs: versions 3" in said
     said = invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2", "--dry-run", "--forget-runs")
     assert "versions that would be lost: 1, 2, 3, 4" in said
-    assert f"runs that can no longer be repeated: {run.run_id}" in said
+    assert f"runs that could no longer be repeated: {run.run_id}" in said
     assert "sources             5        5        1" in invoke("lake", "status", "tiny.yaml")
     assert "removed 3 files" in invoke("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
     assert "sources             5        2        1" in invoke("lake", "status", "tiny.yaml")
@@ -134,10 +134,10 @@ def test_the_commands_say_what_is_there_and_what_would_be_lost(
         ),
         ({"lake": "s3://b/l", "lake_options": {"AWS_SESSION_TOKEN": "hunter2"}}, "is a credential"),
         ({"lake": "az://b/l", "lake_options": {"azure_storage_account_key": "hunter2"}}, "is a credential"),
-        ({"lake": "s3://me:hunter2@b/l"}, "lake holds a user name or a password"),
+        ({"lake": "s3://me:hunter2@b/l"}, "lake contains a user name or a password"),
         (
             {"lake": "s3://b/l", "lake_options": {"aws_endpoint_url": "http://me:hunter2@x"}},
-            "holds a user name",
+            "contains a user name",
         ),
         (
             {"lake": "s3://b/l", "lake_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}},

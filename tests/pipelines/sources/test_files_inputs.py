@@ -76,7 +76,7 @@ def test_names_that_collide_or_cannot_be_made_are_refused(tmp_path: Path) -> Non
         inputs(tmp_path, "date,ticker,äö\n2020-01-02,AAA,1\n")
     with pytest.raises(DataError, match="which cannot be the name of an input"):
         inputs(tmp_path, f"date,ticker,{'a' * 42}\n2020-01-02,AAA,1\n")
-    with pytest.raises(DataError, match="no numeric column beside date and ticker"):
+    with pytest.raises(DataError, match="no numeric column besides date and ticker"):
         inputs(tmp_path, "date,ticker,word\n2020-01-02,AAA,one\n")
 
 
@@ -98,7 +98,7 @@ def test_membership_spells_are_read_and_a_file_without_universe_names_its_own(tm
     ]
     said = " ".join(fetched.notes)
     assert "it is read as one universe, named sp500" in said
-    assert "1 rows of sp500.csv have no from_date: members from the start" in said
+    assert "1 rows of sp500.csv have no from_date: these firms are members from the start" in said
     assert fetched.hazards == ()
     named = members(tmp_path, "universe,ticker,added\nbig,AAA,2011-03-07\n")
     assert named.tables["membership"]["universe"].to_list() == ["big"]

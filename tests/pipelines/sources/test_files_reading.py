@@ -153,11 +153,11 @@ def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     wide = write(tmp_path / "wide.csv", "date,A\n2020-01-02,1\n")
     with pytest.raises(DataError, match=r"set source\.layout to long"):
         FilesSource(long, layout="wide").fetch()
-    with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set layout: wide"):
+    with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set source.layout to wide"):
         FilesSource(wide).fetch()
     with pytest.raises(ConfigError, match="columns maps close, but layout: wide"):
         FilesSource(wide, layout="wide", columns={"close": "A"})
-    with pytest.raises(DataError, match="no column but date"):
+    with pytest.raises(DataError, match="no column besides date"):
         FilesSource(write(tmp_path / "none.csv", "date\n2020-01-02\n"), layout="wide").fetch()
     with pytest.raises(DataError, match="no column 'date' for date"):
         FilesSource(write(tmp_path / "day.csv", "Day,A\n2020-01-02,1\n"), layout="wide").fetch()

@@ -91,7 +91,7 @@ def test_the_assumed_lag_is_marked_on_every_row_and_named_with_the_restatement(t
     assert rows["months"].null_count() == rows.height
     (hazard,) = fetched.hazards
     assert hazard.startswith("Assumed reporting lag: all 11 rows of s.csv have no publication date")
-    assert "90 days after their period's end" in hazard
+    assert "90 days after the end of their period" in hazard
     assert "the last restated one" in hazard
 
 

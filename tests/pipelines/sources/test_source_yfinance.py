@@ -298,7 +298,7 @@ def test_tickers_that_cannot_be_asked_for(tmp_path: Path) -> None:
     for tickers, words in (
         (("BRK.B", "BRK-B"), "BRK.B and BRK-B, which have the same symbol at Yahoo, BRK-B"),
         (("US0378331005",), "an ISIN"),
-        (("../x",), "no ticker"),
+        (("../x",), "not a ticker"),
         ((), "is empty"),
     ):
         with pytest.raises(ConfigError, match=words):
