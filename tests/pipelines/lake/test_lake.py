@@ -198,7 +198,7 @@ def test_a_lake_by_url_works_like_one_by_path(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from tests_lake_rows import forecasts
-from pipelines.lake import Lake
+from pipelines.lake.lake import Lake
 lake = Lake(sys.argv[1])
 print("ready", flush=True)
 for fold in range(int(sys.argv[2])):

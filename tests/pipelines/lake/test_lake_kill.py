@@ -18,8 +18,8 @@ SCRIPT = ROOT / "benchmarks" / "kill_ingest.py"
 INGEST = """
 import sys
 from pathlib import Path
-from pipelines.ingest import ingest
-from pipelines.lake import Lake
+from pipelines.ingest.ingest import ingest
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.sources.files import FilesSource
 progress = Progress()
