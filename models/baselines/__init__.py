@@ -1,1 +1,1 @@
-"""Models to beat: fixed rules, ridge, LightGBM, and plain networks without attention."""
+"""Baselines: fixed rules, ridge, LightGBM, and networks without attention."""

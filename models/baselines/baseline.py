@@ -1,6 +1,6 @@
-"""What every baseline answers, and what several of them share.
+"""The base class of baselines, and functions that several of them share.
 
-Legend: N firms, F characteristics, M known cells of a date, D dates.
+Legend: N firms, F characteristics, M firms with a known target at a date, D dates.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from models.fitted import EpochRecord, OnEpoch, Tensors
 
 
 class Baseline(ABC):
-    """A forecaster that fits itself."""
+    """A forecaster with its own fit method."""
 
     @abstractmethod
     def fit(
         self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
     ) -> tuple[EpochRecord, ...]:
-        """Learn from the training dates; choose by mean rank IC over the validation dates."""
+        """Fit to the training dates; select by mean rank IC over the validation dates."""
 
     @abstractmethod
     def refit(
         self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
     ) -> None:
-        """Learn from these dates with what :meth:`fit` chose; ``history`` is what it gave."""
+        """Fit to ``dates`` with the setting that :meth:`fit` selected; ``history`` is its result."""
 
     @abstractmethod
     def forecast_date(self, batch: Batch) -> Float32Array:
-        """Forecasts [N] of a batch that holds one date and only its present firms."""
+        """Forecasts [N] for a batch of one date that contains only firms in the universe."""
 
     @abstractmethod
     def tensors(self) -> Tensors:
-        """Return what was learned, as arrays."""
+        """Return the learned parameters as arrays."""
 
     @abstractmethod
     def load(self, tensors: Tensors) -> None:
-        """Take back what :meth:`tensors` gave; ValueError when it is damaged."""
+        """Load the result of :meth:`tensors`; raise ValueError if it is damaged."""
 
 
-def no_score(model: str) -> str:
-    """Say that nothing on the validation dates tells a good model from a bad one."""
+def no_score_message(model: str) -> str:
+    """Error message for validation dates with constant targets."""
     return (
-        f"{model} has no validation score to choose by: the targets of the validation dates are constant; "
+        f"{model} has no validation score, because the targets of the validation dates are constant; "
         "look at them, or move the fold."
     )
 
@@ -59,8 +59,8 @@ def known_cells(data: PanelTensors, date: int) -> tuple[FloatArray, FloatArray]:
     return z_MF.double().cpu().numpy(), y_N[known_N].double().cpu().numpy()
 
 
-def by_date(rows: Sequence[AnyFloatArray]) -> FloatArray:
-    """Rows of different lengths, one a date, as an array [D, M] with NaN behind the shorter ones."""
+def pad_by_date(rows: Sequence[AnyFloatArray]) -> FloatArray:
+    """Stack rows of different lengths, one per date, into an array [D, M], padded with NaN."""
     out_DM = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
     for out_M, row in zip(out_DM, rows, strict=True):
         out_M[: len(row)] = row

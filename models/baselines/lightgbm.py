@@ -1,6 +1,6 @@
-"""lightgbm: gradient-boosted trees on the characteristics, the baseline to beat.
+"""lightgbm: gradient-boosted trees on the characteristics.
 
-Legend: N firms, F characteristics, M known cells.
+Legend: N firms, F characteristics, M known (date, firm) cells.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, by_date, known_cells, no_score
+from models.baselines.baseline import Baseline, known_cells, no_score_message, pad_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -36,17 +36,17 @@ class LightGBMConfig:
     Attributes
     ----------
     rounds
-        Most trees.
+        Maximum number of trees.
     evaluate_every
-        Trees between two measurements on the validation dates.
+        Number of trees between two evaluations on the validation dates.
     patience
-        Measurements without a better one before stopping.
+        Number of evaluations without improvement before early stopping.
     stop_on
-        What is measured: ``rank_ic``, or ``ic`` where the tails of the target are what is wanted.
+        Validation score: ``rank_ic``, or ``ic`` if the tails of the target matter more.
     learning_rate, num_leaves, min_data_in_leaf, feature_fraction, bagging_fraction, lambda_l2, max_bin
-        LightGBM's own.
+        Parameters of LightGBM with the same names.
     num_threads
-        Threads; the trees are the same for any number of them.
+        Number of threads; it does not change the trees.
     """
 
     rounds: int = 400
@@ -65,27 +65,27 @@ class LightGBMConfig:
     def __post_init__(self) -> None:
         for name in ("rounds", "evaluate_every", "patience", "min_data_in_leaf", "num_threads"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         require_choice("stop_on", self.stop_on, ("rank_ic", "ic"))
         if self.max_bin < 2:
-            raise ValueError(f"max_bin is {self.max_bin}: a feature needs at least 2.")
+            raise ValueError(f"max_bin is {self.max_bin}; it must be at least 2.")
         if self.num_leaves < 2:
-            raise ValueError(f"num_leaves is {self.num_leaves}: a tree needs at least 2.")
+            raise ValueError(f"num_leaves is {self.num_leaves}; it must be at least 2.")
         for name in ("feature_fraction", "bagging_fraction"):
             if not 0.0 < getattr(self, name) <= 1.0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must lie in (0, 1].")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be in (0, 1].")
         if not self.learning_rate > 0 or not self.lambda_l2 >= 0:
             raise ValueError(
-                f"learning_rate is {self.learning_rate} and lambda_l2 {self.lambda_l2}: "
-                "the first must be positive, the second not negative."
+                f"learning_rate is {self.learning_rate} and lambda_l2 is {self.lambda_l2}; "
+                "learning_rate must be positive, and lambda_l2 must not be negative."
             )
 
 
 class LightGBM(Baseline):
-    """Trees on (date, firm) cells with squared error, stopped early on validation.
+    """Trees fitted to (date, firm) cells with squared error, and early stopping on validation.
 
-    Ke et al. (2017), "LightGBM".  Run with ``deterministic=True`` and ``force_row_wise``; stored as
-    LightGBM's own text, cut at the best round.
+    Ke et al. (2017), "LightGBM". Runs with ``deterministic=True`` and ``force_row_wise``. The model is stored
+    in LightGBM's text format, up to the best round.
     """
 
     def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
@@ -103,8 +103,8 @@ class LightGBM(Baseline):
         seed: int,
         on_epoch: OnEpoch | None,
     ) -> tuple[EpochRecord, ...]:
-        """Grow trees until the validation measure no longer rises."""
-        import lightgbm as lgb  # heavy, and not needed to import models
+        """Add trees until the validation score stops improving."""
+        import lightgbm as lgb  # slow import, needed only here
 
         started = time.perf_counter()
         booster, train_set, scale = self._first_booster(data, train, seed)
@@ -112,11 +112,11 @@ class LightGBM(Baseline):
         valid_set = lgb.Dataset(z_valid, label=y_valid / scale, reference=train_set, params=self._binning())
         booster.add_valid(valid_set, "valid")
 
-        y_valid_DM = by_date(np.split(y_valid, ends))
+        y_valid_DM = pad_by_date(np.split(y_valid, ends))
         measured: dict[str, float] = {}
 
         def measure(raw_M: Any, _: Any) -> tuple[str, float, bool]:  # noqa: ANN401  (lightgbm's signature)
-            forecast_DM = by_date(np.split(np.asarray(raw_M), ends))
+            forecast_DM = pad_by_date(np.split(np.asarray(raw_M), ends))
             measured["rank_ic"] = mean_known(rank_ic_by_date(forecast_DM, y_valid_DM))
             measured["ic"] = mean_known(ic_by_date(forecast_DM, y_valid_DM))
             return self.config.stop_on, measured[self.config.stop_on], True
@@ -146,7 +146,7 @@ class LightGBM(Baseline):
             if index - best_index >= self.config.patience:
                 break
         if best == -math.inf:
-            raise NoTrainingSignal(no_score("lightgbm"))
+            raise NoTrainingSignal(no_score_message("lightgbm"))
         self._scale = scale
         self._booster = lgb.Booster(model_str=self.text)
         return tuple(history)
@@ -154,8 +154,8 @@ class LightGBM(Baseline):
     def refit(
         self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
     ) -> None:
-        """Grow as many trees as were best."""
-        import lightgbm as lgb  # heavy, and not needed to import models
+        """Fit the best number of trees."""
+        import lightgbm as lgb  # slow import, needed only here
 
         booster, _, self._scale = self._first_booster(data, dates, seed)
         measured = 1 + best_record(history, self.config.stop_on)
@@ -172,15 +172,15 @@ class LightGBM(Baseline):
         return (y_N * self._scale).astype(np.float32)
 
     def tensors(self) -> Tensors:
-        """LightGBM's text as bytes, and the unit."""
+        """LightGBM's text format as bytes, and the scale of the target."""
         return {
             "text": np.frombuffer(self.text.encode(), dtype=np.uint8).copy(),
             "scale": np.array([self._scale]),
         }
 
     def load(self, tensors: Tensors) -> None:
-        """Parse the text again."""
-        import lightgbm as lgb  # heavy, and not needed to import models
+        """Load the model from its text."""
+        import lightgbm as lgb  # slow import, needed only here
 
         require_no_others(tensors, ("text", "scale"), "lightgbm")
         text = require_tensor(tensors, "text", np.uint8, (-1,)).tobytes()
@@ -190,13 +190,13 @@ class LightGBM(Baseline):
             self._booster = lgb.Booster(model_str=self.text)
         except (UnicodeDecodeError, lgb.basic.LightGBMError) as error:
             raise ValueError(
-                "The stored tensor 'text' is no LightGBM model: "
+                "The stored tensor 'text' is not a LightGBM model; "
                 "fit the model again, or restore its files from a backup."
             ) from error
 
     def _first_booster(self, data: PanelTensors, dates: IntArray, seed: int) -> tuple[Any, Any, float]:
-        """Return a booster without trees, its training set, and the targets' standard deviation."""
-        import lightgbm as lgb  # heavy, and not needed to import models
+        """Return a booster without trees, its training set, and the standard deviation of the targets."""
+        import lightgbm as lgb  # slow import, needed only here
 
         z_MF, y_M, _ = _stack(data, dates)
         scale = float(y_M.std())
@@ -208,7 +208,10 @@ class LightGBM(Baseline):
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale
 
     def _binning(self) -> dict[str, Any]:
-        return {"max_bin": self.config.max_bin, "verbosity": -1}  # a Booster does not hand these on
+        return {
+            "max_bin": self.config.max_bin,
+            "verbosity": -1,
+        }  # a Booster does not pass these to its datasets
 
     def _parameters(self, seed: int) -> dict[str, Any]:
         config = self.config
@@ -231,7 +234,7 @@ class LightGBM(Baseline):
 
 
 def _stack(data: PanelTensors, dates: IntArray) -> tuple[FloatArray, FloatArray, Any]:
-    """Known cells of all dates, and where each date but the last ends."""
+    """Stack the known cells of all dates; also return the end of each date except the last."""
     parts = [known_cells(data, int(date)) for date in dates]
     ends = np.cumsum([len(y_M) for _, y_M in parts])[:-1]
     return np.concatenate([z for z, _ in parts]), np.concatenate([y for _, y in parts]), ends

@@ -24,11 +24,11 @@ class MLPConfig:
     Attributes
     ----------
     width, layers
-        D, and the number of hidden layers.
+        D and the number of hidden layers.
     recent_days
-        Last sessions of the window that it sees; 0 for characteristics alone.
+        Number of recent sessions of the window as inputs; 0 for characteristics only.
     dropout
-        Probability, while training.
+        Probability, in training.
     """
 
     width: int = 64
@@ -45,9 +45,8 @@ class MLPConfig:
 class MLP(Forecaster):
     """``y = w . x + v . h^L``, ``h^(l+1) = GELU(W_l h^l + b_l)``, ``h^0 = x = [z, r]``; v and w start at 0.
 
-    ``z`` are characteristics and ``r`` the recent days, flattened.  Gu, Kelly and Xiu (2020), "Empirical
-    asset pricing via machine learning", with a linear skip, so that what is linear need not pass through
-    the layers.
+    ``z`` are the characteristics and ``r`` the recent days, flattened. Gu, Kelly and Xiu (2020), "Empirical
+    asset pricing via machine learning", with a linear skip connection for the linear part of the relation.
     """
 
     uses_peers: ClassVar[bool] = False
@@ -67,11 +66,11 @@ class MLP(Forecaster):
         self.skip = zero_linear(width, 1)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Characteristics and recent days, as they are."""
+        """Concatenate characteristics and recent days."""
         if not self.config.recent_days:
             return batch.z_BNF
         return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Pass each firm's own through the network; firms do not see each other."""
+        """Apply the network to each firm separately."""
         return self.scaled((self.skip(h_BND) + self.head(self.body(h_BND)))[..., 0], batch)

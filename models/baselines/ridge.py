@@ -14,7 +14,7 @@ import numpy as np
 
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, by_date, known_cells, no_score
+from models.baselines.baseline import Baseline, known_cells, no_score_message, pad_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import (
     EpochRecord,
@@ -73,12 +73,12 @@ class Ridge(Baseline):
         value_F, vector_FF = np.linalg.eigh(gram_FF)
         rotated_F = vector_FF.T @ moment_F
         known = [known_cells(data, int(date)) for date in valid]
-        y_DM = by_date([y_M for _, y_M in known])
+        y_DM = pad_by_date([y_M for _, y_M in known])
         history: list[EpochRecord] = []
         best = -math.inf
         for index, alpha in enumerate(self.config.alphas):
             w_F = vector_FF @ (rotated_F / (value_F + alpha * cells))
-            ic = mean_known(rank_ic_by_date(by_date([z_MF @ w_F for z_MF, _ in known]), y_DM))
+            ic = mean_known(rank_ic_by_date(pad_by_date([z_MF @ w_F for z_MF, _ in known]), y_DM))
             loss = (variance_y - 2.0 * w_F @ moment_F + w_F @ gram_FF @ w_F) / variance_y
             record = EpochRecord(index, float(loss), ic, 0.0, time.perf_counter() - started)
             history.append(record)
@@ -89,7 +89,7 @@ class Ridge(Baseline):
                 self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
             started = time.perf_counter()
         if best == -math.inf:
-            raise NoTrainingSignal(no_score("ridge"))
+            raise NoTrainingSignal(no_score_message("ridge"))
         return tuple(history)
 
     def refit(

@@ -1,4 +1,4 @@
-"""Fixed rules, with nothing to learn: zero, reversal, momentum.
+"""Fixed rules without parameters: zero, reversal, momentum.
 
 Legend: N firms, D validation dates, M firms of a date.
 """
@@ -15,14 +15,14 @@ import torch
 
 from features.arrays import Float32Array, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
-from models.baselines.baseline import Baseline, by_date
+from models.baselines.baseline import Baseline, pad_by_date
 from models.batch import Batch, PanelTensors
 from models.fitted import EpochRecord, OnEpoch, Tensors, require_no_others
 from models.spec import Shape, column_of
 
 
 class FixedRule(Baseline):
-    """A baseline with nothing to learn."""
+    """A baseline without parameters."""
 
     def fit(
         self,
@@ -33,11 +33,11 @@ class FixedRule(Baseline):
         seed: int,
         on_epoch: OnEpoch | None,
     ) -> tuple[EpochRecord, ...]:
-        """Measure the rule on the validation dates."""
+        """Evaluate the rule on the validation dates."""
         started = time.perf_counter()
         batches = [data.batch(torch.tensor([int(date)])) for date in valid]
-        forecast_DM = by_date([self.forecast_date(batch) for batch in batches])
-        ic_D = rank_ic_by_date(forecast_DM, by_date([batch.y_BN[0].cpu().numpy() for batch in batches]))
+        forecast_DM = pad_by_date([self.forecast_date(batch) for batch in batches])
+        ic_D = rank_ic_by_date(forecast_DM, pad_by_date([batch.y_BN[0].cpu().numpy() for batch in batches]))
         record = EpochRecord(0, math.nan, mean_known(ic_D), 0.0, time.perf_counter() - started)
         if on_epoch is not None:
             on_epoch(record)
@@ -46,30 +46,30 @@ class FixedRule(Baseline):
     def refit(
         self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
     ) -> None:
-        """Nothing to learn."""
+        """Do nothing: there are no parameters."""
 
     def tensors(self) -> Tensors:
-        """Nothing."""
+        """Return no arrays."""
         return {}
 
     def load(self, tensors: Tensors) -> None:
-        """Nothing to take back."""
+        """Load nothing; raise ValueError if there are arrays."""
         require_no_others(tensors, (), type(self).__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroConfig:
-    """zero has no options."""
+    """Options of zero: none."""
 
 
 class Zero(FixedRule):
-    """Forecast 0 for every firm: the benchmark of out-of-sample R2."""
+    """Forecast 0 for every firm, the benchmark of out-of-sample R2."""
 
     def __init__(self, config: ZeroConfig, shape: Shape) -> None:
         return
 
     def forecast_date(self, batch: Batch) -> Float32Array:
-        """Zeros."""
+        """Forecast zeros."""
         return np.zeros(batch.firms_N.numel(), dtype=np.float32)
 
 
@@ -80,14 +80,14 @@ class ReversalConfig:
     Attributes
     ----------
     characteristic
-        Name or column of the last session's return among the characteristics.
+        Name or column of the characteristic with the last session's return.
     """
 
     characteristic: str | int = "return_1"
 
 
 class Reversal(FixedRule):
-    """Forecast minus the last session's return, as ranked among the characteristics.
+    """Forecast minus the last session's return, as ranked in the characteristics.
 
     Jegadeesh (1990), "Evidence of predictable behavior of security returns".
     """
@@ -96,7 +96,7 @@ class Reversal(FixedRule):
         self.column = column_of(config.characteristic, shape, "reversal")
 
     def forecast_date(self, batch: Batch) -> Float32Array:
-        """Minus the column."""
+        """Forecast minus the characteristic."""
         return -batch.z_BNF[0, :, self.column].cpu().numpy()
 
 
@@ -107,15 +107,15 @@ class MomentumConfig:
     Attributes
     ----------
     characteristic
-        Name or column of the trailing return among the characteristics; by default the last year's but
-        for its last month.
+        Name or column of the characteristic with the trailing return; by default the return over the last
+        year without the last month.
     """
 
     characteristic: str | int = "momentum_252_21"
 
 
 class Momentum(FixedRule):
-    """Forecast the trailing return itself, as ranked among the characteristics; unknown is 0, the middle.
+    """Forecast the trailing return, as ranked in the characteristics; unknown values are 0, the median.
 
     Jegadeesh and Titman (1993), "Returns to buying winners and selling losers".
     """
@@ -124,5 +124,5 @@ class Momentum(FixedRule):
         self.column = column_of(config.characteristic, shape, "momentum")
 
     def forecast_date(self, batch: Batch) -> Float32Array:
-        """Return the column."""
+        """Forecast the characteristic."""
         return batch.z_BNF[0, :, self.column].cpu().numpy()

@@ -26,11 +26,11 @@ class TCNConfig:
     Attributes
     ----------
     width
-        D, channels of every block.
+        D, number of channels of every block.
     kernel
-        Days that a convolution spans, before dilation.
+        Kernel size of a convolution, in days before dilation.
     dropout
-        Probability, while training.
+        Probability, in training.
     """
 
     width: int = 32
@@ -44,10 +44,11 @@ class TCNConfig:
 
 
 class TCNBlock(nn.Module):
-    """Days [M, C, W] -> [M, D, W]: ``ReLU(R x + conv(conv(x)))``, each conv causal, then ReLU and dropout.
+    """Maps days [M, C, W] to [M, D, W]: ``ReLU(R x + conv(conv(x)))``.
 
-    A causal convolution of dilation d adds up ``W_k x_(t - k d)`` over k, with zeros, the channels' centre,
-    before the window.  R is the identity, or a matrix where widths differ.
+    Each conv is a causal convolution followed by ReLU and dropout. A causal convolution of dilation d is the
+    sum over k of ``W_k x_(t - k d)``, with zeros (the channels' mean) before the window. R is the identity,
+    or a matrix if the widths differ.
     """
 
     def __init__(self, inputs: int, config: TCNConfig, dilation: int) -> None:
@@ -59,17 +60,17 @@ class TCNBlock(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_MCW: Tensor) -> Tensor:
-        """Transform every day from itself and the days before it."""
+        """Transform every day, using that day and earlier days."""
         h_MDW = self.dropout(F.relu(self.first(F.pad(x_MCW, (self.padding, 0)))))
         h_MDW = self.dropout(F.relu(self.second(F.pad(h_MDW, (self.padding, 0)))))
         return F.relu(self.residual(x_MCW) + h_MDW)
 
 
 class TCN(Forecaster):
-    """``y = w . z + v . GELU(W [h_W, z])`` with h_W the blocks' output on the last day; v and w start at 0.
+    """``y = w . z + v . GELU(W [h_W, z])`` with h_W the output on the last day; v and w start at 0.
 
-    Block l has dilation 2^l, and there are as many blocks as it takes for the last day to see the whole
-    window: ``1 + 2 (kernel - 1) (2^L - 1) >= W``.  A day that is cut holds zeros, the channels' centre.
+    Block l has dilation 2^l. The number of blocks L is the smallest for which the last day sees the whole
+    window: ``1 + 2 (kernel - 1) (2^L - 1) >= W``. An ablated day is replaced by zeros, the channels' mean.
     Bai, Kolter and Koltun (2018), "An empirical evaluation of generic convolutional and recurrent networks
     for sequence modeling", without their weight normalisation.
     """
@@ -98,6 +99,6 @@ class TCN(Forecaster):
         return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch.m_BN)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Join the characteristics; firms do not see each other."""
+        """Add the characteristics and compute each firm's forecast from its own data."""
         hidden_BND = self.dropout(F.gelu(self.joint(torch.cat((h_BND, batch.z_BNF), dim=-1))))
         return self.scaled((self.skip(batch.z_BNF) + self.head(hidden_BND))[..., 0], batch)

@@ -1,7 +1,7 @@
-"""cross_peer: target firms look up a reference universe, in one direction.
+"""cross_peer: target firms attend to a reference universe, in one direction.
 
-Legend: B dates, N firms, M most reference firms on a date, F characteristics, G group embedding, D model
-width, L layers, R = recent_days * C.
+Legend: B dates, N firms, M largest number of reference firms on a date, F characteristics, G group embedding,
+D model width, L layers, R = recent_days * C.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes
-from models.peers.reference import Reference, ReferenceConfig, has_size_rank, standing
+from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
 
@@ -27,20 +27,21 @@ class CrossPeerConfig:
     Attributes
     ----------
     reference
-        Which firms are looked up.
+        How the reference firms are chosen.
     width, heads, layers
-        D, H and the number of times that a firm looks up the reference firms.
+        D, H and the number of peer layers.
     recent_days
-        Last sessions of the window that messages and the skip see linearly; 0 for characteristics alone.
+        Number of recent sessions of the window as linear inputs of values and skip connection; 0 for
+        characteristics only.
     leader_slope
-        Slope on a firm's standing in its group with which attention starts, as in temporal_peer; size is what
-        the reference firms are chosen by.
+        Initial slope of the key bias on the inverse size rank, as in temporal_peer. Size is the
+        characteristic by which the reference firms are chosen.
     group_width
-        Width of the group's embedding.
+        Width of the group embedding.
     group_bias
-        Learn a bias per head and ordered pair of groups.
+        Whether to learn a bias per head and ordered pair of groups.
     dropout
-        Probability, while training.
+        Probability, in training.
     """
 
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
@@ -61,13 +62,13 @@ class CrossPeerConfig:
 
 
 class CrossPeer(Forecaster):
-    """``h^0 = W id``, ``id = [z, e_group]``; L look-ups; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
+    """``h^0 = W id``, ``id = [z, e_group]``; L peer layers; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
 
-    Firm i asks with its identity, and the reference firms j != i answer with
-    ``W_V LN(h^0_j) + W_R r_j``: their own tokens, whatever the layer, so that nothing that a target is
-    or does reaches a reference firm.  A reference firm is forecast as well, and looks up the others.
-    Attention is that of :class:`models.peers.layer.PeerLayer`, over M keys instead of N: time and memory grow
-    with N M.
+    Queries come from the identity of firm i. Keys and values come from the reference firms j != i, with
+    values ``W_V LN(h^0_j) + W_R r_j``. All layers use the initial tokens of the reference firms, so no
+    information flows from targets to reference firms. Reference firms are targets as well, and attend to the
+    other reference firms. Attention is that of :class:`models.peers.layer.PeerLayer` with M keys instead of
+    N; time and memory are O(N M).
     """
 
     uses_peers: ClassVar[bool] = True
@@ -88,9 +89,9 @@ class CrossPeer(Forecaster):
             n_groups=shape.n_groups if config.group_bias else 0,
             dropout=config.dropout,
             tokens=config.width,
-            leader=self.reference.size,
+            size=self.reference.size,
             leader_slope=config.leader_slope,
-            standing=has_size_rank(self.reference.size, shape),
+            has_size_rank=has_size_rank(self.reference.size, shape),
         )
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
         self.token = nn.Linear(identity, config.width)
@@ -100,53 +101,53 @@ class CrossPeer(Forecaster):
         self.skip = zero_linear(shape.n_characteristics + recent, 1)
 
     def require(self, data: PanelTensors) -> None:
-        """Refuse a panel without the firms that the reference names."""
+        """Raise IncompatibleConfig if the panel lacks a firm of ``reference.tickers``."""
         self.reference.require(data)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Tokens of the characteristics and the group."""
+        """Tokens from characteristics and group."""
         return self.token(self._identity(batch))  # type: ignore[no-any-return]
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Let every firm look up the reference firms, L times."""
-        targets, searched, keep_B1NK, _ = self._sides(h_BND, batch, ablation)
+        """Apply L layers of attention to the reference firms."""
+        targets, references, keep_B1NK, _ = self._targets_and_references(h_BND, batch, ablation)
         r_BNR = targets.recent_BNR
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND, heard_BN1 = layer(targets.with_tokens(h_BND), searched, keep_B1NK)
-            y_BN1 = y_BN1 + heard_BN1
+            h_BND, message_BN1 = layer(targets.with_tokens(h_BND), references, keep_B1NK)
+            y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the reference firms; 0 for all others."""
+        """Weights of the reference firms; 0 for all other firms."""
         h_BND = self.embed(batch, ablation)
-        targets, searched, keep_B1NK, place_BM = self._sides(h_BND, batch, ablation)
+        targets, references, keep_B1NK, place_BM = self._targets_and_references(h_BND, batch, ablation)
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), searched, keep_B1NK)
+            h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), references, keep_B1NK)
             every_BHNN = weights_BHNK.new_zeros(*weights_BHNK.shape[:3], h_BND.shape[1])
             at_BHNM = place_BM[:, None, None, :].expand_as(weights_BHNK[..., :-1])
             maps.append(every_BHNN.scatter(-1, at_BHNM, weights_BHNK[..., :-1]))
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
-    def _sides(
+    def _targets_and_references(
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None
     ) -> tuple[Firms, Firms, Tensor, Tensor]:
-        """Who asks, who is asked, who may hear whom [B, 1, N, M + 1], and the places [B, M] of the asked."""
+        """Targets, references, mask [B, 1, N, M + 1], and positions [B, M] of the references."""
         days = self.config.recent_days
         r_BNR = recent_days(batch, days, ablation) if days else None
-        inverse_size_rank_BN = standing(batch, self.reference.size)
+        inverse_size_rank_BN = inverse_size_rank(batch, self.reference.size)
         targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN, inverse_size_rank_BN)
         chosen_BN = self.reference.choose(batch)
-        most = max(1, int(chosen_BN.sum(dim=1).max()))  # a place that nobody may hear, where there is none
+        most = max(1, int(chosen_BN.sum(dim=1).max()))  # without references, one masked position
         place_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
         if ablation is not None and ablation.peers_keep_BN is not None:
             chosen_BN = chosen_BN & ablation.peers_keep_BN
         other_BNM = place_BM[:, None, :] != torch.arange(h_BND.shape[1], device=h_BND.device)[:, None]
         keep_BNM = chosen_BN.gather(1, place_BM)[:, None, :] & other_BNM
-        return targets, targets.at(place_BM), F.pad(keep_BNM[:, None], (0, 1), value=True), place_BM
+        return targets, targets.select(place_BM), F.pad(keep_BNM[:, None], (0, 1), value=True), place_BM
 
     def _identity(self, batch: Batch) -> Tensor:
         return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)

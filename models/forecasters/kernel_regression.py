@@ -1,4 +1,4 @@
-"""kernel_regression: peers are firms with similar characteristics, and how similar is learned.
+"""kernel_regression: peers are firms with similar characteristics, with learned bandwidths.
 
 Legend: B dates, N firms, F characteristics, D = F + recent_days * C.
 """
@@ -27,10 +27,12 @@ class KernelRegressionConfig:
     Attributes
     ----------
     recent_days
-        Last sessions of the window that a firm and its peers are seen with; 0 for characteristics alone.
+        Number of recent sessions of the window as inputs, of the firm and its peers; 0 for characteristics
+        only.
     bandwidth
-        What every bandwidth starts at, over ``F^(1/4)``: the spread of squared distances between firms
-        grows with the root of their number, so 1 starts with like firms ahead and nobody alone.
+        Initial value of all bandwidths, divided by ``F^(1/4)``. The standard deviation of squared distances
+        between firms grows with the square root of F, so at 1 similar firms start with larger weights, but no
+        single firm dominates.
     """
 
     recent_days: int = 3
@@ -39,19 +41,19 @@ class KernelRegressionConfig:
     def __post_init__(self) -> None:
         require_at_least(0, recent_days=self.recent_days)
         if not (self.bandwidth > 0 and math.isfinite(self.bandwidth)):
-            raise ValueError(f"bandwidth is {self.bandwidth}: it must be positive.")
+            raise ValueError(f"bandwidth is {self.bandwidth}; it must be positive.")
 
 
 class KernelRegression(Forecaster):
     """``y_i = a + w . h_i + sum_(j != i) k_ij u . h_j / sum_(j != i) k_ij``, with ``h = [z, r]``.
 
-    ``k_ij = exp(-1/2 sum_f ((z_if - z_jf) / b_f)^2)``, a bandwidth ``b_f = exp(beta_f)`` learned for each
-    characteristic f: where it becomes wide, the characteristic no longer says who is like whom.  ``r``
-    are the recent days, flattened.  Likeness is mutual and leaves the firm itself out.  Nadaraya (1964),
-    "On estimating regression"; Watson (1964), "Smooth regression analysis".
+    ``k_ij = exp(-1/2 sum_f ((z_if - z_jf) / b_f)^2)``, with a learned bandwidth ``b_f = exp(beta_f)`` per
+    characteristic f; a characteristic with a large bandwidth hardly affects similarity. ``r`` are the recent
+    days, flattened. The kernel is symmetric, and excludes the firm itself. Nadaraya (1964), "On estimating
+    regression"; Watson (1964), "Smooth regression analysis".
 
-    As attention: ``log k_ij = q_i . q_j - |q_j|^2 / 2`` with ``q = z / b``, but for ``|q_i|^2``, which is
-    the same for all peers of i.
+    As attention: ``log k_ij = q_i . q_j - |q_j|^2 / 2`` with ``q = z / b``, up to the term ``|q_i|^2 / 2``,
+    which is the same for all peers of i.
     """
 
     uses_peers: ClassVar[bool] = True
@@ -64,28 +66,29 @@ class KernelRegression(Forecaster):
         self.uses_days = config.recent_days > 0
         width = shape.n_characteristics + config.recent_days * shape.n_channels
         self.start = config.bandwidth * shape.n_characteristics**0.25
-        # over LOGIT_GAIN, so that steps sized for weights suit logarithms; a vector, so never decayed
+        # divided by LOGIT_GAIN, so that the common learning rate suits; a vector, so weight decay does not
+        # apply
         self.log_bandwidth_F = nn.Parameter(torch.zeros(shape.n_characteristics))
         self.own = zero_linear(width, 1)
         self.peers = nn.Parameter(torch.zeros(1, width))
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Characteristics and recent days, as they are."""
+        """Concatenate characteristics and recent days."""
         if not self.config.recent_days:
             return batch.z_BNF
         return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Add the weighted mean of what the peers say."""
-        q_B1ND, k_B1ND = self._places(batch)
-        said_B1N1 = F.linear(h_BND, self.peers)[:, None]
-        keep_B1NN = peer_keep(batch, ablation)[..., :-1]  # no null key: weights of likeness sum to 1
-        heard_B1N1 = attention(q_B1ND, k_B1ND, said_B1N1, keep=keep_B1NN, scale=1.0)
-        return self.scaled((self.own(h_BND) + heard_B1N1[:, 0])[..., 0], batch)
+        """Add the weighted mean of the peers' values."""
+        q_B1ND, k_B1ND = self._queries_and_keys(batch)
+        value_B1N1 = F.linear(h_BND, self.peers)[:, None]
+        keep_B1NN = peer_keep(batch, ablation)[..., :-1]  # no null key: kernel weights sum to 1
+        message_B1N1 = attention(q_B1ND, k_B1ND, value_B1N1, keep=keep_B1NN, scale=1.0)
+        return self.scaled((self.own(h_BND) + message_B1N1[:, 0])[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of likeness."""
-        q_B1ND, k_B1ND = self._places(batch)
+        """Kernel weights of the peers."""
+        q_B1ND, k_B1ND = self._queries_and_keys(batch)
         keep_B1NN = peer_keep(batch, ablation)[..., :-1] & batch.m_BN[:, None, :, None]
         weights_B1NN = attention_weights(q_B1ND, k_B1ND, keep=keep_B1NN, scale=1.0)
         return AttentionMaps(peers_BLHNN=weights_B1NN[:, None])
@@ -95,8 +98,8 @@ class KernelRegression(Forecaster):
         bandwidth_F: Tensor = self.start * torch.exp(LOGIT_GAIN * self.log_bandwidth_F)
         return bandwidth_F
 
-    def _places(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        place_BNF = batch.z_BNF / self.bandwidths()
-        half_BN1 = -0.5 * place_BNF.square().sum(-1, keepdim=True)
-        q_BND = torch.cat((place_BNF, torch.ones_like(half_BN1)), dim=-1)
-        return q_BND[:, None], torch.cat((place_BNF, half_BN1), dim=-1)[:, None]
+    def _queries_and_keys(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        scaled_BNF = batch.z_BNF / self.bandwidths()
+        half_BN1 = -0.5 * scaled_BNF.square().sum(-1, keepdim=True)
+        q_BND = torch.cat((scaled_BNF, torch.ones_like(half_BN1)), dim=-1)
+        return q_BND[:, None], torch.cat((scaled_BNF, half_BN1), dim=-1)[:, None]

@@ -1,4 +1,4 @@
-"""sector_mean: a fixed kernel, peers by sector or industry code.
+"""sector_mean: peers are the firms of the same sector or industry, with equal weights.
 
 Legend: B dates, N firms, F characteristics, S group codes, D = F + recent_days * C.
 """
@@ -24,7 +24,8 @@ class SectorMeanConfig:
     Attributes
     ----------
     recent_days
-        Last sessions of the window that a firm and its group are seen with; 0 for characteristics alone.
+        Number of recent sessions of the window as inputs, of the firm and its group; 0 for characteristics
+        only.
     """
 
     recent_days: int = 3
@@ -36,10 +37,10 @@ class SectorMeanConfig:
 class SectorMean(Forecaster):
     """``y_i = a + w . h_i + u . mean(h_j: j of i's group, j != i)``, with ``h = [z, r]``.
 
-    ``z`` are characteristics and ``r`` the recent days, flattened.  All peers of the group count the
-    same, so only w and u are learned.  A firm of unknown group (code 0) has no peers, nor has one that
-    is alone in its group; for them the mean is 0.  Moskowitz and Grinblatt (1999), "Do industries explain
-    momentum?"; the mean leaves the firm out as in Hou (2007).
+    ``z`` are the characteristics and ``r`` the recent days, flattened. All peers of a group have equal
+    weights, so only a, w and u are learned. A firm of unknown group (code 0) has no peers, nor has the only
+    firm of a group; the mean is then 0. Moskowitz and Grinblatt (1999), "Do industries explain momentum?";
+    the mean excludes the firm itself, as in Hou (2007).
     """
 
     uses_peers: ClassVar[bool] = True
@@ -56,26 +57,26 @@ class SectorMean(Forecaster):
         self.peers = nn.Parameter(torch.zeros(1, width))
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Characteristics and recent days, as they are."""
+        """Concatenate characteristics and recent days."""
         if not self.config.recent_days:
             return batch.z_BNF
         return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Add the mean of the group's other firms: two sums over each group, N times S numbers a date."""
+        """Add the mean over the other firms of the group, computed from sums over groups: N x S per date."""
         member_BNS = F.one_hot(batch.s_BN, self.n_groups).to(h_BND.dtype)
         member_BNS = member_BNS * (batch.s_BN > 0)[..., None]
-        heard_BNS = member_BNS * _heard(batch, ablation)[..., None]
-        said_BN1 = F.linear(h_BND, self.peers)  # without a bias: no peers, nothing heard
-        total_BS1 = heard_BNS.transpose(1, 2) @ said_BN1
-        others_BN1 = member_BNS @ total_BS1 - said_BN1 * heard_BNS.sum(-1, keepdim=True)
-        count_BN1 = member_BNS @ heard_BNS.sum(1)[..., None] - heard_BNS.sum(-1, keepdim=True)
-        heard_BN1 = torch.where(count_BN1 > 0, others_BN1 / count_BN1.clamp(min=1.0), 0.0)
-        return self.scaled((self.own(h_BND) + heard_BN1)[..., 0], batch)
+        source_BNS = member_BNS * _source_firms(batch, ablation)[..., None]
+        value_BN1 = F.linear(h_BND, self.peers)  # without a bias, so that the message without peers is 0
+        total_BS1 = source_BNS.transpose(1, 2) @ value_BN1
+        others_BN1 = member_BNS @ total_BS1 - value_BN1 * source_BNS.sum(-1, keepdim=True)
+        count_BN1 = member_BNS @ source_BNS.sum(1)[..., None] - source_BNS.sum(-1, keepdim=True)
+        message_BN1 = torch.where(count_BN1 > 0, others_BN1 / count_BN1.clamp(min=1.0), 0.0)
+        return self.scaled((self.own(h_BND) + message_BN1)[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Equal weights of the group's other firms; nothing was learned about them."""
-        key_BN = _heard(batch, ablation) & (batch.s_BN > 0)
+        """Equal weights of the other firms of the group; they are not learned."""
+        key_BN = _source_firms(batch, ablation) & (batch.s_BN > 0)
         same_BNN = (batch.s_BN[:, :, None] == batch.s_BN[:, None, :]) & key_BN[:, None, :]
         same_BNN = same_BNN & batch.m_BN[:, :, None]
         same_BNN = same_BNN & ~torch.eye(key_BN.shape[1], dtype=torch.bool, device=key_BN.device)
@@ -83,7 +84,8 @@ class SectorMean(Forecaster):
         return AttentionMaps(peers_BLHNN=weights_BNN[:, None, None])
 
 
-def _heard(batch: Batch, ablation: Ablation | None) -> Tensor:
+def _source_firms(batch: Batch, ablation: Ablation | None) -> Tensor:
+    """Bool [B, N]: the firms of the universe that are not ablated."""
     if ablation is None or ablation.peers_keep_BN is None:
         return batch.m_BN
     return batch.m_BN & ablation.peers_keep_BN

@@ -1,4 +1,4 @@
-"""self_peer: self-attention over the firms of a date, on their characteristics.
+"""self_peer: self-attention over the firms of a date, based on their characteristics.
 
 Legend: B dates, N firms, F characteristics, G group embedding, D model width, L peer layers.
 """
@@ -24,17 +24,18 @@ class SelfPeerConfig:
     Attributes
     ----------
     width, heads, layers
-        D, H and the number of stacked peer layers: the second carries peers of peers (i <- j <- k).
+        D, H and the number of stacked peer layers; the second layer also carries peers of peers (i <- j <-
+        k).
     group_width
-        Width of the group's embedding in a firm's token.
+        Width of the group embedding in a firm's token.
     group_bias
-        Learn a bias per head and ordered pair of groups.
+        Whether to learn a bias per head and ordered pair of groups.
     dropout
-        Probability, while training.
+        Probability, in training.
     recent_days
-        Last sessions of the window that the peers' values and the skip see linearly; 0 for none.
+        Number of recent sessions of the window as linear inputs of values and skip connection; 0 for none.
     market_tokens
-        Learned tokens that listen to all firms and that every firm can attend to; 0 for none.
+        Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none.
     """
 
     width: int = 64
@@ -54,11 +55,11 @@ class SelfPeerConfig:
 
 
 class SelfPeer(Forecaster):
-    """``h^0 = W [z, e_group]``; L layers of peers; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
+    """``h^0 = W [z, e_group]``; L peer layers; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
 
-    With no peers the layers are a residual MLP over the firm's own characteristics, so the peers
-    only ever add to what an MLP can say.  Queries and keys come from the layer's own tokens.  ``r`` is
-    the window's last ``recent_days``, flattened: none by default, and then it sees characteristics alone.
+    Without peers, the layers are a residual MLP on the firm's own characteristics, to which peers add
+    messages. Queries and keys come from the tokens of each layer. ``r`` are the last ``recent_days`` of the
+    window, flattened. By default there are none, and the model uses only characteristics.
     """
 
     uses_peers: ClassVar[bool] = True
@@ -88,18 +89,18 @@ class SelfPeer(Forecaster):
         self.skip = zero_linear(shape.n_characteristics + recent, 1)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Tokens of the characteristics and the group."""
+        """Tokens from characteristics and group."""
         return self.token(torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1))  # type: ignore[no-any-return]
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Let every firm search its peers, L times."""
+        """Apply L peer layers."""
         r_BNR, keep_B1NK = self._recent(batch, ablation), peer_keep(batch, ablation)
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
             layer = cast("PeerLayer", module)
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
-            h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
-            y_BN1 = y_BN1 + heard_BN1
+            h_BND, message_BN1 = layer(firms, firms, keep_B1NK)
+            y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:

@@ -23,7 +23,7 @@ from models.attention.encoder import (
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
-from models.peers.reference import has_size_rank, size_column, standing
+from models.peers.reference import has_size_rank, inverse_size_rank, size_column
 from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
 
 
@@ -128,9 +128,9 @@ class TemporalPeer(Forecaster):
             n_groups=shape.n_groups if config.group_bias else 0,
             dropout=config.dropout,
             tokens=config.width,
-            leader=self.size,
+            size=self.size,
             leader_slope=config.leader_slope,
-            standing=has_size_rank(self.size, shape),
+            has_size_rank=has_size_rank(self.size, shape),
             market_tokens=config.market_tokens,
         )
         self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
@@ -148,7 +148,7 @@ class TemporalPeer(Forecaster):
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Let every firm search its peers, L times."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
-        y_BN1, inverse_size_rank_BN = self.skip(batch.z_BNF), standing(batch, self.size)
+        y_BN1, inverse_size_rank_BN = self.skip(batch.z_BNF), inverse_size_rank(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
             searched_BNE = self._searched(layer, h_BND, batch)
@@ -162,7 +162,7 @@ class TemporalPeer(Forecaster):
         h_BND = self.embed(batch, ablation)
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
         maps: list[Tensor] = []
-        inverse_size_rank_BN = standing(batch, self.size)
+        inverse_size_rank_BN = inverse_size_rank(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
             searched_BNE = self._searched(layer, h_BND, batch)

@@ -1,1 +1,1 @@
-"""Attention over firms: the peer layer, and the reference universe it can look up."""
+"""Attention over firms: the peer layer, and the reference universe."""

@@ -1,6 +1,6 @@
-"""Attention over firms: every firm of a date searches the others, or a reference universe.
+"""Peer attention: every firm of a date attends to the other firms, or to a reference universe.
 
-Legend: B dates, N firms that search, M firms that are searched, K = M + 1 keys with the null key, D model
+Legend: B dates, N target firms (queries), M source firms (keys), K = M + 1 keys with the null key, D model
 width, H heads, d = D / H, E width of the identity, R numbers of the recent days, S group codes, G market
 tokens.
 """
@@ -20,29 +20,49 @@ from models.attention.core import attention, attention_weights, join_heads, spli
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
 
-OWN_GROUP_START = 4.0
-"""Logit that a firm of the own group starts ahead with, in the heads that start there."""
+OWN_GROUP_BIAS = 4.0
+"""Initial logit bias of firms of the own group, in the heads that are initialised to attend to it."""
 
-REST_START = 7.0
-"""Logit of the null key in the heads that start with other groups: about that of ten groups of firms."""
+NULL_BIAS = 7.0
+"""Initial logit bias of the null key in the other heads: about the total weight of ten groups of firms."""
 
-TASTE_START = 0.3
-"""Standard deviation of the tastes for ordered pairs of groups with which those heads start."""
+GROUP_PAIR_BIAS_STD = 0.3
+"""Standard deviation of the random initial biases of ordered pairs of groups in the other heads."""
 
-MARKET_START = 6.0
-"""Logit that market tokens start with: enough to be heard among a hundred firms."""
+MARKET_BIAS = 6.0
+"""Initial logit bias of market tokens, large enough to matter among a hundred firms."""
 
 LOGIT_GAIN = 5.0
-"""Group, null and market biases and prominence are stored over this: steps sized for weights suit logits."""
+"""Biases of logits are stored divided by this, so that one learning rate suits all parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSizes:
-    """Sizes of one peer layer: D, H, E (queries and keys), R (recent days; 0 for none), S (0: no bias).
+    """Sizes and initialisation of one peer layer.
 
-    ``tokens`` is the width of the firms' tokens, and ``market_tokens`` is G.  ``leader`` is the identity's
-    number that says how large a firm is, None for none.  ``leader_slope`` is what each head's prominence
-    starts with: on the firms' standing where ``standing`` says that they have one, else, halved, on size.
+    Attributes
+    ----------
+    width, heads
+        D and H.
+    identity
+        E, width of the inputs of queries and keys.
+    recent
+        R, recent days as inputs of the values; 0 for none.
+    n_groups
+        S, group codes of the group-pair bias; 0 for no bias.
+    dropout
+        Probability, in training.
+    tokens
+        Width of the firms' tokens.
+    size
+        Column of the identity with a firm's size; None if there is none.
+    leader_slope
+        Initial slope of each head's key bias: on the inverse size rank if ``has_size_rank``, else half of it
+        on size.
+    has_size_rank
+        Whether firms have an inverse size rank.
+    market_tokens
+        G.
     """
 
     width: int
@@ -52,29 +72,29 @@ class PeerSizes:
     n_groups: int
     dropout: float
     tokens: int
-    leader: int | None = None
+    size: int | None = None
     leader_slope: float = 0.0
-    standing: bool = False
+    has_size_rank: bool = False
     market_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Firms:
-    """What is known of the firms that search, or are searched.
+    """Inputs of a peer layer for its target or source firms.
 
     Attributes
     ----------
     token_BND
-        Their tokens.
+        Tokens of the firms.
     identity_BNE
-        What they are searched by.
+        Inputs of queries and keys.
     recent_BNR
-        Their recent days; None when messages leave them out.
+        Recent days as inputs of the values; None if values do not use them.
     group_BN
         int64 group codes.
     inverse_size_rank_BN
-        Their standing in their groups (:func:`models.peers.reference.standing`); None when nobody asks for
-        it.
+        Inverse size rank within the group (:func:`models.peers.reference.inverse_size_rank`); None if it is
+        not used.
     """
 
     token_BND: Tensor
@@ -84,11 +104,11 @@ class Firms:
     inverse_size_rank_BN: Tensor | None = None
 
     def with_tokens(self, token_BND: Tensor) -> Firms:
-        """Take new tokens for the same firms."""
+        """Replace the tokens."""
         return dataclasses.replace(self, token_BND=token_BND)
 
-    def at(self, place_BM: Tensor) -> Firms:
-        """Take the firms at some places of each date."""
+    def select(self, place_BM: Tensor) -> Firms:
+        """Select the firms at positions [B, M] of each date."""
 
         def take(value_BNX: Tensor) -> Tensor:
             return value_BNX.gather(1, place_BM[..., None].expand(-1, -1, value_BNX.shape[-1]))
@@ -104,36 +124,42 @@ class Firms:
 
 
 class PeerLayer(nn.Module):
-    """One layer of peer attention with a residual of the firm's own information.
+    """One layer of peer attention, with a residual connection.
 
-    ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j] + p . identity_j + s standing_j`` over the firms
-    j != i of the date, and a null key with value 0 and a bias of its own, on which a firm can rest;
-    ``W_Q != W_K``, so i->j differs from j->i.  ``p . identity_j + s standing_j`` is how prominent firm j is
-    to whoever asks: its standing is 1 as the largest firm of its group, 1/2 as the second, 1/3 as the third.
-    ``b`` is 0 where either group is unknown (code 0): firms of unknown group are no group.
-    ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then
-    ``h_i += W_2 GELU(W_1 LN(h_i))``.  What peers say also reaches the forecast directly, as
-    ``u . sum_j softmax_j(logit_ij) v_j``: with only W_O and a head behind it, three matrices would
-    have to grow together before any gradient says whom to listen to, and a daily IC of a few
-    percent never gets them there.  W_O, W_2 and u start at 0: at first, nobody has peers.
+    ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j] + p . identity_j + s r_j`` for the firms j != i of
+    the date. A null key with value 0 and a bias of its own lets a firm attend to no peer. ``W_Q != W_K``, so
+    the weight i->j differs from j->i. The group-pair bias ``b`` is 0 if either group is unknown (code 0),
+    because firms of unknown group do not form a group. ``p . identity_j + s r_j`` is the key bias of firm j,
+    the same for all targets, where ``r_j`` is its inverse size rank: 1 for the largest firm of a group, 1/2
+    for the second, 1/3 for the third.
 
-    Where the search starts decides whether it ends.  Under even weights all firms hear the same mean,
-    which holds nothing about any of them and so sends no gradient to the logits.  So a quarter of the
-    heads start in the own group (Hou 2007), the others look for groups that lead other groups (Cohen and
-    Frazzini 2008: customers and suppliers), and all of them start at the large firms of a group, which
-    lead its small ones (Lo and MacKinlay 1990; Hou 2007): by their standing, or without groups by
-    ``leader``, their size.  Who looks for other groups starts more than half at rest, with a slight random
-    taste for each ordered pair of groups.  A pair that pays takes weight from the null key and is then
-    learned the faster for it, while one that does not stays small; heads that start wide awake carry the
-    shocks of every wrong group into the forecast.  Without a leader, each head starts with a taste for
-    some random direction of identities.  Training is free to leave all of these starts, and weight decay
-    leaves them alone (``undecayed``): it would draw who leads whom back to nobody.  The values start with
-    the recent days alone, where there are any.
+    ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then ``h_i += W_2 GELU(W_1
+    LN(h_i))``. The messages of peers also reach the forecast directly, as ``u . sum_j softmax_j(logit_ij)
+    v_j``. Without this path, three matrices (W_V, W_O and the head) would have to grow together before the
+    logits receive a useful gradient; with a daily IC of a few per cent, this does not happen. W_O, W_2 and u
+    are initialised to 0, so peers have no effect at first.
 
-    G optional market tokens stand between the firms, as the inducing points of Lee et al. (2019), "Set
-    transformer": token g listens to all firms but i, ``state_gi = sum_(j != i) w_gj v_j`` with a softmax of
-    ``t_g . k_j / sqrt(d)`` and firm j's prominence, and firm i attends to it beside its peers.  The first
-    token starts as the market (firms weighted by prominence), the others as factors with a taste for some
+    Training converges only from an informative initialisation. With equal weights, all firms receive the same
+    mean, which contains no information on single firms and gives no gradient to the logits. Therefore:
+
+    - A quarter of the heads start with a bias towards the own group (Hou 2007).
+    - The other heads look for groups that lead other groups (Cohen and Frazzini 2008: customers and
+      suppliers). They start with most of their weight on the null key, plus small random group-pair biases. A
+      pair that improves the forecast takes weight from the null key and is then learned faster; the others
+      stay small. Without the weight on the null key, these heads would add the shocks of all the wrong groups
+      to the forecast.
+    - All heads start with a key bias towards the large firms of a group, which lead its small firms (Lo and
+      MacKinlay 1990; Hou 2007): by the inverse size rank, or by size if there are no groups. Without a size,
+      queries and keys start with a random direction of identities per head.
+    - Values start with the recent days only, if there are any.
+
+    Training may leave this initialisation. Weight decay does not apply to the logit biases (``undecayed``),
+    because it would pull them back to equal weights.
+
+    G optional market tokens act like the inducing points of Lee et al. (2019), "Set transformer". Token g
+    attends to all firms except the target i: ``state_gi = sum_(j != i) w_gj v_j`` with a softmax of ``t_g .
+    k_j / sqrt(d)`` plus the key bias of firm j. Firm i attends to the tokens in addition to its peers. The
+    first token starts as the market (firms weighted by their key bias), the others as factors with a random
     direction of identities.
     """
 
@@ -157,48 +183,50 @@ class PeerLayer(nn.Module):
         )
         self.key_bias_HE = nn.Parameter(torch.zeros(heads, sizes.identity))
         self.null_bias_H = nn.Parameter(torch.zeros(heads))
-        self.standing_H = (
-            nn.Parameter(torch.full((heads,), sizes.leader_slope / LOGIT_GAIN)) if sizes.standing else None
+        self.size_rank_slope_H = (
+            nn.Parameter(torch.full((heads,), sizes.leader_slope / LOGIT_GAIN))
+            if sizes.has_size_rank
+            else None
         )
         with torch.no_grad():
-            if sizes.leader is None:
+            if sizes.size is None:
                 self.query.bias.normal_()
                 self.key.weight.normal_(std=sizes.identity**-0.5)
-            elif not sizes.standing:
-                self.key_bias_HE[:, sizes.leader] = 0.5 * sizes.leader_slope / LOGIT_GAIN
+            elif not sizes.has_size_rank:
+                self.key_bias_HE[:, sizes.size] = 0.5 * sizes.leader_slope / LOGIT_GAIN
             if self.recent is not None:
                 self.value.weight.zero_()
                 self.value.bias.zero_()
             if self.group_bias_HSS is not None:
                 own = (heads + 3) // 4
-                self.group_bias_HSS[:own] = OWN_GROUP_START / LOGIT_GAIN * torch.eye(sizes.n_groups)
-                self.group_bias_HSS[own:].normal_(std=TASTE_START / LOGIT_GAIN)
-                self.null_bias_H[own:] = REST_START / LOGIT_GAIN
+                self.group_bias_HSS[:own] = OWN_GROUP_BIAS / LOGIT_GAIN * torch.eye(sizes.n_groups)
+                self.group_bias_HSS[own:].normal_(std=GROUP_PAIR_BIAS_STD / LOGIT_GAIN)
+                self.null_bias_H[own:] = NULL_BIAS / LOGIT_GAIN
         self.forward_norm = nn.LayerNorm(tokens)
         self.forward_in = nn.Linear(tokens, 4 * tokens)
         self.forward_out = zero_linear(4 * tokens, tokens)
         self.market_tokens = sizes.market_tokens
-        if sizes.market_tokens:  # drawn last, so that models without them start as they always did
+        if sizes.market_tokens:  # drawn last: other parameters do not depend on them
             self.market_query_GHd = nn.Parameter(torch.randn(sizes.market_tokens, heads, width // heads))
             self.market_key_GHd = nn.Parameter(torch.zeros(sizes.market_tokens, heads, width // heads))
             self.market_bias_GH = nn.Parameter(
-                torch.full((sizes.market_tokens, heads), MARKET_START / LOGIT_GAIN)
+                torch.full((sizes.market_tokens, heads), MARKET_BIAS / LOGIT_GAIN)
             )
             with torch.no_grad():
                 self.market_query_GHd[0] = 0.0
 
-    def forward(self, own: Firms, searched: Firms, keep: Tensor) -> tuple[Tensor, Tensor]:
-        """One round of messages from the searched firms to their searchers.
+    def forward(self, targets: Firms, sources: Firms, keep: Tensor) -> tuple[Tensor, Tensor]:
+        """Update the target firms with messages from the source firms.
 
-        ``keep`` is bool, broadcastable to [B, 1, N, K]: who may hear whom, the null key last (see
-        :func:`peer_keep`).  Returns the new tokens [B, N, D] of the searchers and what the messages add
-        to their forecasts, [B, N, 1].
+        ``keep`` is bool, broadcastable to [B, 1, N, K]: False masks a key, and the null key is last (see
+        :func:`peer_keep`). Returns the new tokens of the targets [B, N, D], and what the messages add to
+        their forecasts, [B, N, 1].
         """
-        q, k, v, scale = self._project(own, searched)
+        q, k, v, scale = self._project(targets, sources)
         if not self.market_tokens:
-            return self._receive(own, attention(q, k, v, keep=keep, scale=scale))
-        # A token's message differs from firm to firm, which leaves itself out.  So its weight is read
-        # from a column of its own, and multiplied with the message afterwards.
+            return self._update(targets, attention(q, k, v, keep=keep, scale=scale))
+        # The message of a token differs between targets, because it excludes the target itself. So an extra
+        # value column per token returns the weight of the token, which then multiplies its message.
         tokens = self.market_tokens
         state_GBHNd = torch.stack(
             [
@@ -209,95 +237,97 @@ class PeerLayer(nn.Module):
         own_column = torch.eye(tokens, dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
         v = torch.cat((F.pad(v, (0, tokens)), F.pad(own_column, (v.shape[-1], 0))), dim=2)
         k = torch.cat((k, self._market_keys(k)), dim=2)
-        heard = attention(q, k, v, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
-        message_BHNd, weight_BHNG = heard[..., :-tokens], heard[..., -tokens:]
+        out_BHNe = attention(q, k, v, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
+        message_BHNd, weight_BHNG = out_BHNe[..., :-tokens], out_BHNe[..., -tokens:]
         message_BHNd = message_BHNd + torch.einsum("bhng,gbhnd->bhnd", weight_BHNG, state_GBHNd)
-        return self._receive(own, message_BHNd)
+        return self._update(targets, message_BHNd)
 
-    def explicit(self, own: Firms, searched: Firms, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same, with the weights [B, H, N, K]; the last key is the null key.
+    def explicit(self, targets: Firms, sources: Firms, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute :meth:`forward` by the explicit path; also returns the weights [B, H, N, K], null key last.
 
-        What reaches a firm through the market tokens is counted with the firms that they listened to.
+        The weights of market tokens are distributed over the firms that the tokens attend to.
         """
-        q, k, v, scale = self._project(own, searched)
+        q, k, v, scale = self._project(targets, sources)
         if not self.market_tokens:
             weights_BHNK = attention_weights(q, k, keep=keep, scale=scale)
-            return *self._receive(own, weights_BHNK @ v), weights_BHNK
+            return *self._update(targets, weights_BHNK @ v), weights_BHNK
         keys, tokens = k.shape[2], self.market_tokens
         every = torch.cat((k, self._market_keys(k)), dim=2)
         all_BHNk = attention_weights(q, every, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
         weights_BHNK = all_BHNk[..., :keys]
         for g, t in enumerate(self._market_queries(q, scale)):
-            listens = attention_weights(t.expand(*q.shape[:3], -1), k, keep=keep, scale=scale)
-            weights_BHNK = weights_BHNK + all_BHNk[..., keys + g, None] * listens
-        return *self._receive(own, weights_BHNK @ v), weights_BHNK
+            token_weights_BHNK = attention_weights(t.expand(*q.shape[:3], -1), k, keep=keep, scale=scale)
+            weights_BHNK = weights_BHNK + all_BHNk[..., keys + g, None] * token_weights_BHNK
+        return *self._update(targets, weights_BHNK @ v), weights_BHNK
 
-    def _project(self, own: Firms, searched: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
-        q_BHNd = split_heads(self.query(own.identity_BNE), self.heads)
-        k_BHMd = split_heads(self.key(searched.identity_BNE), self.heads)
-        value_BMD = self.value(self.norm(searched.token_BND))
-        if self.recent is not None and searched.recent_BNR is not None:
-            value_BMD = value_BMD + self.recent(searched.recent_BNR)
+    def _project(self, targets: Firms, sources: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
+        q_BHNd = split_heads(self.query(targets.identity_BNE), self.heads)
+        k_BHMd = split_heads(self.key(sources.identity_BNE), self.heads)
+        value_BMD = self.value(self.norm(sources.token_BND))
+        if self.recent is not None and sources.recent_BNR is not None:
+            value_BMD = value_BMD + self.recent(sources.recent_BNR)
         v_BHMd = split_heads(value_BMD, self.heads)
         batch, heads, _, d = q_BHNd.shape
         null_BH1d = self.null_key_HD[None, :, None, :].expand(batch, heads, 1, d)
         k_BHKd = torch.cat((k_BHMd, null_BH1d.to(k_BHMd.dtype)), dim=2)
         v_BHKd = F.pad(v_BHMd, (0, 0, 0, 1))
         scale = 1.0 / math.sqrt(d)
-        # Prominence and group bias are dot products too, of 1 with firm j's prominence (for the null key with
-        # its bias) and of the row b[s_i, :] with the one-hot code of s_j.  So they ride in the product of
-        # queries and keys, and no [N, M] bias is ever kept.
-        key_bias_BHM = (searched.identity_BNE @ (LOGIT_GAIN * self.key_bias_HE).T).transpose(1, 2)
-        if self.standing_H is not None and searched.inverse_size_rank_BN is not None:
+        # Key bias and group-pair bias are dot products as well: of 1 with the key bias of firm j (or the bias
+        # of the null key), and of the row b[s_i, :] with the one-hot code of s_j. Appended to the queries and
+        # keys, they need no [N, M] bias in memory.
+        key_bias_BHM = (sources.identity_BNE @ (LOGIT_GAIN * self.key_bias_HE).T).transpose(1, 2)
+        if self.size_rank_slope_H is not None and sources.inverse_size_rank_BN is not None:
             key_bias_BHM = key_bias_BHM + (
-                LOGIT_GAIN * self.standing_H[:, None] * searched.inverse_size_rank_BN[:, None]
+                LOGIT_GAIN * self.size_rank_slope_H[:, None] * sources.inverse_size_rank_BN[:, None]
             )
         null_BH1 = (LOGIT_GAIN * self.null_bias_H)[None, :, None].expand(batch, heads, 1)
-        prominence_BHK1 = torch.cat((key_bias_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
+        key_bias_BHK1 = torch.cat((key_bias_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
-        k_BHKd = torch.cat((k_BHKd, prominence_BHK1), dim=-1)
+        k_BHKd = torch.cat((k_BHKd, key_bias_BHK1), dim=-1)
         if self.group_bias_HSS is not None:
-            row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, own.group_BN].transpose(0, 1)
-            code_BMS = F.one_hot(searched.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
+            row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, targets.group_BN].transpose(
+                0, 1
+            )
+            code_BMS = F.one_hot(sources.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
             code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
             q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
             k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
         return q_BHNd, k_BHKd, v_BHKd, scale
 
     def _bias_of_known_groups(self) -> Tensor:
-        """Bias [H, S, S] by group, 0 in the row and the column of the unknown one."""
-        assert self.group_bias_HSS is not None, "asked for where there is a bias"
+        """Group-pair bias [H, S, S], 0 in the row and the column of the unknown group."""
+        assert self.group_bias_HSS is not None, "only used with a group-pair bias"
         return F.pad(self.group_bias_HSS[:, 1:, 1:], (1, 0, 1, 0))
 
     def _market_queries(self, q_BHNd: Tensor, scale: float) -> Tensor:
-        """Queries [G, H, 1, d] of the tokens in the columns of q: they feel prominence and know no groups."""
+        """Queries [G, H, 1, d] of the tokens, in the columns of q: key biases, but no group-pair biases."""
         one = torch.full_like(self.market_query_GHd[..., :1], 1.0 / scale)
         t_GHd = torch.cat((self.market_query_GHd, one), dim=-1)
         return F.pad(t_GHd, (0, q_BHNd.shape[-1] - t_GHd.shape[-1]))[:, :, None].to(q_BHNd.dtype)
 
     def _market_keys(self, k_BHKd: Tensor) -> Tensor:
-        """Keys [B, H, G, d] of the tokens in the columns of k, with a logit of their own for prominence."""
+        """Keys [B, H, G, d] of the tokens, in the columns of k, with the market bias as key bias."""
         key_GHd = torch.cat((self.market_key_GHd, LOGIT_GAIN * self.market_bias_GH[..., None]), dim=-1)
         key_GHd = F.pad(key_GHd, (0, k_BHKd.shape[-1] - key_GHd.shape[-1])).to(k_BHKd.dtype)
         return key_GHd.transpose(0, 1).expand(len(k_BHKd), -1, -1, -1)
 
-    def _receive(self, own: Firms, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
+    def _update(self, targets: Firms, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
         message_BND = join_heads(message_BHNd)
-        h_BND = own.token_BND + self.dropout(self.output(message_BND))
+        h_BND = targets.token_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
         return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)
 
 
 class GroupEmbedding(nn.Embedding):
-    """Embedding of group codes [B, N]; zero for code 0: firms of unknown group have nothing in common."""
+    """Embedding of group codes [B, N]; zero for code 0, because unknown groups are not a group."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the base class calls it so
-        """Look the codes up."""
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in the base class
+        """Look up the embeddings of the codes."""
         return super().forward(input) * (input > 0)[..., None]
 
 
 def peer_keep(batch: Batch, ablation: Ablation | None) -> Tensor:
-    """Bool [B, 1, N, N + 1]: the other firms of the universe that are not cut, and the null key."""
+    """Mask, bool [B, 1, N, N + 1]: the other firms of the universe that are not ablated, and the null key."""
     key_BN = batch.m_BN
     if ablation is not None and ablation.peers_keep_BN is not None:
         key_BN = key_BN & ablation.peers_keep_BN

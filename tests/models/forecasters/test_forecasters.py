@@ -1,4 +1,4 @@
-"""What every neural forecaster must keep: firms in any order, absent firms, cuts, attention maps."""
+"""Properties of every neural forecaster: order of firms, absent firms, ablations, attention maps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def panel(seed: int = 0) -> PanelTensors:
 
 
 def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
-    """Build a model in eval mode with every weight random, so that no zero start hides a path."""
+    """Build a model in eval mode with random weights, so that zero initialisation hides no path."""
     name, options = case
     entry = MODELS[name]
     torch.manual_seed(seed)
@@ -73,26 +73,26 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 
 
 def take(batch: Batch, firms: Tensor) -> Batch:
-    held = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
     by_firm: dict[str, Any] = {
-        name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"
+        name: x[:, firms] for name, x in fields.items() if isinstance(x, Tensor) and name != "firms_N"
     }
     return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
 
 
-def peer_ablation(batch: Batch, *cut_firms: int) -> Ablation:
+def peer_ablation(batch: Batch, *removed: int) -> Ablation:
     keep = torch.ones_like(batch.m_BN)
-    keep[:, list(cut_firms)] = False
+    keep[:, list(removed)] = False
     return Ablation(peers_keep_BN=keep)
 
 
 @pytest.mark.parametrize("case", NEURAL)
-def test_firms_in_another_order_get_the_same_forecasts(case: tuple[str, dict[str, Any]]) -> None:
+def test_forecasts_do_not_depend_on_the_order_of_firms(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
-    want, got = module(batch)[:, order], module(take(batch, order))
-    assert want.std() > 0.1
-    torch.testing.assert_close(got, want, rtol=1e-6, atol=2e-6)
+    expected, actual = module(batch)[:, order], module(take(batch, order))
+    assert expected.std() > 0.1
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("case", NEURAL)
@@ -106,26 +106,26 @@ def test_an_absent_firm_changes_nothing_and_is_forecast_as_zero(case: tuple[str,
         z_BNF=torch.where(absent[:, :, None], -1e3, batch.z_BNF),
         s_BN=torch.where(absent, 0, batch.s_BN),
     )
-    want = module(batch)
-    assert (want[absent] == 0).all()
-    assert (want[batch.m_BN] != 0).all()
-    torch.testing.assert_close(module(noisy), want, rtol=0, atol=2e-6)
+    expected = module(batch)
+    assert (expected[absent] == 0).all()
+    assert (expected[batch.m_BN] != 0).all()
+    torch.testing.assert_close(module(noisy), expected, rtol=0, atol=2e-6)
     present = batch.m_BN[0].nonzero().squeeze(1)
     alone = panel().batch(torch.tensor([8]))
-    torch.testing.assert_close(module(alone)[0], want[0, present], rtol=0, atol=2e-6)
+    torch.testing.assert_close(module(alone)[0], expected[0, present], rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("case", NEURAL)
-def test_peers_matter_where_they_should_and_never_by_a_firms_own_key(
+def test_forecasts_depend_on_other_firms_only_in_models_with_peers(
     case: tuple[str, dict[str, Any]],
 ) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
-    want = module(batch)
+    expected = module(batch)
     changed = dataclasses.replace(batch, z_BNF=batch.z_BNF.clone(), x_BNWC=batch.x_BNWC.clone())
     changed.z_BNF[0, 2] += 1.0
     changed.x_BNWC[0, 2] += 1.0
-    others = torch.arange(want.shape[1]) != 2
-    moved = (module(changed) - want)[0].abs()
+    others = torch.arange(expected.shape[1]) != 2
+    moved = (module(changed) - expected)[0].abs()
     assert moved[2] > 1e-4
     if module.uses_peers:
         assert (moved[others] > 1e-5).all()
@@ -134,7 +134,7 @@ def test_peers_matter_where_they_should_and_never_by_a_firms_own_key(
 
 
 @pytest.mark.parametrize("case", PEERS)
-def test_a_cut_peer_no_longer_moves_the_others_and_forecasts_as_if_it_were_not_there(
+def test_ablating_a_peer_equals_removing_it_for_the_other_firms(
     case: tuple[str, dict[str, Any]],
 ) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
@@ -143,16 +143,16 @@ def test_a_cut_peer_no_longer_moves_the_others_and_forecasts_as_if_it_were_not_t
     torch.testing.assert_close(module(batch, ablation)[:, rest], module(take(batch, rest)), rtol=0, atol=2e-6)
     assert not torch.allclose(module(batch, ablation)[:, rest], module(batch)[:, rest], atol=1e-5)
     if len([m for m in module.modules() if type(m).__name__ == "PeerLayer"]) == 1:
-        # one layer: its own forecast hears the others as before
+        # one layer: its own forecast still uses the others
         torch.testing.assert_close(module(batch, ablation)[:, 2], module(batch)[:, 2], rtol=0, atol=2e-6)
-    everyone = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    all_firms = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
     alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
     assert alone.isfinite().all()
-    torch.testing.assert_close(module(batch, everyone), alone, rtol=0, atol=2e-6)
+    torch.testing.assert_close(module(batch, all_firms), alone, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("case", NEURAL)
-def test_a_cut_day_leaves_no_trace(case: tuple[str, dict[str, Any]]) -> None:
+def test_an_ablated_day_does_not_affect_the_forecast(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     for day in (0, W - 1):
         keep = torch.ones(2, W, dtype=torch.bool)
@@ -200,7 +200,7 @@ def test_attention_maps_are_weights_over_the_days_and_the_other_firms(
         == 0
     ).all()
     total = maps.peers_BLHNN.sum(-1)
-    assert (total > 0).all()  # some heads rest on the null key
+    assert (total > 0).all()  # some heads put most weight on the null key
     assert (total < 1).all()
 
 
@@ -216,7 +216,7 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
     batch = panel().batch(torch.tensor([8]))
     batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double())
     h = module.embed(batch)[0]
-    s, heard = batch.s_BN[0], torch.zeros(h.shape[0], 1, dtype=torch.float64)
+    s, messages = batch.s_BN[0], torch.zeros(h.shape[0], 1, dtype=torch.float64)
     for layer in layers_of:
         normed, group_bias_HSS = layer.norm(h), layer.group_bias_HSS
         assert group_bias_HSS is not None
@@ -241,13 +241,13 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
             out = h[i] + layer.output(message)
             hidden = torch.nn.functional.gelu(layer.forward_in(layer.forward_norm(out)))
             new.append(out + layer.forward_out(hidden))
-        h, heard = torch.stack(new), heard + torch.stack(direct)
-    want = (module.head(module.norm(h)) + module.skip(batch.z_BNF[0]) + heard)[:, 0]
-    torch.testing.assert_close(module(batch)[0], want.float(), rtol=0, atol=1e-6)
+        h, messages = torch.stack(new), messages + torch.stack(direct)
+    expected = (module.head(module.norm(h)) + module.skip(batch.z_BNF[0]) + messages)[:, 0]
+    torch.testing.assert_close(module(batch)[0], expected.float(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("grouped", [True, False])
-def test_attention_starts_at_the_large_firms_of_the_own_group(grouped: bool) -> None:
+def test_initial_attention_favours_the_large_firms_of_the_own_group(grouped: bool) -> None:
     names = ("momentum_63", "log_market_equity", "range", "beta_63")
     shape = dataclasses.replace(panel().shape, characteristic_names=names)
     batch = panel().batch(torch.tensor([8]))
@@ -269,9 +269,9 @@ def test_attention_starts_at_the_large_firms_of_the_own_group(grouped: bool) -> 
     first_NN = peers_BLHNN[0, 0, 0]
     size_N, s_N = batch.z_BNF[0, :, 1].tolist(), batch.s_BN[0].tolist()
     assert len(s_N) > 4
-    assert not grouped or 0 in s_N, "one whose group nobody knows"
+    assert not grouped or 0 in s_N, "a firm of unknown group"
 
-    def prominence(j: int) -> float:
+    def key_bias(j: int) -> float:
         if not grouped:
             return 2.0 * float(size_N[j])
         larger = sum(size_N[k] > size_N[j] and s_N[k] == s_N[j] for k in range(len(s_N)))
@@ -279,11 +279,11 @@ def test_attention_starts_at_the_large_firms_of_the_own_group(grouped: bool) -> 
 
     for i in range(len(s_N)):
         others = [j for j in range(len(s_N)) if j != i]
-        want = torch.tensor([prominence(j) + 4.0 * (s_N[i] == s_N[j] > 0) for j in others] + [0.0])
-        torch.testing.assert_close(first_NN[i, others], torch.softmax(want, 0)[:-1], rtol=0, atol=1e-5)
+        expected = torch.tensor([key_bias(j) + 4.0 * (s_N[i] == s_N[j] > 0) for j in others] + [0.0])
+        torch.testing.assert_close(first_NN[i, others], torch.softmax(expected, 0)[:-1], rtol=0, atol=1e-5)
 
 
-def test_temporal_peer_starts_as_its_linear_skip() -> None:
+def test_temporal_peer_is_initialised_to_its_linear_skip_connection() -> None:
     entry = MODELS["temporal_peer"]
     module = entry.build(entry.config(width=8, heads=2, dropout=0.0), panel().shape)
     assert isinstance(module, TemporalPeer)
@@ -291,12 +291,12 @@ def test_temporal_peer_starts_as_its_linear_skip() -> None:
     assert (module(batch) == 0).all()
     with torch.no_grad():
         module.skip.weight.normal_()
-    want = batch.z_BNF @ module.skip.weight[0]
-    torch.testing.assert_close(module(batch), want, rtol=0, atol=1e-5)
+    expected = batch.z_BNF @ module.skip.weight[0]
+    torch.testing.assert_close(module(batch), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("standing", [True, False])
-def test_peer_heads_start_in_the_own_group_or_half_at_rest(standing: bool) -> None:
+@pytest.mark.parametrize("has_size_rank", [True, False])
+def test_initial_heads_attend_to_the_own_group_or_mostly_to_the_null_key(has_size_rank: bool) -> None:
     sizes = PeerSizes(
         width=16,
         heads=8,
@@ -305,20 +305,20 @@ def test_peer_heads_start_in_the_own_group_or_half_at_rest(standing: bool) -> No
         n_groups=5,
         dropout=0.0,
         tokens=8,
-        leader=0,
+        size=0,
         leader_slope=4.0,
-        standing=standing,
+        has_size_rank=has_size_rank,
     )
     torch.manual_seed(0)
     layer = PeerLayer(sizes).eval()
-    size_N = torch.linspace(-2.3, 2.3, 100)  # a hundred firms, ranked
+    size_N = torch.linspace(-2.3, 2.3, 100)  # a hundred firms in order of size
     z_BNE = torch.stack((size_N, torch.randn(100), torch.randn(100)), dim=-1)[None]
-    with torch.no_grad():  # without what content adds
+    with torch.no_grad():  # without the content-based logits
         layer.query.weight.zero_()
         layer.query.bias.zero_()
         group_BN = (1 + torch.arange(100) % 4)[None]
-        place_N = torch.arange(99, -1, -1) // 4  # in its group, the largest is the last
-        firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN, (1.0 / (1.0 + place_N))[None])
+        rank_N = torch.arange(99, -1, -1) // 4  # rank in the group; the last firm is the largest
+        firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN, (1.0 / (1.0 + rank_N))[None])
         keep = torch.nn.functional.pad(~torch.eye(100, dtype=torch.bool)[None, None], (0, 1), value=True)
         weights_HNK = layer.explicit(firms, firms, keep)[2][0]
     same_NN = group_BN[0][:, None] == group_BN[0]
@@ -329,7 +329,7 @@ def test_peer_heads_start_in_the_own_group_or_half_at_rest(standing: bool) -> No
     assert (own_HN[2:] < 0.5).all()
 
 
-def test_weight_decay_leaves_the_biases_of_logits_alone() -> None:
+def test_weight_decay_does_not_apply_to_logit_biases() -> None:
     entry = MODELS["temporal_peer"]
     options = {"width": 8, "heads": 2, "market_tokens": 1, "positions": "relative"}
     module = entry.build(entry.config(**options), panel().shape)
@@ -340,26 +340,26 @@ def test_weight_decay_leaves_the_biases_of_logits_alone() -> None:
     assert len(decay) == len(list(module.parameters()))
     for name, parameter in module.named_parameters():
         logits = ("group_bias_HSS", "key_bias_HE", "null_bias_H", "market_bias_GH", "bias_HR")
-        spared = parameter.ndim < 2 or name.endswith(logits)
-        assert decay[id(parameter)] == (0.0 if spared else 0.5), name
+        exempt = parameter.ndim < 2 or name.endswith(logits)
+        assert decay[id(parameter)] == (0.0 if exempt else 0.5), name
 
 
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary"])
-def test_causal_encoder_states_do_not_see_later_days(positions: Any) -> None:  # noqa: ANN401  (a Literal)
+def test_causal_encoder_states_do_not_depend_on_later_days(positions: Any) -> None:  # noqa: ANN401  (a Literal)
     torch.manual_seed(0)
     encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, True, "mean", 0.0), C, W).eval()
-    seen: list[Tensor] = []
-    encoder.norm.register_forward_hook(lambda _module, _given, out: seen.append(out.detach().clone()))
+    states: list[Tensor] = []
+    encoder.norm.register_forward_hook(lambda _module, _given, out: states.append(out.detach().clone()))
     x = torch.randn(5, W, C)
     later = x.clone()
     later[:, 3:] += 1.0
     encoder(x)
     encoder(later)
-    assert torch.equal(seen[0][:, :3], seen[1][:, :3])
-    assert not torch.allclose(seen[0][:, 3:], seen[1][:, 3:])
+    assert torch.equal(states[0][:, :3], states[1][:, :3])
+    assert not torch.allclose(states[0][:, 3:], states[1][:, 3:])
 
 
-def test_positions_tell_the_order_of_days() -> None:
+def test_positions_encode_the_order_of_days() -> None:
     x = torch.randn(5, W, C, generator=torch.Generator().manual_seed(0))
     for positions, ordered in (("none", False), ("sinusoidal", True), ("learned", True), ("rotary", True)):
         torch.manual_seed(0)
@@ -368,10 +368,10 @@ def test_positions_tell_the_order_of_days() -> None:
         assert (moved > 1e-4) == ordered
 
 
-def test_encoding_only_the_present_equals_encoding_all() -> None:
+def test_encoding_only_present_firms_equals_encoding_all() -> None:
     torch.manual_seed(0)
     encoder = DayEncoder(EncoderConfig(8, 2, 2), C, W).eval()
     batch = panel().batch(torch.tensor([8, 11]))
     every = encoder(batch.x_BNWC.flatten(0, 1)).unflatten(0, batch.m_BN.shape)
-    want = torch.where(batch.m_BN[:, :, None], every, 0.0)
-    torch.testing.assert_close(encode_present(encoder, batch, None), want, rtol=0, atol=1e-6)
+    expected = torch.where(batch.m_BN[:, :, None], every, 0.0)
+    torch.testing.assert_close(encode_present(encoder, batch, None), expected, rtol=0, atol=1e-6)

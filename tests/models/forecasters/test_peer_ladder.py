@@ -1,6 +1,6 @@
-"""Each rung of the peer ladder against a loop over firms, and what all of them must keep.
+"""Each model with peers against a loop over firms, and properties of all neural models.
 
-Over 500 lines because every rung has a slow reference of its own, and one panel serves them all.
+This file is long because every model has a slow reference implementation of its own, on a common panel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.forecasters.cross_peer import CrossPeer
 from models.forecasters.kernel_regression import KernelRegression
 from models.forecasters.sector_mean import SectorMean
 from models.peers.layer import LOGIT_GAIN, Firms, PeerLayer, PeerSizes, peer_keep
-from models.peers.reference import ReferenceConfig, larger_firms, standing
+from models.peers.reference import ReferenceConfig, count_larger_firms, inverse_size_rank
 from models.registry import MODELS
 from models.spec import Shape, parse_config
 
@@ -41,7 +41,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("self_peer", {"market_tokens": 2}),
     ("temporal_peer", {"market_tokens": 1}),
 ]
-LISTENING = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]  # a Forecaster in each
+WITH_PEERS = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]  # a Forecaster in each
 
 
 def panel(seed: int = 0, group: int | None = None) -> PanelTensors:
@@ -63,7 +63,7 @@ def panel(seed: int = 0, group: int | None = None) -> PanelTensors:
 
 
 def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
-    """Build a small model in eval mode with every weight random, so that no zero start hides a path."""
+    """Build a small model in eval mode with random weights, so that zero initialisation hides no path."""
     name, options = case
     entry = MODELS[name]
     known = {field.name for field in dataclasses.fields(entry.config)}
@@ -80,9 +80,9 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 
 
 def take(batch: Batch, firms: Tensor) -> Batch:
-    held = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
     by_firm: dict[str, Any] = {
-        name: x[:, firms] for name, x in held.items() if isinstance(x, Tensor) and name != "firms_N"
+        name: x[:, firms] for name, x in fields.items() if isinstance(x, Tensor) and name != "firms_N"
     }
     return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
 
@@ -93,20 +93,20 @@ def without(batch: Batch, *firms: int) -> Ablation:
     return Ablation(peers_keep_BN=keep_BN)
 
 
-# --- what every neural model keeps -------------------------------------------------------------------
+# --- properties of every neural model -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
 def test_permuting_firms_permutes_forecasts(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
-    want = module(batch)
-    assert want.std() > 0.05
-    torch.testing.assert_close(module(take(batch, order)), want[:, order], rtol=1e-5, atol=4e-6)
+    expected = module(batch)
+    assert expected.std() > 0.05
+    torch.testing.assert_close(module(take(batch, order)), expected[:, order], rtol=1e-5, atol=4e-6)
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
-def test_a_masked_firm_changes_nothing(case: tuple[str, dict[str, Any]]) -> None:
+def test_a_firm_outside_the_universe_changes_nothing(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     absent = ~batch.m_BN
     assert absent.any()
@@ -116,26 +116,28 @@ def test_a_masked_firm_changes_nothing(case: tuple[str, dict[str, Any]]) -> None
         z_BNF=torch.where(absent[:, :, None], 1e3, batch.z_BNF),
         s_BN=torch.where(absent, 1, batch.s_BN),
     )
-    want = module(batch)
-    assert (want[absent] == 0).all()
-    torch.testing.assert_close(module(noisy), want, rtol=0, atol=2e-6)
+    expected = module(batch)
+    assert (expected[absent] == 0).all()
+    torch.testing.assert_close(module(noisy), expected, rtol=0, atol=2e-6)
     present = batch.m_BN[0].nonzero().squeeze(1)
-    alone = panel().batch(torch.tensor([8]))  # without the firms that are in on the other date only
-    torch.testing.assert_close(module(alone)[0], want[0, present], rtol=0, atol=4e-6)
+    alone = panel().batch(torch.tensor([8]))  # without firms that are only in the universe of the other date
+    torch.testing.assert_close(module(alone)[0], expected[0, present], rtol=0, atol=4e-6)
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
-def test_a_firm_without_peers_still_gets_a_forecast(case: tuple[str, dict[str, Any]]) -> None:
+def test_a_firm_without_peers_is_forecast(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
-    everyone = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    all_firms = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
     alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
     assert alone.isfinite().all()
     assert alone.std() > 0.05
-    torch.testing.assert_close(module(batch, everyone), alone, rtol=1e-5, atol=4e-6)
+    torch.testing.assert_close(module(batch, all_firms), alone, rtol=1e-5, atol=4e-6)
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
-def test_a_cut_day_leaves_no_trace_where_a_model_has_days(case: tuple[str, dict[str, Any]]) -> None:
+def test_an_ablated_day_does_not_affect_the_forecast_of_a_model_with_days(
+    case: tuple[str, dict[str, Any]],
+) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
     changed.x_BNWC[:, :, -2] += 3.0
@@ -147,8 +149,8 @@ def test_a_cut_day_leaves_no_trace_where_a_model_has_days(case: tuple[str, dict[
     torch.testing.assert_close(
         module(changed, Ablation(ablation_BW)), module(batch, Ablation(ablation_BW)), rtol=0, atol=4e-6
     )
-    sees = module.uses_days or module.attention(batch).days_BNW is not None
-    assert sees == (not torch.allclose(module(changed), module(batch), atol=1e-4))
+    uses_days = module.uses_days or module.attention(batch).days_BNW is not None
+    assert uses_days == (not torch.allclose(module(changed), module(batch), atol=1e-4))
     assert module(batch, Ablation(~keep_BW)).isfinite().all()
     assert torch.equal(
         module.mix(module.embed(batch, Ablation(ablation_BW)), batch, Ablation(ablation_BW)),
@@ -156,8 +158,8 @@ def test_a_cut_day_leaves_no_trace_where_a_model_has_days(case: tuple[str, dict[
     )
 
 
-@pytest.mark.parametrize("case", LISTENING, ids=str)
-def test_attention_maps_say_who_is_heard(case: tuple[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("case", WITH_PEERS, ids=str)
+def test_attention_maps_match_the_effect_of_ablating_peers(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     maps = module.attention(batch, without(batch, 1)).peers_BLHNN
     assert maps is not None
@@ -169,50 +171,52 @@ def test_attention_maps_say_who_is_heard(case: tuple[str, dict[str, Any]]) -> No
     assert (maps.movedim(-1, 1)[~batch.m_BN] == 0).all()
     total = maps.sum(-1).movedim(-1, 1)[batch.m_BN]
     assert (total < 1 + 1e-5).all()
-    assert (total > 1e-4).float().mean() > 0.5  # some heads rest on the null key
-    # who has a weight is heard; and with one layer, who has none is not
+    assert (total > 1e-4).float().mean() > 0.5  # some heads put most weight on the null key
+    # a firm with weight affects the forecast; with one layer, a firm without weight does not
     single = panel().batch(torch.tensor([8]))
     weights = module.attention(single).peers_BLHNN
     assert weights is not None
-    weight_NN, want_N = weights[0].sum(dim=(0, 1)), module(single)[0]
+    weight_NN, expected_N = weights[0].sum(dim=(0, 1)), module(single)[0]
     one_layer = len([layer for layer in module.modules() if isinstance(layer, PeerLayer)]) < 2
     for j in range(single.firms_N.numel()):
-        moved_N = (module(single, without(single, j))[0] - want_N).abs()
+        moved_N = (module(single, without(single, j))[0] - expected_N).abs()
         moved_N[j] = 0.0
         assert (moved_N[weight_NN[:, j] > 1e-3] > 1e-7).all()
         if one_layer:
             assert (moved_N[weight_NN[:, j] == 0] < 4e-6).all()
 
 
-@pytest.mark.parametrize("case", LISTENING, ids=str)
+@pytest.mark.parametrize("case", WITH_PEERS, ids=str)
 def test_shapley_values_of_peers_add_up(case: tuple[str, dict[str, Any]]) -> None:
     data, module = panel(), build(case)
-    found = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=2))[0]
-    np.testing.assert_allclose(found.base_N + found.values_NP.sum(axis=1), found.forecast_N, atol=1e-5)
-    assert np.abs(found.values_NP).max() > 1e-4
+    explained = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=2))[0]
+    np.testing.assert_allclose(
+        explained.base_N + explained.values_NP.sum(axis=1), explained.forecast_N, atol=1e-5
+    )
+    assert np.abs(explained.values_NP).max() > 1e-4
     groups = explain_groups(module, data, np.array([15]), {"all": range(F)})
-    wanted = {"family", "peers"} | ({"days"} if module.uses_days else set())
-    assert set(groups.by_kind()) == wanted
+    kinds = {"family", "peers"} | ({"days"} if module.uses_days else set())
+    assert set(groups.by_kind()) == kinds
     assert groups.quality.additivity_max < 1e-5
 
 
 # --- sector_mean -------------------------------------------------------------------------------------
 
 
-def test_sector_mean_is_the_mean_of_the_groups_others() -> None:
+def test_sector_mean_is_the_mean_of_the_other_firms_of_the_group() -> None:
     module = build(("sector_mean", {"recent_days": 2})).double()
     assert isinstance(module, SectorMean)
     batch = panel().batch(torch.tensor([8]))
     batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double(), x_BNWC=batch.x_BNWC.double())
     h = torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -2:].flatten(2)), dim=-1)[0]
-    s, want = batch.s_BN[0].tolist(), []
+    s, expected = batch.s_BN[0].tolist(), []
     for i in range(len(s)):
         peers = [j for j in range(len(s)) if j != i and s[j] == s[i] and s[i] > 0]
-        heard = h[peers].mean(dim=0) if peers else torch.zeros_like(h[0])
-        want.append(module.own(h[i])[0] + module.peers[0] @ heard)
-    assert 0 in s  # a firm of unknown group, which hears nobody although there are others
+        mean = h[peers].mean(dim=0) if peers else torch.zeros_like(h[0])
+        expected.append(module.own(h[i])[0] + module.peers[0] @ mean)
+    assert 0 in s  # a firm of unknown group, which has no peers
     assert max(s.count(code) for code in (1, 2, 3)) > 1
-    torch.testing.assert_close(module(batch)[0], torch.stack(want).float(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(module(batch)[0], torch.stack(expected).float(), rtol=0, atol=1e-6)
 
 
 def test_firms_of_unknown_group_have_no_peers() -> None:
@@ -221,8 +225,8 @@ def test_firms_of_unknown_group_have_no_peers() -> None:
     maps = module.attention(batch).peers_BLHNN
     assert maps is not None
     assert not maps.any()
-    everyone = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
-    assert torch.equal(module(batch), module(batch, everyone))
+    all_firms = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
+    assert torch.equal(module(batch), module(batch, all_firms))
 
 
 # --- kernel_regression -------------------------------------------------------------------------------
@@ -237,14 +241,14 @@ def test_kernel_regression_is_nadaraya_watson_without_the_firm_itself() -> None:
     h = torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -2:].flatten(2)), dim=-1)[0].numpy()
     b = module.bandwidths().detach().numpy()
     assert np.ptp(b) > 0.1
-    own, said = (h @ module.own.weight.detach().numpy().T)[:, 0], h @ module.peers.detach().numpy()[0]
+    own, value = (h @ module.own.weight.detach().numpy().T)[:, 0], h @ module.peers.detach().numpy()[0]
     own += module.own.bias.item()
-    weights, want = np.zeros((len(z), len(z))), []
+    weights, expected = np.zeros((len(z), len(z))), []
     for i in range(len(z)):
         for j in range(len(z)):
             weights[i, j] = 0.0 if i == j else np.exp(-0.5 * (((z[i] - z[j]) / b) ** 2).sum())
-        want.append(own[i] + weights[i] @ said / weights[i].sum())
-    np.testing.assert_allclose(module(batch)[0].detach().numpy(), want, atol=1e-6)
+        expected.append(own[i] + weights[i] @ value / weights[i].sum())
+    np.testing.assert_allclose(module(batch)[0].detach().numpy(), expected, atol=1e-6)
     maps = module.attention(batch).peers_BLHNN
     assert maps is not None
     np.testing.assert_allclose(
@@ -252,16 +256,16 @@ def test_kernel_regression_is_nadaraya_watson_without_the_firm_itself() -> None:
     )
 
 
-def test_kernel_regression_learns_which_characteristic_says_who_is_alike() -> None:
+def test_kernel_regression_learns_which_characteristic_defines_similarity() -> None:
     rng = np.random.default_rng(0)
     t, n = 140, 24
     z = rng.normal(size=(t, n, 3)).astype(np.float32)
-    twin = np.argsort(rng.random((t, n)), axis=1)  # firms are paired, and a pair shares characteristic 1
-    for a, b in zip(twin[:, ::2].T, twin[:, 1::2].T, strict=True):
+    pairs = np.argsort(rng.random((t, n)), axis=1)  # firms are paired, and a pair shares characteristic 1
+    for a, b in zip(pairs[:, ::2].T, pairs[:, 1::2].T, strict=True):
         z[np.arange(t), b, 1] = z[np.arange(t), a, 1]
     x = rng.normal(size=(t, n, 1)).astype(np.float32)
     y = np.zeros((t, n))
-    for a, b in zip(twin[:, ::2].T, twin[:, 1::2].T, strict=True):
+    for a, b in zip(pairs[:, ::2].T, pairs[:, 1::2].T, strict=True):
         y[np.arange(t), a], y[np.arange(t), b] = x[np.arange(t), b, 0], x[np.arange(t), a, 0]
     data = PanelTensors.from_arrays(
         channels_TNC=x,
@@ -308,75 +312,75 @@ def test_the_reference_is_chosen_by_size_by_group_or_by_list() -> None:
         largest = [n for code in (1, 2, 3) for n in [n for n in present if s_BN[b, n] == code][:2]]
         assert reference(by_group, batch)[b] == sorted(largest)
         named = build(("cross_peer", {"reference": {"by": "list", "tickers": ["FIRM6", "FIRM1"]}}))
-        held = [n for n, firm in enumerate(batch.firms_N.tolist()) if firm in (1, 6) and m_BN[b, n]]
-        assert reference(named, batch)[b] == held
+        expected = [n for n, firm in enumerate(batch.firms_N.tolist()) if firm in (1, 6) and m_BN[b, n]]
+        assert reference(named, batch)[b] == expected
     other = build(("cross_peer", {"reference": {"count": 4, "characteristic": "value"}}))
     assert reference(other, batch) != reference(by_size, batch)
 
 
-def test_firms_as_large_as_the_last_are_in_the_reference_as_well() -> None:
+def test_larger_firms_are_counted_with_ties() -> None:
     rng = np.random.default_rng(0)
     size, group = torch.tensor(rng.integers(0, 4, (5, 30))), torch.tensor(rng.integers(0, 3, (5, 30)))
-    want = [
+    expected = [
         [sum(size[b, j] > size[b, i] and group[b, j] == group[b, i] for j in range(30)) for i in range(30)]
         for b in range(5)
     ]
-    assert larger_firms(size.float(), group).tolist() == want
+    assert count_larger_firms(size.float(), group).tolist() == expected
 
 
-def test_a_firm_stands_by_the_larger_firms_of_its_group_that_are_there() -> None:
+def test_the_inverse_size_rank_counts_larger_present_firms_of_the_group() -> None:
     rng = np.random.default_rng(1)
     batch = panel().batch(torch.tensor([8, 9, 10]))
     shape = batch.m_BN.shape
     m_BN = torch.tensor(rng.random(shape) < 0.7)
     s_BN = torch.tensor(rng.integers(0, 3, shape))
     z_BNF = batch.z_BNF.clone()
-    z_BNF[..., 1] = torch.tensor(rng.integers(0, 4, shape))  # some are as large as others
-    got_BN = standing(dataclasses.replace(batch, m_BN=m_BN, s_BN=s_BN, z_BNF=z_BNF), 1)
-    assert got_BN is not None
+    z_BNF[..., 1] = torch.tensor(rng.integers(0, 4, shape))  # with ties
+    actual_BN = inverse_size_rank(dataclasses.replace(batch, m_BN=m_BN, s_BN=s_BN, z_BNF=z_BNF), 1)
+    assert actual_BN is not None
     for b, i in np.ndindex(*shape):
         larger = sum(
             bool(m_BN[b, j] and s_BN[b, j] == s_BN[b, i] and z_BNF[b, j, 1] > z_BNF[b, i, 1])
             for j in range(shape[1])
         )
-        want = 1.0 / (1 + larger) if m_BN[b, i] and s_BN[b, i] > 0 else 0.0
-        assert float(got_BN[b, i]) == pytest.approx(want)
-    assert standing(batch, None) is None
+        expected = 1.0 / (1 + larger) if m_BN[b, i] and s_BN[b, i] > 0 else 0.0
+        assert float(actual_BN[b, i]) == pytest.approx(expected)
+    assert inverse_size_rank(batch, None) is None
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_targets_look_up_and_are_never_looked_at(layers: int) -> None:
+def test_only_reference_firms_affect_other_firms(layers: int) -> None:
     module = build(("cross_peer", {"reference": {"count": 3}, "layers": layers}))
     batch = panel().batch(torch.tensor([8]))
-    (held,) = reference(module, batch)
-    want = module(batch)[0]
+    (references,) = reference(module, batch)
+    expected = module(batch)[0]
     for j in range(batch.firms_N.numel()):
         z_BNF, x_BNWC = batch.z_BNF.clone(), batch.x_BNWC.clone()
-        z_BNF[0, j, [0, 2, 3]] += 2.0  # not its size: the reference stays
+        z_BNF[0, j, [0, 2, 3]] += 2.0  # not its size, so the reference firms stay the same
         x_BNWC[0, j] += 1.0
-        moved = (module(dataclasses.replace(batch, z_BNF=z_BNF, x_BNWC=x_BNWC))[0] - want).abs()
+        moved = (module(dataclasses.replace(batch, z_BNF=z_BNF, x_BNWC=x_BNWC))[0] - expected).abs()
         assert moved[j] > 1e-4
-        moved[j] = 1.0 if j in held else 0.0
-        assert (moved > 1e-5).all() if j in held else (moved < 2e-6).all()
+        moved[j] = 1.0 if j in references else 0.0
+        assert (moved > 1e-5).all() if j in references else (moved < 2e-6).all()
     maps = module.attention(batch).peers_BLHNN
     assert maps is not None
-    outside = [n for n in range(batch.firms_N.numel()) if n not in held]
+    outside = [n for n in range(batch.firms_N.numel()) if n not in references]
     assert (maps[..., outside] == 0).all()
-    assert ((maps[..., held] > 0).sum(-1) >= len(held) - 1).all()
+    assert ((maps[..., references] > 0).sum(-1) >= len(references) - 1).all()
 
 
-def test_a_reference_of_all_firms_is_self_attention_without_the_second_hop() -> None:
-    everyone: Any = build(("cross_peer", {"reference": {"count": N}}))
+def test_a_reference_of_all_firms_equals_self_attention() -> None:
+    all_firms: Any = build(("cross_peer", {"reference": {"count": N}}))
     batch = panel().batch(torch.tensor([8, 11]))
-    layer = cast("PeerLayer", everyone.layers[0])
-    targets, _, _, _ = everyone._sides(everyone.embed(batch), batch, None)
-    h_BND, heard_BN1 = layer(targets, targets, peer_keep(batch, None))
-    skip_BN1 = everyone.skip(torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -3:].flatten(2)), dim=-1))
-    want = (skip_BN1 + heard_BN1 + everyone.head(everyone.norm(h_BND)))[..., 0] * batch.m_BN
-    torch.testing.assert_close(everyone(batch), want, rtol=1e-5, atol=2e-6)
+    layer = cast("PeerLayer", all_firms.layers[0])
+    targets, _, _, _ = all_firms._targets_and_references(all_firms.embed(batch), batch, None)
+    h_BND, message_BN1 = layer(targets, targets, peer_keep(batch, None))
+    skip_BN1 = all_firms.skip(torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -3:].flatten(2)), dim=-1))
+    expected = (skip_BN1 + message_BN1 + all_firms.head(all_firms.norm(h_BND)))[..., 0] * batch.m_BN
+    torch.testing.assert_close(all_firms(batch), expected, rtol=1e-5, atol=2e-6)
 
 
-def test_a_list_is_found_wherever_its_columns_are_and_a_stranger_is_refused() -> None:
+def test_a_list_does_not_depend_on_column_order_and_unknown_tickers_are_refused() -> None:
     options = {"reference": {"by": "list", "tickers": ["FIRM2", "FIRM5"]}, "width": 8, "heads": 2}
     data = panel()
     train, valid = np.arange(6, 14), np.arange(15, 19)
@@ -401,18 +405,18 @@ def test_a_list_is_found_wherever_its_columns_are_and_a_stranger_is_refused() ->
     )
     np.testing.assert_allclose(model.forecast(moved, valid), model.forecast(data, valid)[:, order], atol=1e-6)
     options["reference"] = {"by": "list", "tickers": ["FIRM2", "NOBODY", "NEITHER"]}
-    with pytest.raises(ValueError, match=r"names 'NOBODY', which the panel does not have \(nor 1 others\)"):
+    with pytest.raises(ValueError, match=r"no firm 'NOBODY' of reference.tickers \(nor 1 others\)"):
         fitted(data)
     assert firm_key("FIRM2") == firm_key("FIRM2") != firm_key("FIRM5")
 
 
-def test_references_that_cannot_be_say_why() -> None:
+def test_invalid_references_are_refused() -> None:
     entry = MODELS["cross_peer"]
     nameless = dataclasses.replace(panel().shape, characteristic_names=())
     for options, words in (
         ({"reference": {"by": "fame"}}, "choose one of size, group, list"),
-        ({"reference": {"by": "list"}}, "a list needs tickers"),
-        ({"reference": {"tickers": ["A"]}}, "nothing else takes them"),
+        ({"reference": {"by": "list"}}, "list needs tickers"),
+        ({"reference": {"tickers": ["A"]}}, "size and group do not allow them"),
         ({"reference": {"count": 0}}, r"reference.count is 0"),
         ({"reference": {"cuont": 5}}, "has no option 'cuont'"),
         ({"reference": {}}, "has neither log_market_equity nor log_dollar_volume_21"),
@@ -431,7 +435,7 @@ def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str
     layer = cast("PeerLayer", cast("Any", module).layers[0])
     h_BND = module.embed(batch)
     firms = Firms(h_BND, layer.norm(h_BND), None, batch.s_BN)
-    new_BND, heard_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keep(batch, None))
+    new_BND, message_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keep(batch, None))
     n = batch.firms_N.numel()
     assert weights_BHNK.shape == (1, 2, n, n + 1)  # the null key is the last
     torch.testing.assert_close(weights_BHNK.sum(-1), torch.ones(1, 2, n))
@@ -439,10 +443,10 @@ def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str
     assert (square - square.transpose(-1, -2)).abs().max() > 0.05
     fused_BND, fused_BN1 = layer(firms, firms, peer_keep(batch, None))
     torch.testing.assert_close(fused_BND, new_BND, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(fused_BN1, heard_BN1, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(fused_BN1, message_BN1, rtol=1e-5, atol=1e-6)
 
 
-def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
+def test_market_tokens_equal_a_loop_over_firms() -> None:
     module = build(("self_peer", {"market_tokens": 2, "layers": 1})).double()
     layer = cast("PeerLayer", cast("Any", module).layers[0])
     batch = panel().batch(torch.tensor([8]))
@@ -450,15 +454,15 @@ def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
     h = module.embed(batch)[0]
     normed, bias_HSS, s = layer.norm(h), layer.group_bias_HSS, batch.s_BN[0]
     assert bias_HSS is not None
-    n, want = len(h), []
+    n, expected = len(h), []
     for i in range(n):
         others, heads = [j for j in range(n) if j != i], []
         for a in range(2):
             part = slice(4 * a, 4 * a + 4)
             key = {j: layer.key(normed[j])[part] for j in others}
             value = {j: layer.value(normed[j])[part] for j in others}
-            prominence = {j: LOGIT_GAIN * layer.key_bias_HE[a] @ normed[j] for j in others}
-            rest = LOGIT_GAIN * layer.null_bias_H[a]
+            key_bias = {j: LOGIT_GAIN * layer.key_bias_HE[a] @ normed[j] for j in others}
+            null_bias = LOGIT_GAIN * layer.null_bias_H[a]
 
             def softmax(logits: list[Tensor]) -> Tensor:
                 return torch.softmax(torch.stack(logits), 0)
@@ -467,29 +471,29 @@ def test_a_market_token_tells_each_firm_what_the_others_did() -> None:
             for g in range(2):
                 t = layer.market_query_GHd[g, a]
                 w = softmax(
-                    [t @ key[j] / 2.0 + prominence[j] for j in others]
-                    + [t @ layer.null_key_HD[a] / 2.0 + rest]
+                    [t @ key[j] / 2.0 + key_bias[j] for j in others]
+                    + [t @ layer.null_key_HD[a] / 2.0 + null_bias]
                 )
                 states.append(sum(w[k] * value[j] for k, j in enumerate(others)))
             q = layer.query(normed[i])[part]
             bias = {j: LOGIT_GAIN * bias_HSS[a, s[i], s[j]] * (s[i] > 0) * (s[j] > 0) for j in others}
-            logits = [q @ key[j] / 2.0 + prominence[j] + bias[j] for j in others]
-            logits.append(q @ layer.null_key_HD[a] / 2.0 + rest)
+            logits = [q @ key[j] / 2.0 + key_bias[j] + bias[j] for j in others]
+            logits.append(q @ layer.null_key_HD[a] / 2.0 + null_bias)
             logits += [
                 q @ layer.market_key_GHd[g, a] / 2.0 + LOGIT_GAIN * layer.market_bias_GH[g, a]
                 for g in range(2)
             ]
             w = softmax(logits)
-            said = [value[j] for j in others] + [torch.zeros(4, dtype=torch.float64), *states]
-            heads.append(sum(w[k] * v for k, v in enumerate(said)))
-        want.append(layer.readout(torch.cat(cast("list[Tensor]", heads))))
+            values = [value[j] for j in others] + [torch.zeros(4, dtype=torch.float64), *states]
+            heads.append(sum(w[k] * v for k, v in enumerate(values)))
+        expected.append(layer.readout(torch.cat(cast("list[Tensor]", heads))))
     firms = Firms(h[None], normed[None], None, batch.s_BN)
-    _, heard_BN1 = layer(firms, firms, peer_keep(batch, None))
-    torch.testing.assert_close(heard_BN1[0], torch.stack(want), rtol=0, atol=1e-10)
+    _, message_BN1 = layer(firms, firms, peer_keep(batch, None))
+    torch.testing.assert_close(message_BN1[0], torch.stack(expected), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["self_peer", "temporal_peer"])
-def test_market_tokens_start_by_being_heard_and_leave_the_other_draws_alone(name: str) -> None:
+def test_market_tokens_matter_initially_and_do_not_change_other_parameters(name: str) -> None:
     entry, shape = MODELS[name], panel().shape
     torch.manual_seed(0)
     plain = entry.build(entry.config(), shape)
@@ -514,10 +518,10 @@ def test_market_tokens_start_by_being_heard_and_leave_the_other_draws_alone(name
 
 
 def chain() -> tuple[PanelTensors, np.ndarray, np.ndarray]:
-    """On each date firms have new random names, and each knows the name of the one it follows.
+    """Firms have new random names on each date, and each firm knows the name of its leader.
 
-    A firm's target is what its leader holds plus what the leader of its leader holds.  The name of the
-    latter is known to the leader alone, so one layer has no way of looking for it.
+    The target of a firm is the value of its leader plus the value of its leader's leader. Only the leader
+    knows the name of the latter, so one layer cannot attend to it.
     """
     rng, t, n, code = np.random.default_rng(0), 400, 12, 4
     z = np.zeros((t, n, 2 * code + 1), dtype=np.float32)
@@ -525,10 +529,10 @@ def chain() -> tuple[PanelTensors, np.ndarray, np.ndarray]:
     for day in range(t):
         name = rng.normal(size=(n, code))
         name *= np.sqrt(code) / np.linalg.norm(name, axis=1, keepdims=True)
-        order, leader, held = rng.permutation(n), np.empty(n, dtype=int), rng.normal(size=n)
+        order, leader, value = rng.permutation(n), np.empty(n, dtype=int), rng.normal(size=n)
         leader[order] = np.roll(order, 1)
-        z[day] = np.concatenate((name, name[leader], held[:, None]), axis=1)
-        one_hop[day], two_hops[day] = held[leader], held[leader[leader]]
+        z[day] = np.concatenate((name, name[leader], value[:, None]), axis=1)
+        one_hop[day], two_hops[day] = value[leader], value[leader[leader]]
     data = PanelTensors.from_arrays(
         channels_TNC=np.zeros((t, n, 1)),
         characteristics_TNF=z,
@@ -540,9 +544,9 @@ def chain() -> tuple[PanelTensors, np.ndarray, np.ndarray]:
     return data, one_hop, two_hops
 
 
-def test_two_layers_carry_a_second_hop_that_one_cannot() -> None:
+def test_two_layers_carry_a_second_hop_and_one_does_not() -> None:
     data, one_hop, two_hops = chain()
-    found = {}
+    correlation = {}
     for layers in (1, 2):
         options = {
             "width": 24,
@@ -565,18 +569,20 @@ def test_two_layers_carry_a_second_hop_that_one_cannot() -> None:
         )
         test = np.arange(370, 400)
         forecast = fitted.forecast(data, test).ravel()
-        found[layers] = [np.corrcoef(forecast, truth[test].ravel())[0, 1] for truth in (one_hop, two_hops)]
-    assert found[1][0] > 0.6  # both hear the leader
-    assert found[2][0] > 0.5
-    assert abs(found[1][1]) < 0.25
-    assert found[2][1] > 0.45
+        correlation[layers] = [
+            np.corrcoef(forecast, truth[test].ravel())[0, 1] for truth in (one_hop, two_hops)
+        ]
+    assert correlation[1][0] > 0.6  # both use the leader
+    assert correlation[2][0] > 0.5
+    assert abs(correlation[1][1]) < 0.25
+    assert correlation[2][1] > 0.45
 
 
 PEER_MODELS = ("sector_mean", "kernel_regression", "cross_peer", "self_peer", "temporal_peer")
 
 
-def drawn_at_random(name: str, shape: Shape) -> Forecaster:
-    """A model whose every parameter is drawn, so that whatever it can hear is heard."""
+def with_random_parameters(name: str, shape: Shape) -> Forecaster:
+    """Build a model with random parameters, so that every possible dependence shows."""
     entry = MODELS[name]
     given: dict[str, Any] = {"reference": ReferenceConfig(count=100)} if name == "cross_peer" else {}
     module = entry.build(entry.config(**given), shape)
@@ -590,13 +596,13 @@ def drawn_at_random(name: str, shape: Shape) -> Forecaster:
 
 
 @pytest.mark.parametrize("name", PEER_MODELS)
-def test_no_peer_model_knows_a_group_of_the_firms_of_unknown_group(name: str) -> None:
-    """Nothing that is stored for code 0 reaches a forecast."""
+def test_parameters_of_the_unknown_group_are_never_used(name: str) -> None:
+    """Parameters of code 0 do not affect forecasts."""
     data = panel()
     batch = data.batch(torch.tensor([8]))
     ungrouped = torch.arange(batch.s_BN.shape[1]) % 2 == 0
     batch = dataclasses.replace(batch, s_BN=torch.where(ungrouped, 0, batch.s_BN.clamp(min=1)))
-    module = drawn_at_random(name, data.shape)
+    module = with_random_parameters(name, data.shape)
     before = module(batch)
     assert before.std() > 1e-3
     with torch.no_grad():
@@ -609,12 +615,12 @@ def test_no_peer_model_knows_a_group_of_the_firms_of_unknown_group(name: str) ->
     torch.testing.assert_close(module(batch), before, rtol=0, atol=0)
 
 
-def test_in_sector_mean_firms_of_unknown_group_hear_nobody_and_are_heard_by_nobody() -> None:
+def test_in_sector_mean_firms_of_unknown_group_have_no_peers_and_are_no_peers() -> None:
     data = panel()
     batch = data.batch(torch.tensor([8]))
     ungrouped = torch.arange(batch.s_BN.shape[1]) % 2 == 0
     batch = dataclasses.replace(batch, s_BN=torch.where(ungrouped, 0, 1))
-    module = drawn_at_random("sector_mean", data.shape)
+    module = with_random_parameters("sector_mean", data.shape)
     before = module(batch)
     first = int(ungrouped.nonzero()[0])
     z_BNF = batch.z_BNF.clone()
@@ -625,8 +631,8 @@ def test_in_sector_mean_firms_of_unknown_group_hear_nobody_and_are_heard_by_nobo
     torch.testing.assert_close(after[0, others], before[0, others], rtol=0, atol=0)
 
 
-def test_without_groups_attention_starts_with_no_bias_for_anyone() -> None:
-    """Two firms of equal characteristics are heard alike, whether their groups are known or not."""
+def test_initial_attention_has_no_bias_for_firms_of_unknown_group() -> None:
+    """Firms with equal characteristics get equal weights, whether their groups are known or not."""
     torch.manual_seed(0)
     sizes = PeerSizes(width=8, heads=2, identity=3, recent=0, n_groups=3, dropout=0.0, tokens=4)
     layer = PeerLayer(sizes).eval()
