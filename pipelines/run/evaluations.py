@@ -100,8 +100,8 @@ class EvaluationRecord(BaseModel):
         rate += "" if self.rates is None else f" (SHA-256 {self.rates})"
         return (
             f"half-spread {costs.half_spread_bps:g} bps, commission {costs.commission_bps:g} bps, borrow "
-            f"{costs.borrow_bps_per_year:g} bps a year, executed at {delay}, Sharpe ratios "
-            f"over {rate}; books {', '.join(self.backtest.books)}"
+            f"{costs.borrow_bps_per_year:g} bps per year, executed at {delay}, Sharpe ratios "
+            f"in excess of {rate}; books {', '.join(self.backtest.books)}"
         )
 
     def apply_to(self, config: Config) -> Config:

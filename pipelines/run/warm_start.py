@@ -115,7 +115,7 @@ def _same_model(run: Run, config: Config, model: str) -> str:
     if same:
         raise ConfigError(
             f"init_from: run {run.run_id} has several models of type {registered} ({', '.join(same)}) and "
-            f"none is named {model}; rename this model to the one that it should start from."
+            f"none is named {model}; give {model} the name of the model that it should start from."
         )
     raise ConfigError(
         f"init_from: run {run.run_id} has no model {registered!r}, only {', '.join(run.config.models)}; "

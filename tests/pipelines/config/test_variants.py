@@ -392,9 +392,8 @@ def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, 
     assert start(earlier, "anew") == done.checkpoint(MODEL, 0, 1)
     two = {name: VARIANTS[name] for name in ("tt_linear", "tenth")}
     several = train_config(check_config(plain(done, two), origin="several"))
-    with pytest.raises(
-        ConfigError, match="has temporal_transformer as tt_linear, tenth and none of them as anew"
-    ):
+    message = r"several models of type temporal_transformer \(tt_linear, tenth\) and none is named anew"
+    with pytest.raises(ConfigError, match=message):
         start(several, "anew")
     one = train_config(check_config(plain(done, {"tenth": VARIANTS["tenth"]}), origin="one"))
     assert start(one, "anew") == open_run(one, Path("runs")).checkpoint("tenth", 0, 1)

@@ -81,7 +81,7 @@ def test_an_invalid_file_of_rates_is_refused(tmp_path: Path, rows: dict[str, Any
 def test_a_missing_file_and_a_rate_in_per_cent_are_refused(tmp_path: Path, tiny: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="There is no file of risk-free rates"):
         risk_free_rates(str(tmp_path / "none.csv"), SESSIONS)
-    with pytest.raises(ConfigError, match=r"risk_free is 3; give an annual fraction"):
+    with pytest.raises(ConfigError, match=r"risk_free is 3; it must be an annual fraction"):
         check_config({**tiny, "backtest": {"risk_free": 3}}, origin="tiny")
 
 

@@ -181,7 +181,7 @@ def test_changed_rates_in_the_same_file_give_a_new_evaluation(done: str, peergla
     kept = find_evaluation(run, none.record.evaluation)
     assert sharpe(kept) == sharpe(none), "the first is kept"
     content = hashlib.sha256(rates.read_bytes()).hexdigest()
-    assert f"over the rates in rates.csv (SHA-256 {content[:10]})" in other.record.assumptions
+    assert f"in excess of the rates in rates.csv (SHA-256 {content[:10]})" in other.record.assumptions
     assert none.record.assumptions != other.record.assumptions
     assert measured(0.0).record.evaluation == none.record.evaluation
     elsewhere = measured(0.0, Path("copy.csv"))

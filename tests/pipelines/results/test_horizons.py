@@ -52,7 +52,7 @@ def test_forecasts_of_every_horizon_are_stored_measured_and_shown(
     of_label = ladder.filter(pl.col("model") == "seq2seq")["ensemble_rank_ic"].item()
     assert table["rank_ic"][-1] == pytest.approx(of_label, abs=1e-12)
     report = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
-    assert "The horizons on the way" in report
+    assert "Shorter horizons" in report
     assert train_config(config) == run_id  # all tasks are done
     assert lake.read("forecast_paths").height == paths.height
 
