@@ -1,4 +1,4 @@
-"""Markets for the tests of the audit: clean ones, and leaks to plant, each a small mutation."""
+"""Markets for the tests of the audit: clean ones, and planted leaks, each of them a small change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ INDEX = "index"
 def market(
     base: Mapping[str, Any], seed: int = 3, changes: Mapping[str, Any] | None = None, **settings: object
 ) -> tuple[Config, Tables]:
-    """A simulated market as the lake would give it, with clean inputs and a clean membership on top."""
+    """A simulated market as the lake returns it, with inputs and a membership table without look-ahead."""
     chosen = {**base["source"], "seed": seed, "market": {**base["source"]["market"], **(changes or {})}}
     config = check_config({**base, "source": chosen, **settings}, origin="tiny")
     now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -84,7 +84,7 @@ def as_input(name: str, value_TN: Array, panel: Panel) -> pl.DataFrame:
 
 
 def clean_inputs(panel: Panel, seed: int) -> list[pl.DataFrame]:
-    """Numbers as an honest user has them: causal relatives of what the leaks plant."""
+    """A user's inputs without look-ahead: the causal counterparts of the planted leaks."""
     close_TN = np.where(np.isnan(panel.close_TN), 0.0, panel.close_TN)
     running_TN = np.maximum.accumulate(close_TN, axis=0)
     mean_TN = rolling_mean(panel.close_TN, 20, 20)
@@ -102,7 +102,7 @@ def clean_inputs(panel: Panel, seed: int) -> list[pl.DataFrame]:
 
 
 def reviewed_membership(panel: Panel, every: int = 40, count: int = 12) -> pl.DataFrame:
-    """An index that takes the firms with the longest record every 40 sessions, as it stands then."""
+    """An index that selects the firms with the longest history at that time, every 40 sessions."""
     traded_TN = np.isfinite(panel.close_TN)
     dates = panel.dates_T.astype("datetime64[D]")
     rows = []
@@ -160,7 +160,7 @@ def in_characteristic(compute: Callable[[Panel], Array], name: str = "momentum_6
 
 
 def in_input(compute: Callable[[Panel], Array], name: str = "signal") -> Callable[..., Any]:
-    """Plant a computation in what a user delivers: no code of ours ever sees it looking ahead."""
+    """Plant a computation in a user's inputs, so that no code of this project looks ahead."""
 
     def plant(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
         panel = panels.build_panel(tables["prices"], tables["securities"])
@@ -195,7 +195,7 @@ def smoothed_maximum(panel: Panel) -> Array:
 
 
 def sector_mean_of_the_target(panel: Panel) -> Array:
-    """Each firm is shown what its industry will earn tomorrow."""
+    """Each firm gets the next session's mean return of its industry."""
     target_TN, out_TN = ahead(daily_return(panel)), np.full(panel.close_TN.shape, np.nan)
     for code in np.unique(panel.group_TN[panel.group_TN >= 0]):
         inside_TN = panel.group_TN == code
@@ -247,7 +247,7 @@ def groups_of_everything(patch: Patch, config: Config, tables: Tables) -> tuple[
 
 
 def restated_at_the_original_date(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    """A vendor's table: the latest value stands under every date of its item."""
+    """A vendor's table that shows the latest value of an item on all its dates."""
     latest = tables["fundamentals"].sort("known_at").group_by("ticker", "period_end", "item")
     values = latest.agg(pl.col("value").last())
     rows = tables["fundamentals"].drop("value").join(values, on=["ticker", "period_end", "item"])
@@ -255,7 +255,7 @@ def restated_at_the_original_date(_: Patch, config: Config, tables: Tables) -> t
 
 
 def versions_of_later(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    """The same in our code: the newest version is taken from its first date on."""
+    """The same leak in our code: the newest version is used from the first date on."""
     patch_target = panels
 
     def early(fundamentals: pl.DataFrame, *rest: Any) -> Mapping[str, Array]:  # noqa: ANN401 (passed on)
@@ -270,7 +270,7 @@ def versions_of_later(_: Patch, config: Config, tables: Tables) -> tuple[Config,
 
 
 def todays_members(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    """Who is a member now has always been one."""
+    """Current members are members on all earlier dates as well."""
     now = tables["membership"].filter(pl.col("to_date").is_null())
     since = tables["prices"]["date"].min()
     return config, {**tables, "membership": now.with_columns(pl.lit(since).alias("from_date"))}
@@ -365,7 +365,7 @@ def with_shorter_horizons(config: Config) -> Config:
 
 
 def ranks_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    """Scale a firm by the mean and deviation of all dates so far: it looks back, and no date is alone."""
+    """Scale a firm by the mean and deviation of all dates so far: no look-ahead, but it mixes dates."""
 
     def expanding(raw_TNF: Array, universe_TN: Array, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
         inside_TNF = np.where(universe_TN[:, :, None], raw_TNF, np.nan).astype(np.float64)
@@ -395,7 +395,7 @@ def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple
 
 
 def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    """The label of horizon 1 spans four sessions, so that it is not closed when it says so."""
+    """The label of horizon 1 covers four sessions, so it extends beyond the purge."""
     from features.panel.labels import forward_returns as honest
 
     def longer(panel: Panel, delay: int, horizon: int) -> Array:
@@ -406,7 +406,7 @@ def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tupl
 
 
 def path_that_knows(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    """The forecast of the label's horizon is honest; those of the shorter ones are what comes."""
+    """Forecasts at the label's horizon are clean; those at shorter horizons are the future returns."""
     honest = tasks.run_task
 
     def knowing(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
@@ -461,4 +461,4 @@ LEAKS: dict[str, Leak] = {
         in_input(smoothed_maximum), "fingerprints", "input signal", {"sessions": 900}
     ),
 }
-"""The leaks by kind, most of them in more than one form: in our code, and in what is delivered."""
+"""The leaks by kind. Most have more than one form: in our code, and in the delivered data."""
