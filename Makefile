@@ -1,5 +1,5 @@
-# Every target brings .venv up to date by itself when pyproject.toml or constraints.txt changed. A new .venv gets the
-# newest supported Python on the PATH, or PYTHON=/path/to/python3; naming another version than it has makes it again.
+# Every target updates .venv if pyproject.toml or constraints.txt changed. A new .venv uses the newest supported Python
+# on the PATH, or PYTHON=/path/to/python3. If that has another version than .venv, .venv is created again.
 SUPPORTED := 3.13 3.12 3.11
 VENV := .venv
 BIN := $(VENV)/bin
@@ -20,18 +20,18 @@ venv:
 	        if "$$name" -c 'import ensurepip, venv' 2>/dev/null; then python=$$name; break; fi; \
 	    done; \
 	    if [ -z "$$python" ]; then \
-	        echo "make: no Python 3.13, 3.12 or 3.11 with its venv module was found: install one (on Debian: apt" \
-	            "install python3-venv) or name one with PYTHON=/path/to/python3." >&2; exit 1; \
+	        echo "make: found no Python 3.13, 3.12 or 3.11 with its venv module: install one (on Debian: apt" \
+	            "install python3-venv) or set PYTHON=/path/to/python3." >&2; exit 1; \
 	    fi; \
 	fi; \
 	if [ -n "$$python" ]; then \
 	    wants=$$("$$python" $(VERSION)); \
 	    case ' $(SUPPORTED) ' in *" $${wants:-none} "*) : ;; *) \
-	        echo "make: $$python is no Python 3.13, 3.12 or 3.11 (it says $${wants:-nothing}): name one with" \
+	        echo "make: $$python is not Python 3.13, 3.12 or 3.11 (its version is $${wants:-unknown}): set" \
 	            "PYTHON=/path/to/python3." >&2; exit 1;; \
 	    esac; \
 	    if [ "$$has" != "$$wants" ]; then \
-	        if [ -e $(VENV) ]; then echo "make: $(VENV) is made again for Python $$wants." >&2; fi; \
+	        if [ -e $(VENV) ]; then echo "make: creating $(VENV) again for Python $$wants." >&2; fi; \
 	        "$$python" -m venv --clear $(VENV) || exit 1; \
 	    fi; \
 	fi; \
@@ -41,29 +41,29 @@ venv:
 	    touch $(STAMP); \
 	fi
 
-demo: venv  ## the whole pipeline on the embedded market; prints the report's path
+demo: venv  ## run the whole pipeline on the embedded market; prints the report's path
 	@$(BIN)/peerglass demo
 
-test: venv  ## all tests
+test: venv  ## run all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --quiet
 
-golden: venv  ## make the golden figures of tests/golden anew
+golden: venv  ## regenerate the golden figures in tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py
 
-golden-check: venv  ## compare the whole demo with its golden figures
+golden-check: venv  ## run the demo and compare it with its golden figures
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py --check
 
-lint: venv  ## formatting, lint, types and the direction of imports
+lint: venv  ## check formatting, style, types and import order
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: venv  ## rewrite the code as `make lint` wants it
+format: venv  ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: venv  ## the benchmarks within half an hour, and which are left out and why
+bench: venv  ## run the benchmarks for at most half an hour; lists those left out
 	$(BIN)/python benchmarks/run_all.py
 
 docs: venv  ## build the user's guide; prints the path of its first page

@@ -34,10 +34,10 @@ class BookResult:
     half_spread_T, commission_T, borrow_T : ndarray
         Costs by kind over ``nav_net[t-1]``.
     turnover_T : ndarray
-        One-way: half the traded notional over NAV before trading costs. Replacing a whole long-only book is
-        a turnover of 1, buying it from cash one of 0.5.
+        One-way: half of the traded notional over NAV before trading costs. Replacing a whole long-only book
+        is a turnover of 1; buying it from cash is a turnover of 0.5.
     unfilled_T : ndarray
-        Orders that could not be traded, measured as turnover is.
+        Orders that could not be traded, in the same unit as turnover.
     unpriced_T : ndarray
         Gross value of positions without a known price, over NAV.
     leverage_T : ndarray
@@ -45,7 +45,7 @@ class BookResult:
     cash_T : ndarray
         Cash over NAV, after trades and costs.
     kept_ledger : polars.DataFrame or None
-        The rows of `backtest.ledger.Ledger`; None unless `run_book` was told to keep them.
+        The rows of `backtest.ledger.Ledger`; None unless `run_book` was called with ``keep_ledger=True``.
     first_trade : int or None
         First session with a trade; None if there was none.
     ruined_at : int or None
@@ -81,7 +81,7 @@ class BookResult:
 
     @property
     def ledger(self) -> pl.DataFrame:
-        """The ledger that was kept; ValueError if there is none."""
+        """The recorded ledger; ValueError if it was not kept."""
         if self.kept_ledger is None:
             msg = "The ledger of this book was not kept; run it with keep_ledger=True."
             raise ValueError(msg)

@@ -1,9 +1,10 @@
-"""What attention costs: time and memory of a block, forward and backward, by kernel and sequence length.
+"""Cost of attention: time and memory of a block, forward and backward, by kernel and sequence length.
 
-Two regimes: windows (many short sequences, 32 to 2,048 days, the number of tokens held fixed) and firms (one
-sequence of 100 to 4,000 firms, a date). Every point is a process of its own on one thread, so that its peak
-memory can be read; the kernels take turns within a repetition. The fitted exponent is the slope of the log of
-the median time (and memory) a sequence over the longer half of the lengths: 1 is linear, 2 quadratic.
+There are two regimes: windows (many short sequences of 32 to 2,048 days, with a fixed number of tokens) and
+firms (one sequence of 100 to 4,000 firms per date). Every point is measured in its own process on one thread,
+so that its peak memory can be read. The kernels alternate within a repetition. The fitted exponent is the
+slope of log median time (or memory) per sequence against log length, over the longer half of the lengths: 1
+is linear, 2 quadratic.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from typing import Any
 
 DAYS = (32, 64, 128, 256, 512, 1024, 2048)
 FIRMS = (100, 250, 500, 1000, 2000, 4000)
-TOKENS = 8192  # days in a step of the windows' regime: one window of 2,048 days is four of them
+TOKENS = 8192  # days per step in the regime of windows
 WIDTH, HEADS, RADIUS = 32, 4, 8
 
 
 def measure(kernel: str, sequences: int, length: int) -> dict[str, float]:
-    """Seconds and bytes of a block on ``[sequences, length, 32]``, forward and backward."""
+    """Measure seconds and MiB of a block on ``[sequences, length, 32]``, forward and backward."""
     import resource
     import time
 
@@ -36,7 +37,7 @@ def measure(kernel: str, sequences: int, length: int) -> dict[str, float]:
     torch.manual_seed(0)
     block = Block(BlockConfig(WIDTH, HEADS, kernel=kernel, radius=RADIUS))  # type: ignore[arg-type]  # a str
     small = torch.randn(1, 16, WIDTH, requires_grad=True)
-    block(small).sum().backward()  # what the first call loads is not the kernel's
+    block(small).sum().backward()  # the first call loads code, which is not part of the kernel's cost
     x = torch.randn(sequences, length, WIDTH, requires_grad=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds: list[float] = []
@@ -49,7 +50,7 @@ def measure(kernel: str, sequences: int, length: int) -> dict[str, float]:
 
 
 def point(kernel: str, sequences: int, length: int) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure one point in its own process."""
     command = [sys.executable, __file__, "--point", kernel, str(sequences), str(length)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     answer: dict[str, float] = json.loads(done.stdout)
@@ -57,7 +58,7 @@ def point(kernel: str, sequences: int, length: int) -> dict[str, float]:
 
 
 def exponent(lengths: list[int], costs: list[float]) -> float:
-    """Slope of log cost over log length, by least squares over the longer half."""
+    """Slope of log cost against log length, by least squares over the longer half."""
     half = [(math.log(n), math.log(c)) for n, c in zip(lengths, costs, strict=True) if c > 0]
     half = half[len(half) // 2 :]
     if len(half) < 2:
@@ -68,7 +69,7 @@ def exponent(lengths: list[int], costs: list[float]) -> float:
 
 
 def regime(name: str, lengths: tuple[int, ...], kernels: tuple[str, ...], runs: int) -> list[dict[str, Any]]:
-    """Measure every kernel at every length; print the table and the exponents."""
+    """Measure every kernel at every length, and print the table and the exponents."""
     rows: list[dict[str, Any]] = []
     print(f"\n{name}: a block of width {WIDTH}, {HEADS} heads, forward and backward, one thread")
     print(f"  {'length':>7}{'sequences':>11}" + "".join(f"{k + ' ms':>14}{k + ' MiB':>14}" for k in kernels))
@@ -93,7 +94,7 @@ def regime(name: str, lengths: tuple[int, ...], kernels: tuple[str, ...], runs: 
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write time and memory over length, log-log, as one self-contained page."""
+    """Write a self-contained page that plots time and memory against length on log-log axes."""
     from plotly.subplots import make_subplots
 
     titles = [f"{name}: {what} a sequence" for name in ("windows", "firms") for what in ("ms", "MiB")]
@@ -121,22 +122,22 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, plot."""
+    """Measure, print and plot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--longest", type=int, default=4096, help="leave longer sequences out")
+    parser.add_argument("--longest", type=int, default=4096, help="maximum sequence length")
     parser.add_argument("--plot", type=Path, default=Path("data/benchmarks/attention.html"))
     parser.add_argument("--point", nargs=3, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.point:
-        kernel, sequences, length = given.point
+    args = parser.parse_args()
+    if args.point:
+        kernel, sequences, length = args.point
         print(json.dumps(measure(kernel, int(sequences), int(length))))
         return
-    days = tuple(n for n in DAYS if n <= given.longest)
-    firms = tuple(n for n in FIRMS if n <= given.longest)
-    rows = regime("windows", days, ("softmax", "local", "linear"), given.runs)
-    rows += regime("firms", firms, ("softmax", "linear"), given.runs)
-    plot(rows, given.plot)
+    days = tuple(n for n in DAYS if n <= args.longest)
+    firms = tuple(n for n in FIRMS if n <= args.longest)
+    rows = regime("windows", days, ("softmax", "local", "linear"), args.runs)
+    rows += regime("firms", firms, ("softmax", "linear"), args.runs)
+    plot(rows, args.plot)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The thirty features that are timed, and the market that they are computed on.
+"""The thirty features of the benchmark, and the market they are computed on.
 
-Daily prices with listings, delistings, halts of a few sessions and days without a move; no splits or
-dividends, so that every peer starts from the same numbers.
+The market has daily prices with listings, delistings, halts of a few sessions and days without a move. There
+are no splits or dividends, so that all engines start from the same numbers.
 
-A feature is known where the firm trades and had a price a warm-up ago. Peers apply that rule where a
-cross-section is taken of a feature (`WARMUPS`); elsewhere they may know more cells than we do.
+A feature is known if the firm trades and had a price one warm-up earlier. The other engines apply that rule
+before cross-sectional transforms (`WARMUPS`); elsewhere they may have more values than we do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CHARACTERISTICS = (
     "volume_trend_5_63",
     "return_volume_correlation_63",
 )
-"""By their names in `peerglass features`."""
+"""Names as in `peerglass features`."""
 
 MEDIANS = ("median_dollar_volume_21", "median_dollar_volume_63", "median_dollar_volume_126")
 
@@ -44,7 +44,7 @@ CROSS_SECTIONS = (
     ("demeaned", "return_21"),
     ("demeaned", "momentum_252_21"),
 )
-"""A transform within the date, and of what; ``demeaned`` is against the firm's industry."""
+"""Pairs of cross-sectional transform and feature; ``demeaned`` subtracts the mean of the firm's industry."""
 
 WARMUPS = {
     "momentum_252_21": 252,
@@ -56,19 +56,19 @@ WARMUPS = {
     "zero_return_days_21": 21,
     "return_21": 21,
 }
-"""Sessions, of the features that a cross-section is taken of."""
+"""Warm-up in sessions, of the features that are transformed."""
 
 NAMES = (*CHARACTERISTICS, *MEDIANS, *(f"{kind}_{name}" for kind, name in CROSS_SECTIONS))
 
 MAX_HALT = 20  # sessions over which a close is carried
-TAIL = 0.01  # what is winsorised on each side
+TAIL = 0.01  # share winsorised on each side
 INDUSTRIES = 49
 
 FloatArray = npt.NDArray[np.float64]
 
 
 def half(window: int) -> int:
-    """Give the least number of known sessions that a rolling statistic needs."""
+    """Return the minimum number of known sessions of a rolling statistic."""
     return (window + 1) // 2
 
 

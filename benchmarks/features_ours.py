@@ -1,4 +1,4 @@
-"""The thirty features as the pipeline computes them: registry, the universe's median, transforms."""
+"""The thirty features as the pipeline computes them: registry, median dollar volume, transforms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from features.panel.panel import Panel
 
 
 def prepare(folder: Path) -> Panel:
-    """Lay out the panel."""
+    """Build the panel."""
     close_TN, high_TN, low_TN, volume_TN = (
         read(folder, name).astype(np.float64, copy=False) for name in ("close", "high", "low", "volume")
     )
@@ -45,11 +45,11 @@ def prepare(folder: Path) -> Panel:
 
 
 def compute(panel: Panel) -> dict[str, AnyFloatArray]:
-    """Compute them all, on a panel that nothing is remembered of."""
+    """Compute all features, on a copy of the panel without cached values."""
     panel = replace(panel)
     raw_TNF = compute_characteristics(panel, CHARACTERISTICS)
     out: dict[str, AnyFloatArray] = {name: raw_TNF[:, :, f] for f, name in enumerate(CHARACTERISTICS)}
-    for name in MEDIANS:  # what the universe asks for
+    for name in MEDIANS:  # used by the universe
         out[name] = median_dollar_volume(panel, int(name.split("_")[-1]))
     mask_TN = ~np.isnan(panel.close_TN)
     ranked_TNF = rank_normal(raw_TNF[:, :, : len(RANKED)], mask_TN)
@@ -67,5 +67,5 @@ def compute(panel: Panel) -> dict[str, AnyFloatArray]:
 
 
 def values(out: dict[str, AnyFloatArray], name: str, every: int) -> AnyFloatArray:
-    """Give one feature of every so many firms, (T, n)."""
+    """Return one feature for every ``every``-th firm, (T, n)."""
     return np.ascontiguousarray(out[name][:, ::every])

@@ -1,4 +1,4 @@
-"""The thirty features in pandas, on wide frames (sessions by firms), the layout that it rolls fastest."""
+"""The thirty features in pandas, on wide frames (sessions by firms), its fastest layout for rolling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scipy.special import ndtri
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """The market, a frame a column."""
+    """The market, one frame per column."""
 
     close: pd.DataFrame
     high: pd.DataFrame
@@ -24,7 +24,7 @@ class Wide:
 
 
 def prepare(folder: Path) -> Wide:
-    """Lay out the frames."""
+    """Build the frames."""
     dates = pd.DatetimeIndex(read(folder, "dates"))
     close, high, low, volume = (
         pd.DataFrame(read(folder, name), index=dates) for name in ("close", "high", "low", "volume")
@@ -33,7 +33,7 @@ def prepare(folder: Path) -> Wide:
 
 
 def _log(x: pd.DataFrame) -> pd.DataFrame:
-    return cast("pd.DataFrame", np.log(x))  # the stubs give an array, pandas a frame
+    return cast("pd.DataFrame", np.log(x))  # the stubs declare an array, but pandas returns a frame
 
 
 def _mean(x: pd.DataFrame, window: int) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def _mean(x: pd.DataFrame, window: int) -> pd.DataFrame:
 
 
 def compute(market: Wide) -> dict[str, pd.DataFrame]:
-    """Compute them all."""
+    """Compute all features."""
     close = market.close
     traded = close.notna()
     carried = close.ffill(limit=MAX_HALT)
@@ -94,7 +94,7 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
     for kind, name in CROSS_SECTIONS:
         x = out[name]
         if kind == "rank":
-            x = x.astype(np.float32)  # what the pipeline ranks; beyond it, peers' rounding decides near ties
+            x = x.astype(np.float32)  # as in the pipeline; in float64, rounding would decide near ties
             out[f"{kind}_{name}"] = ndtri(x.rank(axis=1).sub(0.5).div(x.count(axis=1), axis=0))
         elif kind == "zscore":
             out[f"{kind}_{name}"] = x.sub(x.mean(axis=1), axis=0).div(x.std(axis=1, ddof=0), axis=0)
@@ -107,6 +107,6 @@ def compute(market: Wide) -> dict[str, pd.DataFrame]:
 
 
 def values(out: dict[str, pd.DataFrame], name: str, every: int) -> FloatArray:
-    """Give one feature of every so many firms, (T, n)."""
+    """Return one feature for every ``every``-th firm, (T, n)."""
     x_TN: FloatArray = out[name].to_numpy(np.float64)
     return np.ascontiguousarray(x_TN[:, ::every])

@@ -15,7 +15,7 @@ from scipy.special import ndtri
 
 
 def prepare(folder: Path) -> pl.DataFrame:
-    """Lay out the long frame: a row for each session and firm, null where it did not trade."""
+    """Build the long frame: one row per session and firm, null where it did not trade."""
     industry_N = read(folder, "industry")
     dates_T = read(folder, "dates")
     T, N = len(dates_T), len(industry_N)
@@ -41,7 +41,7 @@ def _over(**expressions: Expr) -> dict[str, Expr]:
 
 
 def compute(frame: pl.DataFrame) -> pl.DataFrame:
-    """Compute them all."""
+    """Compute all features."""
     close, r, dv, m, span = col("close"), col("r"), col("dv"), col("m"), col("span")
     frame = frame.with_columns(
         carried=close.forward_fill(MAX_HALT).over("ticker"),
@@ -81,7 +81,7 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
             **{f"heard_{warmup}": back(warmup).is_not_null() for warmup in set(WARMUPS.values())},
         )
     )
-    # the volume's surprise where the return is known, and the other way round
+    # volume surprise where the return is known, and return where the volume surprise is known
     both = r.is_not_null() & col("surprise").is_not_null()
     frame = frame.with_columns(a=pl.when(both).then(r), b=pl.when(both).then(col("surprise")))
     a, b = col("a"), col("b")
@@ -123,7 +123,7 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
     for kind, name in CROSS_SECTIONS:
         x = col(name)
         if kind == "rank":
-            x = x.cast(pl.Float32)  # what the pipeline ranks; beyond it, peers' rounding decides near ties
+            x = x.cast(pl.Float32)  # as in the pipeline; in float64, rounding would decide near ties
             across[f"{kind}_{name}"] = ((x.rank("average") - 0.5) / x.count()).over("date")
         elif kind == "zscore":
             across[f"{kind}_{name}"] = ((x - x.mean()) / x.std(ddof=0)).over("date")
@@ -139,7 +139,7 @@ def compute(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def values(out: pl.DataFrame, name: str, every: int) -> FloatArray:
-    """Give one feature of every so many firms, (T, n)."""
+    """Return one feature for every ``every``-th firm, (T, n)."""
     N = out["ticker"].n_unique()
     x_NT: FloatArray = out[name].cast(pl.Float64).to_numpy().reshape(N, -1)
     return np.ascontiguousarray(x_NT[::every].T)

@@ -1,11 +1,11 @@
-"""Thirty rolling and cross-sectional features on one market: Peerglass, polars and pandas, side by side.
+"""Thirty rolling and cross-sectional features on one market: Peerglass, polars and pandas compared.
 
-Each computes the same features (`features_market`) in a process of its own, in turns. The memory is what the
-process held at its highest above what it held with the input laid out and the code loaded. Before anything is
-timed, the answers are compared on the cells where all three have one.
+Each engine computes the same features (`features_market`) in its own process; the engines alternate. The
+memory reported is the peak during the computation minus the memory with the input and the code loaded.
+Before timing, the results are compared on the cells where all three have a value.
 
-The bars: at least 5 times faster than polars, 10 times faster than pandas, at most 1.0 GiB above the input.
-(The files are not called after the package `features`, which a script beside them must be able to import.)
+The targets: at least 5 times faster than polars, 10 times faster than pandas, at most 1.0 GiB above the
+input. (The files have the prefix `features_` because a file `features.py` would hide the package `features`.)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from features_market import NAMES, write_market
 from features.arithmetic.parallel import n_threads
 
 ENGINES = ("ours", "polars", "pandas")
-BARS = {"polars": 5.0, "pandas": 10.0}
+TARGETS = {"polars": 5.0, "pandas": 10.0}
 GIB = 2.0**30
-EVERY = 10  # of so many firms, one is compared
+EVERY = 10  # every tenth firm is compared
 TOLERANCE = 1e-5
 
 
 class Worker:
-    """A process that computes the features with one engine when it is told to."""
+    """A process that computes the features with one engine on request."""
 
     def __init__(self, engine: str, folder: Path) -> None:
         command = [sys.executable, __file__, "--worker", engine, str(folder)]
@@ -42,36 +42,36 @@ class Worker:
         self.start: dict[str, float] = self._answer()
 
     def ask(self, order: str) -> dict[str, float]:
-        """Send an order and wait for what comes of it."""
+        """Send a command and wait for its result."""
         print(order, file=self.process.stdin, flush=True)
         return self._answer()
 
     def stop(self) -> None:
-        """Let the process end."""
+        """Let the process finish."""
         self.process.communicate()
 
     def _answer(self) -> dict[str, float]:
         line = self.process.stdout.readline() if self.process.stdout else ""
         if not line:
             raise RuntimeError(
-                f"The worker ended with exit code {self.process.wait()}: see its message above."
+                f"The worker failed with exit code {self.process.wait()}: see its message above."
             )
         answer: dict[str, float] = json.loads(line)
         return answer
 
 
 def work(name: str, folder: Path) -> None:
-    """Be a worker: lay out the input, then compute whenever a line says ``run`` or ``save``."""
+    """Run as a worker: load the input, then compute for each input line ``run`` or ``save``."""
     engine: Any = importlib.import_module(f"features_{name}")
     small = folder / "small"
     started = time.perf_counter()
-    engine.compute(engine.prepare(small))  # loads code, and compiles it if no earlier process has
+    engine.compute(engine.prepare(small))  # loads the code, and compiles it if it is not cached
     first = time.perf_counter() - started
     market = engine.prepare(folder)
     before = _resident()
     print(json.dumps({"first": first, "input": before}), flush=True)
     for line in sys.stdin:
-        _forget_peak()
+        _reset_peak()
         started, worked = time.perf_counter(), time.process_time()
         out = engine.compute(market)
         answer = {
@@ -86,12 +86,12 @@ def work(name: str, folder: Path) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _forget_peak() -> None:
+def _reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def _resident(field: str = "VmRSS") -> float:
-    """Bytes that the process holds, or with ``VmHWM`` held at its highest since the peak was forgotten."""
+    """Resident bytes of the process, or with ``VmHWM`` their peak since it was last reset."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return float(line.split()[1]) * 1024
@@ -99,11 +99,11 @@ def _resident(field: str = "VmRSS") -> float:
 
 
 def compare(folder: Path) -> None:
-    """Print how far the peers' answers are from ours; raise if further than 1e-5 of the value.
+    """Print the deviations of the other engines from ours; raise if one is above 1e-5.
 
-    The deviation is relative to the value, or to the feature's mean size where a value is smaller.
+    The deviation is relative to the value, or to the feature's mean absolute value if that is larger.
     """
-    print(f"\nlargest relative deviation from ours, on every {EVERY}th firm's cells where all have a value")
+    print(f"\nlargest relative deviation from ours, for every {EVERY}th firm, where all have a value")
     worst = 0.0
     for feature in NAMES:
         ours, *peers = (np.load(folder / f"{name}_{feature}.npy").astype(np.float64) for name in ENGINES)
@@ -117,20 +117,20 @@ def compare(folder: Path) -> None:
         worst = max(worst, *apart)
         print(f"  {feature:<34}polars {apart[0]:.1e}  pandas {apart[1]:.1e}  {share:.1%} of our cells")
         if share < 0.99:
-            raise RuntimeError(f"{feature}: the peers know only {share:.1%} of the cells that we know.")
+            raise RuntimeError(f"{feature}: the other engines have only {share:.1%} of our cells.")
     if not worst <= TOLERANCE:
         raise RuntimeError(
-            f"The answers differ by {worst:.1e}, more than {TOLERANCE:.0e}: a time says nothing."
+            f"The results differ by {worst:.1e}, more than {TOLERANCE:.0e}, so times cannot be compared."
         )
 
 
 def main() -> None:
-    """Compare answers, time the engines in turns, and print medians, ratios and the verdict."""
+    """Compare results, time the engines in turn, and print medians, ratios and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--firms", type=int, default=3000)
     parser.add_argument("--sessions", type=int, default=2520)
     parser.add_argument(
-        "--runs", type=int, default=3, help="counted rounds, after the one whose answers are compared"
+        "--runs", type=int, default=3, help="number of rounds, after the one whose results are compared"
     )
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -163,7 +163,7 @@ def main() -> None:
 
 
 def report(rounds: list[dict[str, dict[str, float]]], cells: int) -> None:
-    """Print medians, ratios round by round, and which bars were met."""
+    """Print medians, ratios of the rounds, and whether the targets were met."""
     print(f"\nmedians of {len(rounds)} rounds")
     for engine in ENGINES:
         seconds = [done[engine]["seconds"] for done in rounds]
@@ -172,18 +172,18 @@ def report(rounds: list[dict[str, dict[str, float]]], cells: int) -> None:
         rate = processor / cells / len(NAMES) * 1e9
         print(
             f"  {engine:<7}{statistics.median(seconds):8.2f} s ({min(seconds):.2f} to {max(seconds):.2f}), "
-            f"{processor:.2f} s of processors ({rate:.1f} ns a cell and feature), "
+            f"{processor:.2f} s of CPU time ({rate:.1f} ns per cell and feature), "
             f"at most {above:.2f} GiB above the input"
         )
-    for engine, bar in BARS.items():
+    for engine, target in TARGETS.items():
         ratios = [done[engine]["seconds"] / done["ours"]["seconds"] for done in rounds]
         ratio = statistics.median(ratios)
         print(
             f"  {ratio:5.1f} times faster than {engine} ({min(ratios):.1f} to {max(ratios):.1f}); "
-            f"the bar is {bar:.0f}: {'met' if ratio >= bar else 'NOT MET'}"
+            f"the target is {target:.0f}: {'met' if ratio >= target else 'NOT MET'}"
         )
     above = max(done["ours"]["above"] for done in rounds) / GIB
-    print(f"  {above:.2f} GiB above the input; the bar is 1.00: {'met' if above <= 1.0 else 'NOT MET'}")
+    print(f"  {above:.2f} GiB above the input; the target is 1.00: {'met' if above <= 1.0 else 'NOT MET'}")
 
 
 if __name__ == "__main__":

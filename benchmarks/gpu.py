@@ -1,13 +1,13 @@
-"""What training costs on a GPU, beside what the card itself can do; needs torch and numpy alone.
+"""Training throughput on a GPU, compared with the limits of the card. Needs only torch and numpy.
 
-In one run: fused against explicit attention in bf16 and float32; the card's own ceilings (matrix products,
-memory copies); then eager, compiled and K-seed training of the default `temporal_transformer` and
+One run measures: fused against explicit attention in bf16 and float32; the card's ceilings (matrix products
+and memory copies); and eager, compiled and K-seed training of the default `temporal_transformer` and
 `temporal_peer` on a synthetic panel. A sample is a firm-day: one firm on one date, with its window. The work
-of a step is counted, not guessed: `FlopCounterMode` adds up matrix products, and every operation's inputs and
-outputs are bytes; a share of a ceiling is that work a second over what was measured beforehand. Compiling
-fuses operations, so its share of the memory ceiling is that of the eager bytes.
+of a step is counted: `FlopCounterMode` adds up the matrix products, and the bytes are those of all
+operations' inputs and outputs. A share of a ceiling is the step's work per second divided by the measured
+ceiling. Compilation fuses operations; its share of the memory ceiling uses the bytes of the eager step.
 
-`python benchmarks/gpu.py` on a GPU; `--device cpu --tiny` shows on any machine that it runs.
+Run `python benchmarks/gpu.py` on a GPU. `--device cpu --tiny` tests the script on any machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU box may have the repository alone
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU machine may have only the repository
 
 from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttention
 from models.batch import PanelTensors
@@ -42,13 +42,13 @@ from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
 from models.registry import MODELS
 
-WAYS = ("eager", "compiled", "stacked")
+VARIANTS = ("eager", "compiled", "stacked")
 GROUPS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large everything is."""
+    """Sizes of the benchmark."""
 
     sessions: int = 600
     firms: int = 1000
@@ -65,7 +65,7 @@ TINY = Sizes(sessions=40, firms=12, window=5, batch_dates=2, steps=2, matmul=64,
 
 
 class Traffic(TorchDispatchMode):
-    """Adds up the bytes that operations read and write; views move none."""
+    """Counts the bytes that operations read and write; views move none."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
@@ -86,13 +86,13 @@ class Traffic(TorchDispatchMode):
 
 
 def wait(device: str) -> None:
-    """Let the device finish what it was given."""
+    """Wait until the device has finished its queued work."""
     if device != "cpu":
         torch.cuda.synchronize()
 
 
 def seconds_of(work: Callable[[], object], device: str, times: int) -> float:
-    """Median wall-clock seconds of a call, after one that does not count."""
+    """Median wall-clock seconds of a call, after one warm-up call."""
     work()
     taken = []
     for _ in range(times):
@@ -105,7 +105,7 @@ def seconds_of(work: Callable[[], object], device: str, times: int) -> float:
 
 
 def check_attention(device: str, sizes: Sizes) -> None:
-    """Compare the fused with the explicit path; stop where they differ by more than rounding."""
+    """Compare the fused with the explicit path; exit if they differ by more than rounding."""
     print("fused against explicit attention, largest difference over the largest value")
     torch.manual_seed(0)
     for kernel in ("softmax", "local", "linear"):
@@ -114,17 +114,17 @@ def check_attention(device: str, sizes: Sizes) -> None:
             layer = MultiHeadAttention(config).to(device, dtype).eval()
             x = torch.randn(sizes.firms, sizes.window, 32, device=device, dtype=dtype)
             keys = torch.rand(sizes.firms, sizes.window, device=device) < 0.9
-            sight = AttentionMask(keys_BK=keys)
+            mask = AttentionMask(keys_BK=keys)
             with torch.no_grad():
-                fused, explicit = layer(x, x, sight), layer.explicit(x, x, sight)[0]
+                fused, explicit = layer(x, x, mask), layer.explicit(x, x, mask)[0]
             apart = float((fused - explicit).abs().max() / explicit.abs().max())
             print(f"  {kernel:<8}{str(dtype).removeprefix('torch.'):<10}{apart:.1e}")
             if not apart < most:
-                sys.exit(f"{kernel} attention in {dtype}: the fused path is not the explicit one")
+                sys.exit(f"{kernel} attention in {dtype}: the fused and the explicit path differ")
 
 
 def ceilings(device: str, sizes: Sizes) -> tuple[dict[str, float], float]:
-    """Matrix products a second by type (FLOP/s), and bytes a second of a copy (read and written)."""
+    """Measure FLOP/s of matrix products by type, and bytes per second of a copy (read and written)."""
     n, flops = sizes.matmul, {}
     for dtype in (torch.float32, torch.bfloat16):
         a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
@@ -139,7 +139,7 @@ def ceilings(device: str, sizes: Sizes) -> tuple[dict[str, float], float]:
 
 
 def panel(device: str, sizes: Sizes) -> PanelTensors:
-    """Random numbers in the shape of a market; 5% of the firms are away on a date."""
+    """Make a panel of random numbers; 5% of the firms are missing on each date."""
     rng = np.random.default_rng(0)
     shape = (sizes.sessions, sizes.firms)
     return PanelTensors.from_arrays(
@@ -155,38 +155,38 @@ def panel(device: str, sizes: Sizes) -> PanelTensors:
 
 
 def built(model: str, data: PanelTensors, seed: int) -> Forecaster:
-    """The default model of a seed, on the data's device."""
+    """Build the default model with a seed, on the data's device."""
     torch.manual_seed(seed)
     entry = MODELS[model]
     module = entry.build(entry.config(), data.shape)
     if not isinstance(module, Forecaster):
-        sys.exit(f"{model} is not a network: choose one that is")
+        sys.exit(f"{model} is not a neural network: choose a neural model")
     return module.to(data.device).train()
 
 
 def no_forecast(*_: object) -> Any:  # noqa: ANN401 (of an engine's type)
-    """Fill in for the validation forecasts of an engine; its steps need none."""
+    """Placeholder for an engine's validation forecasts, which training steps do not need."""
     raise NotImplementedError
 
 
 def step_of(
-    way: str, model: str, data: PanelTensors, config: FitConfig, seeds: int
+    variant: str, model: str, data: PanelTensors, config: FitConfig, seeds: int
 ) -> tuple[Callable[[], object], int]:
-    """A training step of one way, and how many seeds it trains."""
+    """Return a training step of one variant, and the number of seeds that it trains."""
     rng = np.random.default_rng(1)
     train = np.arange(data.window, len(data.mask_TN))
 
     def dates(count: int) -> Tensor:
         return torch.as_tensor(np.stack([rng.permutation(train)[: config.batch_dates] for _ in range(count)]))
 
-    if way == "stacked":
+    if variant == "stacked":
         modules = [built(model, data, seed) for seed in range(seeds)]
         stack = StackedSeeds(modules, data, config, range(seeds), train)
         together, _ = make_optimizer(stack.groups(), config, 1000)
         return lambda: stack.step(dates(seeds), together), seeds
     module = built(model, data, 0)
     optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
-    if way == "eager":
+    if variant == "eager":
         alone = SingleSeed(module, data, config, 0, train, no_forecast)
         return lambda: alone.step(dates(1), optimizer), 1
     loss_of = torch.compile(DateLoss(module, config))
@@ -205,9 +205,9 @@ def step_of(
 
 
 def compare(
-    model: str, data: PanelTensors, sizes: Sizes, seeds: int, ways: tuple[str, ...]
+    model: str, data: PanelTensors, sizes: Sizes, seeds: int, variants: tuple[str, ...]
 ) -> list[dict[str, Any]]:
-    """Time the ways in turn on one panel; every row says what one seed's share of it costs."""
+    """Time the variants in turn on one panel; each row has the cost per seed."""
     device = data.device.type
     config = FitConfig(batch_dates=sizes.batch_dates)
     step, _ = step_of("eager", model, data, config, 1)
@@ -216,17 +216,17 @@ def compare(
         step()
     cells = sizes.batch_dates * float(data.mask_TN.sum(dim=1).float().mean())
     rows = []
-    for way in ways:
+    for variant in variants:
         if device != "cpu":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        step, count = step_of(way, model, data, config, seeds)
+        step, count = step_of(variant, model, data, config, seeds)
         step()
         took = seconds_of(step, device, sizes.steps) / count
         peak = torch.cuda.max_memory_allocated() / 2**20 if device != "cpu" else math.nan
         rows.append(
             {
-                "way": f"{way} K={count}" if count > 1 else way,
+                "variant": f"{variant} K={count}" if count > 1 else variant,
                 "rate": cells / took,
                 "peak_mib": peak,
                 "flops": counter.get_total_flops() / took,
@@ -237,34 +237,38 @@ def compare(
 
 
 def main() -> None:
-    """Check, measure the ceilings, compare, print."""
+    """Check attention, measure the ceilings, then compare the variants and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--tiny", action="store_true", help="sizes that say nothing, in seconds")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, only to test the script")
     parser.add_argument("--models", nargs="+", default=["temporal_transformer", "temporal_peer"])
-    parser.add_argument("--ways", nargs="+", choices=WAYS, help="all; compiled not by itself with --tiny")
-    parser.add_argument("--seeds", type=int, default=8, help="K of the stack")
-    parser.add_argument("--firms", type=int, help=f"firms a date ({Sizes().firms})")
-    given = parser.parse_args()
-    if given.device == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no GPU here: use --device cpu --tiny to see that it runs")
-    sizes = TINY if given.tiny else Sizes()
-    if given.firms:
-        sizes = Sizes(firms=given.firms)
-    ways = given.ways or [way for way in WAYS if not (given.tiny and way == "compiled")]  # that takes minutes
-    name = torch.cuda.get_device_name() if given.device == "cuda" else "CPU"
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, help="default: all, without compiled if --tiny"
+    )
+    parser.add_argument("--seeds", type=int, default=8, help="number of stacked seeds K")
+    parser.add_argument("--firms", type=int, help=f"firms per date (default {Sizes().firms})")
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("this machine has no GPU: use --device cpu --tiny to test the script")
+    sizes = TINY if args.tiny else Sizes()
+    if args.firms:
+        sizes = Sizes(firms=args.firms)
+    variants = args.variants or [
+        variant for variant in VARIANTS if not (args.tiny and variant == "compiled")
+    ]  # compiling takes minutes
+    name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
     print(f"torch {torch.__version__} on {name}; {sizes}")
-    check_attention(given.device, sizes)
-    flops, copied = ceilings(given.device, sizes)
-    products = flops["bfloat16" if given.device == "cuda" else "float32"]  # what training uses there
-    data = panel(given.device, sizes)
-    for model in given.models:
+    check_attention(args.device, sizes)
+    flops, copied = ceilings(args.device, sizes)
+    products = flops["bfloat16" if args.device == "cuda" else "float32"]  # the type that training uses
+    data = panel(args.device, sizes)
+    for model in args.models:
         print(f"\n{model}: training steps of {sizes.batch_dates} dates")
         heads = ("firm-days/s", "peak MiB", "of matmul %", "of copy %")
         print(f"  {'':<14}" + "".join(f"{head:>14}" for head in heads))
-        for row in compare(model, data, sizes, given.seeds, tuple(ways)):
+        for row in compare(model, data, sizes, args.seeds, tuple(variants)):
             shares = f"{100 * row['flops'] / products:>14.2f}{100 * row['bytes'] / copied:>14.2f}"
-            print(f"  {row['way']:<14}{row['rate']:>14,.0f}{row['peak_mib']:>14.0f}{shares}", flush=True)
+            print(f"  {row['variant']:<14}{row['rate']:>14,.0f}{row['peak_mib']:>14.0f}{shares}", flush=True)
 
 
 if __name__ == "__main__":

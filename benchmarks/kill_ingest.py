@@ -1,9 +1,9 @@
-"""SIGKILL at random moments of `peerglass ingest`: the lake opens, no key is lost or doubled.
+"""SIGKILL at random moments of `peerglass ingest`: the lake must open, without lost or duplicate keys.
 
-The real command in processes of its own, killed with their whole group. Two kinds of ingest take turns: the
-first load into an empty lake (an append), and a delivery that corrects stored rows, adds new sessions and
-withdraws some of the old rows (a merge). After every kill each table must be exactly as before the ingest or
-exactly as after it, the hazards of an ingest must be recorded if any of its rows are stored, and one more
+The real command runs in its own process group and is killed with the whole group. Two kinds of ingest
+alternate: the first load into an empty lake (an append), and a delivery that corrects stored rows, adds
+sessions and withdraws some old rows (a merge). After every kill, each table must be exactly as before or as
+after the ingest, the hazards of an ingest must be recorded if any of its rows are stored, and a further
 ingest must complete it. `tests/pipelines/lake/test_lake_kill.py` does the same on a small file.
 """
 
@@ -41,33 +41,33 @@ COLUMNS = {
 }
 
 
-def must(holds: bool, otherwise: str) -> None:
-    """Stop with an AssertionError unless it holds."""
+def require(holds: bool, otherwise: str) -> None:
+    """Raise an AssertionError unless the condition holds."""
     if not holds:
         raise AssertionError(otherwise)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a series of kills met and left."""
+    """Summary of a series of kills."""
 
     kills: int
-    moments: Counter[
+    outcomes: Counter[
         str
-    ]  # what the lake held after a kill: "before", "after" or "between", by kind of ingest
-    left_files: int  # data files of killed writers that no version names
+    ]  # state of the lake after a kill: "before", "after" or "between", by kind of ingest
+    orphan_files: int  # data files left by interrupted writes, which no version refers to
     rows: int
 
     def __str__(self) -> str:
-        met = ", ".join(f"{count} {moment}" for moment, count in sorted(self.moments.items()))
+        met = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.outcomes.items()))
         return (
-            f"{self.kills} kills ({met}); {self.left_files} files left by killed writers; after one more "
-            f"ingest {self.rows:,} rows, no key lost, none doubled"
+            f"{self.kills} kills ({met}); {self.orphan_files} files left by interrupted writes; after a "
+            f"further ingest {self.rows:,} rows, no key lost or duplicated"
         )
 
 
 def bars(firms: int, sessions: int) -> pl.DataFrame:
-    """Make made-up daily bars, sorted by date and ticker."""
+    """Make random daily bars, sorted by date and ticker."""
     rng = np.random.default_rng(7)
     days = [date(2000, 1, 3) + timedelta(days=7 * (i // 5) + i % 5) for i in range(sessions)]
     close = (50 * np.exp(np.cumsum(rng.normal(0, 0.01, (sessions, firms)), axis=0))).round(2).ravel()
@@ -95,7 +95,7 @@ def members_of(prices: pl.DataFrame, later: int) -> pl.DataFrame:
 
 
 class Trial:
-    """A folder with two deliveries, a lake, and the two states that the lake may be in."""
+    """A folder with two deliveries, a lake, and the two allowed states of the lake."""
 
     def __init__(self, folder: Path, firms: int, sessions: int, command: list[str]) -> None:
         self.folder, self.command = folder, command
@@ -135,7 +135,7 @@ class Trial:
         return Lake(self.folder / "lake")
 
     def start(self, kind: str) -> subprocess.Popen[str]:
-        """Start the command in a process group of its own."""
+        """Start the command in its own process group."""
         return subprocess.Popen(
             [*self.command, f"{kind}.yaml"],
             cwd=self.folder,
@@ -147,61 +147,61 @@ class Trial:
         )
 
     def finish(self, kind: str) -> float:
-        """Let the command run to its end, and answer with the seconds of its ingest stage."""
+        """Run the command to its end and return the seconds of its ingest stage."""
         with self.start(kind) as process:
             _, events = process.communicate()
-        must(process.returncode == 0, events)
+        require(process.returncode == 0, events)
         return float(next(json.loads(e)["seconds"] for e in events.splitlines() if '"end"' in e))
 
     def kill(self, kind: str, after: float, *, early: bool) -> bool:
-        """Kill the command some seconds after its ingest (or it) starts; whether it was still at it."""
+        """Kill the command some seconds after its ingest (or the command) starts; False if it had ended."""
         with self.start(kind) as process:
             if process.stderr is None:
                 raise AssertionError("the command was started without a pipe for its progress")
             if not early:
                 line = process.stderr.readline()
-                must('"start"' in line, line)
+                require('"start"' in line, line)
             threading.Thread(target=process.stderr.read, daemon=True).start()
             try:
                 process.wait(timeout=after)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                must(process.wait() == -signal.SIGKILL, "the kill did not kill")
+                require(process.wait() == -signal.SIGKILL, "the kill did not kill")
                 return True
         return False
 
     def state(self, kind: str) -> str:
-        """Say whether all tables are as before this kind of ingest, all as after it, or some of each."""
+        """Return whether the tables are as before this kind of ingest, as after it, or a mixture."""
         lake = self.lake()
         lake.versions()  # every table opens
         before, after = self.states[kind]
         found = {self._state_of(lake, table, before.get(table), after[table]) for table in COLUMNS}
         if any(lake.exists(table) for table in COLUMNS):
-            must(HAZARD in lake.read("sources")["hazards"].item(), "rows are stored before their hazards")
+            require(HAZARD in lake.read("sources")["hazards"].item(), "rows are stored before their hazards")
         return found.pop() if len(found) == 1 else "between"
 
     def _state_of(self, lake: Lake, table: str, before: pl.DataFrame | None, after: pl.DataFrame) -> str:
         columns = COLUMNS[table]
         if not lake.exists(table):
-            must(before is None, f"rows of {table} that were committed are gone")
+            require(before is None, f"committed rows of {table} are lost")
             return "before"
         stored = lake.read(table, columns=columns)
-        must(not stored.select(pl.struct(keys(table)).is_duplicated().any()).item(), "a key is there twice")
+        require(not stored.select(pl.struct(keys(table)).is_duplicated().any()).item(), "a key is duplicated")
         if stored.equals(after.select(columns)):
             return "after"
         if before is None:
-            raise AssertionError(f"part of a first load of {table} is there")
-        must(stored.equals(before.select(columns)), f"{table} is neither the old nor the new one")
+            raise AssertionError(f"only part of the first load of {table} is stored")
+        require(stored.equals(before.select(columns)), f"{table} equals neither its old nor its new state")
         return "before"
 
     def reset(self, kind: str, prepared: Path) -> None:
-        """Bring the lake to where this kind of ingest begins."""
+        """Reset the lake to the state before this kind of ingest."""
         shutil.rmtree(self.folder / "lake", ignore_errors=True)
         if kind == "correct":
             shutil.copytree(prepared, self.folder / "lake")
 
-    def left_files(self) -> int:
-        """Count the data files on disk that no version names."""
+    def orphan_files(self) -> int:
+        """Count the data files on disk that no version refers to."""
         from pipelines.lake.log import table_files
 
         lake, count = self.lake(), 0
@@ -213,45 +213,45 @@ class Trial:
         return count
 
 
-def torture(
+def run_kills(
     folder: Path, firms: int, sessions: int, *, kills: int, seed: int = 7, command: list[str] = COMMAND
 ) -> Verdict:
-    """Kill ingests until so many kills met one at work; AssertionError if anything is lost or doubled."""
+    """Kill this many running ingests; raise an AssertionError if rows are lost or duplicated."""
     trial, rng = Trial(folder, firms, sessions, command), random.Random(seed)  # noqa: S311
     seconds = {"load": trial.finish("load")}
     prepared = folder / "prepared"
     shutil.copytree(folder / "lake", prepared)
     seconds["correct"] = trial.finish("correct")
-    must(trial.state("correct") == "after", "the ingest is not complete")
+    require(trial.state("correct") == "after", "the ingest is not complete")
     print(
         f"undisturbed: first load {seconds['load']:.1f} s, correction {seconds['correct']:.1f} s", flush=True
     )
 
-    moments: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     kind, done, left = "load", 0, 0
     trial.reset(kind, prepared)
     while done < kills:
         early = done % 10 == 9
-        moment = rng.uniform(0.0, 2.0 if early else 1.05 * seconds[kind])
-        ended = not trial.kill(kind, moment, early=early)
+        delay = rng.uniform(0.0, 2.0 if early else 1.05 * seconds[kind])
+        ended = not trial.kill(kind, delay, early=early)
         state = trial.state(kind)
         if ended:
-            must(state == "after", "a command that ended has not done its work")
+            require(state == "after", "a command ended without storing its rows")
         else:
             done += 1
-            moments[f"{state} the {'first load' if kind == 'load' else 'correction'}"] += 1
-            print(f"kill {done:>3} at {moment:5.2f} s of {kind:<8} the tables are {state}", flush=True)
+            outcomes[f"{state} the {'first load' if kind == 'load' else 'correction'}"] += 1
+            print(f"kill {done:>3} at {delay:5.2f} s of {kind:<8} the tables are {state}", flush=True)
         if state == "after" or rng.random() < 0.3:
-            left += trial.left_files()
-            trial.finish(kind)  # what a kill left is no hindrance
-            must(trial.state(kind) == "after", "the ingest is not complete")
+            left += trial.orphan_files()
+            trial.finish(kind)  # files left by a kill must not prevent this
+            require(trial.state(kind) == "after", "the ingest is not complete")
             kind = "correct" if kind == "load" else "load"
             trial.reset(kind, prepared)
-    left += trial.left_files()
+    left += trial.orphan_files()
     for last in dict.fromkeys((kind, "correct")):
         trial.finish(last)
-        must(trial.state(last) == "after", "the ingest is not complete")
-    return Verdict(kills, moments, left, trial.lake().read("prices", columns=["date"]).height)
+        require(trial.state(last) == "after", "the ingest is not complete")
+    return Verdict(kills, outcomes, left, trial.lake().read("prices", columns=["date"]).height)
 
 
 def main() -> None:
@@ -261,11 +261,11 @@ def main() -> None:
     parser.add_argument("--firms", type=int, default=640, help="640 firms x 2,500 sessions: 1.6 million rows")
     parser.add_argument("--sessions", type=int, default=2500)
     parser.add_argument("--seed", type=int, default=7)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        verdict = torture(Path(folder), asked.firms, asked.sessions, kills=asked.kills, seed=asked.seed)
-    print(f"{verdict}  ({time.monotonic() - started:.0f} s, {asked.firms * asked.sessions:,} rows delivered)")
+        verdict = run_kills(Path(folder), args.firms, args.sessions, kills=args.kills, seed=args.seed)
+    print(f"{verdict}  ({time.monotonic() - started:.0f} s, {args.firms * args.sessions:,} rows delivered)")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""The peer ladder on the simulated market: each model's rank IC as a share of the truth's own.
+"""The peer ladder on the simulated market: each model's rank IC as a share of the truth's rank IC.
 
-Four markets share every draw and differ in what is planted: the characteristic part alone, the temporal
-part, the peer part, or all three at the market's own shares. Truth's daily IC is the same in all of them.
-Models are those of ``configs/ladder.yaml``, every fold and seed of it; each test segment is forecast once.
+Four markets use the same random draws and differ in the planted parts: the characteristic part, the temporal
+part, the peer part, or all three at their default shares. The truth's daily IC is the same in all markets.
+The models, folds and seeds are those of ``configs/ladder.yaml``; each test segment is forecast once.
 
-    .venv/bin/python benchmarks/ladder.py                       # the whole of it: about an hour on two cores
+    .venv/bin/python benchmarks/ladder.py                       # everything: about an hour on two cores
     .venv/bin/python benchmarks/ladder.py --market peer --no-test --set source.market.firms=60
 
-Finished fits are kept in a file and not repeated, so an interrupted run goes on where it was.
+Finished fits are stored in a file and not repeated, so an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ class World:
     truth_TN: npt.NDArray[np.float64]
 
 
-_worlds: dict[str, World] = {}  # built before the workers are forked, which then share it
+_worlds: dict[str, World] = {}  # filled before the workers are forked, so that they share it
 
 
 def market_config(config: Config, market: str) -> Config:
-    """Plant the parts of a market and leave the others out."""
+    """Return the config of a market, with only its parts planted."""
     own = dict(config.source.model_dump()["market"])
     defaults = MarketConfig()
     for part in PARTS:
@@ -83,7 +83,7 @@ def build_world(config: Config) -> World:
     now = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     source = make_source(config)
     if not isinstance(source, SimulatedSource):
-        raise TypeError(f"the ladder is measured on the simulated market, not on {source.name}")
+        raise TypeError(f"the source is {source.name}; the ladder needs the simulated market")
     tables = dict(source.fetch().tables)
     stamp = pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
     tables["prices"] = tables["prices"].with_columns(pl.lit("simulated").alias("source"), stamp)
@@ -93,7 +93,7 @@ def build_world(config: Config) -> World:
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """Fit a model and compare its forecasts with the truth on the same cells."""
+    """Fit a model and measure its forecasts and the truth on the same cells."""
     torch.set_num_threads(1)
     started = time.perf_counter()
     world = _worlds[job.market]
@@ -139,7 +139,7 @@ def _rank_ic(forecast_BN: npt.NDArray[np.float32], label_BN: npt.NDArray[np.floa
 
 
 def execute(jobs: list[Job], workers: int) -> Iterator[dict[str, Any]]:
-    """Run jobs in this process, or in forked ones that share the markets."""
+    """Run jobs in this process, or in forked workers that share the markets."""
     if workers == 1:
         yield from map(run_job, jobs)
         return
@@ -148,7 +148,7 @@ def execute(jobs: list[Job], workers: int) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: pl.DataFrame, segment: str, models: list[str]) -> str:
-    """Rank IC over the truth's, folds pooled: mean over seeds, and the seeds' range."""
+    """Rank IC as a share of the truth's, folds pooled: mean and range over seeds."""
     shares = rows.group_by("market", "model", "seed").agg(
         (pl.col(f"{segment}_rank_ic").mean() / pl.col(f"{segment}_truth").mean()).alias("share")
     )
@@ -167,14 +167,14 @@ def table(rows: pl.DataFrame, segment: str, models: list[str]) -> str:
 
 
 def main() -> None:
-    """Fit what is not there yet, then print both tables."""
+    """Run the missing fits, then print both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/ladder.yaml"))
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=c")
-    parser.add_argument("--market", action="append", choices=tuple(MARKETS), help="all four by default")
-    parser.add_argument("--model", action="append", help="those of the config by default")
+    parser.add_argument("--market", action="append", choices=tuple(MARKETS), help="default: all four")
+    parser.add_argument("--model", action="append", help="default: the models of the config")
     parser.add_argument("--out", type=Path, default=Path("data/ladder.jsonl"))
-    parser.add_argument("--no-test", action="store_true", help="leave the test alone: for choosing settings")
+    parser.add_argument("--no-test", action="store_true", help="do not use the test, for choosing settings")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     config = load_config(options.config, options.overrides)
@@ -190,7 +190,7 @@ def main() -> None:
         shared = own.model_dump(mode="json", include={"source", "universe", "features", "label", "folds"})
         key = {model: digest([shared, settings_of(own, model), segments]) for model in models}
         done = [row for row in known if row["market"] == market and row["key"] == key.get(row["model"])]
-        held = {(row["model"], row["fold"], row["seed"]) for row in done}
+        finished = {(row["model"], row["fold"], row["seed"]) for row in done}
         rows += done
         _worlds[market] = build_world(own)
         folds = [fold.index for fold in plan_folds(_worlds[market].dataset, own)]
@@ -199,7 +199,7 @@ def main() -> None:
             for seed in own.seeds
             for fold in folds
             for model in models
-            if (model, fold, seed) not in held
+            if (model, fold, seed) not in finished
         ]
         with options.out.open("a", encoding="utf-8") as out:
             for row in execute(jobs, options.workers):
@@ -213,7 +213,7 @@ def main() -> None:
         del _worlds[market]
     frame = pl.DataFrame(rows)
     for segment in segments:
-        print(f"\nShare of the truth's rank IC, {segment} dates; mean over seeds, and their range\n")
+        print(f"\nShare of the truth's rank IC on {segment} dates: mean and range over seeds\n")
         print(table(frame, segment, models))
 
 

@@ -1,12 +1,12 @@
-"""Ingest of one new session into 7.5 million rows beside the first load of those rows, in one run.
+"""Ingest of one new session into 7.5 million rows, compared with the first load of those rows.
 
-Both through `pipelines.ingest.ingest.ingest`: contracts, quality rules, quarantine, one commit a table. A
-live source delivers the session alone, or a few corrected rows; files deliver everything each night:
-unchanged, with a session more, or without some rows, which are then withdrawn. Beside them two limits of the
-machine: writing the table's bytes to the same disk with fsync, and polars writing the same rows as plain
-Parquet.
+Both use `pipelines.ingest.ingest.ingest`: contracts, quality rules, quarantine, one commit per table. A live
+source delivers only the new session, or a few corrected rows. Files deliver everything each night: unchanged,
+with one more session, or without some rows, which are then withdrawn. Two limits of the machine are measured
+as well: writing the table's bytes to the same disk with fsync, and writing the same rows as plain Parquet
+with polars.
 
-The bar: one new session at least 10 times faster than the first load.
+The target: one new session is at least 10 times faster than the first load.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pipelines.sources.base import SourceTables, StoredData
 
 
 class Live:
-    """A live source with one batch of bars that are in memory."""
+    """A live source with one batch of bars in memory."""
 
-    name = "given"
+    name = "memory"
 
     def __init__(self, prices: pl.DataFrame) -> None:
         self._prices = prices
@@ -44,9 +44,9 @@ class Live:
 
 
 class Given:
-    """A source that delivers everything it has, bars that are in memory."""
+    """A source that delivers its whole scope: bars in memory."""
 
-    name = "given"
+    name = "memory"
 
     def __init__(self, prices: pl.DataFrame) -> None:
         self._prices = prices
@@ -57,7 +57,7 @@ class Given:
 
 
 def bars(firms: int, first: int, sessions: int) -> pl.DataFrame:
-    """Make made-up daily bars of sessions ``first`` to ``first + sessions - 1``."""
+    """Make random daily bars of sessions ``first`` to ``first + sessions - 1``."""
     rng = np.random.default_rng(first)
     days = [date(2005, 1, 3) + timedelta(days=7 * (i // 5) + i % 5) for i in range(first, first + sessions)]
     walk = np.random.default_rng(0).uniform(10, 200, firms) * np.exp(
@@ -81,7 +81,7 @@ def bars(firms: int, first: int, sessions: int) -> pl.DataFrame:
 
 
 def seconds(act: Callable[[], object]) -> float:
-    """Wall-clock time of an act."""
+    """Wall-clock time of a call."""
     started = time.perf_counter()
     act()
     return time.perf_counter() - started
@@ -93,7 +93,7 @@ def data_bytes(folder: Path) -> int:
 
 
 def raw_write(folder: Path, size: int) -> float:
-    """Seconds to write so many bytes to one file and flush them to the disk."""
+    """Seconds to write this many bytes to one file and flush them to the disk."""
     block = os.urandom(1 << 20)
 
     def write() -> None:
@@ -113,12 +113,12 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=2520)
     parser.add_argument("--runs", type=int, default=5, help="new sessions and corrections, one after another")
     parser.add_argument("--loads", type=int, default=2, help="first loads, each into an empty lake")
-    asked = parser.parse_args()
-    whole = bars(asked.firms, 0, asked.sessions)
+    args = parser.parse_args()
+    whole = bars(args.firms, 0, args.sessions)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     took: dict[str, list[float]] = {}
 
-    def say(name: str) -> None:
+    def print_times(name: str) -> None:
         values = took[name]
         ratio = statistics.median(took["first load"]) / statistics.median(values)
         print(
@@ -129,38 +129,38 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        print(f"{whole.height:,} rows: {asked.firms:,} firms x {asked.sessions:,} sessions", flush=True)
-        for load in range(asked.loads):
+        print(f"{whole.height:,} rows: {args.firms:,} firms x {args.sessions:,} sessions", flush=True)
+        for load in range(args.loads):
             lake = Lake(root / f"lake-{load}")
             took.setdefault("first load", []).append(seconds(partial(ingest, Given(whole), lake)))
-        say("first load")
+        print_times("first load")
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         size = data_bytes(Path(lake.root))
         took["plain Parquet of the same rows"] = [
             seconds(lambda: whole.write_parquet(root / "plain.parquet"))
         ]
-        say("plain Parquet of the same rows")
-        took["the same bytes, raw, with fsync"] = [raw_write(root, size) for _ in range(asked.runs)]
-        say("the same bytes, raw, with fsync")
+        print_times("plain Parquet of the same rows")
+        took["the same bytes, raw, with fsync"] = [raw_write(root, size) for _ in range(args.runs)]
+        print_times("the same bytes, raw, with fsync")
 
-        for run in range(asked.runs):
-            session = bars(asked.firms, asked.sessions + run, 1)
+        for run in range(args.runs):
+            session = bars(args.firms, args.sessions + run, 1)
             took.setdefault("one new session", []).append(seconds(partial(ingest, Live(session), lake)))
-        say("one new session")
-        for run in range(asked.runs):
-            rows = whole.slice((run + 1) * whole.height // (asked.runs + 2), 5)
+        print_times("one new session")
+        for run in range(args.runs):
+            rows = whole.slice((run + 1) * whole.height // (args.runs + 2), 5)
             fixed = rows.with_columns(volume=pl.col("volume") + 1)
             took.setdefault("five corrected rows", []).append(seconds(partial(ingest, Live(fixed), lake)))
-        say("five corrected rows")
+        print_times("five corrected rows")
         held_rows = lake.read("prices").select(whole.columns)
         took["the whole file, unchanged"] = [seconds(lambda: ingest(Given(held_rows), lake))]
-        say("the whole file, unchanged")
-        grown = pl.concat([held_rows, bars(asked.firms, asked.sessions + asked.runs, 1)])
+        print_times("the whole file, unchanged")
+        grown = pl.concat([held_rows, bars(args.firms, args.sessions + args.runs, 1)])
         took["the whole file, a session more"] = [seconds(lambda: ingest(Given(grown), lake))]
-        say("the whole file, a session more")
+        print_times("the whole file, a session more")
         fewer = grown.filter((pl.col("date").dt.day() != 7) | (pl.col("ticker") != "F0007"))
         took["the whole file, some rows less"] = [seconds(lambda: ingest(Given(fewer), lake))]
-        say("the whole file, some rows less")
+        print_times("the whole file, some rows less")
         assert_complete(lake, fewer.height)
         total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
@@ -170,7 +170,7 @@ def main() -> None:
 
 
 def assert_complete(lake: Lake, rows: int) -> None:
-    """Stop unless the table holds what was delivered, each key once."""
+    """Raise an AssertionError unless the table has exactly the delivered rows, each key once."""
     stored = lake.read("prices", columns=["date", "ticker"])
     if stored.height != rows or stored.n_unique() != rows:
         raise AssertionError(

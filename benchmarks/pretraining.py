@@ -1,14 +1,14 @@
-"""Fine-tuned against from scratch on the simulated market, at 100%, 30% and 10% of the labels.
+"""Pretraining and fine-tuning against training from scratch, with 100%, 30% and 10% of the labels.
 
-Each model is fitted from its first weights and after a pretraining by masked days or next day, with the
-labels of all, three tenths and a tenth of the training dates (whole dates, the same for all three). The fewer
-labels, the more epochs, so that every fit makes the same number of steps; the epoch with the best validation
-rank IC is kept, and forecasts the test once. The market is that of `configs/ladder.yaml`, by default smaller.
+Each model is fitted from random weights, and after pretraining with masked days or with the next day. It uses
+the labels of all, 30% or 10% of the training dates; the dates are the same for all three. With fewer labels
+there are more epochs, so that all fits make the same number of steps. The epoch with the best validation rank
+IC forecasts the test once. The market is that of `configs/ladder.yaml`, by default smaller.
 
     .venv/bin/python benchmarks/pretraining.py                  # minutes on two cores
     .venv/bin/python benchmarks/pretraining.py --set source.market.firms=120 --set folds.train=1800
 
-Finished fits are kept in a file and not repeated, so an interrupted run goes on where it was.
+Finished fits are stored in a file and not repeated, so an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from pipelines.dataset.build import fit_inputs, plan_folds
 from pipelines.train.plan import collect_arrays
 from pipelines.train.task import to_tensors
 
-Beginning = Literal["scratch", "masked_days", "next_day"]
+Start = Literal["scratch", "masked_days", "next_day"]
 MODELS = ("temporal_transformer", "temporal_peer")
-BEGINNINGS: tuple[Beginning, ...] = ("scratch", "masked_days", "next_day")
+STARTS: tuple[Start, ...] = ("scratch", "masked_days", "next_day")
 SHARES = (1.0, 0.3, 0.1)
 SMALL = (
     "source.market={firms: 60, sessions: 1100}",
     "folds={train: 600, valid: 150, test: 150, max_folds: 1}",
     "seeds=[0, 1, 2]",
 )
-"""What makes the default end in minutes; --set goes over it."""
-_world: list[World] = []  # built before the workers are forked, which then share it
+"""Settings with which the default ends in minutes; --set overrides them."""
+_world: list[World] = []  # filled before the workers are forked, so that they share it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +56,23 @@ class Job:
     """One fit."""
 
     model: str
-    beginning: Beginning
+    start: Start
     share: float
     fold: int
     seed: int
 
 
 def fitting(config: Config, job: Job, pretraining: PretrainConfig) -> FitConfig:
-    """The loop's options of a job: as many steps whatever the share, the pretraining that it begins with."""
+    """Training options of a job: the same number of steps for every share, and its pretraining."""
     own = build_settings(FitConfig, settings_of(config, job.model)[1], f"models.{job.model}.fit")
     epochs = math.ceil(own.epochs / job.share)
-    before = None if job.beginning == "scratch" else dataclasses.replace(pretraining, objective=job.beginning)
+    before = None if job.start == "scratch" else dataclasses.replace(pretraining, objective=job.start)
     return dataclasses.replace(own, epochs=epochs, patience=epochs, label_share=job.share, pretrain=before)
 
 
-def run_job(asked: tuple[Job, PretrainConfig]) -> dict[str, Any]:
+def run_job(args: tuple[Job, PretrainConfig]) -> dict[str, Any]:
     """Fit a model and measure its validation and test forecasts."""
-    job, pretraining = asked
+    job, pretraining = args
     torch.set_num_threads(1)
     started = time.perf_counter()
     (world,) = _world
@@ -97,7 +97,7 @@ def run_job(asked: tuple[Job, PretrainConfig]) -> dict[str, Any]:
 
 
 def execute(jobs: list[tuple[Job, PretrainConfig]], workers: int) -> Iterator[dict[str, Any]]:
-    """Run jobs in this process, or in forked ones that share the market."""
+    """Run jobs in this process, or in forked workers that share the market."""
     if workers == 1:
         yield from map(run_job, jobs)
         return
@@ -106,12 +106,12 @@ def execute(jobs: list[tuple[Job, PretrainConfig]], workers: int) -> Iterator[di
 
 
 def table(rows: pl.DataFrame) -> str:
-    """Rank IC on validation and test by share of the labels: mean over folds and seeds, and their range."""
+    """Rank IC on validation and test by share of the labels: mean and range over folds and seeds."""
     heads = [f"{share:.0%} {segment}" for share in SHARES for segment in ("validation", "test")]
-    lines = [f"| model | begun | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
+    lines = [f"| model | pretraining | {' | '.join(heads)} |", f"|---|---|{'---|' * len(heads)}"]
     for model in MODELS:
-        for beginning in BEGINNINGS:
-            own = rows.filter((pl.col("model") == model) & (pl.col("beginning") == beginning))
+        for start in STARTS:
+            own = rows.filter((pl.col("model") == model) & (pl.col("start") == start))
             if own.is_empty():
                 continue
             cells = [
@@ -119,32 +119,32 @@ def table(rows: pl.DataFrame) -> str:
                 for share in SHARES
                 for segment in ("valid", "test")
             ]
-            lines.append(f"| {model} | {beginning} | {' | '.join(cells)} |")
+            lines.append(f"| {model} | {start} | {' | '.join(cells)} |")
     truth = [
         f"{rows[f'{segment}_truth'].to_numpy().mean():.4f}" for _ in SHARES for segment in ("valid", "test")
     ]
-    return "\n".join([*lines, f"| (the truth itself) | | {' | '.join(truth)} |"])
+    return "\n".join([*lines, f"| (truth) | | {' | '.join(truth)} |"])
 
 
 def gains(rows: pl.DataFrame) -> str:
-    """Test rank IC less that from scratch with the same model, fold, seed and labels: mean and range."""
+    """Test rank IC minus that of training from scratch on the same labels: mean and range."""
     key = ["model", "share", "fold", "seed"]
-    scratch = rows.filter(pl.col("beginning") == "scratch").select(*key, pl.col("test").alias("base"))
-    both = rows.filter(pl.col("beginning") != "scratch").join(scratch, on=key)
+    scratch = rows.filter(pl.col("start") == "scratch").select(*key, pl.col("test").alias("base"))
+    both = rows.filter(pl.col("start") != "scratch").join(scratch, on=key)
     lines = [
-        f"| model | begun | {' | '.join(f'{share:.0%}' for share in SHARES)} |",
+        f"| model | pretraining | {' | '.join(f'{share:.0%}' for share in SHARES)} |",
         f"|---|---|{'---|' * len(SHARES)}",
     ]
-    for (model, beginning), own in (
-        both.sort("beginning", *key)
+    for (model, start), own in (
+        both.sort("start", *key)
         .sort("model", maintain_order=True)
-        .group_by("model", "beginning", maintain_order=True)
+        .group_by("model", "start", maintain_order=True)
     ):
         cells = [
             _spread((part["test"] - part["base"]).to_list(), "+")
             for part in (own.filter(pl.col("share") == share) for share in SHARES)
         ]
-        lines.append(f"| {model} | {beginning} | {' | '.join(cells)} |")
+        lines.append(f"| {model} | {start} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -156,15 +156,15 @@ def _spread(values: list[float], sign: str) -> str:
 
 
 def main() -> None:
-    """Fit what is not there yet, then print the tables."""
+    """Run the missing fits, then print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", type=Path, default=Path("configs/ladder.yaml"))
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="a.b=c")
-    parser.add_argument("--model", action="append", choices=MODELS, help="both by default")
-    parser.add_argument("--epochs", type=int, default=8, help="of the pretraining")
-    parser.add_argument("--windows", type=int, default=8192, help="an epoch of the pretraining")
-    parser.add_argument("--lr", type=float, default=2e-3, help="of the pretraining")
-    parser.add_argument("--layer-decay", type=float, default=1.0, help="of the fine-tuning")
+    parser.add_argument("--model", action="append", choices=MODELS, help="default: both")
+    parser.add_argument("--epochs", type=int, default=8, help="epochs of the pretraining")
+    parser.add_argument("--windows", type=int, default=8192, help="windows per epoch of the pretraining")
+    parser.add_argument("--lr", type=float, default=2e-3, help="learning rate of the pretraining")
+    parser.add_argument("--layer-decay", type=float, default=1.0, help="layer decay of the fine-tuning")
     parser.add_argument("--out", type=Path, default=Path("data/pretraining.jsonl"))
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
@@ -182,32 +182,30 @@ def main() -> None:
         for model in models
     }
     rows = [row for row in known if row["key"] == key.get(row["model"])]
-    held = {tuple(row[field.name] for field in dataclasses.fields(Job)) for row in rows}
+    finished = {tuple(row[field.name] for field in dataclasses.fields(Job)) for row in rows}
     _world.append(build_world(config))
     jobs = [
-        Job(model, beginning, share, fold.index, seed)
+        Job(model, start, share, fold.index, seed)
         for seed in config.seeds
         for fold in plan_folds(_world[0].dataset, config)
         for share in SHARES
         for model in models
-        for beginning in BEGINNINGS
+        for start in STARTS
     ]
-    left = [(job, pretraining) for job in jobs if dataclasses.astuple(job) not in held]
+    left = [(job, pretraining) for job in jobs if dataclasses.astuple(job) not in finished]
     with options.out.open("a", encoding="utf-8") as out:
         for row in execute(left, options.workers):
             row["key"] = key[row["model"]]
             out.write(json.dumps(row) + "\n")
             out.flush()
             rows.append(row)
-            name = (
-                f"{row['model']} {row['beginning']} {row['share']:.0%} fold {row['fold']} seed {row['seed']}"
-            )
+            name = f"{row['model']} {row['start']} {row['share']:.0%} fold {row['fold']} seed {row['seed']}"
             print(f"{name}: validation rank IC {row['valid']:+.4f}, {row['seconds']:.0f} s", flush=True)
-    wanted = {dataclasses.astuple(job) for job in jobs}
-    frame = pl.DataFrame([r for r in rows if tuple(r[f.name] for f in dataclasses.fields(Job)) in wanted])
-    print("\nRank IC; mean over folds and seeds, and their range\n")
+    requested = {dataclasses.astuple(job) for job in jobs}
+    frame = pl.DataFrame([r for r in rows if tuple(r[f.name] for f in dataclasses.fields(Job)) in requested])
+    print("\nRank IC: mean and range over folds and seeds\n")
     print(table(frame))
-    print("\nTest rank IC less that from scratch on the same labels\n")
+    print("\nTest rank IC minus that of training from scratch on the same labels\n")
     print(gains(frame))
 
 

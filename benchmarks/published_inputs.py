@@ -1,9 +1,13 @@
-"""What look-ahead in the published Nasdaq inputs is worth: ridge on them, on them made causal, and on ours.
+"""Effect of the look-ahead in the published Nasdaq inputs, measured with ridge on three sets of inputs.
 
-The published inputs of Feng et al. (2019) divide every price by that firm's maximum over the whole sample.
-Made causal, every input is divided by the running maximum known at t as well, which takes the full-sample one
-out again. Ours are the library's characteristics of the same firms' raw prices. Everything else is the same:
-training 2013-2015, validation 2016, test 2017, the next session's return, ridge on ranks within the date.
+1. The published inputs of Feng et al. (2019), which divide every price by the firm's maximum over the whole
+   sample.
+2. The same inputs made causal: every input is also divided by the running maximum known at t, which cancels
+   the full-sample maximum.
+3. The library's characteristics, from the same firms' raw prices.
+
+Everything else is equal: training 2013-2015, validation 2016, test 2017, the next session's return, ridge on
+ranks within the date.
 
     python benchmarks/published_inputs.py --data ../shared/data
 """
@@ -39,7 +43,7 @@ FILES = {
 
 
 def tables_of(config: Config) -> dict[str, pl.DataFrame]:
-    """What the lake would hold of a config's source."""
+    """Return the tables that the lake would have for a config's source."""
     source = make_source(config)
     tables = dict(source.fetch().tables)  # type: ignore[union-attr]  # files are fetched at once
     stamps = {"source": pl.lit("files"), "ingested_at": pl.lit(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))}
@@ -47,7 +51,7 @@ def tables_of(config: Config) -> dict[str, pl.DataFrame]:
     return {name: check(name, frame).valid for name, frame in tables.items()}
 
 
-def made_causal(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+def make_causal(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """Divide every input by the highest close up to its own date."""
     highest = (
         tables["prices"]
@@ -59,49 +63,49 @@ def made_causal(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     return {**tables, "inputs": inputs.with_columns(value).drop("highest")}
 
 
-def measured(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
-    """Fit ridge on training, choose its penalty on validation, and print what the test gives."""
+def measure(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
+    """Fit ridge on training, choose its penalty on validation, and print the test results."""
     dataset = build_dataset(tables, config)
     (fold,) = plan_folds(dataset, config)
     with temporary_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
         (task,) = list(plan.plan_tasks(run, dataset, [fold]))
         outcome = tasks.run_task(task, plan.collect_arrays(dataset, config.features.window))
-    said(
+    print_row(
         name, outcome.test_BN, dataset, fold.test, f"{outcome.valid_ic:>10.4f}{outcome.valid_rank_ic:>10.4f}"
     )
 
 
-def said(name: str, forecast_BN: np.ndarray, dataset: Dataset, test: np.ndarray, valid: str) -> None:
+def print_row(name: str, forecast_BN: np.ndarray, dataset: Dataset, test: np.ndarray, valid: str) -> None:
     """Print one row."""
     label_BN = np.where(dataset.universe_TN[test], dataset.labels[0][test], np.nan)
-    found = forecast_metrics(forecast_BN, label_BN)
+    metrics = forecast_metrics(forecast_BN, label_BN)
     print(
-        f"{name:<58}{valid:>20}{found.ic:>9.4f}{found.ic_t:>7.1f}{found.rank_ic:>9.4f}{found.icir:>7.2f}"
-        f"{found.n_dates:>7}"
+        f"{name:<58}{valid:>20}{metrics.ic:>9.4f}{metrics.ic_t:>7.1f}{metrics.rank_ic:>9.4f}{metrics.icir:>7.2f}"
+        f"{metrics.n_dates:>7}"
     )
 
 
-def level_alone(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
-    """Forecast minus the close's own level: how far below its maximum a share stands, and nothing else."""
+def measure_level(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
+    """Use minus the scaled close as the forecast: only the distance of a share below its maximum."""
     dataset = build_dataset(tables, config)
     (fold,) = plan_folds(dataset, config)
     at = dataset.characteristic_names.index("input_close_norm")
     level_BN = np.where(dataset.universe_TN, -dataset.characteristics_TNF[:, :, at], np.nan)[fold.test]
-    said(f"  (minus {name} alone, ranked, nothing fitted)", level_BN, dataset, fold.test, "")
+    print_row(f"  (minus {name}, ranked, not fitted)", level_BN, dataset, fold.test, "")
     rows = tables["inputs"].filter(pl.col("name") == "close_norm")
     raw_BN = np.where(dataset.universe_TN, -to_panel(rows, "value", dataset.panel), np.nan)[fold.test]
-    said(f"  (minus {name} alone, as it is, nothing fitted)", raw_BN, dataset, fold.test, "")
+    print_row(f"  (minus {name}, raw, not fitted)", raw_BN, dataset, fold.test, "")
 
 
 def main() -> None:
-    """Print the table, or say which file is missing."""
+    """Print the table, or report missing files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=CONFIGS.parents[1] / "shared" / "data")
     data = parser.parse_args().data
     if missing := [file for file in FILES.values() if not (data / file).is_file()]:
-        sys.exit(f"{data} has no {', '.join(missing)}: name the folder with --data; nothing was measured")
+        sys.exit(f"{data} has no {', '.join(missing)}: set the folder with --data")
     os.environ.update({name: str(data / file) for name, file in FILES.items()})
     published = load_config(CONFIGS / "rsr_published.yaml")
     nasdaq = load_config(CONFIGS / "nasdaq.yaml")
@@ -112,12 +116,12 @@ def main() -> None:
     heads = {"valid IC": 10, "rank IC": 10, "test IC": 9, "t": 7, "test rIC": 9, "ICIR": 7, "dates": 7}
     print(f"{'ridge on':<58}" + "".join(f"{head:>{width}}" for head, width in heads.items()))
     tables = tables_of(published)
-    measured("the published inputs", tables, published)
-    level_alone("the published close", tables, published)
-    causal = made_causal(tables)
-    measured("the same, divided by the running maximum", causal, published)
-    level_alone("that close", causal, published)
-    measured("the library's characteristics of the raw prices", tables_of(ours), ours)
+    measure("the published inputs", tables, published)
+    measure_level("the published close", tables, published)
+    causal = make_causal(tables)
+    measure("the same, divided by the running maximum", causal, published)
+    measure_level("that close", causal, published)
+    measure("the library's characteristics of the raw prices", tables_of(ours), ours)
 
 
 if __name__ == "__main__":

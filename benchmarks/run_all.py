@@ -1,7 +1,7 @@
-"""Run the benchmarks one after another in half an hour, and say which are left out and why (`make bench`).
+"""Run the benchmarks in turn for at most half an hour, and list those left out (`make bench`).
 
-A benchmark that is still at work when the half hour is over is stopped; it and those after it are named with
-those left out. The exit code is 1 if a benchmark missed its bar or broke.
+A benchmark that still runs at the end of the half hour is stopped. It and those after it are listed as left
+out. The exit code is 1 if a benchmark missed its target or failed.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "kill_ingest": ("--kills", "10"),
     "gpu": ("--device", "cpu", "--tiny"),
 }
-"""In this order, with the arguments that make it short; without arguments a benchmark is run whole."""
+"""Benchmarks in order, with arguments that shorten them; without arguments the full benchmark runs."""
 
 LEFT_OUT: Mapping[str, str] = {
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",
 }
-"""What is not run at all, and why."""
+"""Benchmarks that are not run, with the reason."""
 
 
 def run_all(
     folder: Path, benchmarks: Mapping[str, Sequence[str]], left_out: Mapping[str, str], minutes: float
 ) -> int:
-    """Run them within the time, print how long each took and what was left out; 1 if one failed."""
+    """Run benchmarks within the time, print durations and those left out; return 1 if one failed."""
     end = time.monotonic() + 60 * minutes
     missed, failed = dict(left_out), []
     for name, arguments in benchmarks.items():
@@ -61,7 +61,7 @@ def run_all(
             continue
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
+                os.killpg(process.pid, signal.SIGKILL)  # including its child processes
                 process.wait()
         print(f"== {name} took {time.monotonic() - started:.0f} s", flush=True)
         if code:
@@ -74,11 +74,11 @@ def run_all(
 
 
 def main() -> None:
-    """Run them."""
-    parser = argparse.ArgumentParser(description="Run the benchmarks within a time.")
+    """Run the benchmarks."""
+    parser = argparse.ArgumentParser(description="Run the benchmarks within a time limit.")
     parser.add_argument("--minutes", type=float, default=MINUTES)
-    asked = parser.parse_args()
-    sys.exit(run_all(HERE, BENCHMARKS, LEFT_OUT, asked.minutes))
+    args = parser.parse_args()
+    sys.exit(run_all(HERE, BENCHMARKS, LEFT_OUT, args.minutes))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""K seeds together against K seeds in turn, in one run on this machine's CPUs.
+"""K seeds in parallel against K seeds in sequence, in one run on this machine's CPUs.
 
-Together is what `peerglass train` does: one single-threaded process a core. In turn is one process that fits
-seed after seed, on one thread and on all of them; the faster of the two counts. Every seed's best validation
-IC must be that of its solo run within 1e-4 (it is equal to the bit where both had one thread).
+In parallel, as in `peerglass train`: one single-threaded process per core. In sequence: one process fits seed
+after seed, on one thread and on all threads; the faster of the two counts. The best validation IC of every
+seed must agree with its sequential run within 1e-4 (to the bit if both use one thread).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 MODELS = ("temporal_transformer", "self_peer", "temporal_peer")
 SESSIONS, FIRMS, CHANNELS, CHARACTERISTICS, WINDOW = 360, 120, 7, 40, 20
-TRAIN_END = 260  # validation is what follows, ten sessions later
+TRAIN_END = 260  # validation starts ten sessions later
 
 
 def panel() -> Any:  # noqa: ANN401 (PanelTensors; torch is imported late)
-    """A panel with a little to be learned, so that early stopping has something to compare."""
+    """Make a panel with a weak signal, so that validation ICs differ between epochs."""
     from models.batch import PanelTensors
 
     rng = np.random.default_rng(0)
@@ -40,7 +40,7 @@ def panel() -> Any:  # noqa: ANN401 (PanelTensors; torch is imported late)
 
 
 def solo(model: str, seed: int, epochs: int, threads: int) -> float:
-    """Fit one seed and give its best validation IC."""
+    """Fit one seed and return its best validation IC."""
     import torch
 
     from models.fitting.fit import FitConfig, fit
@@ -61,7 +61,7 @@ def solo(model: str, seed: int, epochs: int, threads: int) -> float:
 
 
 def together(model: str, seeds: int, epochs: int) -> list[float]:
-    """Fit the seeds in a pool of single-threaded processes, one a core."""
+    """Fit the seeds in a pool of single-threaded processes, one per core."""
     from joblib import Parallel, delayed
 
     pool = Parallel(n_jobs=os.cpu_count() or 1, batch_size=1)
@@ -69,31 +69,31 @@ def together(model: str, seeds: int, epochs: int) -> list[float]:
 
 
 def main() -> None:
-    """Time the three ways in turn, several times; print medians, ratios and the largest difference in IC."""
+    """Time the three variants in turn; print medians, ratios and the largest difference in IC."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[4, 8])
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args()
+    args = parser.parse_args()
     cores = os.cpu_count() or 1
-    together(given.models[0], cores, 1)  # the pool's processes import torch once, before the clock runs
+    together(args.models[0], cores, 1)  # warm-up: the pool's processes import torch
     print(
-        f"{cores} cores; {FIRMS} firms, window {WINDOW}, {given.epochs} epochs of {TRAIN_END - WINDOW} dates"
+        f"{cores} cores; {FIRMS} firms, window {WINDOW}, {args.epochs} epochs of {TRAIN_END - WINDOW} dates"
     )
     heads = ("together s", "1 thread s", f"{cores} threads s", "ratio", "dIC")
     print(f"  {'model':<22}{'K':>3}" + "".join(f"{head:>13}" for head in heads))
-    for model in given.models:
-        for count in given.seeds:
+    for model in args.models:
+        for count in args.seeds:
             taken: dict[str, list[float]] = {"together": [], "one": [], "all": []}
             apart = 0.0
-            for _ in range(given.runs):
+            for _ in range(args.runs):
                 started = time.perf_counter()
-                ours = together(model, count, given.epochs)
+                ours = together(model, count, args.epochs)
                 taken["together"].append(time.perf_counter() - started)
                 for name, threads in (("one", 1), ("all", cores)):
                     started = time.perf_counter()
-                    theirs = [solo(model, seed, given.epochs, threads) for seed in range(count)]
+                    theirs = [solo(model, seed, args.epochs, threads) for seed in range(count)]
                     taken[name].append(time.perf_counter() - started)
                     apart = max(apart, float(np.abs(np.array(ours) - theirs).max()))
             ratios = [

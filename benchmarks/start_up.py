@@ -1,6 +1,6 @@
-"""How long `peerglass --help` takes, beside `python -c "import torch"`: whole processes in turn, in one run.
+"""Duration of `peerglass --help` compared with `python -c "import torch"`: whole processes, in turn.
 
-The bar: the median ratio stays under one fifth, because help that waits for torch is help that nobody reads.
+The target: the median ratio is below one fifth. Help must not wait for the import of torch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ TORCH = [sys.executable, "-c", "import torch"]
 
 
 def seconds(command: list[str]) -> float:
-    """Wall-clock time of one process that must succeed."""
+    """Wall-clock time of a process, which must succeed."""
     started = time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - started
 
 
 def main() -> None:
-    """Time the two commands in turn after a warm-up and print medians and the ratio pair by pair."""
+    """Time the two commands in turn after a warm-up; print medians and the ratio of the pairs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=7, help="counted pairs, after one that is not counted")
+    parser.add_argument("--runs", type=int, default=7, help="number of pairs, after one warm-up pair")
     runs = parser.parse_args().runs
     pairs = [(seconds(HELP), seconds(TORCH)) for _ in range(runs + 1)][1:]
     ratios = [ours / torch for ours, torch in pairs]

@@ -1,11 +1,11 @@
-"""Gathering windows from the panel, beside the machine's memory copy in the same run.
+"""Gathering windows from the panel, compared with a memory copy in the same run.
 
-Random 60-day windows are gathered as models gather them (`models.batch.PanelTensors`): all firms of one
-random date, and as many random (firm, date) pairs. Counted are the bytes of the windows, read once and
-written once; the copy is of an array that no cache holds, read once and written once. Each is also timed on
-one thread, which is what a training task has.
+Random 60-day windows are gathered as models do it (`models.batch.PanelTensors`): all firms of one random
+date, and the same number of random (firm, date) pairs. The bytes of the windows are counted once as read and
+once as written. The copy is of an array that is larger than the caches, also counted as read and written.
+Each is timed on one thread as well, because a training task has one thread.
 
-The bar: at least a quarter of the copy's bytes a second.
+The target: at least a quarter of the copy's bytes per second.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 
 from models.batch import PanelTensors
 
-BAR = 0.25
+TARGET = 0.25
 COPIED = 2**30  # bytes
 
 
 def panel(firms: int, sessions: int, channels: int, window: int) -> PanelTensors:
-    """Lay out random channels of a market whose firms are all in the universe."""
+    """Make a panel of random channels, with all firms in the universe."""
     rng = np.random.default_rng(0)
     return PanelTensors.from_arrays(
         channels_TNC=rng.standard_normal((sessions, firms, channels), dtype=np.float32),
@@ -38,36 +38,36 @@ def panel(firms: int, sessions: int, channels: int, window: int) -> PanelTensors
 
 
 def rate(work: Callable[[], int]) -> float:
-    """Gigabytes a second of work that says how many bytes it moved."""
+    """Gigabytes per second of work that returns the number of bytes it moved."""
     started = time.perf_counter()
     moved = work()
     return moved / (time.perf_counter() - started) / 1e9
 
 
 def main() -> None:
-    """Time copies and gathers in turns, and print medians, ratios and the verdict."""
+    """Time copies and gathers in turn; print medians, ratios and the verdict."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--firms", type=int, default=3000)
     parser.add_argument("--sessions", type=int, default=2520)
     parser.add_argument("--channels", type=int, default=7)
     parser.add_argument("--window", type=int, default=60)
-    parser.add_argument("--runs", type=int, default=30, help="counted rounds, after two that are not counted")
-    given = parser.parse_args()
-    data = panel(given.firms, given.sessions, given.channels, given.window)
+    parser.add_argument("--runs", type=int, default=30, help="number of rounds, after two warm-up rounds")
+    args = parser.parse_args()
+    data = panel(args.firms, args.sessions, args.channels, args.window)
     source, target = torch.ones(COPIED // 4), torch.empty(COPIED // 4)
     random = torch.Generator().manual_seed(1)
-    everyone = torch.arange(given.firms)
+    all_firms = torch.arange(args.firms)
 
     def sessions(count: int) -> torch.Tensor:
-        return torch.randint(0, given.sessions, (count,), generator=random)
+        return torch.randint(0, args.sessions, (count,), generator=random)
 
     def one_date() -> int:
-        x_NWC = data.windows(sessions(1), everyone)
+        x_NWC = data.windows(sessions(1), all_firms)
         return 2 * x_NWC.numel() * x_NWC.element_size()
 
     def pairs() -> int:
-        firms = torch.randint(0, given.firms, (given.firms,), generator=random)
-        x_PWC = data.windows(sessions(given.firms), firms)
+        firms = torch.randint(0, args.firms, (args.firms,), generator=random)
+        x_PWC = data.windows(sessions(args.firms), firms)
         return 2 * x_PWC.numel() * x_PWC.element_size()
 
     def batch() -> int:
@@ -86,12 +86,12 @@ def main() -> None:
     }
     size = data.history_NSC.numel() * 4 / 2**20
     print(
-        f"{given.window}-day windows of {given.channels} channels, {given.firms:,} firms x "
-        f"{given.sessions:,} sessions ({size:.0f} MiB), {given.firms:,} windows a gather"
+        f"{args.window}-day windows of {args.channels} channels, {args.firms:,} firms x "
+        f"{args.sessions:,} sessions ({size:.0f} MiB), {args.firms:,} windows per gather"
     )
     for threads in sorted({1, torch.get_num_threads()}):
         torch.set_num_threads(threads)
-        rounds = [{name: rate(work) for name, work in works.items()} for _ in range(given.runs + 2)][2:]
+        rounds = [{name: rate(work) for name, work in works.items()} for _ in range(args.runs + 2)][2:]
         print(f"{threads} thread(s), GB/s read and written")
         for name in works:
             rates = [done[name] for done in rounds]
@@ -99,8 +99,8 @@ def main() -> None:
             if name != "memory copy":
                 ratio = statistics.median(done[name] / done["memory copy"] for done in rounds)
                 best = max(rates) / max(done["memory copy"] for done in rounds)
-                verdict = "met" if ratio >= BAR else "NOT MET"
-                line += f"  {ratio:.2f} of the copy (best of best {best:.2f}); the bar is {BAR}: {verdict}"
+                verdict = "met" if ratio >= TARGET else "NOT MET"
+                line += f"  {ratio:.2f} of the copy (best {best:.2f}); the target is {TARGET}: {verdict}"
             print(line)
 
 

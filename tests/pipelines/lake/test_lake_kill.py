@@ -21,7 +21,7 @@ from pathlib import Path
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.sources.files import FilesSource
+from pipelines.sources.files.source import FilesSource
 progress = Progress()
 with progress.stage("ingest"):
     kind = Path(sys.argv[1]).stem
@@ -38,11 +38,11 @@ def test_an_ingest_survives_kills_at_random_moments(tmp_path: Path, monkeypatch:
     script = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "kill_ingest", script)
     spec.loader.exec_module(script)
-    verdict = script.torture(
+    verdict = script.run_kills(
         tmp_path, firms=30, sessions=400, kills=8, command=[sys.executable, "-c", INGEST]
     )
-    assert verdict.kills == sum(verdict.moments.values()) == 8
-    assert any(moment.startswith("before") for moment in verdict.moments), "some kills must come in time"
+    assert verdict.kills == sum(verdict.outcomes.values()) == 8
+    assert any(outcome.startswith("before") for outcome in verdict.outcomes), "some kills must come in time"
     withdrawn = script.bars(30, 400).filter((pl.col("date").dt.day() == 7) & (pl.col("ticker") < "F0009"))
     assert withdrawn.height > 100
     assert verdict.rows == 30 * 400 - withdrawn.height
