@@ -70,7 +70,7 @@ def parse_config(config_class: type[ConfigT], given: Mapping[str, Any], model: s
     hints, values = get_type_hints(config_class), {}
     for key, value in given.items():
         if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            values[key] = parse_config(hints[key], value, f"{model}: {key}")
+            values[key] = parse_config(hints[key], value, f"{model}.{key}")
         else:
             values[key] = tuple(value) if isinstance(value, list) else value
     return config_class(**values)
@@ -125,7 +125,7 @@ def require_heads(width: int, heads: int, rotary: bool = False) -> None:
         )
 
 
-def require_dropout(dropout: float) -> None:
+def require_dropout(dropout: float, name: str = "dropout") -> None:
     """Raise ValueError if ``dropout`` is outside [0, 1)."""
     if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout is {dropout}; it must be in [0, 1).")
+        raise ValueError(f"{name} is {dropout}; it must be in [0, 1).")

@@ -52,10 +52,10 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lstm": {"width": 8},
     "tcn": {"width": 8},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
-    "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
-    "seq2seq": {"width": 8, "heads": 2, "layers": 1},
+    "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
+    "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
-    "temporal_peer": {"width": 8, "heads": 2},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
 }
 """Settings that make a registered model fast to train; models not listed use their defaults."""
 

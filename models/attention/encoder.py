@@ -26,33 +26,50 @@ Kernel = Literal["softmax", "local", "linear"]
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """Day encoder.
+    """Options of a day encoder.
+
+    The first six are the usual ones. The others are variants for comparison and rarely need to be set.
 
     Attributes
     ----------
-    width, heads, layers
-        D, H and the number of blocks.
-    positions
-        ``none``, ``sinusoidal``, ``learned``, ``rotary``, ``relative`` (a learned bias a distance) or
-        ``alibi`` (a fixed one). The last three need logits, which the linear kernel has not.
-    causal
-        Whether a day sees only the days up to itself.
-    pooling
-        ``last``: the decision day's state; ``cls``: that of a learned token after the window; ``mean``:
-        the mean over days; ``attention``: a mean weighted by a learned query's softmax.
+    width
+        D, width of the model; a multiple of ``heads``.
+    heads
+        H, number of attention heads.
+    layers
+        Number of blocks.
     dropout
-        Probability, while training.
-    kernel, radius, temperature, norm, activation
-        As in `models.attention.block.BlockConfig`.
+        Probability with which a weight or an activation is dropped while training.
+    causal
+        Whether a day attends only to itself and earlier days.
+    pooling
+        How the states of the days become one embedding. ``last``: the state of the decision day; ``cls``:
+        the state of a learned token after the window; ``mean``: the mean over days; ``attention``: a mean
+        weighted by the softmax of a learned query.
+    positions
+        ``none``, ``sinusoidal``, ``learned``, ``rotary``, ``relative`` (a learned bias per distance) or
+        ``alibi`` (a fixed bias per distance). The last three act on logits, which the linear kernel does not
+        have.
+    kernel
+        ``softmax``; ``local``, a softmax over the days at most ``radius`` away; ``linear``, without logits,
+        in time proportional to the window length.
+    radius
+        Radius of the local kernel, in days.
+    temperature
+        Divides the logits: below 1 sharpens attention, above 1 flattens it.
+    norm
+        ``pre``: layer norm before each sublayer; ``post``: after each sum (Vaswani et al. 2017).
+    activation
+        ``gelu`` or ``relu``, in the feed-forward layers.
     """
 
     width: int = 32
     heads: int = 4
     layers: int = 2
-    positions: Positions = "learned"
+    dropout: float = 0.1
     causal: bool = False
     pooling: Pooling = "last"
-    dropout: float = 0.1
+    positions: Positions = "learned"
     kernel: Kernel = "softmax"
     radius: int = 8
     temperature: float = 1.0
@@ -94,8 +111,8 @@ class EncoderConfig:
 class DayEncoder(nn.Module):
     """Windows [M, W, C] -> embeddings [M, D].
 
-    ``h = x W_in + position``; L blocks; layer norm; pooled.  With ``pooling="last"`` or ``"cls"`` the
-    last block computes the last query alone.
+    ``h = x W_in + position``; L blocks; layer norm; pooling. With ``pooling="last"`` or ``"cls"`` the last
+    block computes only the last query.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias_HR",)

@@ -1,4 +1,4 @@
-"""Starting a model with the day encoder of an earlier fit of it."""
+"""Warm start: a model starts with the day encoder of an earlier fit."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from models.registry import model_entry
 from models.spec import IncompatibleConfig, parse_config
 
 FREE_TO_DIFFER = ("dropout", "causal", "pooling")
-"""Encoder options that may differ where no tensor's shape does."""
+"""Encoder options that may differ, as long as all tensors have the same shapes."""
 
 
 def start_from(module: nn.Module, window: int, state: FittedState) -> None:
-    """Give a model the day encoder of an earlier fit; everything else stays as it was drawn.
+    """Copy the day encoder of an earlier fit into a model; all other weights keep their initial values.
 
     Parameters
     ----------
@@ -31,35 +31,35 @@ def start_from(module: nn.Module, window: int, state: FittedState) -> None:
     Raises
     ------
     IncompatibleConfig
-        When one of them has no day encoder, or the earlier one has another window, other options or
-        tensors of another shape.
+        When the model or the earlier fit has no day encoder, or their windows, encoder options or tensor
+        shapes differ.
     """
     encoder, name = day_encoder(module), str(state.config["name"])
     entry = model_entry(name)
     if encoder is None or not entry.has_day_encoder:
         raise IncompatibleConfig(
-            f"init_from gives {name}'s day encoder, but both need one: take init_from out."
+            f"init_from copies the day encoder of {name}, but both models need one: remove init_from."
         )
-    theirs = asdict(parse_config(entry.config, state.config["config"], name).encoder())
+    theirs = asdict(parse_config(entry.config, state.config["config"], name).encoder)
     theirs["window"] = state.config["shape"]["window"]
     for option, ours in {**asdict(encoder.config), "window": window}.items():
         if option not in FREE_TO_DIFFER and theirs[option] != ours:
             raise IncompatibleConfig(
-                f"init_from's day encoder has {option} {theirs[option]!r} and this one's is {ours!r}: "
-                "set both alike, or take init_from out."
+                f"The day encoder of init_from has {option} {theirs[option]!r} and this model has {ours!r}: "
+                "set both to the same value, or remove init_from."
             )
     prefix = next(name for name, part in module.named_modules() if part is encoder) + "."
-    given = {
+    copied = {
         name.removeprefix(prefix): torch.from_numpy(value.copy())
         for name, value in state.tensors.items()
         if name.startswith(prefix)
     }
-    wanted = encoder.state_dict()
-    for name in sorted(set(wanted) | set(given)):
-        left, right = (tuple(part[name].shape) if name in part else None for part in (given, wanted))
+    own = encoder.state_dict()
+    for name in sorted(set(own) | set(copied)):
+        left, right = (tuple(part[name].shape) if name in part else None for part in (copied, own))
         if left != right:
             raise IncompatibleConfig(
-                f"init_from's day encoder has {name} of shape {left} and this one's is {right}: "
-                "give both the same channels and pooling, or take init_from out."
+                f"The day encoder of init_from has {name} of shape {left} and this model has {right}: "
+                "give both the same channels and pooling, or remove init_from."
             )
-    encoder.load_state_dict(given)
+    encoder.load_state_dict(copied)

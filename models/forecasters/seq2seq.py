@@ -6,15 +6,15 @@ D model width, K horizons.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Literal, cast
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from models.attention.block import AttentionMask, BlockConfig
 from models.attention.decoder import DecoderBlock
-from models.attention.encoder import DayEncoder, EncoderConfig, Kernel, Positions
+from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import Ablation, AttentionMaps, Batch, days_kept, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least
@@ -22,48 +22,39 @@ from models.spec import Shape, require_at_least
 
 @dataclass(frozen=True, slots=True)
 class Seq2SeqConfig:
-    """Options of seq2seq; all but the last two are the day encoder's.
+    """Options of seq2seq.
 
     Attributes
     ----------
+    encoder
+        Options of the day encoder. The decoder attends to every day, so ``pooling`` stays ``last``. The
+        decoder has the same width, heads, dropout, norm and activation.
     decoder_layers
-        Decoder blocks.
+        Number of decoder blocks.
     use_characteristics
-        Start the decoder from the date's characteristics.
+        Whether the decoder starts from the characteristics of the date.
     """
 
-    width: int = 32
-    heads: int = 4
-    layers: int = 2
-    positions: Positions = "learned"
-    causal: bool = False
-    dropout: float = 0.1
-    kernel: Kernel = "softmax"
-    radius: int = 8
-    temperature: float = 1.0
-    norm: Literal["pre", "post"] = "pre"
-    activation: Literal["gelu", "relu"] = "gelu"
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     decoder_layers: int = 1
     use_characteristics: bool = True
 
     def __post_init__(self) -> None:
-        self.encoder()
         require_at_least(1, decoder_layers=self.decoder_layers)
-
-    def encoder(self) -> EncoderConfig:
-        """Return the day encoder's part, checked."""
-        own = asdict(self)
-        del own["decoder_layers"], own["use_characteristics"]
-        return EncoderConfig(**own)
+        if self.encoder.pooling != "last":
+            raise ValueError(
+                f"encoder.pooling is {self.encoder.pooling!r}, but seq2seq attends to every day and pools "
+                "none; leave it out."
+            )
 
     def decoder(self) -> BlockConfig:
-        """Return the decoder blocks' part."""
+        """Options of the decoder blocks."""
         return BlockConfig(
-            width=self.width,
-            heads=self.heads,
-            dropout=self.dropout,
-            norm=self.norm,
-            activation=self.activation,
+            width=self.encoder.width,
+            heads=self.encoder.heads,
+            dropout=self.encoder.dropout,
+            norm=self.encoder.norm,
+            activation=self.encoder.activation,
         )
 
 
@@ -83,14 +74,14 @@ class Seq2Seq(Forecaster):
     def __init__(self, config: Seq2SeqConfig, shape: Shape) -> None:
         super().__init__()
         self.config = config
-        width, K = config.width, shape.n_horizons
+        width, K = config.encoder.width, shape.n_horizons
         extra = shape.n_characteristics if config.use_characteristics else 0
-        self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
+        self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.start = nn.Linear(extra, width) if extra else None
         self.given = nn.Linear(1, width)
         self.step_KD = nn.Parameter(0.02 * torch.randn(K, width))
         self.blocks = nn.ModuleList(DecoderBlock(config.decoder()) for _ in range(config.decoder_layers))
-        self.norm = nn.LayerNorm(width) if config.norm == "pre" else nn.Identity()
+        self.norm = nn.LayerNorm(width) if config.encoder.norm == "pre" else nn.Identity()
         self.head = zero_linear(width, 1)
         self.skip = zero_linear(extra, K) if extra else None
 
@@ -135,7 +126,7 @@ class Seq2Seq(Forecaster):
     def _tokens(self, given_MK: Tensor, z_MF: Tensor) -> Tensor:
         """The start and a token for each given horizon, [M, k + 1, D]."""
         first_M1D = (
-            given_MK.new_zeros(len(given_MK), 1, self.config.width)
+            given_MK.new_zeros(len(given_MK), 1, self.config.encoder.width)
             if self.start is None
             else self.start(z_MF)[:, None]
         )

@@ -6,25 +6,34 @@ width, L peer layers, R = recent_days * C.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from models.attention.encoder import (
-    DayEncoder,
-    EncoderConfig,
-    Pooling,
-    Positions,
-    day_weights,
-    encode_present,
-)
+from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
 from models.peers.reference import has_size_rank, inverse_size_rank, size_column
-from models.spec import Shape, require_at_least, require_choice, require_heads, require_recent
+from models.spec import (
+    Shape,
+    require_at_least,
+    require_choice,
+    require_dropout,
+    require_heads,
+    require_recent,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEncoderConfig(EncoderConfig):
+    """Options of the day encoder of temporal_peer: `EncoderConfig` with its own default sizes."""
+
+    width: int = 16
+    layers: int = 1
+    dropout: float = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,12 @@ class TemporalPeerConfig:
 
     Attributes
     ----------
-    width, heads
-        D and H, of the day encoder's tokens; peer layers have as many heads.
+    encoder
+        Options of the day encoder; its width is that of the firms' tokens.
+    peer_layers
+        L, number of stacked peer layers.
+    peer_heads
+        Number of attention heads of a peer layer.
     peer_width
         Width of queries, keys and messages, all heads together.
     leader_slope
@@ -43,10 +56,6 @@ class TemporalPeerConfig:
         groups, half of it is the slope on rank-normal size.  Size is the first of
         :data:`models.peers.reference.SIZES` among the characteristics; with none of them, or keys from
         tokens, attention starts without.
-    day_layers, positions, causal, pooling
-        The day encoder's.
-    peer_layers
-        Stacked peer layers.
     recent_days
         Last sessions of the window that the peers' values see linearly.
     keys_from
@@ -56,48 +65,32 @@ class TemporalPeerConfig:
         Width of the group's embedding.
     group_bias
         Learn a bias per head and ordered pair of groups.
-    dropout
-        Probability, while training.
+    peer_dropout
+        Dropout probability of the peer layers, while training.
     market_tokens
         Learned tokens that listen to all firms and that every firm can attend to; 0 for none.
     """
 
-    width: int = 16
-    heads: int = 4
+    encoder: TokenEncoderConfig = field(default_factory=TokenEncoderConfig)
+    peer_layers: int = 1
+    peer_heads: int = 4
     peer_width: int = 32
     leader_slope: float = 4.0
-    day_layers: int = 1
-    positions: Positions = "learned"
-    causal: bool = False
-    pooling: Pooling = "last"
-    peer_layers: int = 1
     recent_days: int = 3
     keys_from: Literal["identity", "token"] = "identity"
     group_width: int = 4
     group_bias: bool = True
-    dropout: float = 0.3
+    peer_dropout: float = 0.3
     market_tokens: int = 0
 
     def __post_init__(self) -> None:
-        self.encoder()
-        require_heads(self.peer_width, self.heads)
+        require_heads(self.peer_width, self.peer_heads)
+        require_dropout(self.peer_dropout, "peer_dropout")
         require_choice("keys_from", self.keys_from, ("identity", "token"))
         require_at_least(
             1, peer_layers=self.peer_layers, recent_days=self.recent_days, group_width=self.group_width
         )
         require_at_least(0, market_tokens=self.market_tokens)
-
-    def encoder(self) -> EncoderConfig:
-        """Return the day encoder's part, checked."""
-        return EncoderConfig(
-            width=self.width,
-            heads=self.heads,
-            layers=self.day_layers,
-            positions=self.positions,
-            causal=self.causal,
-            pooling=self.pooling,
-            dropout=self.dropout,
-        )
 
 
 class TemporalPeer(Forecaster):
@@ -122,23 +115,23 @@ class TemporalPeer(Forecaster):
         recent = config.recent_days * shape.n_channels
         sizes = PeerSizes(
             width=config.peer_width,
-            heads=config.heads,
-            identity=identity if config.keys_from == "identity" else config.width,
+            heads=config.peer_heads,
+            identity=identity if config.keys_from == "identity" else config.encoder.width,
             recent=recent,
             n_groups=shape.n_groups if config.group_bias else 0,
-            dropout=config.dropout,
-            tokens=config.width,
+            dropout=config.peer_dropout,
+            tokens=config.encoder.width,
             size=self.size,
             leader_slope=config.leader_slope,
             has_size_rank=has_size_rank(self.size, shape),
             market_tokens=config.market_tokens,
         )
-        self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
+        self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
-        self.token = nn.Linear(identity, config.width)
+        self.token = nn.Linear(identity, config.encoder.width)
         self.layers = nn.ModuleList(PeerLayer(sizes) for _ in range(config.peer_layers))
-        self.norm = nn.LayerNorm(config.width)
-        self.head = zero_linear(config.width, 1)
+        self.norm = nn.LayerNorm(config.encoder.width)
+        self.head = zero_linear(config.encoder.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:

@@ -5,21 +5,13 @@ Legend: B dates, N firms, W window length, C channels, F characteristics, D mode
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from models.attention.encoder import (
-    DayEncoder,
-    EncoderConfig,
-    Kernel,
-    Pooling,
-    Positions,
-    day_weights,
-    encode_present,
-)
+from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
 from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape
@@ -27,36 +19,18 @@ from models.spec import Shape
 
 @dataclass(frozen=True, slots=True)
 class TemporalTransformerConfig:
-    """Options of temporal_transformer; all but the last are the day encoder's.
+    """Options of temporal_transformer.
 
     Attributes
     ----------
+    encoder
+        Options of the day encoder; its width and dropout are also those of the head.
     use_characteristics
-        Join the date's characteristics to the window's embedding at the head.
+        Whether the head reads the characteristics of the date as well as the embedding of the window.
     """
 
-    width: int = 32
-    heads: int = 4
-    layers: int = 2
-    positions: Positions = "learned"
-    causal: bool = False
-    pooling: Pooling = "last"
-    dropout: float = 0.1
-    kernel: Kernel = "softmax"
-    radius: int = 8
-    temperature: float = 1.0
-    norm: Literal["pre", "post"] = "pre"
-    activation: Literal["gelu", "relu"] = "gelu"
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
     use_characteristics: bool = True
-
-    def __post_init__(self) -> None:
-        self.encoder()
-
-    def encoder(self) -> EncoderConfig:
-        """Return the day encoder's part, checked."""
-        own = asdict(self)
-        del own["use_characteristics"]
-        return EncoderConfig(**own)
 
 
 class TemporalTransformer(Forecaster):
@@ -67,14 +41,14 @@ class TemporalTransformer(Forecaster):
 
     def __init__(self, config: TemporalTransformerConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
+        self.config, width = config, config.encoder.width
         extra = shape.n_characteristics if config.use_characteristics else 0
-        self.encoder = DayEncoder(config.encoder(), shape.n_channels, shape.window)
+        self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.head = nn.Sequential(
-            nn.Linear(config.width + extra, config.width),
+            nn.Linear(width + extra, width),
             nn.GELU(),
-            nn.Dropout(config.dropout),
-            zero_linear(config.width, 1),
+            nn.Dropout(config.encoder.dropout),
+            zero_linear(width, 1),
         )
         self.skip = zero_linear(extra, 1) if extra else None
 

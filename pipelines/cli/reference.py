@@ -147,11 +147,9 @@ def _section_rows(cls: type[BaseModel]) -> Iterator[Row]:
 
 def _dataclass_rows(cls: type[Any], prefix: str = "") -> Iterator[Row]:
     """Rows of a settings dataclass; the fields of a nested one come with their key before them."""
-    from models.attention.block import BlockConfig
-    from models.attention.encoder import EncoderConfig
-
-    # models repeat the options of their day encoder, which its own classes describe
-    descriptions = _attributes(EncoderConfig) | _attributes(BlockConfig) | _attributes(cls)
+    descriptions: dict[str, str] = {}
+    for one in reversed(cls.__mro__):  # a class that only changes defaults does not describe its fields again
+        descriptions |= _attributes(one)
     hints = get_type_hints(cls)
     for field in dataclasses.fields(cls):
         nested = next(

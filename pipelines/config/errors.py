@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pipelines.settings import UNKNOWN_KEY
 
-RENAMED: Mapping[str, str] = {
+RENAMED: Mapping[str, str | tuple[str, ...]] = {
     "label.decide": "label.forecast_frequency",
     "label.beyond_factors": "label.residualise_factors",
     "label.also_delays": "label.extra_delays",
@@ -22,8 +22,18 @@ RENAMED: Mapping[str, str] = {
     "source.shares_stated": "source.share_counts_as_of",
     "source.batch": "source.batch_size",
     "audit.times": "audit.sessions",
+    "models.*.day_layers": "models.*.encoder.layers",
+    "models.*.heads": ("models.*.encoder.heads", "models.*.peer_heads"),
+    "models.*.dropout": ("models.*.encoder.dropout", "models.*.peer_dropout"),
+    **{
+        f"models.*.{option}": f"models.*.encoder.{option}"
+        for option in (
+            *("width", "layers", "causal", "pooling", "positions"),
+            *("kernel", "radius", "temperature", "norm", "activation"),
+        )
+    },
 }
-"""Old path of a key -> its new path. The error sentence of an old key names the new one.
+"""Old path of a key -> its new path or paths. The error sentence of an old key names the new one.
 
 ``*`` matches one part, such as a model's name: ``models.*.width`` -> ``models.*.encoder.width``. An entry
 applies only where the section has the new key: this one does not apply to models without an encoder.
@@ -45,17 +55,19 @@ def _new_path(path: str, known: Iterable[str]) -> str | None:
     """Look an unknown key up in `RENAMED`; None if it is not there, or not a key of this section."""
     parts = path.split(".")
     *section, _ = parts
+    names = []
     for old, new in RENAMED.items():
         old_parts = old.split(".")
         if len(old_parts) != len(parts) or any(
             a not in ("*", b) for a, b in zip(old_parts, parts, strict=True)
         ):
             continue
-        new_parts = [b if a == "*" else a for a, b in itertools.zip_longest(new.split("."), parts) if a]
-        moved = new_parts[: len(section)] != section
-        if moved or new_parts[len(section)] in known:
-            return ".".join(new_parts)
-    return None
+        for one in [new] if isinstance(new, str) else new:
+            new_parts = [b if a == "*" else a for a, b in itertools.zip_longest(one.split("."), parts) if a]
+            moved = new_parts[: len(section)] != section
+            if moved or new_parts[len(section)] in known:
+                names.append(".".join(new_parts))
+    return " and ".join(names) or None
 
 
 def describe(error: ValidationError, origin: str, raw: Any) -> str:  # noqa: ANN401 (YAML holds anything)

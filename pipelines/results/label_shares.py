@@ -21,6 +21,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.results.evaluate import FloatArray, ensemble
 from pipelines.settings import Settings
+from pipelines.tracking.store import flatten
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _variant(config: Config, model: str) -> _Variant:
     registered, (options, fit) = registry_name(config, model), settings_of(config, model)
     pretrained = fit["pretrain"] is not None and MODELS[registered].has_day_encoder
     given = {key: value for key, value in config.models[model].items() if key in options}
-    named = ", ".join(f"{key} {value}" for key, value in given.items())
+    named = ", ".join(f"{key} {value}" for key, value in flatten(given).items())
     return _Variant(
         model=model,
         options=digest([registered, options]),

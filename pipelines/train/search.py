@@ -31,8 +31,8 @@ Space = dict[str, Range | Choice]
 _FIT: Space = {
     "fit.lr": Range(3e-4, 1e-2, log=True),
     "fit.weight_decay": Range(1e-4, 1.0, log=True),
-    "dropout": Range(0.0, 0.4),
 }
+_DROPOUT = Range(0.0, 0.4)
 
 SPACES: dict[str, Space] = {
     "lightgbm": {
@@ -44,17 +44,25 @@ SPACES: dict[str, Space] = {
     },
     "temporal_transformer": {
         **_FIT,
-        "width": Choice((16, 32, 64)),
-        "layers": Range(1, 3, integer=True),
-        "positions": Choice(("learned", "rotary", "relative")),
-        "pooling": Choice(("last", "mean", "attention")),
+        "encoder.dropout": _DROPOUT,
+        "encoder.width": Choice((16, 32, 64)),
+        "encoder.layers": Range(1, 3, integer=True),
+        "encoder.positions": Choice(("learned", "rotary", "relative")),
+        "encoder.pooling": Choice(("last", "mean", "attention")),
     },
-    "self_peer": {**_FIT, "width": Choice((32, 64, 128)), "layers": Range(1, 3, integer=True)},
+    "self_peer": {
+        **_FIT,
+        "dropout": _DROPOUT,
+        "width": Choice((32, 64, 128)),
+        "layers": Range(1, 3, integer=True),
+    },
     "temporal_peer": {
         **_FIT,
-        "width": Choice((16, 32)),
+        "encoder.dropout": _DROPOUT,
+        "encoder.width": Choice((16, 32)),
+        "encoder.layers": Range(1, 2, integer=True),
+        "peer_dropout": _DROPOUT,
         "peer_width": Choice((16, 32, 64)),
-        "day_layers": Range(1, 2, integer=True),
         "recent_days": Range(1, 5, integer=True),
     },
 }

@@ -117,7 +117,10 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
     """Make the config of a trial: this model only, at these settings."""
     own = dict(config.models[model])
     changed = nest(values)
-    merged = {**own, **changed, "fit": {**own.get("fit", {}), **changed.get("fit", {})}}
+    merged = {**own, **changed}
+    for section in ("encoder", "fit"):
+        if section in changed:
+            merged[section] = {**own.get(section, {}), **changed[section]}
     raw = config.model_dump(mode="json") | {"models": {model: merged}}
     checked = check_config(raw, origin=f"tune {model}")
     checked.remember(config.written)

@@ -132,8 +132,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
         "models": {
             "ridge": {},
             "lightgbm": {"rounds": 5, "evaluate_every": 5, "min_data_in_leaf": 20},
-            "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
-            "temporal_peer": {"width": 8, "heads": 2, "peer_width": 8},
+            "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
+            "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2, "peer_width": 8},
         },
     }
     (folder / "my.yaml").write_text(yaml.safe_dump(settings))

@@ -35,7 +35,7 @@ QUICK: Mapping[str, Any] = {
         "reversal": {},
         "ridge": {},
         "lightgbm": {"rounds": 40, "evaluate_every": 20},
-        "temporal_transformer": {"layers": 1, "width": 16, "heads": 2},
+        "temporal_transformer": {"encoder": {"layers": 1, "width": 16, "heads": 2}},
     },
     "folds": {"scheme": "expanding", "train": 1800, "valid": 200, "test": 200, "embargo": 1, "max_folds": 1},
     "seeds": [0],

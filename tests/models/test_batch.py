@@ -116,12 +116,13 @@ def test_shape_counts_the_unknown_group_and_checks_names() -> None:
 
 
 def test_options_are_parsed_and_unknown_ones_are_refused() -> None:
-    assert parse_config(TemporalPeerConfig, {"width": 8, "heads": 2}, "temporal_peer").width == 8
-    with pytest.raises(
-        ValueError, match=r"temporal_peer has no option 'widht'; allowed options are width, heads"
-    ):
-        parse_config(TemporalPeerConfig, {"widht": 8}, "temporal_peer")
+    parsed = parse_config(TemporalPeerConfig, {"encoder": {"width": 8}}, "temporal_peer")
+    assert (parsed.encoder.width, parsed.encoder.layers, parsed.encoder.dropout) == (8, 1, 0.3)
+    with pytest.raises(ValueError, match=r"temporal_peer has no option 'encodr'; allowed options are en"):
+        parse_config(TemporalPeerConfig, {"encodr": {}}, "temporal_peer")
+    with pytest.raises(ValueError, match=r"temporal_peer.encoder has no option 'widht'; allowed opt"):
+        parse_config(TemporalPeerConfig, {"encoder": {"widht": 8}}, "temporal_peer")
     with pytest.raises(ValueError, match="keys_from is 'name'; choose one of identity, token"):
         parse_config(TemporalPeerConfig, {"keys_from": "name"}, "temporal_peer")
     with pytest.raises(ValueError, match="multiple of 4"):
-        parse_config(TemporalPeerConfig, {"width": 30}, "temporal_peer")
+        parse_config(TemporalPeerConfig, {"encoder": {"width": 30}}, "temporal_peer")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.attention.encoder import Pooling
+from models.attention.encoder import EncoderConfig, Pooling
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.game import quality, shapley_values
 from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
@@ -23,7 +23,7 @@ from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
-from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
 FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}
@@ -54,7 +54,9 @@ def with_random_weights(module: Forecaster, scale: float = 0.5) -> Forecaster:
 
 
 def temporal_peer(data: PanelTensors, day_layers: int = 1, pooling: Pooling = "last") -> Forecaster:
-    config = TemporalPeerConfig(width=8, heads=2, day_layers=day_layers, pooling=pooling)
+    config = TemporalPeerConfig(
+        encoder=TokenEncoderConfig(width=8, heads=2, layers=day_layers, pooling=pooling), peer_heads=2
+    )
     return with_random_weights(TemporalPeer(config, data.shape))
 
 
@@ -283,7 +285,7 @@ def test_importance_by_kind_by_hand() -> None:
 def test_the_players_depend_on_the_model() -> None:
     data = panel()
     transformer = with_random_weights(
-        TemporalTransformer(TemporalTransformerConfig(width=8, heads=2), data.shape)
+        TemporalTransformer(TemporalTransformerConfig(EncoderConfig(width=8, heads=2)), data.shape)
     )
     ridge = fit(
         "ridge", {}, data, data.shape, np.arange(8, 13), np.arange(13, 17), fit_config=FitConfig(), seed=0

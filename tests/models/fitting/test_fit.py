@@ -41,13 +41,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"width": 8},
     "lstm": {"width": 8},
     "tcn": {"width": 8},
-    "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
-    "seq2seq": {"width": 8, "heads": 2, "layers": 1},
+    "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
+    "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
     "sector_mean": {},
     "kernel_regression": {},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6, "characteristic": "size"}},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
-    "temporal_peer": {"width": 8, "heads": 2},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
 }
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
 QUICK = FitConfig(epochs=2, dates_per_epoch=8, batch_dates=4, firms_per_date=12, valid_dates=4)

@@ -27,9 +27,9 @@ from models.spec import IncompatibleConfig
 T, N, C, W = 70, 8, 2, 6
 TRAIN, VALID = np.arange(8, 40), np.arange(44, 56)
 OPTIONS: dict[str, dict[str, Any]] = {
-    "temporal_transformer": {"width": 8, "heads": 2, "layers": 2},
-    "temporal_peer": {"width": 8, "heads": 2},
-    "seq2seq": {"width": 8, "heads": 2, "layers": 1},
+    "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 2}},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
+    "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
 }
 OBJECTIVES = ("masked_days", "next_day")
 
@@ -240,7 +240,7 @@ def test_a_snapshot_that_does_not_say_its_stage_is_refused() -> None:
 
 
 def test_each_layer_has_the_learning_rate_that_was_asked_for() -> None:
-    options = {**OPTIONS["temporal_transformer"], "layers": 3, "pooling": "attention"}
+    options = {"encoder": {**OPTIONS["temporal_transformer"]["encoder"], "layers": 3, "pooling": "attention"}}
     data = panel()
     model = fit(
         "temporal_transformer", options, data, data.shape, TRAIN, VALID, fit_config=fitting(epochs=1), seed=0
@@ -323,13 +323,13 @@ def test_a_model_begins_with_the_day_encoder_of_an_earlier_fit_and_nothing_else_
 @pytest.mark.parametrize(
     ("options", "sizes", "said"),
     [
-        ({"width": 16}, {}, "width 8 and this one's is 16"),
-        ({"heads": 4}, {}, "heads 2 and this one's is 4"),
-        ({"layers": 1}, {}, "layers 2 and this one's is 1"),
-        ({"positions": "alibi"}, {}, "positions 'learned' and this one's is 'alibi'"),
+        ({"width": 16}, {}, "width 8 and this model has 16"),
+        ({"heads": 4}, {}, "heads 2 and this model has 4"),
+        ({"layers": 1}, {}, "layers 2 and this model has 1"),
+        ({"positions": "alibi"}, {}, "positions 'learned' and this model has 'alibi'"),
         ({"pooling": "attention"}, {}, "pool_D of shape None"),
-        ({}, {"window": W + 1}, f"window {W} and this one's is {W + 1}"),
-        ({}, {"channels": C + 1}, r"input.weight of shape \(8, 2\) and this one's is \(8, 3\)"),
+        ({}, {"window": W + 1}, f"window {W} and this model has {W + 1}"),
+        ({}, {"channels": C + 1}, r"input.weight of shape \(8, 2\) and this model has \(8, 3\)"),
     ],
 )
 def test_an_earlier_fit_of_another_shape_is_refused(
@@ -346,7 +346,7 @@ def test_an_earlier_fit_of_another_shape_is_refused(
     with pytest.raises(IncompatibleConfig, match=said):
         fit(
             name,
-            {**OPTIONS[name], **options},
+            {"encoder": {**OPTIONS[name]["encoder"], **options}},
             data,
             data.shape,
             TRAIN,
@@ -355,7 +355,7 @@ def test_an_earlier_fit_of_another_shape_is_refused(
             seed=0,
             start=start,
         )
-    with pytest.raises(IncompatibleConfig, match="take init_from out"):
+    with pytest.raises(IncompatibleConfig, match="remove init_from"):
         fit("mlp", {}, panel(), panel().shape, TRAIN, VALID, fit_config=fitting(), seed=0, start=start)
 
 

@@ -52,7 +52,11 @@ def data() -> PanelTensors:
 
 def options(name: str, every_model: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Quick settings; without dropout, whose masks are drawn for all seeds together."""
-    return every_model[name] | ({} if name in WITHOUT_DROPOUT else {"dropout": 0.0})
+    given = every_model[name]
+    if "encoder" not in given:
+        return given | ({} if name in WITHOUT_DROPOUT else {"dropout": 0.0})
+    peers = {"peer_dropout": 0.0} if name == "temporal_peer" else {}
+    return given | {"encoder": {**given["encoder"], "dropout": 0.0}} | peers
 
 
 def compare(name: str, given: dict[str, Any], data: PanelTensors, config: FitConfig) -> list[int]:

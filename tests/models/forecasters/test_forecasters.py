@@ -22,23 +22,32 @@ from models.registry import MODELS
 from models.spec import parse_config
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
+SMALL_TEMPORAL_PEER: dict[str, Any] = {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}
 NEURAL: list[tuple[str, dict[str, Any]]] = [
-    ("temporal_transformer", {"width": 8, "heads": 2}),
+    ("temporal_transformer", {"encoder": {"width": 8, "heads": 2}}),
     (
         "temporal_transformer",
-        {"width": 8, "heads": 2, "pooling": "mean", "causal": True, "positions": "rotary"},
+        {"encoder": {"width": 8, "heads": 2, "pooling": "mean", "causal": True, "positions": "rotary"}},
     ),
     (
         "temporal_transformer",
-        {"width": 8, "heads": 2, "positions": "sinusoidal", "use_characteristics": False},
+        {"encoder": {"width": 8, "heads": 2, "positions": "sinusoidal"}, "use_characteristics": False},
     ),
-    ("temporal_transformer", {"width": 8, "heads": 2, "positions": "none", "causal": True}),
-    ("seq2seq", {"width": 8, "heads": 2}),
-    ("seq2seq", {"width": 8, "heads": 2, "norm": "post", "use_characteristics": False}),
+    ("temporal_transformer", {"encoder": {"width": 8, "heads": 2, "positions": "none", "causal": True}}),
+    ("seq2seq", {"encoder": {"width": 8, "heads": 2}}),
+    ("seq2seq", {"encoder": {"width": 8, "heads": 2, "norm": "post"}, "use_characteristics": False}),
     ("self_peer", {"width": 8, "heads": 2}),
     ("self_peer", {"width": 8, "heads": 2, "layers": 1, "group_bias": False}),
-    ("temporal_peer", {"width": 8, "heads": 2}),
-    ("temporal_peer", {"width": 8, "heads": 2, "peer_layers": 2, "keys_from": "token", "pooling": "mean"}),
+    ("temporal_peer", SMALL_TEMPORAL_PEER),
+    (
+        "temporal_peer",
+        {
+            "encoder": {"width": 8, "heads": 2, "pooling": "mean"},
+            "peer_heads": 2,
+            "peer_layers": 2,
+            "keys_from": "token",
+        },
+    ),
 ]
 PEERS = [case for case in NEURAL if "peer" in case[0]]
 
@@ -255,7 +264,7 @@ def test_initial_attention_favours_the_large_firms_of_the_own_group(grouped: boo
         shape = dataclasses.replace(shape, n_groups=1)
         batch = dataclasses.replace(batch, s_BN=torch.zeros_like(batch.s_BN))
     entry = MODELS["temporal_peer"]
-    module = entry.build(entry.config(width=8, heads=2), shape)
+    module = entry.build(parse_config(entry.config, SMALL_TEMPORAL_PEER, "temporal_peer"), shape)
     assert isinstance(module, TemporalPeer)
     module.eval()
     with torch.no_grad():
@@ -285,7 +294,8 @@ def test_initial_attention_favours_the_large_firms_of_the_own_group(grouped: boo
 
 def test_temporal_peer_is_initialised_to_its_linear_skip_connection() -> None:
     entry = MODELS["temporal_peer"]
-    module = entry.build(entry.config(width=8, heads=2, dropout=0.0), panel().shape)
+    options = {"encoder": {"width": 8, "heads": 2, "dropout": 0.0}, "peer_heads": 2, "peer_dropout": 0.0}
+    module = entry.build(parse_config(entry.config, options, "temporal_peer"), panel().shape)
     assert isinstance(module, TemporalPeer)
     batch = panel().batch(torch.tensor([8]))
     assert (module(batch) == 0).all()
@@ -331,8 +341,12 @@ def test_initial_heads_attend_to_the_own_group_or_mostly_to_the_null_key(has_siz
 
 def test_weight_decay_does_not_apply_to_logit_biases() -> None:
     entry = MODELS["temporal_peer"]
-    options = {"width": 8, "heads": 2, "market_tokens": 1, "positions": "relative"}
-    module = entry.build(entry.config(**options), panel().shape)
+    options = {
+        "encoder": {"width": 8, "heads": 2, "positions": "relative"},
+        "peer_heads": 2,
+        "market_tokens": 1,
+    }
+    module = entry.build(parse_config(entry.config, options, "temporal_peer"), panel().shape)
     assert isinstance(module, TemporalPeer)
     config = FitConfig(weight_decay=0.5)
     optimizer, _ = make_optimizer(parameter_groups(module, config), config, 10)
@@ -347,7 +361,7 @@ def test_weight_decay_does_not_apply_to_logit_biases() -> None:
 @pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "rotary"])
 def test_causal_encoder_states_do_not_depend_on_later_days(positions: Any) -> None:  # noqa: ANN401  (a Literal)
     torch.manual_seed(0)
-    encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, True, "mean", 0.0), C, W).eval()
+    encoder = DayEncoder(EncoderConfig(8, 2, 2, 0.0, True, "mean", positions), C, W).eval()
     states: list[Tensor] = []
     encoder.norm.register_forward_hook(lambda _module, _given, out: states.append(out.detach().clone()))
     x = torch.randn(5, W, C)
@@ -363,7 +377,7 @@ def test_positions_encode_the_order_of_days() -> None:
     x = torch.randn(5, W, C, generator=torch.Generator().manual_seed(0))
     for positions, ordered in (("none", False), ("sinusoidal", True), ("learned", True), ("rotary", True)):
         torch.manual_seed(0)
-        encoder = DayEncoder(EncoderConfig(8, 2, 2, positions, False, "mean", 0.0), C, W).eval()  # type: ignore[arg-type]  # a parameter
+        encoder = DayEncoder(EncoderConfig(8, 2, 2, 0.0, False, "mean", positions), C, W).eval()  # type: ignore[arg-type]  # a parameter
         moved = (encoder(x) - encoder(x.flip(1))).abs().max()
         assert (moved > 1e-4) == ordered
 

@@ -67,7 +67,8 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     name, options = case
     entry = MODELS[name]
     known = {field.name for field in dataclasses.fields(entry.config)}
-    small = {key: value for key, value in {"width": 8, "heads": 2}.items() if key in known}
+    sizes = {"width": 8, "heads": 2, "peer_heads": 2, "encoder": {"width": 8, "heads": 2}}
+    small = {key: value for key, value in sizes.items() if key in known}
     torch.manual_seed(seed)
     module = entry.build(parse_config(entry.config, {**small, **options}, name), panel().shape)
     assert isinstance(module, Forecaster)

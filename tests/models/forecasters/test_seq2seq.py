@@ -15,6 +15,7 @@ from torch_weights import copy_attention, gradient
 
 from models.attention.block import AttentionMask, BlockConfig
 from models.attention.decoder import DecoderBlock
+from models.attention.encoder import EncoderConfig
 from models.batch import Ablation, PanelTensors
 from models.fitting.fit import FitConfig, NeuralFitted, fit, restore
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
@@ -97,7 +98,7 @@ def panel(noise: float = 0.5, horizons: int = 3) -> PanelTensors:
 
 def random_model(data: PanelTensors) -> Seq2Seq:
     torch.manual_seed(1)
-    model = Seq2Seq(Seq2SeqConfig(width=8, heads=2, layers=1, dropout=0.0), data.shape)
+    model = Seq2Seq(Seq2SeqConfig(EncoderConfig(width=8, heads=2, layers=1, dropout=0.0)), data.shape)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -150,7 +151,7 @@ def test_the_days_weights_are_those_of_the_labels_horizon() -> None:
 def test_every_horizon_is_learned_and_survives_storing(loss: str) -> None:
     data = panel()
     config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=12, loss=loss)
-    options = {"width": 8, "heads": 2, "layers": 1, "dropout": 0.0}
+    options = {"encoder": {"width": 8, "heads": 2, "layers": 1, "dropout": 0.0}}
     fitted = fit("seq2seq", options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
     assert isinstance(fitted, NeuralFitted)
     said = fitted.horizons(data, TEST)

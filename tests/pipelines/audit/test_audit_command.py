@@ -151,7 +151,7 @@ def test_what_the_command_cannot_do_is_said(peerglass: Call) -> None:
 def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoint(peerglass: Call) -> None:
     settings = yaml.safe_load(Path("tiny.yaml").read_text())
     label = {"horizon": 5, "delay": 1, "transform": "demean", "shorter_horizons": [1, 3]}
-    models = {"zero": {}, "seq2seq": {"width": 8, "heads": 2, "layers": 1}}
+    models = {"zero": {}, "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}}}
     paths = {**settings, "name": "paths", "label": label, "models": models}
     Path("paths.yaml").write_text(yaml.safe_dump(paths))
     assert peerglass("ingest", "paths.yaml").code == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from models.registry import MODELS
 from pipelines.config import errors
 from pipelines.config.errors import RENAMED
 from pipelines.config.load import check_config
@@ -31,7 +32,10 @@ def message_of(**changes: Any) -> str:  # noqa: ANN401 (settings)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("old", RENAMED)
+OF_SECTIONS = {old: new for old, new in RENAMED.items() if isinstance(new, str) and "*" not in old}
+
+
+@pytest.mark.parametrize("old", OF_SECTIONS)
 def test_an_old_key_is_answered_with_its_new_name(old: str) -> None:
     outermost, *sections, key = old.split(".")
     settings = copy.deepcopy(YAHOO if old == "source.batch" else MINIMAL.get(outermost, {}))
@@ -50,11 +54,55 @@ def test_new_names_of_keys_exist_and_old_ones_do_not() -> None:
         "source": (FilesSourceConfig, YFinanceSourceConfig),
         "audit": (AuditConfig,),
     }
-    for old, new in RENAMED.items():
+    for old, new in OF_SECTIONS.items():
         section, _, key = new.rpartition(".")
         known = {name for model in sections[section] for name in model.model_fields}
         assert key in known
         assert old.rpartition(".")[2] not in known
+
+
+@pytest.mark.parametrize(
+    ("model", "old", "new"),
+    [
+        ("temporal_transformer", "width", "{0}.encoder.width"),
+        ("temporal_transformer", "dropout", "{0}.encoder.dropout"),
+        ("temporal_transformer", "kernel", "{0}.encoder.kernel"),
+        ("seq2seq", "heads", "{0}.encoder.heads"),
+        ("temporal_peer", "day_layers", "{0}.encoder.layers"),
+        ("temporal_peer", "positions", "{0}.encoder.positions"),
+        ("temporal_peer", "heads", "{0}.encoder.heads and {0}.peer_heads"),
+        ("temporal_peer", "dropout", "{0}.encoder.dropout and {0}.peer_dropout"),
+    ],
+)
+def test_an_option_that_moved_into_the_day_encoder_is_answered_with_its_new_place(
+    model: str, old: str, new: str
+) -> None:
+    section = "models.mine"
+    assert message_of(models={"mine": {"model": model, old: 1}}) == (
+        f"a.yaml: {section}.{old} is now called {new.format(section)}; rename the key."
+    )
+
+
+def test_every_moved_option_exists_in_its_new_place() -> None:
+    moved = {old: (new,) if isinstance(new, str) else new for old, new in RENAMED.items() if "*" in old}
+    assert len(moved) > 10
+    for old, names in moved.items():
+        for new in names:
+            path = new.removeprefix("models.*.").split(".")
+            config: Any = MODELS["temporal_peer"].config()
+            for part in path:
+                config = getattr(config, part)
+        assert not hasattr(MODELS["temporal_peer"].config(), old.removeprefix("models.*.")), old
+
+
+def test_an_unknown_option_of_the_day_encoder_is_named_by_its_path() -> None:
+    message = message_of(models={"mine": {"model": "temporal_peer", "encoder": {"widht": 8}}})
+    assert message == "a.yaml: models.mine.encoder.widht is not a known name; did you mean 'width'?"
+    message = message_of(models={"temporal_peer": {"encoder": {"layers": 0}}})
+    assert message.startswith("a.yaml: models.temporal_peer.encoder: ")
+    assert "layers is 0" in message
+    message = message_of(models={"temporal_peer": {"encoder": {"layers": "many"}}})
+    assert message.startswith("a.yaml: models.temporal_peer.encoder: layers: ")
 
 
 def test_a_renamed_option_of_models_is_named_only_where_the_model_has_the_new_one(

@@ -44,18 +44,19 @@ from pipelines.train.stacks import stacks_of
 from pipelines.train.trials import read_trials, trial_count
 
 MODEL = "temporal_transformer"
-OPTIONS = {"width": 8, "heads": 2, "layers": 1}
+ENCODER = {"width": 8, "heads": 2, "layers": 1}
+OPTIONS = {"encoder": ENCODER}
 PRETRAIN = {"epochs": 1, "windows_per_epoch": 256}
 VARIANTS: Mapping[str, Any] = {
     MODEL: OPTIONS,
-    "tt_linear": {"model": MODEL, **OPTIONS, "kernel": "linear"},
+    "tt_linear": {"model": MODEL, "encoder": {**ENCODER, "kernel": "linear"}},
     "ridge": {},
     "ridge-strong": {"model": "ridge", "alphas": [100.0, 1000.0]},
     "tenth": {"model": MODEL, **OPTIONS, "fit": {"label_share": 0.1}},
     "pretrained_10": {"model": MODEL, **OPTIONS, "fit": {"label_share": 0.1, "pretrain": PRETRAIN}},
 }
 SEEDS = (0, 1)
-TITLE = "temporal_transformer (width 8, heads 2, layers 1)"
+TITLE = "temporal_transformer (encoder.width 8, encoder.heads 2, encoder.layers 1)"
 KEY = ["model", "fold", "seed", "date", "ticker"]
 
 
@@ -86,7 +87,10 @@ def test_an_entry_is_the_model_that_it_names_or_is_named_after(tiny: dict[str, A
     }
     plain = settings_of(config, MODEL)
     assert plain[0].items() >= OPTIONS.items()
-    assert settings_of(config, "tt_linear")[0] == {**plain[0], "kernel": "linear"}
+    assert settings_of(config, "tt_linear")[0] == {
+        **plain[0],
+        "encoder": {**plain[0]["encoder"], "kernel": "linear"},
+    }
     assert settings_of(config, "tenth") == (plain[0], {**plain[1], **tiny["fit"], "label_share": 0.1})
     assert init_from_of(config, "tenth") == "earlier"
     assert init_from_of(config, "ridge-strong") is None
@@ -238,7 +242,7 @@ def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done
     children = [run for run in every if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(run.data.tags["peerglass.model"] for run in children) == sorted(VARIANTS)
     (linear,) = [run for run in children if run.info.run_name == "tt_linear"]
-    assert (linear.data.params["model"], linear.data.params["kernel"]) == (MODEL, "linear")
+    assert (linear.data.params["model"], linear.data.params["encoder.kernel"]) == (MODEL, "linear")
     ladder = measured(done, "ladder")
     assert linear.data.metrics[f"{evaluation_id(done.config)}/delay_0.rank_ic"] == pytest.approx(
         ladder.filter(pl.col("model") == "tt_linear")["rank_ic"].item()
@@ -346,8 +350,12 @@ def test_pretrainings_for_one_objective_are_told_apart_and_other_models_are_left
             "init_from": "earlier",
             "fit": {"pretrain": {**short, "objective": "next_day"}},
         },
-        "spelt_out": {"model": MODEL, **OPTIONS, "kernel": "softmax", "fit": {"label_share": 0.5}},
-        "other": {"model": MODEL, "width": 16, "heads": 2},
+        "spelt_out": {
+            "model": MODEL,
+            "encoder": {**ENCODER, "kernel": "softmax"},
+            "fit": {"label_share": 0.5},
+        },
+        "other": {"model": MODEL, "encoder": {"width": 16, "heads": 2}},
         "ridge": {},
         "half_ridge": {"model": "ridge", "fit": {"label_share": 0.5}},
         "strong": {"model": "ridge", "alphas": [1.0]},
@@ -414,7 +422,7 @@ def test_a_variant_is_searched_in_the_space_of_its_model_and_the_best_prints_as_
     assert printed["models"]["tt_linear"].keys() == {"model", "fit"}
     assert printed["models"]["tt_linear"]["model"] == MODEL
     last = read_trials(Path("runs")).row(-1, named=True)
-    assert json.loads(last["config"])["kernel"] == "linear"
+    assert json.loads(last["config"])["encoder"]["kernel"] == "linear"
     answer = peerglass("tune", "tiny.yaml", "--model", "ridge-strong", "--trials", "1")
     assert answer.code == 2
     assert "ridge has no search space" in answer.err

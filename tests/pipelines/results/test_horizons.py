@@ -19,7 +19,7 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.open import reopen_run
 from pipelines.stages import train_config, write_report
 
-SEQ2SEQ = {"width": 8, "heads": 2, "layers": 1}
+SEQ2SEQ = {"encoder": {"width": 8, "heads": 2, "layers": 1}}
 
 
 def test_forecasts_of_every_horizon_are_stored_measured_and_shown(

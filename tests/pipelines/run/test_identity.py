@@ -240,7 +240,7 @@ def test_omitted_and_spelled_out_defaults_give_the_same_run(
 
 def test_a_number_written_as_a_string_gives_the_same_run(peerglass: Call) -> None:
     assert peerglass("ingest", "tiny.yaml").code == 0
-    network = "models={temporal_transformer: {width: 8, heads: 2, layers: 1, dropout: %s}}"
+    network = "models={temporal_transformer: {encoder: {width: 8, heads: 2, layers: 1, dropout: %s}}}"
     once = trained(peerglass("train", "tiny.yaml", "--set", network % "1e-1"))
     again = peerglass("train", "tiny.yaml", "--set", network % "0.1")
     assert trained(again) == once

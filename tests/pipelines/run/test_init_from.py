@@ -33,7 +33,8 @@ from pipelines.train.plan import collect_arrays, plan_tasks
 from pipelines.train.task import run_task
 
 MODEL = "temporal_transformer"
-OPTIONS = {"width": 8, "heads": 2, "layers": 1}
+ENCODER = {"width": 8, "heads": 2, "layers": 1}
+OPTIONS = {"encoder": ENCODER}
 PRETRAIN = {"epochs": 2, "windows_per_epoch": 256}
 FROZEN = {"epochs": 1, "lr": 1e-30, "weight_decay": 0.0, "batch_dates": 64}
 """A fit that does not change the weights."""
@@ -128,8 +129,14 @@ def test_a_run_that_would_leak_or_does_not_fit_is_refused(
         f"has seen sessions up to {first['seen_to']}, but the test of fold 0 starts",
         folds={"valid": 5},
     )
-    refused(ConfigError, "has no model 'temporal_peer'", models={"temporal_peer": {"width": 8, "heads": 2}})
-    refused(ConfigError, "width 8 and this one's is 16", models={MODEL: {**OPTIONS, "width": 16}})
+    refused(
+        ConfigError,
+        "has no model 'temporal_peer'",
+        models={"temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}},
+    )
+    refused(
+        ConfigError, "width 8 and this model has 16", models={MODEL: {"encoder": {**ENCODER, "width": 16}}}
+    )
     refused(ConfigError, "No run begins with", init_from="absent")
     text = (earlier.folder / "folds.json").read_text()
     (earlier.folder / "folds.json").write_text("[{}]")

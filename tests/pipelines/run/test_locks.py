@@ -87,7 +87,7 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, wait: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    models = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}
+    models = {"ridge": {}, "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}}
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": models, "fit": {"epochs": 12}}))
     ingest_config(load_config(Path("tiny.yaml")), echo=lambda _: None)
     command = [*PEERGLASS, "train", "tiny.yaml"]

@@ -45,7 +45,7 @@ def config_of(home: Path, tiny: Mapping[str, Any], **fit: Any) -> Config:  # noq
         "lake": str(home / "lake"),
         "output": str(home / "runs"),
         "tracking": {"uri": f"sqlite:///{home}/mlflow.db", "artifacts": str(home / "mlartifacts")},
-        "models": {MODEL: {"width": 8, "heads": 2}, "ridge": {}},
+        "models": {MODEL: {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}, "ridge": {}},
         "features": {"characteristics": ["return_1", "momentum_63"], "window": 5},
         "folds": {**tiny["folds"], "max_folds": 1},
         "fit": {**FIT, **fit},

@@ -46,7 +46,7 @@ MODELS = {
     "zero": {},
     "ridge": {},
     "self_peer": {"width": 8, "heads": 2, "layers": 1},
-    "temporal_peer": {"width": 8, "heads": 2},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
 }
 SEEDS = (0, 1, 2)
 FOLDS = 2
@@ -191,7 +191,7 @@ def test_an_interrupted_training_resumes_from_its_last_epoch_and_ends_with_the_s
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes: dict[str, Any] = {
-        "models": {"temporal_peer": {"width": 8, "heads": 2}},
+        "models": {"temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}},
         "seeds": [0],
         "fit": {"epochs": 14, "patience": 14, "batch_dates": 8},
         "folds": {**tiny["folds"], "max_folds": 1},
@@ -243,7 +243,8 @@ def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
 def test_a_killed_pool_resumes_to_the_same_forecasts_as_one_process(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    models, seeds = {"ridge": {}, "temporal_peer": {"width": 8, "heads": 2}}, (0, 1)
+    models = {"ridge": {}, "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}}
+    seeds = (0, 1)
     config = prepared(tmp_path / "uninterrupted", tiny, models=models, seeds=list(seeds))
     monkeypatch.chdir(tmp_path / "uninterrupted")
     train_config(config)

@@ -22,7 +22,7 @@ from pipelines.train.stacks import stacks_of
 
 MODELS: Mapping[str, Any] = {
     "ridge": {},
-    "temporal_peer": {"width": 8, "heads": 2, "dropout": 0.2},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2, "dropout": 0.2}, "peer_dropout": 0.2},
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
 }
 SEEDS = (0, 4, 2)
@@ -47,7 +47,10 @@ def test_a_stacked_run_forecasts_as_its_seeds_do_alone(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     still: dict[str, Any] = {
-        "models": {**MODELS, "temporal_peer": {**MODELS["temporal_peer"], "dropout": 0.0}}
+        "models": {
+            **MODELS,
+            "temporal_peer": {"encoder": {"width": 8, "heads": 2, "dropout": 0.0}, "peer_dropout": 0.0},
+        }
     }
     alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **still))
     alone = forecasts()

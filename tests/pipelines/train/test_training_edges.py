@@ -22,8 +22,8 @@ from pipelines.run.checkpoints import load_checkpoint
 
 MODELS: Mapping[str, Any] = {
     "ridge": {},
-    "temporal_transformer": {"width": 8, "heads": 2, "layers": 1},
-    "temporal_peer": {"width": 8, "heads": 2},
+    "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
 }
 NEURAL = [name for name in MODELS if name != "ridge"]
 
