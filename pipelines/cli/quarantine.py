@@ -50,8 +50,8 @@ def list_(
 ) -> None:
     """Count rejected, resolved, flagged and released rows by rule, and show the first rows.
 
-    Each line shows the hash of the row (a prefix of it is enough for `release --row`), its state and since
-    when, the table, ticker and date, the rule, and the values or the evidence.
+    Each line shows the hash of the row (a prefix of it is enough for `release --row`), its state and the
+    time of that state, the table, ticker and date, the rule, and the values or the evidence.
     """
     from pipelines.config.load import load_config
     from pipelines.quality.quarantine import Selection, describe_listing, listing

@@ -139,7 +139,7 @@ def evaluate(
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
-            overlap = overlapping(rows_T, config.label.horizon)
+            overlap = label_overlap(rows_T, config.label.horizon)
             single = [
                 forecast_metrics(seed_TN[sessions], label_TN, horizon=overlap) for seed_TN in seeds.values()
             ]
@@ -208,7 +208,7 @@ def evaluate(
     )
 
 
-def overlapping(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
+def label_overlap(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
     """Number of consecutive forecasts whose labels overlap: the horizon over the median step, rounded up."""
     step = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
     return math.ceil(horizon / step)

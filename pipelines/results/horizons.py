@@ -9,7 +9,7 @@ import polars as pl
 from backtest.metrics import forecast_metrics
 from pipelines.dataset.build import Dataset, to_panel
 from pipelines.lake.lake import Lake
-from pipelines.results.evaluate import ensemble, overlapping
+from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.record import Run
 
 
@@ -51,7 +51,7 @@ def horizon_table(
         joint_TN, label_TN = ensemble(seeds), labels[int(horizon)]
         rows_T = np.flatnonzero(np.isfinite(joint_TN).any(axis=1) & dates_T)
         metrics = forecast_metrics(
-            joint_TN[rows_T], label_TN[rows_T], horizon=overlapping(rows_T, int(horizon))
+            joint_TN[rows_T], label_TN[rows_T], horizon=label_overlap(rows_T, int(horizon))
         )
         rows.append(
             {

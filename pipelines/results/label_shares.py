@@ -40,7 +40,7 @@ class _Variant:
         return self.start is None and self.pretrain is None
 
     @property
-    def beginning(self) -> str:
+    def initialisation(self) -> str:
         steps = [f"from {self.start}"] if self.start is not None else []
         if self.pretrain is not None:
             steps.append(str(self.pretrain["objective"]).replace("_", " "))
@@ -77,20 +77,20 @@ def label_share_table(
     rows: list[dict[str, Any]] = []
     for options in dict.fromkeys(variant.options for variant in variants):
         alike = [variant for variant in variants if variant.options == options]
-        if len({(variant.beginning, str(variant.pretrain), variant.share) for variant in alike}) < 2:
+        if len({(variant.initialisation, str(variant.pretrain), variant.share) for variant in alike}) < 2:
             continue
-        words = _beginnings(alike)
-        order = list(dict.fromkeys(words))
+        descriptions = _describe_initialisations(alike)
+        order = list(dict.fromkeys(descriptions))
         test = {one.model: _test(config, forecasts[one.model], dataset) for one in alike}
-        for word, variant in sorted(
-            zip(words, alike, strict=True), key=lambda pair: (order.index(pair[0]), -pair[1].share)
+        for description, variant in sorted(
+            zip(descriptions, alike, strict=True), key=lambda pair: (order.index(pair[0]), -pair[1].share)
         ):
             valid = scores.filter(pl.col("model") == variant.model).group_by("seed")
             rows.append(
                 {
                     "group": alike[0].group,
                     "model": variant.model,
-                    "beginning": word,
+                    "beginning": description,
                     "share": variant.share,
                     "seeds": len(forecasts[variant.model]),
                     **_over_seeds(
@@ -120,18 +120,20 @@ def _variant(config: Config, model: str) -> _Variant:
     )
 
 
-def _beginnings(variants: list[_Variant]) -> list[str]:
+def _describe_initialisations(variants: list[_Variant]) -> list[str]:
     """Describe each variant's initialisation; pretrainings with the same objective list what differs."""
-    words = []
+    descriptions = []
     for one in variants:
-        others = [other.pretrain for other in variants if other.beginning == one.beginning]
+        others = [other.pretrain for other in variants if other.initialisation == one.initialisation]
         differing = [
             f"{key} {value}"
             for key, value in (one.pretrain or {}).items()
             if any(other is not None and other[key] != value for other in others)
         ]
-        words.append(f"{one.beginning} ({', '.join(differing)})" if differing else one.beginning)
-    return words
+        descriptions.append(
+            f"{one.initialisation} ({', '.join(differing)})" if differing else one.initialisation
+        )
+    return descriptions
 
 
 def _test(config: Config, seeds: Mapping[int, FloatArray], dataset: Dataset) -> dict[int, float]:

@@ -107,7 +107,7 @@ def restrict_to_dates(
 def comparable_folds(
     folds: Iterable[int], missing: Collection[Key], forecasts: pl.DataFrame
 ) -> tuple[int, ...]:
-    """List the folds that are complete for every model with forecasts, for means over folds.
+    """List the folds on which every model with forecasts is complete; means over folds use these folds.
 
     A model's validation score is a mean over folds: a model that lacks a hard fold would look better than the
     others. A seed that a model lacks on every fold is ignored, because the model's ensemble then consists of

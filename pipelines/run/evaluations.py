@@ -31,7 +31,7 @@ from pipelines.run.record import Run
 
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
-_OWN: Final = (
+_MODULES: Final = (
     "dataset/risk_free",
     "results/backtest",
     "results/book_orders",
@@ -156,7 +156,7 @@ def evaluation_code() -> str:
     """Digest of the code that measures forecasts: backtest, features, and some modules of pipelines."""
     packages = [Path(str(package.__file__)).parent for package in (backtest, features)]
     files = [path for folder in packages for path in folder.rglob("*.py")]
-    files += [Path(__file__).parents[1] / f"{name}.py" for name in _OWN]
+    files += [Path(__file__).parents[1] / f"{name}.py" for name in _MODULES]
     return source_digest(files, Path(__file__).parents[2])[:10]
 
 
@@ -168,7 +168,7 @@ def store_evaluation(
     If the newest evaluation has the same id and the same tables, it is kept and returned instead.
     """
     folder = run.folder / _FOLDER / record.evaluation
-    _sweep(folder.parent)
+    _remove_partial(folder.parent)
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     partial.mkdir(parents=True)
     for name, frame in tables.items():
@@ -239,7 +239,7 @@ def _same_tables(one: Path, other: Path) -> bool:
     return all(filecmp.cmp(one / name, other / name, shallow=False) for name in names)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_partial(folder: Path) -> None:
     """Remove partial folders that interrupted writes have left."""
     for leftover in folder.glob(".*.partial"):
         shutil.rmtree(leftover, ignore_errors=True)

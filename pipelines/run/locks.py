@@ -91,7 +91,7 @@ def _hold(path: Path, what: str, *, wait: bool, notify: Callable[[str], None]) -
         raise DataError(f"{what} cannot be locked ({error}); check the permissions of {path}.") from None
     note = _note(path)
     try:
-        note.write_text(json.dumps(_me()), encoding="utf-8")
+        note.write_text(json.dumps(_this_process()), encoding="utf-8")
         yield
     finally:
         note.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
             return
 
 
-def _me() -> dict[str, str | int]:
+def _this_process() -> dict[str, str | int]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -125,7 +125,7 @@ def _me() -> dict[str, str | int]:
 
 
 def _holder(path: Path) -> str:
-    """Name the process that holds a lock, or say "another process" if its note is missing or outdated."""
+    """Name the process that holds a lock, or "another process" if it is not known."""
     try:
         note = json.loads(_note(path).read_text(encoding="utf-8"))
         host, pid = str(note["host"]), int(note["pid"])

@@ -156,8 +156,8 @@ def record(run: Run, event: Event) -> None:
     path = run.folder / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+", buffering=0) as file:
-        torn = file.tell() > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
-        file.write((("\n" if torn else "") + event.model_dump_json() + "\n").encode())
+        is_incomplete = file.tell() > 0 and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n"
+        file.write((("\n" if is_incomplete else "") + event.model_dump_json() + "\n").encode())
         os.fsync(file.fileno())
 
 

@@ -51,8 +51,8 @@ def store(config: Config) -> Iterator[MlflowClient]:
     uri = config.tracking.uri
     if MASK in uri:
         raise ConfigError(
-            f"tracking.uri is {uri}: secrets are not stored with a run. Replace *** in the config.yaml of "
-            "the run by a reference such as ${MLFLOW_PASSWORD}, and set that environment variable."
+            f"tracking.uri is {uri} because secrets are not stored with a run; replace *** in the "
+            "config.yaml of the run by a reference such as ${MLFLOW_PASSWORD}, and set that environment variable."
         )
     try:
         if uri.startswith("sqlite:///"):

@@ -19,7 +19,7 @@ def watch_curves(folder: Path, progress: Progress) -> Iterator[None]:
     stop = threading.Event()
     lengths = {path: _length(path) for path in folder.glob("*.jsonl")}
 
-    def look() -> None:
+    def poll() -> None:
         while not stop.wait(_EVERY_SECONDS):
             for path in sorted(folder.glob("*.jsonl")):
                 length = _length(path)
@@ -31,7 +31,7 @@ def watch_curves(folder: Path, progress: Progress) -> Iterator[None]:
                     score = record["valid_rank_ic"]
                     progress.note(f"{path.stem}: epoch {record['epoch']}, validation rank IC {score:+.4f}")
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=poll, daemon=True)
     thread.start()
     try:
         yield

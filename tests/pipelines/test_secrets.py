@@ -146,8 +146,8 @@ def test_a_run_whose_secret_was_written_in_the_config_names_the_cure(
     opened = open_run(run.run_id, Path("runs"))
     assert opened.config.tracking.uri == "sqlite:///file:mlflow.db?uri=true&token=***"
     sentence = (
-        r"tracking\.uri is sqlite:///file:mlflow\.db\?uri=true&token=\*\*\*: secrets are not stored with a "
-        r"run\. Replace \*\*\* in the config\.yaml of the run by a reference such as \$\{MLFLOW_PASSWORD\}"
+        r"tracking\.uri is sqlite:///file:mlflow\.db\?uri=true&token=\*\*\* because secrets are not stored "
+        r"with a run; replace \*\*\* in the config\.yaml of the run by a reference such as \$\{MLFLOW_PASSWORD\}"
     )
     with pytest.raises(ConfigError, match=sentence):
         run_tracking.log_audit(opened)

@@ -75,7 +75,9 @@ def refused(answer: Answer, code: int, *words: str) -> None:
     """Check that a command printed one sentence with these words on stderr, nothing else and no traceback."""
     assert answer.code == code, answer.err
     assert answer.out == ""
-    lines = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
+    lines = [
+        line for line in answer.err.splitlines() if not line.startswith("{")
+    ]  # progress events are JSON lines
     assert len(lines) == 1, lines
     assert lines[0].startswith("peerglass: ")
     assert "Traceback" not in answer.err

@@ -66,7 +66,9 @@ def failed(answer: Answer, *words: str) -> None:
     """Check exit code 5, one sentence with reason and cure, and checkpoints of committed models only."""
     assert answer.code == 5, answer.err
     assert answer.out == ""
-    lines = [line for line in answer.err.splitlines() if not line.startswith("{")]  # progress is JSON lines
+    lines = [
+        line for line in answer.err.splitlines() if not line.startswith("{")
+    ]  # progress events are JSON lines
     assert len(lines) == 1, lines
     assert lines[0].startswith("peerglass: ")
     for word in words:
