@@ -52,7 +52,7 @@ def store(config: Config) -> Iterator[MlflowClient]:
     if MASK in uri:
         raise ConfigError(
             f"tracking.uri is {uri} because secrets are not stored with a run; replace *** in the "
-            "config.yaml of the run by a reference such as ${MLFLOW_PASSWORD}, and set that environment variable."
+            "config.yaml of the run by a reference such as ${MLFLOW_PASSWORD}, and set that variable."
         )
     try:
         if uri.startswith("sqlite:///"):
