@@ -1,4 +1,4 @@
-"""The newest snapshot of a training on disk: one safetensors file, replaced whole or not at all."""
+"""The newest snapshot of a training on disk: one safetensors file, which is replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NUMBERS = "numbers"
 
 
 class FileSnapshotStore:
-    """Keeps the newest snapshot of one training in a file.
+    """Stores the newest snapshot of one training in a file.
 
     Parameters
     ----------
     path
-        The file; its folder is made by the first save.
+        The file; its folder is created by the first save.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def load(self) -> Snapshot | None:
-        """Read the snapshot.
+        """Read the snapshot; None if there is none.
 
         Raises
         ------
@@ -45,24 +45,24 @@ class FileSnapshotStore:
             raise self.unusable(error) from None
 
     def save(self, snapshot: Snapshot) -> None:
-        """Replace the file."""
+        """Replace the stored snapshot."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
         save_file(dict(snapshot.tensors), partial, metadata={_NUMBERS: snapshot.numbers})
         partial.replace(self.path)
 
     def sibling(self, name: str) -> Self:
-        """Keep another training's snapshot in a file beside this one."""
+        """Return the store of another snapshot of the same task, in a file next to this one."""
         return type(self)(self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}"))
 
     def delete(self) -> None:
-        """Remove the file, once what it led to is kept elsewhere."""
+        """Remove the file, when its training is finished and stored."""
         self.path.unlink(missing_ok=True)
 
     def unusable(self, error: Exception) -> DataError:
-        """Say which file is in the way, and the cure."""
+        """Return the error of a snapshot that cannot be resumed, which names the file and the cure."""
         reason = " ".join(str(error).split())
         return DataError(
-            f"The snapshot {self.path} cannot be continued ({reason}); delete it and run 'peerglass train' "
-            "again: that one training starts anew."
+            f"The snapshot {self.path} cannot be resumed ({reason}); delete it and run 'peerglass train' "
+            "again, which restarts only this training."
         )

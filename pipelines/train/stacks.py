@@ -1,8 +1,8 @@
-"""Seeds that are trained as one (`models.fitting.stacked`), on a GPU or where a config says so.
+"""Stacks: all seeds of a model and fold, trained together (`models.fitting.stacked`), by default on a GPU.
 
-A stack is always all the seeds of the config. Dropout's masks depend on which seeds are together, so one that
-was interrupted is trained again as a whole, and what is missing of it is committed: the same config gives the
-same forecasts whatever interrupts it. A stack leaves no snapshots.
+A stack always holds all seeds of the config, because the dropout masks depend on the seeds in a stack. After
+an interruption the whole stack is trained again and its missing tasks are committed, so that a config gives
+the same forecasts with and without interruptions. A stack saves no snapshots.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pipelines.train.execute import translate_fit_errors
 from pipelines.train.task import Arrays, Key, Outcome, Task, learning_curve, outcome_of, to_tensors
 
 
-def stacks_of(tasks: Sequence[Task], done: Collection[Key], wanted: bool | None) -> list[list[Task]]:
-    """Group the tasks that are to be trained as one and of which something is not done yet.
+def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[list[Task]]:
+    """Group the tasks that are trained together, without groups in which all tasks are done.
 
     Parameters
     ----------
     tasks
         All tasks of a run.
     done
-        Keys of those that are done.
-    wanted
-        ``stack_seeds`` of the config: None is on a GPU alone.
+        Keys of the tasks that are done.
+    stack_seeds
+        Setting of the config; None stacks on a GPU only.
     """
     groups: dict[tuple[str, int], list[Task]] = {}
     for task in tasks:
-        on = task.device != "cpu" if wanted is None else wanted
-        if on and task.start is None and can_stack(task.registered, task.fit):
+        stack = task.device != "cpu" if stack_seeds is None else stack_seeds
+        if stack and task.start is None and can_stack(task.registered, task.fit):
             groups.setdefault((task.model, task.fold.index), []).append(task)
     return [
         group for group in groups.values() if len(group) > 1 and any(task.key not in done for task in group)
@@ -43,7 +43,7 @@ def stacks_of(tasks: Sequence[Task], done: Collection[Key], wanted: bool | None)
 def run_stacks(
     stacks: Sequence[Sequence[Task]], arrays: Arrays, done: Collection[Key]
 ) -> Iterator[tuple[Task, Outcome]]:
-    """Train stack after stack; give the outcomes that are not done yet."""
+    """Train one stack after the other, and yield the outcomes of tasks that are not done."""
     for stack in stacks:
         for task, outcome in zip(stack, _run(stack, arrays), strict=True):
             if task.key not in done:
@@ -51,19 +51,19 @@ def run_stacks(
 
 
 def _run(stack: Sequence[Task], arrays: Arrays) -> list[Outcome]:
-    one, seeds = stack[0], [task.seed for task in stack]
-    if one.device == "cpu":
+    first, seeds = stack[0], [task.seed for task in stack]
+    if first.device == "cpu":
         torch.set_num_threads(1)
-    with translate_fit_errors(one, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
-        data = to_tensors(arrays, one.inputs, one.device)
-        every = fit_stacked(
-            one.registered,
-            one.settings,
+    with translate_fit_errors(first, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
+        data = to_tensors(arrays, first.inputs, first.device)
+        models = fit_stacked(
+            first.registered,
+            first.settings,
             data,
-            one.fold.train,
-            one.fold.valid,
-            fit_config=one.fit,
+            first.fold.train,
+            first.fold.valid,
+            fit_config=first.fit,
             seeds=seeds,
             on_epoch=[files.enter_context(learning_curve(task.curve)) for task in stack],
         )
-        return [outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, every, strict=True)]
+        return [outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)]

@@ -1,7 +1,7 @@
-"""A task of the walk-forward: one model, one fold, one seed; its arrays, its outcome, and doing it.
+"""A task of the walk-forward: fit one model on one fold with one seed, and forecast the test of the fold.
 
-A task is a pure function of its arguments, computed on one thread, so that doing it again after a kill gives
-the same numbers. A network leaves a snapshot after every epoch, and goes on from there.
+A task is a pure function of its arguments and is computed on one thread, so that repeating it after an
+interruption gives the same numbers. A network saves a snapshot after every epoch and resumes from it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Key = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrays:
-    """The part of a dataset that a task reads, before its fold's `FoldInputs`."""
+    """The arrays of a dataset that a task reads, before the fold's `FoldInputs` are applied."""
 
     channels_TNC: npt.NDArray[np.float32]
     characteristics_TNF: npt.NDArray[np.float32]
@@ -51,10 +51,32 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """One model to be fitted on one fold with one seed."""
+    """A model to be fitted on one fold with one seed.
 
-    model: str  # the entry of the config
-    registered: str  # the model that it is
+    Attributes
+    ----------
+    model
+        Entry of ``models`` in the config.
+    registered
+        Name of the model in the registry.
+    settings, fit
+        Options of the model, and settings of its training.
+    fold, seed
+        Fold and seed of the task.
+    inputs
+        Channel scales and groups, fitted on the fold's training sessions.
+    device
+        Device that trains the model.
+    curve
+        File of the learning curve.
+    snapshot
+        File of the snapshot of an unfinished training; None saves none.
+    start
+        Checkpoint of an earlier run whose day encoder the model starts from; None for no warm start.
+    """
+
+    model: str
+    registered: str
     settings: Mapping[str, Any]
     fit: FitConfig
     fold: Fold
@@ -62,39 +84,54 @@ class Task:
     inputs: FoldInputs
     device: str
     curve: Path
-    snapshot: Path | None = None  # where an unfinished training is kept; None: nowhere
-    start: Path | None = None  # checkpoint of an earlier run whose day encoder it begins with
+    snapshot: Path | None = None
+    start: Path | None = None
 
     @property
     def key(self) -> Key:
-        """What it is done under."""
+        """Model, fold and seed, which identify the task in its run."""
         return self.model, self.fold.index, self.seed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a task answers: forecasts of its validation and test sessions, and the fitted state."""
+    """Result of a task.
+
+    Attributes
+    ----------
+    test_BN
+        Forecasts of the test sessions; NaN outside the universe.
+    valid_rank_ic, valid_ic
+        Scores on the validation sessions.
+    history
+        Records of the training epochs.
+    state
+        The fitted model.
+    path_BNK
+        Test forecasts at the K shorter horizons; None for a model without them.
+    quantile_scores
+        Test scores of the forecast quantiles; None for a model without quantiles.
+    """
 
     test_BN: npt.NDArray[np.float32]
     valid_rank_ic: float
     valid_ic: float
     history: tuple[EpochRecord, ...]
     state: FittedState
-    path_BNK: npt.NDArray[np.float32] | None = (
-        None  # test forecasts of the shorter horizons, if there are some
-    )
-    quantile_scores: Scores | None = None  # of the test, of a model that was fitted to quantiles
+    path_BNK: npt.NDArray[np.float32] | None = None
+    quantile_scores: Scores | None = None
 
 
 def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = None) -> Outcome:
-    """Fit, choose on validation, fit again if asked to, forecast the test once, on one thread on a CPU.
+    """Fit a model, select on validation, refit if ``fit.refit`` is set, and forecast the test once.
 
-    With a keeper, an unfinished training goes on from its snapshot; what comes out is the same to the bit.
+    On a CPU one thread is used. With a snapshot store, an unfinished training resumes from its snapshot and
+    gives the same result to the bit.
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
     data, start = to_tensors(arrays, task.inputs, task.device), load_warm_start(task.start)
-    with learning_curve(task.curve) as on_epoch, _going_on(snapshots):
+    with learning_curve(task.curve) as on_epoch, _named_snapshot(snapshots):
         chosen = fit(
             task.registered,
             task.settings,
@@ -111,7 +148,7 @@ def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = N
     if not task.fit.refit:
         return outcome_of(task, arrays, data, chosen)
     again = None if snapshots is None else snapshots.sibling("refit")
-    with _going_on(again):
+    with _named_snapshot(again):
         fitted = refit(
             chosen,
             data,
@@ -126,18 +163,18 @@ def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = N
 
 
 @contextmanager
-def _going_on(snapshots: FileSnapshotStore | None) -> Iterator[None]:
-    """Say which file holds a snapshot that cannot be continued."""
+def _named_snapshot(snapshots: FileSnapshotStore | None) -> Iterator[None]:
+    """Turn an error about an unusable snapshot into one that names its file."""
     try:
         yield
     except UnusableSnapshot as error:
-        assert snapshots is not None, "a snapshot came from somewhere"
+        assert snapshots is not None, "an unusable snapshot was read from a store"
         raise snapshots.unusable(error) from None
 
 
 @contextmanager
 def learning_curve(path: Path) -> Iterator[OnEpoch]:
-    """Open a learning curve; what is given writes a line an epoch, at once."""
+    """Open the file of a learning curve; the yielded function writes one line per epoch and flushes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as curve:
 
@@ -151,10 +188,10 @@ def learning_curve(path: Path) -> Iterator[OnEpoch]:
 def outcome_of(
     task: Task, arrays: Arrays, data: PanelTensors, chosen: Fitted, refitted: Fitted | None = None
 ) -> Outcome:
-    """Measure a fitted model on its task's validation, and let it forecast its test once.
+    """Score a fitted model on the validation sessions of its task, and forecast the test sessions once.
 
-    Where it was fitted again with validation among its training sessions, the one that was chosen by them is
-    measured, and the other forecasts.
+    If the model was refitted with the validation sessions, the model before the refit is scored, and the
+    refitted model makes the forecasts.
     """
     valid = forecast_metrics(chosen.forecast(data, task.fold.valid), arrays.label_TN[task.fold.valid])
     fitted = chosen if refitted is None else refitted
@@ -170,7 +207,7 @@ def outcome_of(
 
 
 def _quantile_scores(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -> Scores | None:
-    """Score the test's quantiles, of a model that was fitted to some."""
+    """Score the test quantiles; None for a model without quantiles."""
     if not isinstance(fitted, NeuralFitted) or fitted.module.quantile_head is None:
         return None
     levels, fold = fitted.module.quantile_head.levels, task.fold
@@ -180,14 +217,14 @@ def _quantile_scores(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fit
 
 
 def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32] | None:
-    """Forecasts of the horizons below the label's, of a model that has some."""
+    """Forecasts at the horizons shorter than the label's; None for a model without them."""
     if not isinstance(fitted, NeuralFitted) or fitted.module.n_horizons == 1:
         return None
     return fitted.horizons(data, dates)[..., :-1]
 
 
 def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
-    """Put a fold's panel on the device, channels and groups as the fold's training sessions know them."""
+    """Move a fold's panel to the device, with scaled channels and the groups of its training sessions."""
     return PanelTensors.from_arrays(
         channels_TNC=inputs.scaler.apply(arrays.channels_TNC),
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),

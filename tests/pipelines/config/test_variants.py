@@ -456,7 +456,7 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_fits_it_small(
     ingest_config(config, echo=lambda _: None)
     run, dataset, _ = prepare_run(config, Progress())
     tasks = list(plan_tasks(run, dataset, plan_folds(dataset, config)))
-    (stack,) = stacks_of(tasks, set(), wanted=True)
+    (stack,) = stacks_of(tasks, set(), stack_seeds=True)
     assert [task.key for task in stack] == [("peers", 0, 0), ("peers", 0, 1)]
     train_config(config)
     assert set(Lake("lake").read("forecasts")["model"]) == {"peers", "trees"}

@@ -117,9 +117,7 @@ def test_the_error_names_the_snapshot_that_cannot_be_resumed(
     snapshot = again.load()
     assert snapshot is not None
     again.save(Snapshot({**snapshot.tensors, "module/other": torch.zeros(1)}, snapshot.numbers))
-    with pytest.raises(
-        DataError, match=r"temporal_peer-fold-0-seed-0-refit\.safetensors cannot be continued"
-    ):
+    with pytest.raises(DataError, match=r"temporal_peer-fold-0-seed-0-refit\.safetensors cannot be resumed"):
         run_task(task, arrays, snapshots)
 
 

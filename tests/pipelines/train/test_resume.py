@@ -233,7 +233,7 @@ def test_a_damaged_snapshot_is_named_with_its_cure(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     for damage in (b"", path.read_bytes()[:20], b"{}" * 50):
         path.write_bytes(damage)
-        with pytest.raises(DataError, match=r"cannot be continued .* delete it and run 'peerglass train'"):
+        with pytest.raises(DataError, match=r"cannot be resumed .* delete it and run 'peerglass train'"):
             snapshots.load()
     snapshots.delete()
     snapshots.delete()

@@ -1,4 +1,4 @@
-"""A run whose seeds are trained as one: the same forecasts, and nothing lost or done twice."""
+"""A run whose seeds are trained as one stack: same forecasts, and no task lost or committed twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEDS = (0, 4, 2)
 
 
 def prepared(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Config:  # noqa: ANN401 (settings)
-    """An ingested market in a folder of its own, which becomes the current one."""
+    """Ingest a market in a new folder, which becomes the working folder."""
     folder.mkdir()
     monkeypatch.chdir(folder)
     settings = {**tiny, "models": dict(MODELS), "seeds": list(SEEDS), **changes}
@@ -43,34 +43,36 @@ def forecasts() -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_stacked_run_forecasts_as_its_seeds_do_alone(
+def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    still: dict[str, Any] = {
+    without_dropout: dict[str, Any] = {
         "models": {
             **MODELS,
             "temporal_peer": {"encoder": {"width": 8, "heads": 2, "dropout": 0.0}, "peer_dropout": 0.0},
         }
     }
-    alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **still))
+    alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **without_dropout))
     alone = forecasts()
     scores = read_scores(open_run(str(Path("runs", alone_id)))).sort("model", "fold", "seed")
-    config = prepared(tmp_path / "stacked", tiny, monkeypatch, **still, stack_seeds=True, workers=workers)
+    config = prepared(
+        tmp_path / "stacked", tiny, monkeypatch, **without_dropout, stack_seeds=True, workers=workers
+    )
     stacked_id = train_config(config)
     stacked = forecasts()
     run = open_run(str(Path("runs", stacked_id)))
     assert stacked.drop("forecast").equals(alone.drop("forecast"))
-    neither = pl.col("model").is_in(["ridge", "cross_peer"])  # these do not stack: the same to the bit
+    neither = pl.col("model").is_in(["ridge", "cross_peer"])  # these do not stack: equal to the bit
     assert stacked.filter(neither).equals(alone.filter(neither))
     ours = read_scores(run).sort("model", "fold", "seed")
     assert (ours["valid_ic"] - scores["valid_ic"]).abs().max() < 2e-3  # type: ignore[operator]  # a number
     alike = alone.with_columns(stacked=stacked["forecast"]).filter(~neither).group_by("fold", "seed")
-    # float32: what rounding does, AdamW makes larger
+    # in float32, AdamW amplifies rounding differences
     assert alike.agg(pl.corr("forecast", "stacked"))["forecast"].min() > 0.999  # type: ignore[operator]  # a number
     assert read_curves(run).select("model", "fold", "seed").n_unique() == len(MODELS) * 2 * len(SEEDS)
 
 
-def test_an_interrupted_stack_is_trained_as_a_whole_and_committed_where_it_is_missing(
+def test_an_interrupted_stack_is_trained_again_and_its_missing_tasks_are_committed(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = prepared(tmp_path / "here", tiny, monkeypatch, stack_seeds=True)
@@ -81,12 +83,12 @@ def test_an_interrupted_stack_is_trained_as_a_whole_and_committed_where_it_is_mi
     content = weights.read_bytes()
     weights.unlink()
     assert train_config(config) == run_id
-    assert weights.read_bytes() == content, "the same masks of dropout, because the same seeds are together"
+    assert weights.read_bytes() == content, "the same dropout masks, because the stack has the same seeds"
     assert forecasts().equals(before)
     assert Lake("lake").version("forecasts") == version, "an upsert of the same rows changes nothing"
 
 
-def test_a_stack_without_memory_names_its_seeds_and_the_cure(
+def test_a_stack_out_of_memory_names_its_seeds_and_the_cure(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = prepared(tmp_path / "here", tiny, monkeypatch, stack_seeds=True)
@@ -104,7 +106,7 @@ def test_a_stack_without_memory_names_its_seeds_and_the_cure(
 
 
 @pytest.mark.parametrize(
-    ("device", "wanted", "stacked"),
+    ("device", "stack_seeds", "stacked"),
     [("cpu", None, False), ("cpu", True, True), ("cuda", None, True), ("cuda", False, False)],
 )
 def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: PLR0917 (fixtures)
@@ -112,7 +114,7 @@ def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: P
     tiny: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     device: str,
-    wanted: bool | None,
+    stack_seeds: bool | None,
     stacked: bool,
 ) -> None:
     from pipelines.dataset.build import plan_folds
@@ -122,9 +124,9 @@ def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: P
 
     run, dataset, _ = prepare_run(prepared(tmp_path / "here", tiny, monkeypatch, device=device), Progress())
     tasks = list(plan_tasks(run, dataset, plan_folds(dataset, run.config)))
-    stacks = stacks_of(tasks, set(), wanted)
+    stacks = stacks_of(tasks, set(), stack_seeds)
     assert [[task.key for task in stack] for stack in stacks] == (
         [[("temporal_peer", fold, seed) for seed in SEEDS] for fold in range(2)] if stacked else []
     )
     done = {task.key for task in tasks if task.fold.index == 0}
-    assert len(stacks_of(tasks, done, wanted)) == (1 if stacked else 0)
+    assert len(stacks_of(tasks, done, stack_seeds)) == (1 if stacked else 0)
