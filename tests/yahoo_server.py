@@ -1,10 +1,10 @@
-"""A server on loopback that speaks the part of Yahoo Finance's protocol that yfinance uses.
+"""A loopback server for the part of Yahoo Finance's protocol that yfinance uses.
 
-It holds synthetic firms as they were quoted, and answers as Yahoo does: prices, volumes and dividends per
-share of today, in single precision; its own adjusted closes by Yahoo's published rule (what came before a
-dividend is multiplied by 1 - dividend / close of the session before); cookies, crumbs and consent forms; 404
-with JSON for a symbol it does not know. `YahooServer.now` is its clock: it knows nothing later. Faults are
-planted on it.
+It holds synthetic firms as they were quoted and answers as Yahoo does: prices, volumes and dividends per
+share of today, in single precision; Yahoo's adjusted closes by its published rule (prices before a dividend
+are multiplied by 1 - dividend / close of the previous session); cookies, crumbs and consent forms; 404 with
+JSON for an unknown symbol. `YahooServer.now` is its clock: later data does not exist for it. Faults can be
+added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONSENT = '<html><form><input name="csrfToken" value="t"><input name="sessionId"
 
 @dataclass
 class Day:
-    """A session as it was quoted on its day; None where the exchange had no price."""
+    """A session as quoted on its day; None where the exchange had no price."""
 
     open: float | None
     high: float | None
@@ -57,20 +57,20 @@ class Firm:
     statements: dict[str, dict[date, float]] = field(
         default_factory=dict
     )  # Yahoo's item -> period end -> value
-    splits_applied_late: bool = False  # listed among the events, prices before not adjusted yet
+    splits_applied_late: bool = False  # listed among the events, but earlier prices are not adjusted yet
 
     def at(self, day: date, clock: tuple[int, int]) -> int:
         """Time stamp of a time of day on the exchange's clock."""
         return int(datetime(day.year, day.month, day.day, *clock, tzinfo=ZoneInfo(self.zone)).timestamp())
 
     def later(self, day: date, until: date) -> float:
-        """Shares of ``until`` for a share at the close of a day."""
+        """Shares on ``until`` per share at the close of a day."""
         return math.prod(n / o for ex, (n, o) in self.splits.items() if day < ex <= until)
 
 
 @dataclass
 class Fault:
-    """What goes wrong, for whom (a symbol, or everybody), where, and how many times (None: for ever)."""
+    """A fault: its kind, the symbol (or all), the endpoint, and the number of times (None: always)."""
 
     kind: FaultKind
     symbol: str | None = None
@@ -80,7 +80,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Request:
-    """A request for data that came in."""
+    """A received request for data."""
 
     root: str
     symbol: str
@@ -115,7 +115,7 @@ class YahooServer:
 
     @property
     def address(self) -> str:
-        """What `pipelines.sources.yfinance.session.ADDRESS` must be for Yahoo's hosts to be this server."""
+        """Value of the session's `ADDRESS` that redirects Yahoo's hosts to this server."""
         return f"http://127.0.0.1:{self.port}/{{host}}"
 
     def plant(
@@ -126,15 +126,15 @@ class YahooServer:
         root: str | None = None,
         times: int | None = None,
     ) -> None:
-        """Plant a fault."""
+        """Add a fault."""
         self.faults.append(Fault(kind, symbol, root, times))
 
     def mend(self) -> None:
-        """Take every fault away."""
+        """Remove all faults."""
         self.faults.clear()
 
     def charts(self, symbol: str) -> list[Request]:
-        """Return the requests for a symbol's history, without those for its time zone alone."""
+        """Return the requests for a symbol's history, without those for its time zone."""
         return [r for r in self.requests if r.root == "chart" and r.symbol == symbol and "period1" in r.query]
 
     @contextmanager
@@ -157,7 +157,7 @@ class YahooServer:
         class Server(ThreadingHTTPServer):
             def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 (the base's)
                 error = sys.exception()
-                if not isinstance(error, ConnectionError):  # a client that waited long enough hangs up
+                if not isinstance(error, ConnectionError):  # a client whose time-out has passed hangs up
                     owner.errors.append(error)
 
         server = Server(("127.0.0.1", 0), Handler)
@@ -175,7 +175,7 @@ class YahooServer:
         assert not self.errors, self.errors
 
     def handle(self, http: BaseHTTPRequestHandler) -> None:
-        """Answer one request; the first part of the path is the host that was meant."""
+        """Answer one request; the first part of the path is the intended host."""
         parts = urlsplit(http.path)
         host, _, path = parts.path[1:].partition("/")
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
@@ -348,7 +348,7 @@ class YahooServer:
 
 
 def adjusted_closes(firm: Firm, days: list[date], today: date) -> dict[date, float]:
-    """Yahoo's adjusted closes, going back from today; a day without a close has none."""
+    """Yahoo's adjusted closes, computed backwards from today; a day without a close has none."""
     traded = [(d, close) for d in days if (close := firm.days[d].close) is not None]
     adjusted: dict[date, float] = {}
     factor = 1.0
@@ -397,7 +397,7 @@ def _send(
 
 
 def business_days(first: date, count: int) -> list[date]:
-    """The weekdays from a date on; holidays are left to the tests."""
+    """The weekdays from a date on; the tests handle holidays themselves."""
     days: list[date] = []
     while len(days) < count:
         if first.weekday() < 5:

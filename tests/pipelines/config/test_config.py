@@ -1,4 +1,4 @@
-"""Configs: merging, overriding, and answers to what is wrong."""
+"""Configs: merging, overriding, and error sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_defaults_are_filled_in_and_the_resolved_text_reads_back_to_the_same_con
     assert again == config
 
 
-def test_extends_merges_mappings_replaces_lists_and_null_takes_a_model_away(tmp_path: Path) -> None:
+def test_extends_merges_mappings_replaces_lists_and_null_removes_a_model(tmp_path: Path) -> None:
     write(tmp_path, "base.yaml", {**MINIMAL, "seeds": [0, 1, 2]})
     child = {"extends": "base.yaml", "seeds": [5], "folds": {"train": 120}, "models": {"zero": None}}
     config = load_config(write(tmp_path, "child.yaml", child))
@@ -53,7 +53,7 @@ def test_extends_merges_mappings_replaces_lists_and_null_takes_a_model_away(tmp_
     assert list(config.models) == ["ridge"]
 
 
-def test_a_block_of_another_kind_replaces_the_inherited_one_whole(tmp_path: Path) -> None:
+def test_a_section_of_another_kind_replaces_the_inherited_one(tmp_path: Path) -> None:
     write(tmp_path, "base.yaml", {**MINIMAL, "source": {"kind": "files", "prices": "p.csv"}})
     child = {"extends": "base.yaml", "source": {"kind": "sample"}}
     assert load_config(write(tmp_path, "child.yaml", child)).source.kind == "sample"
@@ -65,7 +65,7 @@ def test_extends_in_a_circle_is_refused(tmp_path: Path) -> None:
     assert "extends itself" in refused(tmp_path / "a.yaml")
 
 
-def test_set_overrides_last_and_is_read_as_yaml(tmp_path: Path) -> None:
+def test_set_is_applied_last_and_parsed_as_yaml(tmp_path: Path) -> None:
     path = write(tmp_path, "a.yaml", MINIMAL)
     config = load_config(path, ["fit.epochs=3", "models.ridge.alphas=[0.1, 1]", "seeds=[1,2]"])
     assert config.fit == {"epochs": 3}
@@ -73,7 +73,7 @@ def test_set_overrides_last_and_is_read_as_yaml(tmp_path: Path) -> None:
     assert config.seeds == (1, 2)
 
 
-def test_environment_variables_fill_texts_with_a_default(
+def test_environment_variables_and_defaults_are_substituted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = {"kind": "files", "prices": "${PEERGLASS_TEST_PRICES:-here.csv}"}
@@ -120,7 +120,7 @@ def test_an_unknown_key_is_named_with_its_path_and_the_nearest_known_name(
         ("fit.epochs=many", ("fit", "many")),
     ],
 )
-def test_a_wrong_value_is_answered_with_the_key_and_what_was_given(
+def test_a_wrong_value_is_reported_with_its_key_and_value(
     tmp_path: Path, override: str, words: tuple[str, ...]
 ) -> None:
     message = refused(write(tmp_path, "a.yaml", MINIMAL), override)
@@ -128,7 +128,7 @@ def test_a_wrong_value_is_answered_with_the_key_and_what_was_given(
         assert word in message
 
 
-def test_files_that_are_no_configs_are_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_invalid_config_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
     assert "no config file" in refused(tmp_path / "absent.yaml")
     assert "not valid YAML" in refused(write(tmp_path, "a.yaml", "a: [1"))
     assert "mapping" in refused(write(tmp_path, "b.yaml", "- 1"))

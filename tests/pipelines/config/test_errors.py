@@ -36,7 +36,7 @@ OF_SECTIONS = {old: new for old, new in RENAMED.items() if isinstance(new, str) 
 
 
 @pytest.mark.parametrize("old", OF_SECTIONS)
-def test_an_old_key_is_answered_with_its_new_name(old: str) -> None:
+def test_an_old_key_is_reported_with_its_new_name(old: str) -> None:
     outermost, *sections, key = old.split(".")
     settings = copy.deepcopy(YAHOO if old == "source.batch" else MINIMAL.get(outermost, {}))
     section = settings

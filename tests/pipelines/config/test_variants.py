@@ -1,4 +1,4 @@
-"""Variants: several entries of one model in a run, under names of their own everywhere but in a fit."""
+"""Variants: several entries of one model in a run, each under its own name."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def refused(tiny: Mapping[str, Any], models: Mapping[str, Any]) -> str:
     return message
 
 
-# What a config may say.
+# Validation of configs.
 
 
-def test_an_entry_is_the_model_that_it_names_or_is_named_after(tiny: dict[str, Any]) -> None:
+def test_an_entrys_model_is_its_model_key_or_its_name(tiny: dict[str, Any]) -> None:
     config = config_of(tiny, VARIANTS, init_from="earlier")
     assert {name: registry_name(config, name) for name in VARIANTS} == {
         MODEL: MODEL,
@@ -97,7 +97,7 @@ def test_an_entry_is_the_model_that_it_names_or_is_named_after(tiny: dict[str, A
     assert explained_models(config) == (MODEL, "tt_linear", "tenth", "pretrained_10")
 
 
-def test_a_misspelt_model_is_answered_with_the_nearest_and_what_a_variant_needs(tiny: dict[str, Any]) -> None:
+def test_a_misspelt_model_is_reported_with_the_nearest_name_and_the_model_key(tiny: dict[str, Any]) -> None:
     message = refused(tiny, {"temporal_transfomer": {}})
     assert "a.yaml: models.temporal_transfomer is not a known name; did you mean" in message
     assert "'temporal_transformer'? (A variant says which model it is by 'model:'.)" in message
@@ -110,12 +110,12 @@ def test_a_misspelt_model_is_answered_with_the_nearest_and_what_a_variant_needs(
 
 
 @pytest.mark.parametrize("name", ["Mine", "a/b", "../a", "a.b", "a b", "1st", "_a", "-a", "a" * 42, "", "ä"])
-def test_a_name_that_could_be_no_folder_is_refused(tiny: dict[str, Any], name: str) -> None:
+def test_a_name_that_is_no_valid_folder_is_refused(tiny: dict[str, Any], name: str) -> None:
     message = refused(tiny, {name: {"model": "ridge"}})
     assert message.startswith(f"a.yaml: models.{name} is not a valid name; use lower-case letters")
 
 
-def test_a_model_that_is_another_and_options_of_another_are_refused(tiny: dict[str, Any]) -> None:
+def test_the_name_or_options_of_another_model_are_refused(tiny: dict[str, Any]) -> None:
     assert "models.ridge is the name of a model, but its key 'model' is zero; give the variant" in refused(
         tiny, {"ridge": {"model": "zero"}}
     )
@@ -126,7 +126,7 @@ def test_a_model_that_is_another_and_options_of_another_are_refused(tiny: dict[s
     assert config_of(tiny, {"ridge": {"model": "ridge"}, "a-fold-0-seed-0": {"model": "ridge"}}).models
 
 
-def test_an_inherited_entry_that_becomes_another_model_keeps_none_of_its_options(tmp_path: Path) -> None:
+def test_an_inherited_entry_with_another_model_loses_its_options(tmp_path: Path) -> None:
     base = {
         "name": "base",
         "source": {"kind": "sample"},
@@ -147,7 +147,7 @@ def test_an_inherited_entry_that_becomes_another_model_keeps_none_of_its_options
     assert load_config(child, ["models.more={model: lstm}"]).models["more"] == {"model": "lstm"}
 
 
-def test_an_entry_that_names_its_own_model_is_the_entry_that_names_none(
+def test_a_redundant_model_key_changes_nothing(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -158,7 +158,7 @@ def test_an_entry_that_names_its_own_model_is_the_entry_that_names_none(
     assert read_trials(Path("runs"))["model"].sort().to_list() == ["momentum", "ridge"]
 
 
-# A run, looked at by the tests below.
+# The run that the following tests share.
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def peerglass(
 
 @pytest.fixture
 def done(peerglass: Call) -> Run:
-    """The finished run; whichever test comes first runs it."""
+    """The finished run; the first test that needs it runs it."""
     if not list(Path("runs").glob("*/report.html")):
         answer = peerglass("run", "tiny.yaml")
         assert answer.code == 0, answer.err
@@ -195,7 +195,7 @@ def done(peerglass: Call) -> Run:
     return open_run(report.parent.name, Path("runs"))
 
 
-def test_variants_forecast_what_their_model_forecasts_alone_with_their_settings(
+def test_a_variant_forecasts_the_same_as_its_model_alone(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = Lake("lake").read("forecasts")
@@ -221,7 +221,7 @@ def plain(run: Run, models: Mapping[str, Any]) -> dict[str, Any]:
     return run.config.model_dump(mode="json") | {"models": dict(models)}
 
 
-def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done: Run) -> None:
+def test_all_tables_and_records_use_the_entries_names(done: Run) -> None:
     ensembles = done.read_table("ensembles")
     assert ensembles is not None
     assert set(ensembles["model"]) == set(VARIANTS)
@@ -237,7 +237,7 @@ def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done
     client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
-    every = client.search_runs([experiment.experiment_id])  # other tests' runs are tracked here as well
+    every = client.search_runs([experiment.experiment_id])  # runs of other tests are tracked here as well
     (parent,) = [run for run in every if run.info.run_name == done.run_id]
     children = [run for run in every if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
     assert sorted(run.data.tags["peerglass.model"] for run in children) == sorted(VARIANTS)
@@ -249,9 +249,7 @@ def test_every_table_and_record_of_the_run_knows_the_entries_by_their_names(done
     )
 
 
-def test_a_variant_that_lost_its_checkpoint_is_trained_again_alone_to_the_same_forecasts(
-    done: Run, peerglass: Call
-) -> None:
+def test_a_variant_without_checkpoint_is_retrained_to_the_same_forecasts(done: Run, peerglass: Call) -> None:
     before = Lake("lake").read("forecasts").sort(KEY)
     (done.checkpoint("tt_linear", 0, 1) / "model.json").unlink()
     answer = peerglass("train", "tiny.yaml")
@@ -261,7 +259,7 @@ def test_a_variant_that_lost_its_checkpoint_is_trained_again_alone_to_the_same_f
     load_checkpoint(done.checkpoint("tt_linear", 0, 1))
 
 
-def test_a_trial_is_counted_by_what_is_trained_and_not_by_its_name(
+def test_trials_are_counted_by_settings_not_by_name(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = read_trials(Path("runs"))
@@ -291,7 +289,7 @@ def test_a_variant_is_explained_under_its_name(done: Run, peerglass: Call) -> No
         assert frame["model"].unique().to_list() == ["tt_linear"]
 
 
-def test_the_report_compares_the_ways_of_beginning_by_the_share_of_the_labels(done: Run) -> None:
+def test_the_report_compares_initialisations_by_label_share(done: Run) -> None:
     table, ladder = measured(done, "label_shares"), measured(done, "ladder")
     assert table.select("model", "beginning", "share", "seeds").rows() == [
         (MODEL, "scratch", 1.0, 2),
@@ -336,9 +334,7 @@ def rank_ic_by_seed(model: str) -> dict[int, float]:
     return dict(daily.group_by("seed").agg(pl.col("ic").mean()).iter_rows())
 
 
-def test_pretrainings_for_one_objective_are_told_apart_and_other_models_are_left_out(
-    done: Run, tiny: dict[str, Any]
-) -> None:
+def test_pretrainings_with_one_objective_are_distinguished(done: Run, tiny: dict[str, Any]) -> None:
     short = {"epochs": 1, "windows_per_epoch": 256}
     models = {
         "short": {"model": MODEL, **OPTIONS, "fit": {"pretrain": short}},
@@ -411,7 +407,7 @@ def test_init_from_finds_the_entry_of_the_same_model(done: Run, tiny: dict[str, 
         start(one, "anew", "seq2seq")
 
 
-def test_a_variant_is_searched_in_the_space_of_its_model_and_the_best_prints_as_an_entry(
+def test_a_variant_is_tuned_in_its_models_space_and_the_best_is_printed_as_an_entry(
     done: Run, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(SPACES, MODEL, {"fit.lr": Range(1e-3, 1e-2, log=True)})
@@ -444,10 +440,10 @@ def test_a_wrong_entry_ends_the_command_with_code_2_and_one_sentence(peerglass: 
         assert words in answer.err
 
 
-# What the rest of the pipeline does by a model's kind.
+# Parts of the pipeline that depend on a model's kind.
 
 
-def test_seeds_of_a_variant_are_stacked_and_the_audit_fits_it_small(
+def test_seeds_of_a_variant_are_stacked_and_the_audit_reduces_it(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -467,7 +463,7 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_fits_it_small(
 
 
 def models_to_fit_of(config: Config) -> tuple[str, ...]:
-    """What the audit would fit, without the subject that it needs for the rest."""
+    """Return the models that the audit would fit."""
 
     class Subject:
         def __init__(self) -> None:
@@ -477,7 +473,7 @@ def models_to_fit_of(config: Config) -> tuple[str, ...]:
     return models_to_fit(Subject())  # type: ignore[arg-type]  # what is read of a subject
 
 
-def test_a_baseline_with_variants_is_beaten_by_what_beats_the_best_of_them() -> None:
+def test_a_model_must_beat_the_best_variant_of_a_baseline() -> None:
     sharpes = {"ridge": 0.4, "ridge-strong": 0.9, "lightgbm": 0.1, MODEL: 0.6, "tt_linear": 1.0}
     ladder = pl.DataFrame(
         [
@@ -494,7 +490,7 @@ def test_a_baseline_with_variants_is_beaten_by_what_beats_the_best_of_them() -> 
     assert shown["beats_lightgbm"].to_list() == [True, True, None, True, True]
 
 
-def test_a_long_name_keeps_the_columns_of_the_ladder_apart(done: Run) -> None:
+def test_a_long_name_does_not_break_the_ladders_columns(done: Run) -> None:
     ladder = measured(done, "ladder")
     name = "a-variant-whose-name-is-as-long-as-allowed"[:41]
     longer = ladder.with_columns(pl.col("model").replace({"tt_linear": name}))

@@ -1,4 +1,4 @@
-"""Ingest: every row accounted for, bad data quarantined, bad input refused before the lake is touched."""
+"""Ingest: every row is accounted for, bad data is quarantined, and bad input leaves the lake unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BAD = """date,ticker,open,high,low,close,volume
 
 
 class Given:
-    """A source that gives what a test gives it."""
+    """A source with the given tables."""
 
     name = "given"
 
@@ -50,7 +50,7 @@ class Given:
 
 
 class Live:
-    """A live source that gives its batches one by one, recording what is stored when each is requested."""
+    """A live source with the given batches that records what is stored when each is requested."""
 
     name = "live"
 
@@ -154,7 +154,7 @@ def test_an_unusable_input_leaves_the_lake_unchanged(tmp_path: Path, text: str |
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "lake").rglob("*")} == before
 
 
-def test_a_foreign_folder_among_the_tables_stops_ingest_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_table_stops_the_ingest_before_any_write(tmp_path: Path) -> None:
     (tmp_path / "lake" / "quarantine").mkdir(parents=True)
     (tmp_path / "lake" / "quarantine" / "x").write_text("x")
     with pytest.raises(DataError, match="quarantine is not a Delta table"):
@@ -192,12 +192,12 @@ def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path
     assert lake.read("truth_edges")["explained"].to_list() == [True]
 
 
-def test_a_source_that_gives_tables_of_the_pipeline_is_a_bug(tmp_path: Path) -> None:
+def test_a_source_that_delivers_pipeline_tables_is_a_bug(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a source must deliver prices"):
         ingest(Given(forecasts=pl.DataFrame()), Lake(tmp_path))
 
 
-def test_the_sample_ingests_whole_and_again_without_change(tmp_path: Path) -> None:
+def test_the_sample_is_ingested_completely_and_a_repeat_changes_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     first = ingest(SampleSource(), lake)
     assert (first.tables["prices"].added, first.tables["prices"].quarantined) == (166_260, {})
@@ -208,7 +208,7 @@ def test_the_sample_ingests_whole_and_again_without_change(tmp_path: Path) -> No
     assert set(lake.read("flags", filters=pl.col("rule") == "stale_run")["ticker"]) == {"RRC"}  # 1990 to 1992
 
 
-def test_the_simulated_market_is_stored_whole_but_for_its_bad_ticks(tmp_path: Path) -> None:
+def test_the_simulated_market_is_stored_except_for_its_bad_ticks(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     source = SimulatedSource(MarketConfig(firms=40, sessions=300), seed=3)
     delivered = source.fetch().tables
@@ -223,7 +223,7 @@ def test_the_simulated_market_is_stored_whole_but_for_its_bad_ticks(tmp_path: Pa
     assert lake.versions() == versions
 
 
-def test_a_live_source_is_committed_batch_by_batch_and_summed_up(tmp_path: Path) -> None:
+def test_a_live_source_is_committed_batch_by_batch_and_summarised(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     source = Live(
         lake,
@@ -248,7 +248,7 @@ def test_a_live_source_is_committed_batch_by_batch_and_summed_up(tmp_path: Path)
     assert "empty: C (no data)" in told
 
 
-def test_a_live_source_is_told_what_the_lake_holds(tmp_path: Path) -> None:
+def test_a_live_source_receives_what_the_lake_holds(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     first = SourceTables({"prices": bars("A", 1.0, 2.0)})
     ingest(Live(lake, first, SourceTables({"prices": bars("B", 1.0)})), lake)
@@ -264,7 +264,7 @@ def test_a_live_source_is_told_what_the_lake_holds(tmp_path: Path) -> None:
     assert "nothing new" in describe_ingest(summary)
 
 
-def test_an_empty_answer_or_one_of_bad_rows_alone_changes_nothing_of_a_living_ticker(tmp_path: Path) -> None:
+def test_an_answer_without_valid_rows_changes_nothing_of_a_listed_ticker(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     ingest(Live(lake, SourceTables({"prices": bars("A", 1.0, 2.0)})), lake)
     before = lake.read("prices")
@@ -275,7 +275,7 @@ def test_an_empty_answer_or_one_of_bad_rows_alone_changes_nothing_of_a_living_ti
     assert lake.read("prices").equals(before)
 
 
-def test_a_live_source_may_give_statements_alone(tmp_path: Path) -> None:
+def test_a_live_source_may_deliver_statements_only(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     frame = pl.DataFrame({"ticker": ["A"], "item": ["revenue"], "value": [1.0]}).with_columns(
         period_end=pl.lit(date(2023, 12, 31)), known_at=pl.lit(date(2024, 2, 1))
@@ -284,7 +284,7 @@ def test_a_live_source_may_give_statements_alone(tmp_path: Path) -> None:
     assert lake.versions() == {"fundamentals": 1, "sources": 1}
 
 
-def test_what_arrived_before_a_live_source_refused_stays_and_is_summed_up(tmp_path: Path) -> None:
+def test_data_from_before_a_refusal_stays_and_is_summarised(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     throttled = tuple(TickerStatus(f"T{i}", "throttled", "429") for i in range(7))
     source = Live(

@@ -1,4 +1,4 @@
-"""Whatever a source delivers, nothing crashes, and every row is stored, quarantined or collapsed."""
+"""Property tests of ingest: nothing crashes, and every row is stored, quarantined or collapsed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TICKERS = (
     "A" * 33,
     "a\x00b",
 )
-# around a change to daylight saving, a holiday, a half day; a leap day; the ends of time
+# a change to daylight saving time, a holiday, a half day, a leap day, and extreme dates
 DAYS = (
     date(2023, 3, 10),
     date(2023, 3, 13),
@@ -111,7 +111,7 @@ def stamped(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def sound(row: dict[str, Any]) -> bool:
-    """Say in plain Python what the contract says of a price row that is alone with its key."""
+    """Check the contract of a price row with a unique key, in plain Python."""
     ticker, day, close = row["ticker"], row["date"], row["close"]
     if ticker is None or not re.fullmatch(r"[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}", ticker) or ".." in ticker:
         return False
@@ -133,7 +133,7 @@ def sound(row: dict[str, Any]) -> bool:
 
 
 def meaning(row: dict[str, Any]) -> tuple[object, ...]:
-    """Reduce a row to what it says, so that rows which say the same are equal."""
+    """Reduce a row to its values, so that equivalent rows are equal."""
     values = {**row, "split_ratio": 1.0 if row["split_ratio"] is None else row["split_ratio"]}
     values["dividend"] = 0.0 if row["dividend"] is None else row["dividend"]
     nan = {c: None if c in ("open", "high", "low", "volume") else "nan" for c in NUMBERS}
@@ -144,7 +144,7 @@ def meaning(row: dict[str, Any]) -> tuple[object, ...]:
 @given(deliveries(max_size=12))
 @example(frame_of([]))
 @example(frame_of([{"date": DAYS[3], "ticker": "日本", "close": math.inf}]))
-def test_the_contract_accounts_for_every_row_and_keeps_exactly_the_sound_ones(frame: pl.DataFrame) -> None:
+def test_the_contract_accounts_for_every_row_and_keeps_exactly_the_valid_ones(frame: pl.DataFrame) -> None:
     checked = check("prices", stamped(frame))
     assert frame.height == checked.valid.height + checked.rejected.height + checked.collapsed
     assert sum(checked.by_rule().values()) == checked.rejected.height
@@ -194,11 +194,11 @@ def test_ingest_stores_or_quarantines_every_row(
         valid = set(checked.valid.select("date", "ticker").iter_rows())
         try:
             summary = ingest(Given(frame), lake, quality=quality)
-        except DataError:  # there is not one price row to store
+        except DataError:  # there is no price row to store
             assert lake.versions() == before
             assert not valid
             continue
-        except ConfigError:  # it has no firm that is stored
+        except ConfigError:  # it has none of the stored firms
             assert lake.versions() == before
             assert not {ticker for _, ticker in valid} & set(lake.read("prices")["ticker"])
             continue

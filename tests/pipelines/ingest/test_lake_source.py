@@ -1,4 +1,4 @@
-"""A lake belongs to one source and one market, and keeps every hazard that was said of its data."""
+"""A lake belongs to one source and one market, and keeps every hazard of its data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def peerglass(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Peerglass:
-    """Ingest a source into the folder's lake by the command; the answer is its exit code."""
+    """Ingest a source into the folder's lake with the command; returns its exit code."""
 
     def run(source: dict[str, Any], *arguments: str) -> int:
         (folder / "c.yaml").write_text(yaml.safe_dump({**tiny, "source": source}))
@@ -46,7 +46,7 @@ def peerglass(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatc
 
 
 def prices(seed: int, firms: int = 6, sessions: int = 40) -> pl.DataFrame:
-    """Make random walks of firms F0, F1, ...; another seed is another market of the same names."""
+    """Return random walks of firms F0, F1, ...; another seed gives another market with the same names."""
     rng = np.random.default_rng(seed)
     close = 100 * np.exp(np.cumsum(rng.normal(0, 0.015, (sessions, firms)), axis=0))
     days = pl.date_range(
@@ -141,7 +141,7 @@ def test_files_with_other_returns_under_the_same_tickers_are_another_market(
     assert Lake("lake").read("prices")["close"].to_list() == prices(2)["close"].to_list()
 
 
-def test_a_lake_that_was_deleted_takes_any_source(peerglass: Peerglass, folder: Path) -> None:
+def test_a_deleted_lake_accepts_any_source(peerglass: Peerglass, folder: Path) -> None:
     import shutil
 
     assert peerglass({"kind": "simulated", "seed": 3, "market": MARKET}) == 0
@@ -155,7 +155,7 @@ def hazards() -> list[str]:
     return [hazard for row in rows for hazard in json.loads(row)]
 
 
-def test_a_quiet_ingest_erases_no_hazard(peerglass: Peerglass) -> None:
+def test_an_ingest_without_hazards_keeps_the_stored_ones(peerglass: Peerglass) -> None:
     prices(1).write_parquet("p.parquet")
     source = {"kind": "files", "prices": "p.parquet"}
     assert peerglass({**source, "hazards": ["Survivorship: members of today only."]}) == 0
@@ -165,17 +165,17 @@ def test_a_quiet_ingest_erases_no_hazard(peerglass: Peerglass) -> None:
     assert hazards() == ["Survivorship: members of today only.", "Closes are bids."]
 
 
-def test_a_hazard_that_is_counted_anew_is_said_once(peerglass: Peerglass) -> None:
+def test_a_hazard_with_new_numbers_replaces_the_old_one(peerglass: Peerglass) -> None:
     prices(1).write_parquet("p.parquet")
     for said in ("12 of 1,026 firms leave in 3.5 years.", "14 of 1,027 firms leave in 3.6 years."):
         assert peerglass({"kind": "files", "prices": "p.parquet", "hazards": [said]}) == 0
     assert hazards() == ["14 of 1,027 firms leave in 3.6 years."]
 
 
-def test_an_ingest_that_is_killed_has_recorded_its_hazards(
+def test_a_killed_ingest_has_recorded_its_hazards(
     folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends at the first commit of a table of the source, or at any later one."""
+    """The process is killed at the first commit of a source's table, or at any later one."""
     prices(1).write_parquet(folder / "p.parquet")
     source = {"kind": "files", "prices": str(folder / "p.parquet"), "hazards": ["Closes are bids."]}
     upserted: list[str] = []
@@ -195,7 +195,7 @@ def test_an_ingest_that_is_killed_has_recorded_its_hazards(
     assert hazards() == ["Closes are bids."]
 
 
-def test_a_record_of_an_ingest_that_stored_nothing_binds_nobody(
+def test_an_ingest_that_stored_nothing_does_not_claim_the_lake(
     folder: Path, peerglass: Peerglass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*arguments: object, **named: object) -> None:

@@ -1,4 +1,4 @@
-"""A source that delivers everything it has withdraws what it no longer delivers; a live source never does."""
+"""A source with its whole scope withdraws rows that it no longer delivers; a live source never does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Peerglass = Callable[..., int]
 
 
 def bars(firms: str, sessions: int, first: int = 0, shock: float = 0.0) -> pl.DataFrame:
-    """Make closes that differ by firm and session; ``shock`` makes other returns of them."""
+    """Return closes that differ by firm and session; ``shock`` changes their returns."""
     rows = [
         (FIRST + timedelta(days=day), firm, 100.0 + (7 * i + day * (3 + i) + shock * day * day) % 11)
         for day in range(first, first + sessions)
@@ -34,7 +34,7 @@ def bars(firms: str, sessions: int, first: int = 0, shock: float = 0.0) -> pl.Da
 
 
 class Given:
-    """A source that delivers everything it has."""
+    """A source that delivers its whole scope."""
 
     name = "given"
 
@@ -46,7 +46,7 @@ class Given:
 
 
 class Live:
-    """A live source of one batch."""
+    """A live source with one batch."""
 
     def __init__(self, name: str, **tables: pl.DataFrame) -> None:
         self.name, self.tables = name, tables
@@ -57,7 +57,7 @@ class Live:
 
 @pytest.fixture
 def peerglass(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Run the command in a folder with a config of files: ``prices.csv`` and ``members.csv``."""
+    """Run the command in a folder with a config of files ``prices.csv`` and ``members.csv``."""
     monkeypatch.chdir(tmp_path)
     source = {"kind": "files", "prices": "prices.csv", "membership": "members.csv"}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump({**tiny, "source": source}))
@@ -105,7 +105,7 @@ def test_a_corrected_from_date_leaves_no_trace_of_the_earlier_spell(peerglass: P
     assert lake.read("membership", version=1)["from_date"].to_list() == [date(2024, 1, 1), date(2024, 1, 2)]
 
 
-def test_a_table_that_the_config_names_no_more_is_withdrawn(
+def test_a_table_removed_from_the_config_is_withdrawn(
     peerglass: Peerglass, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert peerglass("ingest", "c.yaml") == 0
@@ -121,7 +121,7 @@ def test_a_table_that_the_config_names_no_more_is_withdrawn(
     assert lake.versions() == versions
 
 
-def test_a_row_that_breaks_its_contract_now_is_withdrawn(peerglass: Peerglass) -> None:
+def test_a_row_that_now_breaks_its_contract_is_withdrawn(peerglass: Peerglass) -> None:
     assert peerglass("ingest", "c.yaml") == 0
     wrong = (pl.col("date") == FIRST) & (pl.col("ticker") == "B")
     bars("AB", 3).with_columns(close=pl.when(wrong).then(-1.0).otherwise("close")).write_csv("prices.csv")
@@ -132,19 +132,19 @@ def test_a_row_that_breaks_its_contract_now_is_withdrawn(peerglass: Peerglass) -
     assert Lake("lake").read("quarantine")["rule"].to_list() == ["close_is_positive"]
 
 
-def test_a_file_that_lacks_most_of_what_is_stored_is_refused_unless_told_otherwise(
+def test_a_file_that_lacks_most_stored_rows_is_refused_without_replace(
     peerglass: Peerglass, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bars("ABCD", 60).write_csv("prices.csv")
     assert peerglass("ingest", "c.yaml") == 0
     versions = Lake("lake").versions()
-    bars("ABCD", 29).write_csv("prices.csv")  # a download that broke off
+    bars("ABCD", 29).write_csv("prices.csv")  # an incomplete download
     assert peerglass("ingest", "c.yaml") == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert "no longer delivers 124 of the 240 rows of prices" in error
     assert "'peerglass ingest CONFIG --replace'" in error
     assert Lake("lake").versions() == versions
-    bars("ABCD", 60, first=60).write_csv("prices.csv")  # the new sessions alone
+    bars("ABCD", 60, first=60).write_csv("prices.csv")  # new sessions only
     assert peerglass("ingest", "c.yaml") == 3
     bars("ABCD", 30).write_csv("prices.csv")
     assert peerglass("ingest", "c.yaml") == 0
@@ -187,7 +187,7 @@ def test_a_file_does_not_withdraw_the_statements_that_the_sec_added(tmp_path: Pa
     assert lake.read("fundamentals")["ticker"].to_list() == ["C"]
 
 
-def test_statements_that_the_sec_added_before_they_named_it_stay(tmp_path: Path) -> None:
+def test_older_sec_statements_without_a_source_stay(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     own = Given(prices=bars("AB", 3), fundamentals=statement("A", 1.0, None))
     ingest(own, lake)
@@ -218,10 +218,10 @@ rows_of = st.dictionaries(st.sampled_from(KEYS), st.sampled_from([1.0, 2.0, 3.0]
 
 @settings(max_examples=25, deadline=None)
 @given(deliveries=st.lists(rows_of, min_size=2, max_size=4), piece=st.sampled_from([1, 4, 100]))
-def test_after_every_delivery_the_lake_is_what_a_new_one_would_be(
+def test_after_every_delivery_the_lake_equals_a_new_one(
     deliveries: list[dict[tuple[int, str], float]], piece: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The reference is a dictionary per delivery; pieces of a few rows exercise the cuts between dates."""
+    """The reference is one dictionary per delivery; small pieces exercise the boundaries between dates."""
     lake = Lake(tmp_path_factory.mktemp("lake"))
     seen: list[tuple[int | None, dict[tuple[int, str], float]]] = []
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Contracts: each rule rejects its row under its name, and every row is accounted for."""
+"""Contracts: each rule rejects its rows under its own name, and every row is accounted for."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def test_a_bad_price_row_is_rejected_by_name_and_the_good_one_kept(
 
 
 @pytest.mark.parametrize("ticker", ["BRK.B", "BF-B", "^GSPC", "7203.T", "EURUSD=X", "NA", "a1"])
-def test_tickers_of_real_markets_are_plain(ticker: str) -> None:
+def test_tickers_of_real_markets_are_valid(ticker: str) -> None:
     assert check("prices", prices({"ticker": ticker})).valid["ticker"].to_list() == [ticker]
 
 
-def test_unknown_bars_and_rounding_outside_the_range_are_allowed() -> None:
+def test_null_bars_and_rounding_outside_the_range_are_allowed() -> None:
     unknown = {"open": None, "high": math.nan, "low": None, "volume": None}
     checked = check("prices", prices(unknown, {"date": date(2020, 1, 3), "close": 11.0 * 1.004}))
     assert checked.rejected.is_empty()
@@ -109,7 +109,7 @@ def test_a_rejected_row_is_readable_json_with_the_value_that_broke_it() -> None:
     assert again.rejected["row_hash"].item() == checked.rejected["row_hash"].item()
 
 
-def test_text_that_is_no_number_is_rejected_with_its_text() -> None:
+def test_text_that_is_not_a_number_is_rejected_and_kept() -> None:
     frame = prices({}, {"ticker": "BBB"}).with_columns(
         close=pl.Series(["10.5", "ten"]), split_ratio=pl.Series([None, "1.0"])
     )
@@ -131,7 +131,7 @@ def test_absent_optional_columns_are_filled_and_an_absent_required_one_is_named(
         check("prices", frame.drop("close"))
 
 
-def test_require_raises_on_a_breach_and_returns_the_contracts_columns_otherwise() -> None:
+def test_require_raises_on_a_violation_and_otherwise_returns_the_contracts_columns() -> None:
     assert (
         require("prices", prices({}).with_columns(extra=pl.lit(1))).columns
         == SCHEMAS["prices"].column_names()

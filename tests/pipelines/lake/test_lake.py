@@ -46,7 +46,7 @@ def forecasts(fold: int, rows: int = 50, run: str = "r1") -> pl.DataFrame:
     )
 
 
-def test_upsert_adds_updates_leaves_alone_and_keeps_what_is_not_mentioned(tmp_path: Path) -> None:
+def test_upsert_adds_and_updates_rows_and_keeps_all_others(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     assert lake.version("prices") is None
     assert lake.upsert("prices", prices(2)) == UpsertCounts(4, 0, 0, 1)
@@ -94,7 +94,7 @@ def test_every_version_can_be_read_again(tmp_path: Path) -> None:
     )
 
 
-def test_the_order_of_writing_does_not_show(tmp_path: Path) -> None:
+def test_the_order_of_writing_does_not_matter(tmp_path: Path) -> None:
     one, two = Lake(tmp_path / "one"), Lake(tmp_path / "two")
     one.upsert("prices", prices(4))
     two.upsert("prices", prices(4, close=3.0).filter(pl.col("ticker") == "B").reverse())
@@ -124,17 +124,17 @@ def test_a_frame_that_breaks_the_contract_is_a_bug_and_writes_nothing(tmp_path: 
     assert lake.versions() == {}
 
 
-def test_an_empty_frame_makes_no_table(tmp_path: Path) -> None:
+def test_an_empty_frame_creates_no_table(tmp_path: Path) -> None:
     assert Lake(tmp_path).upsert("prices", prices().clear()) == UpsertCounts(0, 0, 0, None)
     assert not (tmp_path / "prices").exists()
 
 
-def test_a_missing_table_is_a_data_error_with_the_cure(tmp_path: Path) -> None:
+def test_a_missing_table_is_a_data_error_that_names_the_cure(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no data: run `peerglass ingest`"):
         Lake(tmp_path).read("prices")
 
 
-def test_a_folder_that_is_not_delta_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_delta_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "prices").mkdir()
     (tmp_path / "prices" / "notes.txt").write_text("mine")
     lake = Lake(tmp_path)
@@ -167,16 +167,14 @@ def test_a_table_created_but_never_filled_holds_no_data_and_can_be_filled(tmp_pa
     assert lake.upsert("forecasts", forecasts(0)).added == 50
 
 
-def test_writers_at_the_same_moment_store_each_key_once(tmp_path: Path) -> None:
+def test_concurrent_writers_store_each_key_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         counts = list(pool.map(lambda _: Lake(tmp_path).upsert("forecasts", forecasts(0)), range(4)))
     assert sum(c.added for c in counts) == 50
     assert Lake(tmp_path).read("forecasts").height == 50
 
 
-def test_an_object_store_url_is_not_made_a_local_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_store_url_creates_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Lake("s3://bucket/lake/").root == "s3://bucket/lake"
     with pytest.raises(
@@ -186,7 +184,7 @@ def test_an_object_store_url_is_not_made_a_local_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lake_by_url_works_like_one_by_path(tmp_path: Path) -> None:
+def test_a_file_url_works_like_a_path(tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     by_url = Lake(f"file://{tmp_path}/lake")
     assert by_url.version("prices") is None
@@ -207,7 +205,7 @@ for fold in range(int(sys.argv[2])):
 """
 
 
-def test_a_killed_writer_loses_nothing_committed_and_the_rerun_doubles_nothing(tmp_path: Path) -> None:
+def test_a_killed_writer_loses_no_commit_and_a_rerun_duplicates_nothing(tmp_path: Path) -> None:
     folds = 12
     (tmp_path / "tests_lake_rows.py").write_text(Path(__file__).read_text())
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests", tmp_path)))}

@@ -1,4 +1,4 @@
-"""``--as-of`` from the command line to what a run records."""
+"""``--as-of`` from the command line to the run's record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipelines.stages import backtest_target, train_config
 
 @pytest.fixture
 def twice(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A config whose lake has prices in two versions: the second doubles every close."""
+    """A config whose lake has two versions of prices; the second doubles every close."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
     ingest_config(load_config(Path("tiny.yaml")), echo=lambda _: None)
@@ -35,7 +35,7 @@ def twice(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch)
     return Path("tiny.yaml")
 
 
-def test_a_run_as_of_a_version_records_it_and_is_the_run_that_was_made_then(
+def test_a_run_as_of_a_version_records_it_and_equals_the_earlier_run(
     twice: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = load_config(twice)
@@ -57,9 +57,7 @@ def test_a_run_as_of_a_version_records_it_and_is_the_run_that_was_made_then(
     assert set(ratio[np.isfinite(ratio)]) == {2.0}
 
 
-def test_a_whole_run_and_a_search_read_the_lake_as_it_was_and_ingest_nothing(
-    twice: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_and_tune_as_of_a_version_ingest_nothing(twice: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = CliRunner().invoke(app, ["run", str(twice), "--as-of", "1"], catch_exceptions=False)
     assert result.exit_code == 0
     report = Path(result.stdout.strip().splitlines()[-1])
@@ -76,7 +74,7 @@ def test_a_whole_run_and_a_search_read_the_lake_as_it_was_and_ingest_nothing(
     assert any("as of 1: prices version 1" in line for line in searched.stderr.splitlines())
 
 
-def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
+def test_a_signal_file_is_evaluated_on_an_earlier_lake(twice: Path) -> None:
     rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
     rows.write_csv("signal.csv")
     told: list[str] = []
@@ -94,7 +92,7 @@ def test_a_signal_file_is_measured_on_the_lake_as_it_was(twice: Path) -> None:
         backtest_target("tiny-1", None, [], Path("runs"), echo=print, as_of="1")
 
 
-def test_help_says_what_a_missing_time_and_zone_mean() -> None:
+def test_help_explains_a_missing_time_and_zone() -> None:
     for verb in ("train", "tune", "run", "backtest"):
         shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "100"}).stdout
         text = " ".join(shown.replace("│", " ").split())

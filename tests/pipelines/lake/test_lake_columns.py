@@ -1,4 +1,4 @@
-"""Lakes written before a table gained a nullable column: read, upserted and repeated as they are."""
+"""Lakes written before a table gained a nullable column: reading, upserting and repeating runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def securities(sector: str = "energy", tickers: str = "ABC") -> pl.DataFrame:
 
 
 def write_as_before(root: Path, table: str, rows: pl.DataFrame, without: tuple[str, ...]) -> None:
-    """Write a table as the version before did: created empty as version 0, then one append."""
+    """Write a table as an earlier version of Peerglass did: created empty as version 0, then one append."""
     old = rows.drop(without)
     DeltaTable.create(str(root / table), schema=old.clear().to_arrow().schema)
     if rows.height:
@@ -56,7 +56,7 @@ def old(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def test_an_old_table_is_read_with_null_in_the_columns_that_came_later(old: Lake) -> None:
+def test_an_old_table_is_read_with_null_in_later_columns(old: Lake) -> None:
     assert_frame_equal(old.read("securities"), securities())
     assert_frame_equal(old.read("securities", version=1), securities())
     chosen = old.read("securities", columns=["ticker", "listed_on"], filters=pl.col("listed_on").is_null())
@@ -65,14 +65,14 @@ def test_an_old_table_is_read_with_null_in_the_columns_that_came_later(old: Lake
     assert old.read("securities", filters=pl.col("delisting_return") < 0).is_empty()
 
 
-def test_a_redelivery_without_values_for_them_changes_nothing(old: Lake) -> None:
+def test_a_redelivery_without_values_for_later_columns_changes_nothing(old: Lake) -> None:
     assert old.upsert("securities", securities()) == UpsertCounts(0, 0, 3, 1)
     assert "listed_on" not in [field.name for field in DeltaTable(f"{old.root}/securities").schema().fields]
 
 
 @pytest.mark.parametrize("path", ["append", "merge"])
 def test_an_upsert_adds_the_columns_in_its_own_commit(old: Lake, path: str) -> None:
-    """New rows alone are appended, changed rows are merged: both leave what they do not mention as it was."""
+    """New rows are appended and changed rows merged; both keep all other rows unchanged."""
     delivered = securities(tickers="CD" if path == "merge" else "D").with_columns(
         listed_on=pl.lit(date(2019, 5, 6)), delisting_return=pl.lit(-0.3)
     )
@@ -85,7 +85,7 @@ def test_an_upsert_adds_the_columns_in_its_own_commit(old: Lake, path: str) -> N
     assert old.upsert("securities", delivered) == UpsertCounts(0, 0, delivered.height, 2)
 
 
-def test_a_table_that_was_created_before_and_never_filled_takes_the_new_columns(tmp_path: Path) -> None:
+def test_an_old_empty_table_gains_the_new_columns(tmp_path: Path) -> None:
     write_as_before(tmp_path, "securities", securities().clear(), SINCE)
     lake = Lake(tmp_path)
     rows = securities().with_columns(listed_on=pl.lit(date(2019, 5, 6)))
@@ -93,7 +93,7 @@ def test_a_table_that_was_created_before_and_never_filled_takes_the_new_columns(
     assert_frame_equal(lake.read("securities"), rows)
 
 
-def test_files_with_and_without_the_column_are_joined_and_read_alike(old: Lake) -> None:
+def test_files_with_and_without_the_column_are_compacted_and_read_alike(old: Lake) -> None:
     old.upsert("securities", securities(tickers="D").with_columns(delisting_return=pl.lit(-0.3)))
     before = old.read("securities")
     assert [(one.removed, one.added) for one in compact(old)] == [(2, 1)]
@@ -101,8 +101,8 @@ def test_files_with_and_without_the_column_are_joined_and_read_alike(old: Lake) 
     assert before["delisting_return"].to_list() == [None, None, None, -0.3]
 
 
-def test_a_table_that_gains_a_column_is_still_the_same_table(old: Lake) -> None:
-    """Delta gives a table another id when a merge adds a column; runs on its versions must not be lost."""
+def test_a_table_that_gains_a_column_keeps_its_id(old: Lake) -> None:
+    """Delta gives a table a new id when a merge adds a column; runs on its versions must stay valid."""
     before = old.with_table_ids({"securities": 1})
     record_reader(old, "run-1", {"securities": 1})
     assert old.upsert("securities", securities(sector="metals")).updated == 3
@@ -114,8 +114,8 @@ def test_a_table_that_gains_a_column_is_still_the_same_table(old: Lake) -> None:
     assert recorded_in_lake(old) == {"securities": {1: ["run-1"]}}
 
 
-def test_a_wide_old_table_is_still_read_by_its_dates_alone(tmp_path: Path) -> None:
-    """The column that is filled in does not keep a filter from skipping files."""
+def test_filters_on_an_old_table_still_skip_files(tmp_path: Path) -> None:
+    """The column filled with null does not prevent a filter from skipping files."""
     days = [date(2020, 1, 1) + timedelta(days=i) for i in range(4)]
     bars = pl.DataFrame({"date": days}).with_columns(
         ticker=pl.lit("A"),
@@ -136,7 +136,7 @@ def test_a_wide_old_table_is_still_read_by_its_dates_alone(tmp_path: Path) -> No
     assert read["volume"].null_count() == 2
 
 
-def test_a_missing_column_that_every_row_must_have_is_an_error_with_its_cure(tmp_path: Path) -> None:
+def test_a_missing_required_column_is_an_error_that_names_the_cure(tmp_path: Path) -> None:
     rows = pl.DataFrame({"ticker": ["A"], "item": ["sales"], "value": [1.0]}).with_columns(
         period_end=pl.lit(date(2020, 3, 31)), known_at=pl.lit(date(2020, 5, 1))
     )
@@ -157,7 +157,7 @@ def test_a_missing_column_that_every_row_must_have_is_an_error_with_its_cure(tmp
 def test_a_column_of_a_newer_version_is_named_and_nothing_is_written(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the unknown column says of a row may change what the known ones mean, so it is not passed over."""
+    """An unknown column may change the meaning of the known ones, so it is not ignored."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
     rows = securities().with_columns(reason=pl.lit("merger"))
@@ -180,7 +180,7 @@ def test_a_column_of_a_newer_version_is_named_and_nothing_is_written(
 def test_a_run_on_an_old_lake_is_repeated_after_the_table_gained_the_column(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run on a lake of the version before, then an ingest into it, then the run again."""
+    """A run on a lake of an earlier version, an ingest into it, and the run again."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
     config = load_config(Path("tiny.yaml"))
@@ -235,7 +235,7 @@ def rejected(table: str, **values: object) -> dict[str, Any]:
 def test_a_row_keeps_its_hash_when_its_table_gains_columns(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hash names a release: if it moved, rows that a user accepted would be quarantined again."""
+    """A release refers to a hash: if it changed, accepted rows would be quarantined again."""
     assert rejected(table)["row_hash"] == HASHES[table], "a column that is new needs metadata=ADDED_LATER"
     known = schema(table)
     first = type("First", (known,), {"later": dy.String(nullable=True, metadata={"added_later": True})})
@@ -254,7 +254,7 @@ def test_a_row_keeps_its_hash_when_its_table_gains_columns(
 def test_a_row_that_was_released_before_stays_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old lake, a release in it, and the next ingest by a version whose table has one more column."""
+    """A release in an old lake, then an ingest by a version whose table has one more column."""
     (tmp_path / "prices.csv").write_text("date,ticker,close\n2020-01-02,A,10\n")
     (tmp_path / "firms.csv").write_text(
         "ticker,valid_from,listed_on,delisted_on\nA,2020-01-01,2020-01-01,2019-01-01\n"
@@ -271,7 +271,7 @@ def test_a_row_that_was_released_before_stays_released(
 
 
 def test_a_withdrawal_from_an_old_table_adds_the_columns_too(old: Lake) -> None:
-    """One commit replaces a row, withdraws another and leaves nothing of how it marks them in the table."""
+    """One commit replaces a row and withdraws another; its markers are not stored in the table."""
     delivered = securities(tickers="AB").with_columns(listed_on=pl.lit(date(2019, 5, 6)))
     counts = old.upsert("securities", delivered, scope=pl.lit(value=True))
     assert (counts.updated, counts.withdrawn, counts.version) == (2, 1, 2)

@@ -1,7 +1,7 @@
-"""An ingest killed by SIGKILL at random moments: nothing is lost or doubled, and one more completes it.
+"""An ingest killed by SIGKILL at random moments: nothing is lost or duplicated, and a repeat completes it.
 
-The trial is that of benchmarks/kill_ingest.py, which does it with the whole command and 1.6 million rows;
-here the processes load nothing but what an ingest needs.
+benchmarks/kill_ingest.py makes the same trial with the whole command and 1.6 million rows; the processes here
+load only what an ingest needs.
 """
 
 from __future__ import annotations

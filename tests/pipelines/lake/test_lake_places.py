@@ -1,7 +1,7 @@
-"""Lake operations on a local folder and on an S3-compatible store (moto's server on loopback), test by test.
+"""Lake operations on a local folder and on an S3-compatible store (moto's server on loopback).
 
-The server runs in a process of its own: deltalake holds Python's lock while it waits for some answers, so a
-server in a thread of the same process could never give them.
+The server runs in its own process: deltalake holds Python's lock while it waits for some answers, so a server
+in a thread of the same process could never send them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ print(added, flush=True)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a lake is, and what it is opened with."""
+    """Location of a lake, and the options that it is opened with."""
 
     root: str
     options: dict[str, str]
@@ -132,7 +132,7 @@ def test_create_upsert_read_and_refuse(place: Place) -> None:
         lake.read("securities")
 
 
-def test_as_of_a_moment_and_as_of_a_version(place: Place) -> None:
+def test_as_of_a_time_and_as_of_a_version(place: Place) -> None:
     lake = place.lake()
     moments = []
     for close, name in ((10.0, None), (11.0, "one"), (12.0, "two")):
@@ -245,7 +245,7 @@ def test_after_compaction_a_vacuum_frees_the_small_files_of_a_recorded_version(p
     assert_frame_equal(lake.read("prices", version=4), whole)
 
 
-def test_two_processes_at_once_store_every_key_once(place: Place) -> None:
+def test_two_concurrent_processes_store_every_key_once(place: Place) -> None:
     rounds = 12
     with ExitStack() as stack:
         writers = [stack.enter_context(writing(place, first, rounds)) for first in (0, 2)]

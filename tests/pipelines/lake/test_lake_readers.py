@@ -1,4 +1,4 @@
-"""A vacuum keeps what runs have read: entered in the lake, in the tracking store, or in a folder of runs."""
+"""A vacuum keeps what runs have read, as recorded in the lake, the tracking store or folders of runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def peerglass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """A lake of which every version but the newest is old enough to be removed."""
+    """A lake in which every version except the newest is old enough to be removed."""
     monkeypatch.chdir(tmp_path)
     lake = Lake("lake")
     for version in range(1, 5):
@@ -39,10 +39,10 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
     return lake
 
 
-def test_a_run_is_repeatable_after_a_vacuum_from_anywhere_and_without_its_folder(
+def test_a_run_is_repeatable_after_a_vacuum_even_without_its_folder(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, peerglass: Call
 ) -> None:
-    """A run made in one folder; its lake is vacuumed from another one, and again when its folder is gone."""
+    """The lake is vacuumed from another folder than the run's, and again after the run's folder is gone."""
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
     elsewhere.mkdir()
@@ -91,7 +91,7 @@ def test_a_run_is_repeatable_after_a_vacuum_from_anywhere_and_without_its_folder
         lake.read("prices", version=1)
 
 
-def test_a_reader_is_entered_once_and_counts_for_the_table_it_read(lake: Lake) -> None:
+def test_a_reader_is_recorded_once_for_the_table_that_it_read(lake: Lake) -> None:
     record_reader(lake, "tiny-1", {"sources": 2})
     record_reader(lake, "tiny-1", {"sources": 2})
     record_reader(lake, "tiny-2", {"sources": 2})
@@ -112,11 +112,11 @@ def stored_run(uri: str, experiment: str, **tags: str) -> str:
     return str(client.create_run(made, tags=tags).info.run_id)
 
 
-def test_what_the_stores_runs_recorded_is_kept_without_their_folders(
+def test_versions_recorded_in_the_tracking_store_are_kept(
     lake: Lake, tiny: dict[str, Any], peerglass: Call
 ) -> None:
-    """Runs of any experiment; of this lake, or of no lake that they name; versions of others do not count."""
-    # an absolute path: within a process MLflow goes on using the file that a relative one first meant
+    """Runs of all experiments count, if they name this lake or none; runs on other lakes do not."""
+    # an absolute path, because MLflow resolves a relative one only once per process
     tiny = {**tiny, "tracking": {"uri": f"sqlite:///{Path.cwd()}/mlflow.db"}}
     config = check_config(tiny, origin="tiny")
     Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
@@ -142,7 +142,7 @@ def test_what_the_stores_runs_recorded_is_kept_without_their_folders(
 
 
 @pytest.mark.parametrize("extra", [(), ("--dry-run",)])
-def test_nothing_is_removed_while_the_store_cannot_be_asked(
+def test_nothing_is_removed_while_the_tracking_store_is_unreachable(
     lake: Lake, tiny: dict[str, Any], peerglass: Call, extra: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

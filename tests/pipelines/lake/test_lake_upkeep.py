@@ -1,4 +1,4 @@
-"""Retention by age, runs whose versions are protected, and the commands that look after a lake."""
+"""Retention by age, versions protected by runs, and the maintenance commands of a lake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sources(name: str) -> pl.DataFrame:
 
 
 def aged(lake: Lake, table: str, days: Sequence[float]) -> None:
-    """Rewrite a log as if its entries had been made so many days ago, the removal of files included."""
+    """Rewrite a log as if its entries, including removals, had been made the given number of days ago."""
     now = time.time() * 1000
     for version, age in enumerate(days):
         path = Path(lake.root) / table / "_delta_log" / f"{version:020}.json"
@@ -50,7 +50,7 @@ def invoke(*arguments: str) -> str:
     return result.stdout
 
 
-def test_what_was_the_newest_within_the_retention_is_kept(tmp_path: Path) -> None:
+def test_versions_that_were_newest_within_the_retention_are_kept(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     for version in range(1, 5):
         lake.upsert("sources", sources(f"v{version}"))
@@ -63,7 +63,7 @@ def test_what_was_the_newest_within_the_retention_is_kept(tmp_path: Path) -> Non
     assert (plan.files, plan.lost) == (1, (2,)), "what is lost already is not announced again"
 
 
-def test_files_of_a_writer_that_may_be_at_work_are_left_alone(tmp_path: Path) -> None:
+def test_files_of_a_possibly_active_writer_are_kept(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.upsert("sources", sources("x"))
     fresh, stale = tmp_path / "sources" / "part-fresh.parquet", tmp_path / "sources" / "part-stale.parquet"
@@ -96,7 +96,7 @@ def test_runs_protect_the_versions_of_their_own_lake(
         recorded_by_runs(Lake("lake"), [Path("runs")])
 
 
-def test_the_commands_say_what_is_there_and_what_would_be_lost(
+def test_the_commands_show_the_status_and_what_would_be_lost(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -147,7 +147,7 @@ def test_the_commands_say_what_is_there_and_what_would_be_lost(
         ({"lake": "data/lake", "lake_options": {"aws_region": "eu-west-1"}}, "lake is a local path"),
     ],
 )
-def test_a_config_may_say_where_a_lake_is_but_not_who_asks(
+def test_a_config_may_contain_the_lakes_location_but_no_credentials(
     tiny: dict[str, Any], settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -167,7 +167,7 @@ def test_an_s3_lake_commits_by_conditional_put(tiny: dict[str, Any]) -> None:
     assert storage_options("data/lake", {}) == {}
 
 
-def test_versions_are_by_date_of_their_commit_even_if_clocks_disagree(tmp_path: Path) -> None:
+def test_versions_are_ordered_even_if_the_writers_clocks_disagree(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     for close in (10.0, 11.0, 12.0):
         rows = pl.DataFrame({"date": [date(2020, 1, 1)], "ticker": ["A"], "close": [close]})

@@ -1,4 +1,4 @@
-"""Upserts against a plain dictionary, corrections that rewrite few files, and writers who meet."""
+"""Upserts compared with a dictionary, corrections that rewrite few files, and concurrent writers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ BATCHES = st.lists(
 
 @given(batches=BATCHES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_batches_give_what_a_dictionary_gives(
+def test_upserts_agree_with_a_dictionary(
     batches: list[dict[tuple[int, str], float]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     lake, model = Lake(tmp_path_factory.mktemp("lake")), dict[tuple[int, str], float]()
@@ -89,7 +89,7 @@ def test_a_correction_rewrites_only_the_files_of_its_dates(tmp_path: Path) -> No
     assert stored.filter(pl.col("close") != 1.0)["close"].to_list() == [2.0, 3.0]
 
 
-def test_a_predicate_names_at_most_sixteen_spans_and_covers_every_date() -> None:
+def test_a_predicate_has_at_most_sixteen_spans_and_covers_every_date() -> None:
     days = [0, 1, 2, *range(100, 3100, 100)]
     rows = bars({(day, "O'X"): 1.0 for day in days})
     predicate = match_predicate("prices", rows)
@@ -110,7 +110,7 @@ def test_a_batch_in_any_order_is_stored_by_date(tmp_path: Path) -> None:
 
 
 class Intruder:
-    """Lets another writer commit while a batch is being compared, a number of times."""
+    """Lets another writer commit while a batch is compared, a given number of times."""
 
     def __init__(self, lake: Lake, times: int) -> None:
         self._lake, self._left, self._compare = lake, times, pipelines.lake.compare.compare
@@ -134,7 +134,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return taken
 
 
-def test_a_writer_who_was_second_says_so_and_commits_on_top(
+def test_a_second_writer_retries_and_commits_on_top(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     said: list[str] = []
@@ -153,7 +153,7 @@ def test_a_writer_who_was_second_says_so_and_commits_on_top(
     assert len(rows) == 5, "what the others wrote is kept"
 
 
-def test_a_writer_who_is_never_first_gives_up_with_a_sentence(
+def test_a_writer_that_never_commits_first_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
     lake = Lake(tmp_path)
@@ -168,8 +168,8 @@ def test_a_writer_who_is_never_first_gives_up_with_a_sentence(
     assert lake.read("prices").filter(pl.col("close") == 7.0).is_empty()
 
 
-def test_of_two_ingests_at_once_the_lake_holds_one_delivery_whole(tmp_path: Path) -> None:
-    """The real command twice, on files that overlap by half; each withdraws what the other alone has."""
+def test_two_concurrent_ingests_leave_one_complete_delivery(tmp_path: Path) -> None:
+    """Two commands on files that overlap by half; each withdraws the rows that only the other has."""
     base = {
         "name": "both",
         "lake": str(tmp_path / "lake"),
@@ -212,5 +212,5 @@ def test_of_two_ingests_at_once_the_lake_holds_one_delivery_whole(tmp_path: Path
     assert any(stored.equals(one) for one in delivered)
     for _, progress in out:
         for line in progress.splitlines():
-            event = json.loads(line)  # the note of a retry is an event as every other
+            event = json.loads(line)  # the note of a retry is an ordinary event
             assert event["event"] in {"start", "end", "note"}

@@ -1,4 +1,4 @@
-"""Quality rules: each finds its defect by name, at once or night by night, and leaves sound markets alone."""
+"""Quality rules: each detects its defect, in one delivery or night by night, and flags no valid market."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Given:
 
 
 class Batch:
-    """A live source with one batch: what it does not mention stays."""
+    """A live source with one batch; rows that it does not contain are kept."""
 
     name = "given"
 
@@ -72,7 +72,7 @@ def valid(frame: pl.DataFrame) -> pl.DataFrame:
 def found(
     frame: pl.DataFrame, securities: pl.DataFrame | None = None, calendar: str | None = None
 ) -> list[tuple[str, int]]:
-    """Rule and weekday number of every doubt about one firm's closes."""
+    """Rule and weekday number of every violation in one firm's closes."""
     rows = find_violations(add_neighbours(valid(frame), securities, calendar), PRICE_RULES)
     days = frame["date"].to_list()
     return [(rule, days.index(day)) for rule, day in rows.select("rule", "date").iter_rows()]
@@ -84,7 +84,7 @@ def securities(*rows: tuple[str, date, str | None, str | None]) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("spike", [15.5, 1000.0, 6.6, 0.1])
-def test_a_spike_that_reverts_is_the_spike_and_is_known_a_session_later(spike: float) -> None:
+def test_a_reverting_spike_is_flagged_and_known_one_session_later(spike: float) -> None:
     frame = bars([10.0, 10.1, spike, 10.2, 10.0])
     rows = find_violations(add_neighbours(valid(frame), None, None), ("spike_that_reverts",))
     days = weekdays(5)
@@ -98,12 +98,12 @@ def test_a_spike_that_reverts_is_the_spike_and_is_known_a_session_later(spike: f
     "closes",
     [
         [10.0, 14.9, 10.0],  # too small
-        [10.0, 16.0, 12.0],  # only half of it is back
-        [10.0, 16.0],  # nobody knows yet
-        [10.0, 16.0, 25.0],  # goes on
+        [10.0, 16.0, 12.0],  # only half of it has reverted
+        [10.0, 16.0],  # not known yet
+        [10.0, 16.0, 25.0],  # continues
     ],
 )
-def test_what_is_no_spike_or_not_known_as_one_is_left(closes: list[float]) -> None:
+def test_small_or_unreverted_jumps_are_not_flagged(closes: list[float]) -> None:
     assert "spike_that_reverts" not in dict(found(bars(closes)))
 
 
@@ -113,7 +113,7 @@ def test_a_recorded_split_or_dividend_explains_a_fall() -> None:
 
 
 @pytest.mark.parametrize("ratio", [1.5, 2.0, 3.0, 10.0, 20.0, 1 / 2, 1 / 10])
-def test_a_return_like_an_unrecorded_split_is_found_in_both_directions(ratio: float) -> None:
+def test_a_return_without_split_is_found_in_both_directions(ratio: float) -> None:
     closes = [60.0, 60.6, 60.6 / ratio * 1.01, 60.0 / ratio]
     assert found(bars(closes)) == [("return_without_split", 2)]
     opens = [60.0, 60.0, 60.6 / ratio, 60.0 / ratio]
@@ -122,7 +122,7 @@ def test_a_return_like_an_unrecorded_split_is_found_in_both_directions(ratio: fl
     assert found(bars(closes, open=opens, high=highs, low=lows)) == [("return_without_split", 2)]
 
 
-def test_a_fall_within_the_day_is_no_split() -> None:
+def test_an_intraday_fall_is_no_split() -> None:
     closes, opens = [60.0, 60.6, 30.3, 30.0], [60.0, 60.0, 58.0, 30.0]
     frame = bars(closes, open=opens, high=[61.0, 61.0, 59.0, 31.0], low=[59.0, 59.0, 30.0, 29.0])
     assert found(frame) == []
@@ -143,11 +143,11 @@ def test_a_factor_of_a_hundred_is_a_currency_jump_once(factor: float) -> None:
     assert found(bars([5.0, 5.1, 5.1 * factor, 5.0 * factor])) == [("currency_jump", 2)]
 
 
-def test_the_way_back_from_a_bad_tick_in_pence_is_sound() -> None:
+def test_the_return_from_a_bad_tick_in_pence_is_not_flagged() -> None:
     assert found(bars([5.0, 5.1, 510.0, 5.05])) == [("spike_that_reverts", 2), ("currency_jump", 2)]
 
 
-def test_another_recorded_currency_is_a_jump_on_the_first_session_that_has_it() -> None:
+def test_a_new_recorded_currency_is_flagged_on_its_first_session() -> None:
     days = weekdays(4)
     told = securities(("A", days[0], "LSE", "GBp"), ("A", days[2], "LSE", "GBP"))
     frame = bars([5.0, 5.1, 5.0, 5.1])
@@ -164,14 +164,14 @@ def test_the_tenth_repetition_of_a_bar_is_stale_unless_shares_were_traded() -> N
     assert found(bars(closes, high=[c + i / 10 for i, c in enumerate(closes)])) == []
 
 
-def test_nothing_is_concluded_across_a_long_silence() -> None:
+def test_rows_are_not_compared_across_a_long_gap() -> None:
     frame = bars([10.0, 10.0, 100.0, 100.0]).with_columns(
         date=pl.Series([date(2023, 5, 1), date(2023, 5, 2), date(2023, 5, 15), date(2023, 5, 16)])
     )
     assert found(frame) == []
 
 
-def test_firms_are_not_each_others_neighbours() -> None:
+def test_rows_of_different_firms_are_not_neighbours() -> None:
     both = pl.concat([bars([10.0, 10.0]), bars([1000.0, 1000.0], "B"), bars([10.0, 10.0], "C")])
     assert find_violations(add_neighbours(valid(both.sort("date")), None, None), PRICE_RULES).is_empty()
 
@@ -214,11 +214,13 @@ def test_half_days_are_sessions_and_daylight_saving_moves_none() -> None:
     ]
     frame = bars([10.0] * 6, volume=[100.0] * 6).with_columns(date=pl.Series(days))
     assert found(frame, None, "XNYS") == []
-    shifted = frame.with_columns(pl.col("date") + timedelta(days=6))  # one of them is a holiday, some Sundays
+    shifted = frame.with_columns(
+        pl.col("date") + timedelta(days=6)
+    )  # one of them is a holiday, some are Sundays
     assert len(found(shifted, None, "XNYS")) == sum(d.weekday() > 4 for d in shifted["date"])
 
 
-def test_a_calendar_that_does_not_exist_is_refused_when_the_config_is_read(tiny: dict[str, Any]) -> None:
+def test_an_unknown_calendar_is_refused_when_the_config_is_read(tiny: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"quality\.calendar is 'XXXX'"):
         check_config({**tiny, "quality": {"calendar": "XXXX"}}, origin="c")
     with pytest.raises(ConfigError, match=r"quality\.stale_runs is not a known name; did you mean"):
@@ -227,7 +229,7 @@ def test_a_calendar_that_does_not_exist_is_refused_when_the_config_is_read(tiny:
         check_config({**tiny, "quality": {"coverage_collapse": "reject"}}, origin="c")
 
 
-def test_a_date_that_lacks_a_quarter_of_its_firms_has_collapsed() -> None:
+def test_a_date_that_lacks_a_quarter_of_its_firms_is_flagged() -> None:
     days = weekdays(30)
     counts = pl.DataFrame({"calendar": ["XNYS"] * 30, "date": days, "firms": [100] * 30}).with_columns(
         firms=pl.when(pl.col("date") == days[20])
@@ -243,7 +245,7 @@ def test_a_date_that_lacks_a_quarter_of_its_firms_has_collapsed() -> None:
     small = counts.with_columns(pl.col("firms") // 10)
     assert find_coverage_collapses(small).is_empty()  # fewer than ten are missing
     first = counts.with_columns(firms=pl.when(pl.col("date") == days[3]).then(1).otherwise(100))
-    assert find_coverage_collapses(first).is_empty()  # too early to say what is usual
+    assert find_coverage_collapses(first).is_empty()  # too early to know the usual number
 
 
 def stored_flags(lake: Lake) -> list[tuple[str, str, date]]:
@@ -264,7 +266,7 @@ def ingest_whole(lake: Lake, prices: pl.DataFrame, quality: QualityConfig = Qual
 DEFECTS = [10.0, 10.1, 1000.0, 10.2, 5.1, 5.2, *[5.3] * 14, 5.2, 520.0, 521.0]
 
 
-def test_flagged_rows_stay_and_are_counted_and_doing_it_again_changes_nothing(tmp_path: Path) -> None:
+def test_flagged_rows_are_stored_and_counted_and_a_repeat_changes_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     summary = ingest_given(lake, bars(DEFECTS))
     prices = summary.tables["prices"]
@@ -288,7 +290,7 @@ def test_flagged_rows_stay_and_are_counted_and_doing_it_again_changes_nothing(tm
     cuts=st.lists(st.integers(1, len(DEFECTS) - 1), max_size=3, unique=True).map(sorted),
     spare=st.sampled_from([9.0, 9.5]),
 )
-def test_however_a_history_is_cut_the_same_rows_are_doubted(
+def test_flags_do_not_depend_on_how_a_history_is_split_into_deliveries(
     cuts: list[int], spare: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
@@ -302,18 +304,18 @@ def test_however_a_history_is_cut_the_same_rows_are_doubted(
     assert stored_flags(parts) == stored_flags(grown) == stored_flags(whole) != []
 
 
-def test_a_session_later_the_stored_spike_is_flagged_and_counted_once(tmp_path: Path) -> None:
+def test_a_stored_spike_is_flagged_one_session_later_and_counted_once(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     frame = bars([10.0, 10.0, 20.0, 10.0, 10.1])
     first = ingest_given(lake, frame.head(3)).tables["prices"]
-    assert first.flagged == {"return_without_split": 1}  # as far as was known then
+    assert first.flagged == {"return_without_split": 1}  # as known then
     second = ingest_given(lake, frame.slice(3, 1)).tables["prices"]
     assert second.flagged == {"spike_that_reverts": 1}
     assert stored_flags(lake) == [("spike_that_reverts", "A", weekdays(3)[2])]
     assert ingest_given(lake, frame.slice(4, 1)).tables["prices"].flagged == {}
 
 
-def test_a_correction_clears_the_doubt(tmp_path: Path) -> None:
+def test_a_correction_clears_the_flag(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     frame = bars([100.0, 50.0, 50.5], split_ratio=[1.0, 1.0, 1.0])
     ingest_given(lake, frame)
@@ -323,7 +325,7 @@ def test_a_correction_clears_the_doubt(tmp_path: Path) -> None:
     assert lake.read("flags")["cleared"].to_list() == [True]
 
 
-def test_a_correction_that_is_wrong_is_doubted_at_once_beside_the_rows_stored_around_it(
+def test_a_wrong_correction_is_flagged_against_the_stored_rows_around_it(
     tmp_path: Path,
 ) -> None:
     lake = Lake(tmp_path)
@@ -334,7 +336,7 @@ def test_a_correction_that_is_wrong_is_doubted_at_once_beside_the_rows_stored_ar
     assert stored_flags(lake)[-1] == ("spike_that_reverts", "A", weekdays(3)[2])
 
 
-def test_a_rejected_row_is_kept_out_and_its_neighbours_are_judged_without_it(tmp_path: Path) -> None:
+def test_a_rejected_row_is_not_stored_and_its_neighbours_are_checked_without_it(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     frame = bars([5.0, 5.1, 510.0, 5.05, 5.0])
     reject = QualityConfig(spike_that_reverts="reject")
@@ -345,7 +347,7 @@ def test_a_rejected_row_is_kept_out_and_its_neighbours_are_judged_without_it(tmp
     assert lake.read("quarantine")["rule"].to_list() == ["spike_that_reverts"]
 
 
-def test_a_stored_row_is_never_taken_out_with_hindsight(tmp_path: Path) -> None:
+def test_a_stored_row_is_never_removed_with_hindsight(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     frame = bars([5.0, 5.1, 51.0, 5.05])
     reject = QualityConfig(spike_that_reverts="reject", return_without_split="off")
@@ -355,7 +357,7 @@ def test_a_stored_row_is_never_taken_out_with_hindsight(tmp_path: Path) -> None:
     assert lake.read("prices").height == 4
 
 
-def test_a_stored_row_that_a_file_delivers_again_is_not_taken_out_with_hindsight_either(
+def test_a_redelivered_row_is_not_removed_with_hindsight(
     tmp_path: Path,
 ) -> None:
     lake = Lake(tmp_path)
@@ -371,7 +373,7 @@ def test_a_stored_row_that_a_file_delivers_again_is_not_taken_out_with_hindsight
     assert lake.read("prices")["close"].to_list() == [5.0, 5.1, 5.05], "the source says 51 no more"
 
 
-def test_the_doubts_about_withdrawn_rows_are_cleared(tmp_path: Path) -> None:
+def test_flags_on_withdrawn_rows_are_cleared(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     frame = pl.concat([bars([10.0, 10.1, 10.2, 10.3]), bars([100.0, 50.0, 50.5], "B")])
     ingest_whole(lake, frame)
@@ -380,14 +382,14 @@ def test_the_doubts_about_withdrawn_rows_are_cleared(tmp_path: Path) -> None:
     assert stored_flags(lake) == []
 
 
-def test_rules_that_are_off_say_nothing(tmp_path: Path) -> None:
+def test_rules_that_are_off_flag_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     quality = QualityConfig.model_validate({**OFF, "coverage_collapse": "off"})
     assert ingest_given(lake, bars(DEFECTS), quality).tables["prices"].flagged == {}
     assert not lake.exists("flags")
 
 
-def test_a_market_that_is_half_there_is_flagged_once_everything_is_stored(tmp_path: Path) -> None:
+def test_missing_firms_are_flagged_after_everything_is_stored(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     firms = [f"F{i}" for i in range(40)]
     rows = pl.concat(
@@ -402,7 +404,7 @@ def test_a_market_that_is_half_there_is_flagged_once_everything_is_stored(tmp_pa
     assert stored_flags(lake) == []
 
 
-def test_the_simulated_market_is_not_doubted(tmp_path: Path) -> None:
+def test_the_simulated_market_has_no_flags(tmp_path: Path) -> None:
     source = SimulatedSource(MarketConfig(firms=60, sessions=500), seed=11)
     assert ingest(source, Lake(tmp_path)).tables["prices"].flagged == {}
 

@@ -1,4 +1,4 @@
-"""The quarantine: what it lists, what a release does to the lake and to the next ingest, what it refuses."""
+"""The quarantine: its listing, the effect of a release on the lake and the next ingest, and refusals."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_released_row_is_stored_as_delivered_and_not_quarantined_again(
         release(lake, Selection(rule="close_within_range"))
 
 
-def test_a_released_row_whose_values_change_is_judged_anew(lake: Lake, tmp_path: Path) -> None:
+def test_a_released_row_with_new_values_is_checked_again(lake: Lake, tmp_path: Path) -> None:
     release(lake, Selection(rule="close_within_range"))
     (tmp_path / "again.csv").write_text(
         "date,ticker,open,high,low,close,volume\n2020-01-03,AAA,10,11,9,21.5,100\n2020-01-06,AAA,10,11,9,10,1\n"
@@ -125,13 +125,13 @@ def test_one_of_two_conflicting_rows_can_be_chosen_by_its_hash_but_not_both(
 
 
 @pytest.mark.parametrize("rule", ["ticker_is_plain", "close_unreadable"])
-def test_what_cannot_be_stored_cannot_be_released(lake: Lake, rule: str) -> None:
+def test_rows_that_cannot_be_stored_cannot_be_released(lake: Lake, rule: str) -> None:
     with pytest.raises(DataError, match=rf"rule {rule} can be stored: \w+ \({rule}\)"):
         release(lake, Selection(rule=rule))
     assert not lake.exists("releases")
 
 
-def test_a_selection_is_released_as_far_as_it_can_be(lake: Lake) -> None:
+def test_a_selection_is_released_as_far_as_possible(lake: Lake) -> None:
     told = release(lake, Selection(ticker="BBB"))
     assert "1 row released into prices: 1 added" in told
     assert "1 row stays in quarantine because it cannot be stored" in told
@@ -139,7 +139,7 @@ def test_a_selection_is_released_as_far_as_it_can_be(lake: Lake) -> None:
     assert stored.select("date", "high", "low").rows() == [(date(2020, 1, 3), 9.0, 11.0)]
 
 
-def test_a_released_doubt_is_cleared_and_not_raised_again(lake: Lake, source: FilesSource) -> None:
+def test_a_released_flag_is_cleared_and_not_raised_again(lake: Lake, source: FilesSource) -> None:
     assert release(lake, Selection(rule="return_without_split")) == "1 flag on stored rows cleared"
     assert lake.read("flags")["cleared"].to_list() == [True]
     counts = ingest(source, lake).tables["prices"]
@@ -151,9 +151,7 @@ def test_a_released_doubt_is_cleared_and_not_raised_again(lake: Lake, source: Fi
 MENDED = BAD.replace("AAA,10,11,9,20.5", "AAA,10,11,9,10.25")
 
 
-def test_a_row_that_was_corrected_since_is_resolved_and_not_replaced_by_a_release(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_a_corrected_row_is_resolved_and_not_replaced_by_a_release(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "prices.csv").write_text(MENDED)
     ingest(FilesSource(tmp_path / "prices.csv"), lake)
     with pytest.raises(DataError, match="a later delivery resolved 1 row"):
@@ -167,7 +165,7 @@ def test_a_row_that_was_corrected_since_is_resolved_and_not_replaced_by_a_releas
     assert not lake.exists("releases")
 
 
-def test_a_row_that_a_file_has_no_more_is_resolved_and_one_that_it_has_again_is_rejected_again(
+def test_a_removed_row_is_resolved_and_a_row_that_returns_is_rejected_again(
     lake: Lake, tmp_path: Path
 ) -> None:
     def states() -> dict[str, int]:
@@ -185,7 +183,7 @@ def test_a_row_that_a_file_has_no_more_is_resolved_and_one_that_it_has_again_is_
 
 
 class Batch:
-    """A live source of one batch of prices."""
+    """A live source with one batch of prices."""
 
     name = "live"
 
@@ -198,7 +196,7 @@ class Batch:
         yield SourceTables({"prices": self.prices})
 
 
-def test_a_live_source_resolves_the_rows_that_it_delivers_anew_and_no_others(tmp_path: Path) -> None:
+def test_a_live_source_resolves_only_the_rows_that_it_delivers_again(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     ingest(Batch((2, "A", 1.0), (3, "A", -1.0), (3, "B", -2.0)), lake)
     ingest(Batch((3, "A", 1.5)), lake)
@@ -218,13 +216,13 @@ def test_a_released_row_stays_released_when_a_file_delivers_it_again(lake: Lake,
     assert "close_within_range" not in rejected["rule"].to_list()
 
 
-def test_a_collision_that_a_later_delivery_mended_no_longer_fails_the_audit(
+def test_a_duplicate_key_that_was_corrected_no_longer_fails_the_audit(
     tmp_path: Path,
     tiny: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Two versions of a statement under one date; then the later one under the day on which it was known."""
+    """Two versions of a statement with one date; then the later one with its own publication date."""
     monkeypatch.chdir(tmp_path)
     tables = make_source(check_config(tiny, origin="tiny"))
     assert isinstance(tables, SimulatedSource)
@@ -245,7 +243,7 @@ def test_a_collision_that_a_later_delivery_mended_no_longer_fails_the_audit(
         assert ("2 statement rows" in out) == (code == 4)
 
 
-def test_releasing_needs_a_selection_that_fits(lake: Lake, tmp_path: Path) -> None:
+def test_a_release_needs_a_matching_selection(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Select what to release"):
         release(lake, Selection(table="prices"))
     with pytest.raises(DataError, match="Nothing to release matches ticker ZZZ"):
@@ -255,7 +253,7 @@ def test_releasing_needs_a_selection_that_fits(lake: Lake, tmp_path: Path) -> No
     assert listing(Lake(tmp_path / "empty"), Selection()).is_empty()
 
 
-def test_rows_of_other_tables_come_back_with_their_types(tmp_path: Path) -> None:
+def test_released_rows_of_other_tables_keep_their_types(tmp_path: Path) -> None:
     class Statements:
         name = "given"
 

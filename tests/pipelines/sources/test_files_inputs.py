@@ -1,4 +1,4 @@
-"""A user's own numbers, membership, and the hazards of both."""
+"""A user's own numbers and index membership: what is read, and which hazards are detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def inputs(folder: Path, text: str, **dates: date) -> SourceTables:
     return source.fetch()
 
 
-def test_every_numeric_column_becomes_an_input_of_its_name(tmp_path: Path) -> None:
+def test_every_numeric_column_becomes_an_input_with_its_name(tmp_path: Path) -> None:
     text = (
         "date,ticker,MA 5,comment,52w-High,Nothing\n"
         "2020-01-03,AAA,0.5,up,,\n2020-01-02,AAA,nan,1,2,\n2020-01-02,CCC,inf,2,3,\n"
@@ -52,7 +52,7 @@ def test_every_numeric_column_becomes_an_input_of_its_name(tmp_path: Path) -> No
     assert "1 of the tickers in the inputs have no prices" in said
 
 
-def test_inputs_keep_to_the_dates_and_stack_files(tmp_path: Path) -> None:
+def test_inputs_are_limited_to_the_dates_and_files_are_concatenated(tmp_path: Path) -> None:
     text = "date,ticker,a\n2020-01-02,AAA,1\n2020-01-03,AAA,2\n2020-01-06,AAA,3\n"
     rows = inputs(tmp_path, text, start=date(2020, 1, 3), end=date(2020, 1, 3)).tables["inputs"]
     assert rows["value"].to_list() == [2.0]
@@ -69,7 +69,7 @@ def test_inputs_keep_to_the_dates_and_stack_files(tmp_path: Path) -> None:
     ]
 
 
-def test_names_that_collide_or_cannot_be_made_are_refused(tmp_path: Path) -> None:
+def test_duplicate_and_invalid_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'MA 5' and 'ma_5', which would both be named ma_5"):
         inputs(tmp_path, "date,ticker,MA 5,ma_5\n2020-01-02,AAA,1,2\n")
     with pytest.raises(DataError, match="which cannot be the name of an input"):
@@ -90,7 +90,9 @@ def members(folder: Path, text: str) -> SourceTables:
     return source.fetch()
 
 
-def test_membership_spells_are_read_and_a_file_without_universe_names_its_own(tmp_path: Path) -> None:
+def test_membership_spells_are_read_and_a_file_without_universe_is_named_after_the_file(
+    tmp_path: Path,
+) -> None:
     fetched = members(tmp_path, "ticker,added,to_date\nAAA,3/7/2011,2015-02-01\nBBB,,\n")
     assert check("membership", fetched.tables["membership"]).valid.sort("ticker").rows() == [
         ("sp500", "AAA", date(2011, 3, 7), date(2015, 2, 1)),
@@ -104,7 +106,7 @@ def test_membership_spells_are_read_and_a_file_without_universe_names_its_own(tm
     assert named.tables["membership"]["universe"].to_list() == ["big"]
 
 
-def test_a_membership_that_nobody_leaves_is_a_hazard(tmp_path: Path) -> None:
+def test_a_membership_without_leavers_is_a_hazard(tmp_path: Path) -> None:
     (hazard,) = members(tmp_path, "ticker,added\nAAA,3/7/2011\nBBB,3/7/2012\n").hazards
     assert hazard.startswith("Membership without leavers")
 
@@ -122,7 +124,7 @@ def test_static_groups_are_a_hazard_and_static_names_are_not(tmp_path: Path) -> 
     assert FilesSource(prices, dated).fetch().hazards == ()
 
 
-def test_a_list_like_an_index_without_membership_is_a_hazard(tmp_path: Path) -> None:
+def test_a_list_that_looks_like_an_index_without_membership_is_a_hazard(tmp_path: Path) -> None:
     days = [date(2010, 1, 4) + timedelta(days=91 * quarter) for quarter in range(20)]
     rows = [f"{day},F{firm:02},10" for i, day in enumerate(days) for firm in range(60) if firm < 40 + i]
     prices = write(tmp_path, "prices.csv", "date,ticker,close\n" + "\n".join(rows) + "\n")

@@ -1,4 +1,4 @@
-"""Globs, units, date formats and wide prices: how users' files are read."""
+"""Wildcards, units, date formats and wide prices in a user's files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bars(day: str, ticker: str, close: float, volume: float = 10.0) -> str:
     return f"date,ticker,close,volume\n{day},{ticker},{close},{volume}\n"
 
 
-def test_a_pattern_takes_its_files_in_order_and_says_which(
+def test_a_pattern_reads_its_files_in_order_and_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in (("b", bars("2020-01-03", "A", 2)), ("a", bars("2020-01-02", "A", 1))):
@@ -39,12 +39,12 @@ def test_a_pattern_takes_its_files_in_order_and_says_which(
     assert [path.name for path in resolve(Path("in/[ab].csv"))] == ["a.csv", "b.csv"]
 
 
-def test_a_file_with_brackets_in_its_name_is_that_file(tmp_path: Path) -> None:
+def test_a_file_name_with_brackets_is_not_a_pattern(tmp_path: Path) -> None:
     path = write(tmp_path / "prices[1].csv", bars("2020-01-02", "A", 1))
     assert resolve(path) == [path]
 
 
-def test_csv_and_parquet_of_one_pattern_are_stacked(tmp_path: Path) -> None:
+def test_csv_and_parquet_of_one_pattern_are_concatenated(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
     pl.DataFrame({"date": [date(2020, 1, 3)], "ticker": ["A"], "close": [2], "volume": [5.5]}).write_parquet(
         tmp_path / "b.parquet"
@@ -60,7 +60,7 @@ def test_csv_and_parquet_of_one_pattern_are_stacked(tmp_path: Path) -> None:
     ]
 
 
-def test_files_of_a_pattern_that_drift_are_refused_by_name(tmp_path: Path) -> None:
+def test_files_of_a_pattern_with_different_columns_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
     write(tmp_path / "b.csv", "date,ticker,close\n2020-01-03,A,2\n")
     with pytest.raises(DataError, match=r"b\.csv has no volume, which a\.csv has"):
@@ -75,7 +75,7 @@ def test_files_of_a_pattern_that_drift_are_refused_by_name(tmp_path: Path) -> No
         FilesSource(tmp_path / "*.parquet").fetch()
 
 
-def test_a_pattern_that_matches_nothing_or_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_pattern_that_matches_no_file_or_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no file matches"):
         FilesSource(tmp_path / "*.csv").fetch()
     write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
@@ -84,13 +84,13 @@ def test_a_pattern_that_matches_nothing_or_something_else_is_refused(tmp_path: P
         FilesSource(tmp_path / "*").fetch()
 
 
-def test_a_header_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+def test_a_header_with_a_duplicate_column_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "date,A,A\n2020-01-02,1,2\n")
     with pytest.raises(DataError, match="several columns named 'A'"):
         FilesSource(path, layout="wide").fetch()
 
 
-def test_units_multiply_and_leave_what_cannot_be_read(tmp_path: Path) -> None:
+def test_units_multiply_values_and_leave_unreadable_ones(tmp_path: Path) -> None:
     text = "date,ticker,close,volume\n2020-01-02,A,150,7\n2020-01-02,B,x,8\n"
     prices = (
         FilesSource(write(tmp_path / "p.csv", text), units={"volume": 100, "close": 0.01})
@@ -101,7 +101,7 @@ def test_units_multiply_and_leave_what_cannot_be_read(tmp_path: Path) -> None:
     assert prices["close"].to_list() == ["1.5", "x"]
 
 
-def test_units_that_cannot_apply_are_refused(tmp_path: Path) -> None:
+def test_units_without_a_column_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "date,ticker,close\n2020-01-02,A,1\n")
     for units, message in (
         ({"sector": 2.0}, "units names sector, which has no unit"),
@@ -114,7 +114,7 @@ def test_units_that_cannot_apply_are_refused(tmp_path: Path) -> None:
         FilesSource(path, units={"volume": 100}).fetch()
 
 
-def test_dates_that_are_not_iso_need_their_format_said(tmp_path: Path) -> None:
+def test_dates_that_are_not_iso_need_a_date_format(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", "date,ticker,close\n5/1/2015,A,1\n2015-05-04,A,2\n20150505,A,3\n")
     days = FilesSource(path, date_format="%m/%d/%Y").fetch().tables["prices"]["date"].to_list()
     assert days == [date(2015, 5, 1), date(2015, 5, 4), date(2015, 5, 5)]
@@ -122,7 +122,7 @@ def test_dates_that_are_not_iso_need_their_format_said(tmp_path: Path) -> None:
     assert unread == ["2015-05-04", "2015-05-05", "5/1/2015"]
 
 
-def test_wide_closes_become_rows_and_empty_cells_none(tmp_path: Path) -> None:
+def test_wide_closes_become_rows_and_empty_cells_do_not(tmp_path: Path) -> None:
     text = "Day,NA,BRK.B\n2020-01-03,2,\n2020-01-02,1,300\n2020-01-06,nan,x\n"
     source = FilesSource(write(tmp_path / "w.csv", text), layout="wide", columns={"date": "Day"})
     fetched = source.fetch()
@@ -148,7 +148,7 @@ def test_wide_parquet_files_may_hold_different_tickers(tmp_path: Path) -> None:
     assert prices.select("ticker", "close").rows() == [("A", 2.0), ("B", 5.0), ("D", 8.0)]
 
 
-def test_a_layout_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_layout_is_refused(tmp_path: Path) -> None:
     long = write(tmp_path / "long.csv", bars("2020-01-02", "A", 1))
     wide = write(tmp_path / "wide.csv", "date,A\n2020-01-02,1\n")
     with pytest.raises(DataError, match=r"set source\.layout to long"):

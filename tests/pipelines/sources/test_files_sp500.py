@@ -1,4 +1,4 @@
-"""The S&P 500 config: a public data set's statements under our names, signs and units."""
+"""The S&P 500 config: statements of a public data set with canonical names, signs and units."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
     return load_config(ROOT / "configs" / "sp500_quarterly.yaml")
 
 
-def test_every_item_that_the_data_set_has_is_mapped(config: Config) -> None:
+def test_every_item_of_the_data_set_is_mapped(config: Config) -> None:
     assert config.source.kind == "files"
     assert set(ITEMS) - set(config.source.items) == {"dividends_paid"}
     assert set(config.source.zero_means_missing) <= set(config.source.items)
@@ -32,7 +32,7 @@ def test_every_item_that_the_data_set_has_is_mapped(config: Config) -> None:
 @pytest.mark.skipif(
     not (DATA / "sp500_fundamentals.parquet").exists(), reason="the shared S&P 500 data is not here"
 )
-def test_the_statements_arrive_whole_with_their_hazards(config: Config) -> None:
+def test_all_statements_arrive_with_their_hazards(config: Config) -> None:
     source = make_source(config)
     assert isinstance(source, FilesSource)
     fetched = source.fetch()

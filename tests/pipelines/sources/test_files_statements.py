@@ -1,4 +1,4 @@
-"""Statements from users' files: wide and long, canonical names, units, and when they were known."""
+"""Statements from a user's files: wide and long layouts, canonical names, units and known_at."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def fetch(
     return FilesSource(folder / "prices.csv", statements=files, columns=columns, units=units).fetch()
 
 
-def test_a_column_an_item_becomes_a_row_an_item_in_our_units_and_signs(tmp_path: Path) -> None:
+def test_one_column_per_item_becomes_one_row_per_item_in_canonical_units_and_signs(tmp_path: Path) -> None:
     fetched = fetch(
         tmp_path,
         WIDE,
@@ -83,7 +83,7 @@ def test_a_column_an_item_becomes_a_row_an_item_in_our_units_and_signs(tmp_path:
     assert "no statements" not in said
 
 
-def test_the_assumed_lag_is_marked_on_every_row_and_named_with_the_restatement(tmp_path: Path) -> None:
+def test_an_assumed_lag_is_marked_on_every_row_and_is_a_hazard(tmp_path: Path) -> None:
     fetched = fetch(tmp_path, WIDE, items=ITEMS, columns=SYMBOL)
     rows = check("fundamentals", fetched.tables["fundamentals"]).valid
     assert rows["assumed"].all()
@@ -104,7 +104,7 @@ LONG = (
 )
 
 
-def test_rows_an_item_keep_versions_units_and_filings(tmp_path: Path) -> None:
+def test_one_row_per_item_keeps_versions_units_and_filings(tmp_path: Path) -> None:
     fetched = fetch(tmp_path, LONG, items={"revenue": "Sales"})
     rows = check("fundamentals", fetched.tables["fundamentals"]).valid
     columns = ("item", "value", "known_at", "unit", "filing_id", "months", "assumed")
@@ -119,7 +119,7 @@ def test_rows_an_item_keep_versions_units_and_filings(tmp_path: Path) -> None:
     assert "restated" not in hazard
 
 
-def test_a_restatement_in_a_file_shows_from_its_own_date(tmp_path: Path) -> None:
+def test_a_restatement_in_a_file_is_visible_from_its_own_date(tmp_path: Path) -> None:
     rows = check(
         "fundamentals", fetch(tmp_path, LONG, items={"revenue": "Sales"}).tables["fundamentals"]
     ).valid
@@ -128,21 +128,21 @@ def test_a_restatement_in_a_file_shows_from_its_own_date(tmp_path: Path) -> None
     np.testing.assert_array_equal(known["revenue"][:, 0], [np.nan, 10.0, 10.0, 8.0])
 
 
-def test_published_dates_with_one_version_are_suspected_of_restatement(tmp_path: Path) -> None:
+def test_publication_dates_with_a_single_version_are_a_hazard(tmp_path: Path) -> None:
     text = "ticker,period_end,known_at,revenue\nAAA,2018-12-31,2019-02-20,1\nAAA,2019-12-31,2020-02-20,2\n"
     fetched = fetch(tmp_path, text)
     assert not fetched.tables["fundamentals"]["assumed"].any()
     assert [hazard.partition(":")[0] for hazard in fetched.hazards] == ["Statements as last restated"]
 
 
-def test_months_that_are_no_whole_number_reject_their_rows(tmp_path: Path) -> None:
+def test_fractional_months_reject_their_rows(tmp_path: Path) -> None:
     text = "ticker,period_end,revenue,months\nAAA,2018-12-31,1,12\nAAA,2019-12-31,2,2.5\nBBB,2019-12-31,3,\n"
     checked = check("fundamentals", fetch(tmp_path, text).tables["fundamentals"])
     assert checked.by_rule() == {"months_unreadable": 1}
     assert checked.valid["months"].to_list() == [12, None]
 
 
-def test_files_of_a_pattern_may_give_different_items_and_dates(tmp_path: Path) -> None:
+def test_files_of_a_pattern_may_have_different_items_and_dates(tmp_path: Path) -> None:
     (tmp_path / "prices.csv").write_text("date,ticker,close\n2020-01-02,AAA,1\n")
     (tmp_path / "s1.csv").write_text("ticker,period_end,revenue\nAAA,2018-12-31,1\n")
     pl.DataFrame(
@@ -161,7 +161,7 @@ def test_files_of_a_pattern_may_give_different_items_and_dates(tmp_path: Path) -
     ]
 
 
-def test_wrong_names_are_refused(tmp_path: Path) -> None:
+def test_unknown_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="items names sales, which is not a statement item"):
         StatementFiles(tmp_path / "s.csv", items={"sales": "Sales"})
     with pytest.raises(ConfigError, match="zero_means_missing names sales"):
@@ -207,7 +207,7 @@ SPLITS = "date,ticker,close,split_ratio\n" + "".join(
         ("known_at", "2020-02-02", 100, 8),
     ],
 )
-def test_counts_are_split_from_the_day_they_are_stated_as_of(
+def test_share_counts_are_split_adjusted_from_their_stated_on_date(
     tmp_path: Path, rule: ShareCountsAsOf, mapped: str | None, count: int, eps: int
 ) -> None:
     """100 shares at 40, split 4 for 1 before the publication and 2 for 1 after it: 4,000 all along."""
@@ -234,7 +234,7 @@ def test_counts_are_split_from_the_day_they_are_stated_as_of(
     np.testing.assert_array_equal(known["eps"][2:, 0] / close_T[2:], [0.2] * 4)
 
 
-def test_a_count_cannot_contain_a_split_that_was_not_known_when_it_was(tmp_path: Path) -> None:
+def test_a_count_cannot_include_a_split_after_its_publication(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(SPLITS)
     (tmp_path / "s.csv").write_text(COUNTS.format(count=800, eps=1, more=",stated_on", day=",2020-06-01"))
     files = StatementFiles(tmp_path / "s.csv")

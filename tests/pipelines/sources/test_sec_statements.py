@@ -1,4 +1,4 @@
-"""What a fact of a filing means: tag, span, unit, quarter, and the day on which it was known."""
+"""Interpretation of XBRL facts: tag, span, unit, quarter, and the date when a filing was known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START = dt.date(2010, 1, 1)
 
 @dataclass
 class Fact:
-    """A fact as edgartools gives it, as far as it is read."""
+    """The attributes of an edgartools fact that are read."""
 
     concept: str
     period_start: dt.date | None
@@ -79,7 +79,7 @@ def values(statements: Statements) -> list[tuple[object, ...]]:
         ("2019-05-01", None, "2019-05-02"),
     ],
 )
-def test_a_filing_is_known_by_the_first_close_after_its_acceptance(
+def test_a_filing_is_known_at_the_first_close_after_its_acceptance(
     filed: str, accepted: str | None, expected: str
 ) -> None:
     when = None if accepted is None else dt.datetime.fromisoformat(accepted)
@@ -87,7 +87,7 @@ def test_a_filing_is_known_by_the_first_close_after_its_acceptance(
 
 
 @given(st.datetimes(dt.datetime(2010, 1, 1), dt.datetime(2030, 1, 1)), st.sampled_from([0, 4, 5]))
-def test_whatever_the_feeds_clock_nothing_is_known_before_the_close_that_follows_it(
+def test_nothing_is_known_before_the_next_close_in_either_time_zone(
     told: dt.datetime, hours_ahead: int
 ) -> None:
     truly = told - dt.timedelta(hours=hours_ahead)  # in New York
@@ -96,7 +96,7 @@ def test_whatever_the_feeds_clock_nothing_is_known_before_the_close_that_follows
     assert close - truly <= dt.timedelta(days=1, hours=hours_ahead)
 
 
-def test_the_best_tag_that_a_filing_has_counts() -> None:
+def test_the_best_tag_of_a_filing_is_used() -> None:
     contract = "RevenueFromContractWithCustomerExcludingAssessedTax"
     quarter = ("2019-04-01", "2019-06-30")
     both = read(fact(contract, *quarter, 3), fact("Revenues", *quarter, 90))
@@ -105,12 +105,12 @@ def test_the_best_tag_that_a_filing_has_counts() -> None:
     assert values(read(fact("SomethingElse", *quarter, 3))) == []
 
 
-def test_every_item_has_tags_and_no_tag_two_items() -> None:
+def test_every_item_has_tags_and_no_tag_has_two_items() -> None:
     assert set(TAGS) == set(ITEMS)
     assert len(ranked_tags()) == sum(len(tags) for tags in TAGS.values())
 
 
-def test_the_quarter_counts_in_a_quarterly_report_and_the_year_in_an_annual_one() -> None:
+def test_quarterly_reports_give_the_quarter_and_annual_reports_the_year() -> None:
     spans = (
         fact("Revenues", "2019-01-01", "2019-06-30", 63),
         fact("Revenues", "2019-04-01", "2019-06-30", 33),
@@ -123,7 +123,7 @@ def test_the_quarter_counts_in_a_quarterly_report_and_the_year_in_an_annual_one(
     assert values(read(*year)) == [("revenue", "2018-12-31", 110.0, 12)]
 
 
-def test_retail_years_and_odd_quarters_have_whole_months() -> None:
+def test_52_week_years_and_odd_quarters_have_whole_months() -> None:
     fifty_three = fact("Revenues", "2017-01-29", "2018-02-03", 7, form="10-K")  # 371 days
     assert values(read(fifty_three)) == [("revenue", "2018-02-03", 7.0, 12)]
     twelve_weeks = fact("Revenues", "2019-04-01", "2019-06-23", 7)
@@ -132,10 +132,10 @@ def test_retail_years_and_odd_quarters_have_whole_months() -> None:
         ("revenue", "2019-06-23", 7.0, 3),
         ("revenue", "2019-07-21", 8.0, 4),
     ]
-    assert values(read(fact("Revenues", "2019-06-25", "2019-06-30", 1))) == []  # a stub of days
+    assert values(read(fact("Revenues", "2019-06-25", "2019-06-30", 1))) == []  # a short period
 
 
-def test_a_cash_flow_from_the_years_beginning_gives_its_last_quarter_as_known_then() -> None:
+def test_a_year_to_date_cash_flow_gives_its_last_quarter_as_known_then() -> None:
     tag = "NetCashProvidedByUsedInOperatingActivities"
     first = fact(tag, "2019-01-01", "2019-03-31", 9, "q1", filed="2019-05-01")
     restated = fact(tag, "2019-01-01", "2019-03-31", 8, "q1a", form="10-Q/A", filed="2019-06-01")
@@ -152,21 +152,21 @@ def test_a_cash_flow_from_the_years_beginning_gives_its_last_quarter_as_known_th
     ]
     assert read_all.derived == 3
     assert read_all.rows["filing_id"].to_list() == ["q1", "q1a/A", "q2", "q2a/A", "q3"]
-    later = dt.date(2019, 8, 1)  # what was known before still counts for the difference
+    later = dt.date(2019, 8, 1)  # the earlier value is still used for the difference
     assert values(read(first, half, since=later)) == [("operating_cash_flow", "2019-06-30", 11.0, 3)]
-    assert values(read(half)) == [("operating_cash_flow", "2019-06-30", 20.0, 6)]  # nothing to take off
+    assert values(read(half)) == [("operating_cash_flow", "2019-06-30", 20.0, 6)]  # nothing to subtract
     other_year = fact(tag, "2018-10-01", "2019-03-31", 9, "q1", filed="2019-05-01")
     assert values(read(other_year, half))[1] == ("operating_cash_flow", "2019-06-30", 20.0, 6)
 
 
-def test_earnings_per_share_are_never_a_difference() -> None:
+def test_earnings_per_share_are_never_differenced() -> None:
     tag = "EarningsPerShareDiluted"
     first = fact(tag, "2019-01-01", "2019-03-31", 1, "q1", filed="2019-05-01", unit="USD per share")
     half = fact(tag, "2019-01-01", "2019-06-30", 3, "q2", unit="USD per share")
     assert values(read(first, half)) == [("eps", "2019-03-31", 1.0, 3), ("eps", "2019-06-30", 3.0, 6)]
 
 
-def test_flows_need_a_span_and_stocks_a_moment() -> None:
+def test_flows_need_a_span_and_stocks_an_instant() -> None:
     assert values(read(fact("Revenues", None, "2019-06-30", 3))) == []
     assert values(read(fact("Assets", "2019-04-01", "2019-06-30", 3))) == []
     assert values(read(fact("Assets", None, "2019-06-30", 3))) == [("total_assets", "2019-06-30", 3.0, None)]
@@ -174,12 +174,12 @@ def test_flows_need_a_span_and_stocks_a_moment() -> None:
     assert "total_assets" not in FLOWS
 
 
-def test_forms_that_are_no_reports_are_passed_over() -> None:
+def test_forms_other_than_reports_are_skipped() -> None:
     for form in ("8-K", "S-1", "10-K405", ""):
         assert values(read(fact("Assets", None, "2019-06-30", 3, form=form))) == []
 
 
-def test_liabilities_that_are_not_told_are_the_balance_less_all_equity() -> None:
+def test_missing_liabilities_are_total_assets_less_all_equity() -> None:
     end = "2019-06-30"
     minority = "StockholdersEquityIncludingPortionAttributableToNoncontrollingInterest"
     total = fact("LiabilitiesAndStockholdersEquity", None, end, 100)
@@ -192,7 +192,7 @@ def test_liabilities_that_are_not_told_are_the_balance_less_all_equity() -> None
     assert values(read(parent)) == [("book_equity", end, 30.0, None)]
 
 
-def test_shares_come_from_the_cover_then_the_balance_then_the_mean() -> None:
+def test_share_counts_come_from_the_cover_then_the_balance_sheet_then_the_mean() -> None:
     cover = fact("dei:EntityCommonStockSharesOutstanding", None, "2019-07-20", 9, unit="shares")
     balance = fact("CommonStockSharesOutstanding", None, "2019-06-30", 10, unit="shares")
     mean = "WeightedAverageNumberOfSharesOutstandingBasic"
@@ -205,14 +205,14 @@ def test_shares_come_from_the_cover_then_the_balance_then_the_mean() -> None:
     assert values(read(half, quarter)) == [("shares_outstanding", "2019-06-30", 11.0, None)]
 
 
-def test_dollars_come_first_and_other_currencies_are_named() -> None:
+def test_dollars_are_preferred_and_other_currencies_are_a_hazard() -> None:
     euro, dollar = (fact("Assets", None, "2019-06-30", v, unit=u) for v, u in ((3, "EUR"), (4, "USD")))
     assert values(read(euro, dollar)) == [("total_assets", "2019-06-30", 4.0, None)]
     assert read(euro, dollar).foreign == frozenset()
     assert read(euro).foreign == {"EUR"}
 
 
-def test_of_two_versions_known_on_one_day_the_later_one_counts() -> None:
+def test_the_later_of_two_versions_on_one_date_is_used() -> None:
     facts = [
         fact("Assets", None, "2018-12-31", value, accession, form, "2019-02-20")
         for value, accession, form in ((5, "b", "10-K/A"), (4, "a", "10-K"))
@@ -224,7 +224,7 @@ def test_of_two_versions_known_on_one_day_the_later_one_counts() -> None:
     assert (statements.superseded, statements.undated) == (1, 0)
 
 
-def test_a_filing_without_acceptance_is_known_the_day_after_it_was_filed_and_counted() -> None:
+def test_a_filing_without_acceptance_time_is_known_the_day_after_filing_and_counted() -> None:
     statements = statement_rows("A", [fact("Assets", None, "2019-06-30", 3)], {}, START)
     assert statements.rows["known_at"].to_list() == [dt.date(2019, 8, 2)]
     assert statements.undated == 1
@@ -254,8 +254,8 @@ def equity_of(statements: Statements, split: str, ratio: float, closes: dict[str
     return [float(known["shares_outstanding"][days.index(day), 0]) * close for day, close in closes.items()]
 
 
-def test_a_split_between_the_period_and_the_filing_is_in_the_filings_counts_and_not_made_twice() -> None:
-    """100 shares at 40 on June 30, split 4 for 1 on July 15, filed on August 1: 4,000 all along."""
+def test_a_split_between_period_and_filing_is_not_applied_twice() -> None:
+    """100 shares at 40 on June 30, a 4-for-1 split on July 15, filed on August 1: 4,000 throughout."""
     quarter = {"filed": "2019-08-01", "unit": "shares"}
     before = fact(BALANCE, None, "2019-03-31", 100, "q1", filed="2019-05-01", unit="shares")
     closes = {"2019-07-14": 40.0, "2019-07-15": 10.0, "2019-07-31": 10.0, "2019-08-01": 10.0}
@@ -266,14 +266,14 @@ def test_a_split_between_the_period_and_the_filing_is_in_the_filings_counts_and_
     }
     for way, count in ways.items():
         assert equity_of(read(before, count), "2019-07-15", 4.0, closes) == [4000.0] * 4, way
-    # a cover page of a day before the split is split
+    # a cover page dated before the split is adjusted
     early = fact(COVER, None, "2019-07-10", 100, "q2", filed="2019-08-01", unit="shares")
     assert equity_of(read(before, early), "2019-07-15", 4.0, closes) == [4000.0] * 4
-    # and so is a filing of before it
+    # and so is an earlier filing
     assert equity_of(read(before), "2019-07-15", 4.0, closes) == [4000.0] * 4
 
 
-def test_counts_and_amounts_per_share_say_as_of_when_they_are_stated() -> None:
+def test_share_counts_and_per_share_amounts_have_stated_on_dates() -> None:
     filed = {"accession": "q2", "filed": "2019-08-01"}
     rows = stated(
         read(
@@ -291,7 +291,7 @@ def test_counts_and_amounts_per_share_say_as_of_when_they_are_stated() -> None:
     ]
 
 
-def test_a_filing_held_back_until_the_next_day_contains_the_splits_of_the_day_it_was_accepted() -> None:
+def test_a_filing_held_back_includes_splits_up_to_its_acceptance() -> None:
     late = fact(BALANCE, None, "2019-06-30", 400, filed="2019-08-05", unit="shares")
     accepted = {"1": dt.datetime(2019, 8, 2, 18)}
     assert stated(statement_rows("A", [late], accepted, START)) == [
@@ -299,8 +299,8 @@ def test_a_filing_held_back_until_the_next_day_contains_the_splits_of_the_day_it
     ]
 
 
-def test_a_restated_comparative_is_told_from_the_original() -> None:
-    """100 shares at the end of 2018, 4 for 1 in 2019: the next report says 400 of 2018 and 440 of 2019."""
+def test_a_restated_comparative_is_distinguished_from_the_original() -> None:
+    """100 shares in 2018, then a 4-for-1 split: the next report says 400 for 2018 and 440 for 2019."""
     first = fact(BALANCE, None, "2018-12-31", 100, "a", "10-K", "2019-02-20", "shares")
     again = fact(BALANCE, None, "2018-12-31", 400, "b", "10-K", "2020-02-20", "shares")
     newest = fact(BALANCE, None, "2019-12-31", 440, "b", "10-K", "2020-02-20", "shares")
@@ -309,14 +309,14 @@ def test_a_restated_comparative_is_told_from_the_original() -> None:
     split_TN = np.array([[1.0], [4.0], [1.0], [1.0]])
     known = statements_as_of(read(first, again, newest).rows, dates_T, ("A",), split_TN)
     np.testing.assert_array_equal(known["shares_outstanding"][:, 0], [100, 400, 400, 440])
-    # a tenth more shares, by issues alone
+    # 10% more shares, from new issues only
     np.testing.assert_array_equal(known["shares_outstanding@1y"][:, 0], [np.nan, np.nan, np.nan, 400])
     amended = fact(BALANCE, None, "2018-12-31", 404, "c", "10-K/A", "2019-09-02", "shares")
     known = statements_as_of(read(first, amended).rows, dates_T, ("A",), split_TN)
     np.testing.assert_array_equal(known["shares_outstanding"][:, 0], [100, 400, 404, 404])
 
 
-def test_the_counts_of_a_firms_classes_are_added_up() -> None:
+def test_share_counts_of_all_classes_are_summed() -> None:
     def cover(value: float, of_class: str | None) -> Fact:
         return fact(COVER, None, "2019-07-20", value, unit="shares", of_class=of_class)
 
@@ -324,29 +324,29 @@ def test_the_counts_of_a_firms_classes_are_added_up() -> None:
     both = read(a, b, cover(50, "us-gaap:CommonClassBMember"))  # the same fact twice
     assert values(both) == [("shares_outstanding", "2019-07-20", 350.0, None)]
     assert (both.summed, both.partial) == (1, 0)
-    told = read(a, b, cover(351, None))  # the firm's own sum is better
+    told = read(a, b, cover(351, None))  # the firm's own total is preferred
     assert values(told) == [("shares_outstanding", "2019-07-20", 351.0, None)]
     assert (told.summed, told.partial) == (0, 0)
 
 
-def test_a_count_of_one_class_alone_is_left_out() -> None:
+def test_a_share_count_of_a_single_class_is_dropped() -> None:
     one = fact(COVER, None, "2019-07-20", 300, unit="shares", of_class="us-gaap:CommonClassAMember")
     assert values(read(one)) == []
     assert read(one).partial == 1
     mean = fact(MEAN, "2019-04-01", "2019-06-30", 345, unit="shares")
     assert values(read(one, mean)) == [("shares_outstanding", "2019-06-30", 345.0, None)]
-    # a class that is not marked as one: far less than the shares that the earnings are divided by
+    # an unmarked single class: far fewer shares than in earnings per share
     unmarked = fact(COVER, None, "2019-07-20", 50, unit="shares")
     left = read(unmarked, mean)
     assert values(left) == [("shares_outstanding", "2019-06-30", 345.0, None)]
     assert left.partial == 1
-    # two counts of one instant, and nothing that says which classes they are of
+    # two counts at one instant without their classes
     assert values(read(unmarked, fact(COVER, None, "2019-07-20", 300, unit="shares"), mean)) == [
         ("shares_outstanding", "2019-06-30", 345.0, None)
     ]
 
 
-def test_a_part_of_a_firm_is_no_statement_of_it() -> None:
+def test_facts_about_a_part_of_a_firm_are_ignored() -> None:
     segment = fact("Assets", None, "2019-06-30", 3)
     segment.dimensions = {"us-gaap:StatementBusinessSegmentsAxis": "a:CarsMember"}
     assert values(read(segment)) == []

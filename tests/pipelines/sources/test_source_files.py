@@ -1,4 +1,4 @@
-"""Users' files: what is read, how it is understood, and what is refused."""
+"""A user's files: reading, interpretation, and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def csv(folder: Path, text: str = CSV, name: str = "prices.csv") -> Path:
     return path
 
 
-def test_csv_is_sorted_typed_and_zero_bars_become_unknown(tmp_path: Path) -> None:
+def test_csv_is_sorted_and_typed_and_zero_bars_become_null(tmp_path: Path) -> None:
     fetched = FilesSource(csv(tmp_path)).fetch()
     assert fetched.tables["prices"].rows() == [
         (date(2020, 1, 2), "AAA", 10.5, 10.0, 11.0, 9.0, 100.0),
@@ -40,7 +40,7 @@ def test_csv_is_sorted_typed_and_zero_bars_become_unknown(tmp_path: Path) -> Non
     assert "No securities file" in said
 
 
-def test_parquet_and_gzip_give_what_csv_gives(tmp_path: Path) -> None:
+def test_parquet_and_gzip_give_the_same_as_csv(tmp_path: Path) -> None:
     expected = FilesSource(csv(tmp_path)).fetch().tables["prices"]
     expected.write_parquet(tmp_path / "prices.parquet")
     assert FilesSource(tmp_path / "prices.parquet").fetch().tables["prices"].equals(expected)
@@ -104,12 +104,12 @@ def test_a_missing_file_a_wrong_kind_and_wrong_settings_are_refused(tmp_path: Pa
         FilesSource(csv(tmp_path), start=date(2030, 1, 1)).fetch()
 
 
-def test_dates_bound_both_ends_included(tmp_path: Path) -> None:
+def test_start_and_end_are_inclusive(tmp_path: Path) -> None:
     source = FilesSource(csv(tmp_path), start=date(2020, 1, 2), end=date(2020, 1, 2))
     assert source.fetch().tables["prices"]["date"].unique().to_list() == [date(2020, 1, 2)]
 
 
-def test_values_that_cannot_be_read_reach_the_contract_as_they_were(tmp_path: Path) -> None:
+def test_unreadable_values_reach_the_contract_unchanged(tmp_path: Path) -> None:
     text = (
         "date,ticker,close,volume\n2020-01-02,A,1,5\n31/12/2020,B,1,5\n2020-01-02,C,x,5\n2020-01-02,D,1,inf\n"
     )
@@ -127,19 +127,19 @@ def test_values_that_cannot_be_read_reach_the_contract_as_they_were(tmp_path: Pa
     assert checked.valid["ticker"].to_list() == ["A"]
 
 
-def test_an_open_outside_a_sound_range_is_unknown_and_counted(tmp_path: Path) -> None:
+def test_an_open_outside_the_range_becomes_null_and_is_counted(tmp_path: Path) -> None:
     text = (
         "date,ticker,open,high,low,close\n"
-        "2020-01-02,A,278.85,25.67,21.45,23.4\n"  # the open misses a later split: the rest is sound
+        "2020-01-02,A,278.85,25.67,21.45,23.4\n"  # the open misses a later split; the rest is valid
         "2020-01-02,B,24,25.67,21.45,23.4\n"
-        "2020-01-02,C,24,25.67,21.45,50\n"  # the close is outside: the contract's matter
+        "2020-01-02,C,24,25.67,21.45,50\n"  # the close is outside, which the contract rejects
     )
     fetched = FilesSource(csv(tmp_path, text)).fetch()
     assert fetched.tables["prices"]["open"].to_list() == [None, 24.0, 24.0]
     assert any(note.startswith("1 rows have an open outside") for note in fetched.notes)
 
 
-def test_securities_are_static_unless_dated_and_may_share_the_mapping(tmp_path: Path) -> None:
+def test_securities_are_static_without_valid_from_and_may_share_the_mapping(tmp_path: Path) -> None:
     static = csv(tmp_path, "ticker,GICS Sector\nAAA,Energy\nCCC,n/a\n", "static.csv")
     fetched = FilesSource(csv(tmp_path), static, columns={"sector": "GICS Sector"}).fetch()
     assert fetched.tables["securities"].select("ticker", "sector", "valid_from").rows() == [
@@ -156,7 +156,7 @@ def test_securities_are_static_unless_dated_and_may_share_the_mapping(tmp_path: 
     assert not any("assumed to be valid on all dates" in note for note in fetched.notes)
 
 
-def test_reasons_of_delistings_are_words_or_crsps_codes(tmp_path: Path) -> None:
+def test_delisting_reasons_are_words_or_crsp_codes(tmp_path: Path) -> None:
     told = {
         "merger": "merger",
         "Performance ": "performance",
@@ -173,13 +173,13 @@ def test_reasons_of_delistings_are_words_or_crsps_codes(tmp_path: Path) -> None:
         "520": "performance",
         "584": "performance",
         "585": "unknown",
-        "bankrupt": "bankrupt",  # the contract refuses it
+        "bankrupt": "bankrupt",  # the contract rejects it
     }
     rows = "".join(f"T{n:02},2001-01-01,2019-05-05,{word}\n" for n, word in enumerate(told))
     firms = csv(tmp_path, "ticker,valid_from,delisted_on,dlstcd\n" + rows, "reasons.csv")
     fetched = FilesSource(csv(tmp_path), firms, columns={"delisting_reason": "dlstcd"}).fetch()
     assert fetched.tables["securities"]["delisting_reason"].to_list() == list(told.values())
-    codes = csv(tmp_path, "ticker,dlstcd\nAAA,233\nCCC,574\n", "codes.csv")  # read as whole numbers
+    codes = csv(tmp_path, "ticker,dlstcd\nAAA,233\nCCC,574\n", "codes.csv")  # read as integers
     fetched = FilesSource(csv(tmp_path), codes, columns={"delisting_reason": "dlstcd"}).fetch()
     assert fetched.tables["securities"]["delisting_reason"].to_list() == ["merger", "performance"]
 
@@ -190,7 +190,7 @@ def long_history(leavers: int) -> str:
     return "date,ticker,close\n" + "\n".join(rows) + "\n"
 
 
-def test_survivorship_is_suspected_when_nobody_leaves_and_not_when_firms_do(tmp_path: Path) -> None:
+def test_survivorship_is_a_hazard_if_no_firm_leaves(tmp_path: Path) -> None:
     nobody = FilesSource(csv(tmp_path, long_history(0))).fetch().hazards
     assert len(nobody) == 1
     assert nobody[0].startswith("Survivorship is likely: none of 20 firms stop trading in 11.0 years")
@@ -199,7 +199,7 @@ def test_survivorship_is_suspected_when_nobody_leaves_and_not_when_firms_do(tmp_
     assert FilesSource(csv(tmp_path, long_history(0)), hazards=told).fetch().hazards == told
 
 
-def test_a_half_empty_last_session_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_last_session_is_a_hazard(tmp_path: Path) -> None:
     hazards = FilesSource(csv(tmp_path, long_history(12))).fetch().hazards
     assert any("last session, 2011-06-30, has 8 firms" in hazard for hazard in hazards)
 
@@ -207,7 +207,7 @@ def test_a_half_empty_last_session_is_told(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     not (DATA / "nasdaq_prices.parquet").exists(), reason="the shared Nasdaq data is not here"
 )
-def test_the_nasdaq_files_give_the_defects_that_their_readme_counts() -> None:
+def test_the_nasdaq_files_have_the_defects_counted_in_their_readme() -> None:
     source = FilesSource(
         DATA / "nasdaq_prices.parquet",
         DATA / "nasdaq_industry.csv",

@@ -1,4 +1,4 @@
-"""The bundled sample: what it delivers, and what it says that it lacks."""
+"""The bundled sample: its tables and its notes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_sample_is_skfolios_prices_in_long_form() -> None:
         assert got["close"].item() == wide.loc[day, ticker]
 
 
-def test_every_firm_is_classified_and_the_assumptions_are_said() -> None:
+def test_every_firm_is_classified_and_assumptions_are_noted() -> None:
     fetched = SampleSource().fetch()
     securities = fetched.tables["securities"]
     assert set(securities["ticker"]) == set(fetched.tables["prices"]["ticker"])
@@ -35,11 +35,11 @@ def test_every_firm_is_classified_and_the_assumptions_are_said() -> None:
     assert any("Survivorship" in hazard for hazard in fetched.hazards)
 
 
-def test_the_closes_are_adjusted_as_the_notes_say() -> None:
-    """Apple was quoted at 645.57 on 2014-06-06 and split 7 for 1 on the 9th: a raw series falls by 86%."""
+def test_closes_are_adjusted_as_the_notes_say() -> None:
+    """Apple was quoted at 645.57 on 2014-06-06 and split 7 for 1 on the 9th: raw prices would fall by 86%."""
     apple = SampleSource().fetch().tables["prices"].filter(pl.col("ticker") == "AAPL")
     around = apple.filter(pl.col("date").is_between(date(2014, 6, 6), date(2014, 6, 9)))["close"]
     assert abs(around[1] / around[0] - 1) < 0.03
     assert (
         around[0] < 645.57 / 28
-    )  # below the split-adjusted quote (28 = 7 x 4): dividends are taken out as well
+    )  # below the split-adjusted quote (28 = 7 x 4), because closes are dividend-adjusted as well

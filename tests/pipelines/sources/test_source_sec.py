@@ -29,7 +29,7 @@ START = dt.date(2010, 1, 1)
 
 @pytest.fixture
 def edgar(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edgar]:
-    """Point edgartools at the loopback server; nothing else is ever asked."""
+    """Redirect edgartools to the loopback server; it sends requests to no other."""
     monkeypatch.setenv("EDGAR_LOCAL_DATA_DIR", str(tmp_path_factory.mktemp("edgar")))
     monkeypatch.setenv("EDGAR_IDENTITY", "set again by the source")
     pytest.importorskip("edgar", reason="the extra sec is not installed")
@@ -60,7 +60,7 @@ def number(cik: int, serial: int) -> str:
 
 
 def firm(cik: int, *, older: int = 0) -> Firm:
-    """A year's report, an amendment of it, and the next year's report, which restates once more."""
+    """An annual report, its amendment, and the next year's report, which restates a value again."""
     end, next_end = "2018-12-31", "2019-12-31"
     cover = ("dei:EntityCommonStockSharesOutstanding", "shares", None, "2019-02-10", 10.0)
     filings = [
@@ -102,16 +102,14 @@ def states(summary: IngestSummary) -> dict[str, str]:
     return {status.ticker: status.state for status in summary.statuses}
 
 
-def test_every_version_is_kept_with_its_filing_and_the_day_on_which_it_was_known(
-    tmp_path: Path, edgar: Edgar
-) -> None:
+def test_every_version_is_kept_with_its_filing_and_known_at(tmp_path: Path, edgar: Edgar) -> None:
     edgar.add(firm(APPLE, older=2))
     summary = take(tmp_path, "AAPL")
     day = dt.date
     first, amended, last = number(APPLE, 1), number(APPLE, 3) + "/A", number(APPLE, 4)
     columns = ("item", "period_end", "known_at", "value", "unit", "filing_id", "months", "assumed")
     assert stored(tmp_path).select(columns).rows() == [
-        # the cover page's count is of the cover page's day; accepted after the close: known the day after
+        # the cover page's count is stated as of its own date; accepted after the close: known the next day
         ("revenue", day(2018, 12, 31), day(2019, 2, 21), 100.0, "USD", first, 12, False),
         # accepted on a Friday evening, filed on Monday
         ("revenue", day(2018, 12, 31), day(2019, 4, 15), 95.0, "USD", amended, 12, False),
@@ -128,7 +126,7 @@ def test_every_version_is_kept_with_its_filing_and_the_day_on_which_it_was_known
     assert f"/submissions/CIK{APPLE:010d}-submissions-001.json" in edgar.asked
 
 
-def test_a_restatement_is_seen_from_its_own_date_on(tmp_path: Path, edgar: Edgar) -> None:
+def test_a_restatement_is_visible_from_its_own_date(tmp_path: Path, edgar: Edgar) -> None:
     edgar.add(firm(APPLE))
     take(tmp_path, "AAPL")
     days = ["2019-02-20", "2019-02-21", "2019-04-12", "2019-04-15", "2020-02-20", "2020-02-21"]
@@ -139,9 +137,7 @@ def test_a_restatement_is_seen_from_its_own_date_on(tmp_path: Path, edgar: Edgar
     np.testing.assert_array_equal(known["total_assets"][:, 0], [np.nan, 500, 500, 480, 480, 600])
 
 
-def test_a_firm_without_news_costs_one_request_and_one_with_news_is_read_again(
-    tmp_path: Path, edgar: Edgar
-) -> None:
+def test_an_unchanged_firm_costs_one_request_and_a_new_filing_a_second(tmp_path: Path, edgar: Edgar) -> None:
     apple = firm(APPLE)
     report = apple.filings.pop()
     edgar.add(apple)
@@ -157,7 +153,7 @@ def test_a_firm_without_news_costs_one_request_and_one_with_news_is_read_again(
     assert (summary.tables["fundamentals"].added, summary.tables["fundamentals"].unchanged) == (4, 5)
 
 
-def test_filings_stored_without_the_day_of_their_counts_are_read_again(tmp_path: Path, edgar: Edgar) -> None:
+def test_filings_stored_without_stated_on_are_read_again(tmp_path: Path, edgar: Edgar) -> None:
     edgar.add(firm(APPLE))
     take(tmp_path, "AAPL")
     whole = stored(tmp_path)
@@ -181,9 +177,7 @@ def test_statements_join_the_prices_of_another_source(
     assert any("Tickers are matched to SEC filers as of today" in hazard for hazard in summary.hazards)
 
 
-def test_too_many_requests_stop_the_asking_and_the_same_command_continues(
-    tmp_path: Path, edgar: Edgar
-) -> None:
+def test_throttling_stops_requests_and_repeating_the_command_continues(tmp_path: Path, edgar: Edgar) -> None:
     edgar.add(firm(APPLE), firm(COKE), firm(MICROSOFT))
     edgar.spoil = lambda path: (429, b"slow down") if f"{COKE:010d}" in path else None
     with pytest.raises(
@@ -203,7 +197,7 @@ def test_too_many_requests_stop_the_asking_and_the_same_command_continues(
     ]
 
 
-def test_a_passing_error_is_asked_again_at_the_end(tmp_path: Path, edgar: Edgar) -> None:
+def test_a_temporary_error_is_retried_at_the_end(tmp_path: Path, edgar: Edgar) -> None:
     edgar.add(firm(APPLE), firm(COKE))
     spoilt: list[str] = []
 
@@ -228,7 +222,7 @@ def test_a_passing_error_is_asked_again_at_the_end(tmp_path: Path, edgar: Edgar)
         ((500, b"error"), "HTTP 500"),
     ],
 )
-def test_an_answer_that_is_none_fails_and_erases_nothing(
+def test_an_unusable_answer_fails_and_deletes_nothing(
     tmp_path: Path, edgar: Edgar, answer: tuple[int, bytes], detail: str
 ) -> None:
     edgar.add(firm(APPLE), firm(COKE))
@@ -243,9 +237,7 @@ def test_an_answer_that_is_none_fails_and_erases_nothing(
     assert stored(tmp_path)["ticker"].unique().to_list() == ["KO"]
 
 
-def test_a_server_that_is_not_there_fails(
-    tmp_path: Path, edgar: Edgar, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_server_fails(tmp_path: Path, edgar: Edgar, monkeypatch: pytest.MonkeyPatch) -> None:
     import edgar as client
 
     monkeypatch.setattr(client.urls, "SEC_DATA_URL", "http://127.0.0.1:9")
@@ -253,7 +245,7 @@ def test_a_server_that_is_not_there_fails(
         take(tmp_path, "AAPL")
 
 
-def test_who_has_nothing_is_empty_and_that_is_no_error(tmp_path: Path, edgar: Edgar) -> None:
+def test_tickers_without_data_are_empty_and_no_error(tmp_path: Path, edgar: Edgar) -> None:
     edgar.add(Firm(COKE, [Filing(number(COKE, 1), "10-K", "2001-03-01", "2001-03-01T10:00:00.000Z")]))
     edgar.add(
         Firm(MICROSOFT, [Filing(number(MICROSOFT, 1), "8-K", "2019-03-01", "2019-03-01T10:00:00.000Z")])
@@ -268,13 +260,13 @@ def test_who_has_nothing_is_empty_and_that_is_no_error(tmp_path: Path, edgar: Ed
     assert summary.tables == {}
 
 
-def test_a_refused_identity_says_so(tmp_path: Path, edgar: Edgar) -> None:
+def test_a_rejected_identity_is_named(tmp_path: Path, edgar: Edgar) -> None:
     edgar.spoil = lambda path: (403, b"<html>Undeclared Automated Tool</html>")
     with pytest.raises(DataError, match=r"the SEC rejects requests by 'Jane Doe jane@example.com'"):
         take(tmp_path, "AAPL")
 
 
-def test_the_source_is_refused_without_an_address_a_ticker_or_the_client(
+def test_an_email_address_a_ticker_and_edgartools_are_required(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(

@@ -1,6 +1,6 @@
-"""The simulated market keeps its word: what it writes down is what drove it, and a model could see it.
+"""The simulated market: the truth tables agree with what generated the market and are learnable.
 
-Where a table can be checked from other tables alone, it is: the tests read what a user reads.
+Where possible, a table is checked against other tables only, so that the tests read what a user reads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def good_prices(source: SourceTables) -> pl.DataFrame:
 def next_returns(source: SourceTables, delay: int = 0) -> pl.DataFrame:
     """Total return from the close of date+delay to the close of the session after, by date and ticker.
 
-    Computed from raw prices alone, in plain steps; only between prices of neighbouring sessions.
+    Computed from raw prices only, in simple steps; only between prices of neighbouring sessions.
     """
     prices = good_prices(source)
     sessions = prices.select("date").unique().sort("date").with_row_index("t")
@@ -61,7 +61,7 @@ def mean_ic(source: SourceTables, column: str, delay: int = 0) -> float:
     return float(by_date.filter((pl.col("len") > 10) & pl.col("ic").is_finite())["ic"].mean())  # type: ignore[arg-type]  # a number
 
 
-def test_same_seed_same_tables_and_another_seed_another_market(small: SourceTables) -> None:
+def test_a_seed_determines_the_tables(small: SourceTables) -> None:
     again = SimulatedSource(SMALL, seed=3).fetch()
     assert set(again.tables) == {
         "prices", "securities", "fundamentals", "truth_mu", "truth_edges", "truth_days"
@@ -94,7 +94,9 @@ def test_tables_hold_what_the_lake_expects(default: SourceTables) -> None:
 
 
 def test_raw_prices_give_back_the_simulated_returns_exactly() -> None:
-    config = dataclasses.replace(SMALL, idiosyncratic_volatility=0.05, sessions=900)  # wild: many splits
+    config = dataclasses.replace(
+        SMALL, idiosyncratic_volatility=0.05, sessions=900
+    )  # high volatility, so many splits
     source = SimulatedSource(config, seed=5).fetch()
     market = simulate(config, np.random.SeedSequence(5).spawn(3)[0])
     t_R, n_R = np.nonzero(np.isfinite(market.returns_TN))
@@ -113,7 +115,7 @@ def test_raw_prices_give_back_the_simulated_returns_exactly() -> None:
     assert (prices["dividend"] > 0).sum() > 50
 
 
-def test_truth_ranks_returns_as_well_as_asked(default: SourceTables) -> None:
+def test_truth_has_the_requested_ic(default: SourceTables) -> None:
     # 1,600 dates x 120 firms: the standard error of the mean IC is about 0.003
     assert mean_ic(default, "mu") == pytest.approx(0.08, abs=0.009)
     alone = {part: mean_ic(default, part) for part in PARTS}
@@ -122,14 +124,14 @@ def test_truth_ranks_returns_as_well_as_asked(default: SourceTables) -> None:
 
 
 @pytest.mark.parametrize("delay", [1, 2])
-def test_truth_drives_the_return_after_the_delay_and_no_other(delay: int) -> None:
+def test_truth_correlates_only_with_the_return_after_the_delay(delay: int) -> None:
     config = MarketConfig(sessions=800, truth_ic=0.2, delay=delay, characteristic_share=0.0)
     source = SimulatedSource(config, seed=2).fetch()
     assert mean_ic(source, "mu", delay) == pytest.approx(0.2, abs=0.02)
     assert mean_ic(source, "mu", delay + 8) == pytest.approx(0.0, abs=0.02)
 
 
-def test_parts_add_up_and_have_the_shares_that_were_asked_for(default: SourceTables) -> None:
+def test_parts_add_up_and_have_the_requested_shares(default: SourceTables) -> None:
     truth = default.tables["truth_mu"]
     assert truth["mu"].to_numpy() == pytest.approx(truth.select(PARTS).sum_horizontal().to_numpy(), abs=1e-15)
     variance = truth.group_by("date").agg(pl.col("mu", *PARTS).var(ddof=0)).drop("date").mean()
@@ -138,7 +140,7 @@ def test_parts_add_up_and_have_the_shares_that_were_asked_for(default: SourceTab
 
 
 @pytest.mark.parametrize("kept", PARTS)
-def test_a_share_of_zero_leaves_a_part_out_and_every_other_draw_alone(small: SourceTables, kept: str) -> None:
+def test_a_zero_share_removes_a_part_and_changes_no_other_draw(small: SourceTables, kept: str) -> None:
     shares: dict[str, Any] = {f"{part}_share": float(part == kept) for part in PARTS}
     source = SimulatedSource(dataclasses.replace(SMALL, **shares), seed=3).fetch()
     truth = source.tables["truth_mu"]
@@ -151,7 +153,9 @@ def test_a_share_of_zero_leaves_a_part_out_and_every_other_draw_alone(small: Sou
         small.tables["truth_days"].select("date", "ticker", "turbulent", "shock"),
         check_exact=True,
     )
-    unshared = pl.col("item") != "shares_outstanding"  # the share count follows splits, and so prices
+    unshared = (
+        pl.col("item") != "shares_outstanding"
+    )  # the share count depends on splits and therefore on prices
     assert_frame_equal(
         source.tables["fundamentals"].filter(unshared),
         small.tables["fundamentals"].filter(unshared),
@@ -159,13 +163,13 @@ def test_a_share_of_zero_leaves_a_part_out_and_every_other_draw_alone(small: Sou
     )
 
 
-def test_nothing_is_planted_when_no_ic_is_asked_for() -> None:
+def test_zero_ic_plants_nothing() -> None:
     source = SimulatedSource(dataclasses.replace(SMALL, truth_ic=0.0), seed=3).fetch()
     assert source.tables["truth_mu"].select(pl.col("mu", *PARTS).abs().max()).row(0) == (0, 0, 0, 0)
 
 
 def test_peer_part_is_the_sum_over_its_edges(small: SourceTables) -> None:
-    """The peer part rebuilt from the edges and the shocks alone, edge by edge."""
+    """The peer part is recomputed from the edges and the shocks, edge by edge."""
     mu, edges, days = (small.tables[name] for name in ("truth_mu", "truth_edges", "truth_days"))
     sessions = small.tables["prices"]["date"].unique().sort().to_list()
     shock = {(d, k): s for d, k, s in days.select("date", "ticker", "shock").iter_rows()}
@@ -180,7 +184,9 @@ def test_peer_part_is_the_sum_over_its_edges(small: SourceTables) -> None:
             seen = shock.get((sessions[t + 1 - lag], leader))
             if seen is not None:
                 rebuilt[follower] = rebuilt.get(follower, 0.0) + weight * seen
-        missing = {leader for leader in active["leader"] if (date, leader) not in shock}  # about to leave
+        missing = {
+            leader for leader in active["leader"] if (date, leader) not in shock
+        }  # about to be delisted
         touched = set(active.filter(pl.col("leader").is_in(list(missing)))["follower"])
         for ticker, peer in mu.filter(pl.col("date") == date).select("ticker", "peer").iter_rows():
             if ticker not in touched:
@@ -196,7 +202,7 @@ def test_temporal_part_is_the_sum_over_its_days(small: SourceTables) -> None:
     assert days.select(by_age).sum_horizontal().to_numpy() == pytest.approx(
         days["temporal"].to_numpy(), abs=1e-15
     )
-    # A calm day's return reverses ten times as strongly as a turbulent one's, and older days count less.
+    # A calm day's return reverses ten times as strongly as a turbulent day's, and older days less.
     per_unit = days.filter(pl.col("shock").abs() > 1e-3).with_columns(
         strength=-pl.col("day_0") / pl.col("shock")
     )
@@ -207,8 +213,8 @@ def test_temporal_part_is_the_sum_over_its_days(small: SourceTables) -> None:
     assert size == sorted(size, reverse=True)
 
 
-def test_edges_follow_the_rules_that_a_model_can_see(default: SourceTables) -> None:
-    """Leaders recomputed from quoted prices and published share counts."""
+def test_edges_follow_rules_on_observable_data(default: SourceTables) -> None:
+    """Leaders are recomputed from quoted prices and published share counts."""
     securities = default.tables["securities"]
     industry = dict(securities.select("ticker", "industry").iter_rows())
     edges = default.tables["truth_edges"]
@@ -248,14 +254,14 @@ def test_edges_follow_the_rules_that_a_model_can_see(default: SourceTables) -> N
         members = sorted((k for k in size if industry[k] == kind), key=lambda k: -size[k])
         expected |= {(j, i) for j in members[:1] for i in members if size[j] >= 1.5 * size[i] and i != j}
     found = set(active.filter(pl.col("rule") == "industry").select("leader", "follower").iter_rows())
-    # Splits since the last statement, and firms without one, are all that a model cannot see.
+    # Only splits since the last statement, and firms without a statement, are unobservable.
     assert len(found & expected) / len(found | expected) > 0.9
     assert len(found) > 90
     leaders = active.select("leader", "follower").unique().group_by("follower").len()["len"]
     assert 2 <= float(leaders.mean()) <= 4  # type: ignore[arg-type]  # a number
 
 
-def test_edges_act_only_through_a_second_hop_that_exists(default: SourceTables) -> None:
+def test_second_hop_edges_need_an_existing_first_hop(default: SourceTables) -> None:
     edges = default.tables["truth_edges"]
     spans = edges.with_columns(pl.col("valid_to").fill_null(dt.date(2100, 1, 1)))
     second = spans.filter(pl.col("hop") == 2)
@@ -272,7 +278,7 @@ def test_edges_act_only_through_a_second_hop_that_exists(default: SourceTables) 
         assert (via, follower) in pairs
 
 
-def test_statements_are_published_late_and_some_are_restated(default: SourceTables) -> None:
+def test_statements_have_a_lag_and_some_are_restated(default: SourceTables) -> None:
     statements = default.tables["fundamentals"]
     lag = (statements["known_at"] - statements["period_end"]).dt.total_days()
     assert lag.min() >= 20  # type: ignore[operator]  # a number
@@ -288,7 +294,7 @@ def test_statements_are_published_late_and_some_are_restated(default: SourceTabl
     assert statements["known_at"].max() <= default.tables["prices"]["date"].max()  # type: ignore[operator]  # a number
 
 
-def test_firms_leave_with_a_return_and_others_take_their_place(default: SourceTables) -> None:
+def test_delisted_firms_have_a_return_and_are_replaced(default: SourceTables) -> None:
     securities = default.tables["securities"]
     gone = securities.filter(pl.col("delisted_on").is_not_null())
     assert 15 <= len(gone) <= 80
@@ -312,10 +318,12 @@ def test_firms_leave_with_a_return_and_others_take_their_place(default: SourceTa
     assert (seen["date"] == seen["delisted_on"].fill_null(seen["date"].max())).all()
     last_truth = default.tables["truth_mu"].group_by("ticker").agg(pl.col("date").max())
     left = gone.join(last_truth, on="ticker")
-    assert (left["date"] < left["delisted_on"]).all()  # the return after the last session is the delisting's
+    assert (
+        left["date"] < left["delisted_on"]
+    ).all()  # the return after the last session is the delisting return
 
 
-def test_bad_ticks_are_as_many_as_asked_and_the_rest_is_sound(default: SourceTables) -> None:
+def test_the_requested_number_of_ticks_is_bad_and_the_rest_is_valid(default: SourceTables) -> None:
     prices = default.tables["prices"]
     negative, crossed = pl.col("close") <= 0, pl.col("high") < pl.col("low")
     assert prices.filter(negative).height == 6
@@ -341,7 +349,7 @@ def test_some_sessions_are_halted(default: SourceTables) -> None:
     assert 30 < len(halted) < 200
 
 
-def test_range_and_volume_tell_the_regime(default: SourceTables) -> None:
+def test_range_and_volume_reflect_the_regime(default: SourceTables) -> None:
     rows = good_prices(default).join(default.tables["truth_days"], on=["date", "ticker"]).with_columns(
         spread=(pl.col("high") / pl.col("low")).log(),
         traded=(pl.col("volume") / pl.col("volume").median().over("ticker")).log(),
@@ -357,7 +365,7 @@ def test_range_and_volume_tell_the_regime(default: SourceTables) -> None:
     assert overnight["gap"].var() / overnight["day"].var() == pytest.approx(0.25, abs=0.05)  # type: ignore[operator]  # a number
 
 
-def test_driven_moves_returns_to_their_decision() -> None:
+def test_returns_are_shifted_to_the_decision_that_affects_them() -> None:
     returns_TN = np.arange(5.0)[:, None]
     assert returns_affected(returns_TN, 1)[:, 0] == pytest.approx(
         [2.0, 3.0, 4.0, np.nan, np.nan], nan_ok=True
@@ -377,7 +385,7 @@ def test_driven_moves_returns_to_their_decision() -> None:
         ),
     ],
 )
-def test_settings_that_cannot_work_are_refused(given: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         MarketConfig(**given)
 

@@ -1,4 +1,4 @@
-"""The real yfinance client against a server on loopback: what Yahoo's numbers become in the lake."""
+"""The real yfinance client against a loopback server: how Yahoo's numbers are stored in the lake."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Serve = Callable[..., YahooServer]
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Start a server that is Yahoo for this test."""
+    """Start a server that replaces Yahoo in this test."""
     with ExitStack() as open_servers:
 
         def start(*firms: Firm, now: datetime = AFTER) -> YahooServer:
@@ -57,7 +57,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 def take(server: YahooServer, lake: Lake, tickers: Sequence[str], **settings: Any) -> IngestSummary:  # noqa: ANN401 (settings)
-    """One ingest of the server's prices, without statements unless they are asked for."""
+    """Ingest the server's prices once, without statements unless requested."""
     given = {"kind": "yfinance", "start": date(2024, 1, 1), "statements": False, "retries": 1, **settings}
     wanted = YFinanceSourceConfig(tickers=tuple(tickers), **given)
     return ingest(YFinanceSource(wanted, wait=lambda _: None, clock=lambda: server.now), lake)
@@ -81,7 +81,7 @@ def states(summary: IngestSummary) -> dict[str, str]:
 
 
 def busy_firm(i: int) -> Firm:
-    """Splits forward and back, dividends before and after them and on the same day."""
+    """A firm with splits and reverse splits, and dividends before, after and on the same day."""
     splits = {DAYS[40 + i % 9]: [(2, 1), (3, 2), (1, 4), (7, 1)][i % 4], DAYS[90]: (3, 1)} if i % 5 else {}
     dividends = {DAYS[k + i % 7]: round(0.35 + 0.11 * (i % 6), 2) for k in (10, 45, 80)} if i % 3 else {}
     if splits and dividends:
@@ -124,12 +124,15 @@ def test_fifty_tickers_arrive_as_they_were_quoted(fifty: tuple[Lake, IngestSumma
     assert server.crumbs > 0
 
 
-def test_adjusted_closes_are_the_servers_own(fifty: tuple[Lake, IngestSummary, YahooServer]) -> None:
-    """To 1e-6, by Yahoo's rule; `forward_factor` differs from that rule on ex-dates alone, as computed here.
+def test_adjusted_closes_agree_with_yahoos_own(fifty: tuple[Lake, IngestSummary, YahooServer]) -> None:
+    """Equal to 1e-6 by Yahoo's rule; `forward_factor` differs from it only on ex-dates, as computed here.
 
-    Yahoo multiplies what came before a dividend by 1 - D / C_before: its return on the ex-date is
-    C / (C_before - D). Ours reinvests at the close of the ex-date: (C + D) / C_before. The ratio of the two
-    is (1 + D / C) (1 - D / C_before).
+    Yahoo multiplies prices before a dividend by 1 - D / C_before, so its return on the ex-date is
+        C / (C_before - D).
+    Ours reinvests at the close of the ex-date:
+        (C + D) / C_before.
+    The ratio of the two is
+        (1 + D / C) (1 - D / C_before).
     """
     lake, _, server = fifty
     checked, furthest = 0, 0.0
@@ -148,15 +151,15 @@ def test_adjusted_closes_are_the_servers_own(fifty: tuple[Lake, IngestSummary, Y
         np.testing.assert_allclose(returns / rule, expected, rtol=1e-6)
         plain = cash[1:] == 0
         np.testing.assert_allclose(returns[plain], expected[plain], rtol=1e-6)
-        if not firm.dividends:  # then the whole series, up to one factor
+        if not firm.dividends:  # then the whole series, up to a constant factor
             np.testing.assert_allclose(ours / ours[-1] * theirs[-1], theirs, rtol=1e-6)
         furthest = max(furthest, float(np.abs(returns / expected - 1.0).max()))
         checked += int((~plain).sum())
     assert checked > 90
-    assert 1e-6 < furthest < 3e-3  # the two rules are not the same, and near each other
+    assert 1e-6 < furthest < 3e-3  # the two rules differ, but only slightly
 
 
-def test_classes_and_statements(fifty: tuple[Lake, IngestSummary, YahooServer]) -> None:
+def test_classifications_and_statements(fifty: tuple[Lake, IngestSummary, YahooServer]) -> None:
     lake, summary, _ = fifty
     securities = lake.read("securities")
     assert securities.height == 50
@@ -182,7 +185,7 @@ def test_classes_and_statements(fifty: tuple[Lake, IngestSummary, YahooServer]) 
     got = {row["item"]: (row["value"], row["unit"], row["months"]) for row in last.iter_rows(named=True)}
     assert got == {
         "net_income": (2e9, "USD", 3),
-        "eps": (9.0, "USD", 3),  # the split of 3 for 1 in May is taken off again
+        "eps": (9.0, "USD", 3),  # the 3-for-1 split in May is undone
         "operating_cash_flow": (4e9, "USD", 3),
         "capital_expenditure": (8e8, "USD", 3),
         "total_assets": (4e10, "USD", None),
@@ -222,10 +225,10 @@ def test_a_split_and_a_dividend_on_one_day(serve: Serve, tmp_path: Path) -> None
         ("KWF", "KWD", 1000),
     ],
 )
-def test_prices_in_a_small_unit_are_stored_in_the_main_one(
+def test_prices_in_a_minor_unit_are_stored_in_the_main_unit(
     serve: Serve, tmp_path: Path, code: str, main: str, scale: int
 ) -> None:
-    # London and Johannesburg pay in either unit; a dividend that names none is in that of the prices
+    # London and Johannesburg pay in either unit; a dividend without a unit has that of the prices
     plain = flat("AAA.L", [450.5, 452.0, 449.0], currency=code, dividends={DAYS[1]: 8.5})
     mixed = flat("BBB.L", [450.5, 452.0, 449.0], currency=code, dividends={DAYS[1]: 8.5 / scale})
     foreign = flat("CCC.L", [450.5, 452.0, 449.0], currency=code, dividends={DAYS[1]: 8.5})
@@ -243,15 +246,15 @@ def test_prices_in_a_small_unit_are_stored_in_the_main_one(
 @pytest.mark.parametrize(
     ("zone", "opens"),
     [
-        ("America/New_York", (9, 30)),  # summer time from 2024-03-10
+        ("America/New_York", (9, 30)),  # daylight saving time from 2024-03-10
         ("Europe/London", (8, 0)),  # from 2024-03-31
         ("Asia/Tokyo", (9, 0)),  # the same date in UTC
-        ("Pacific/Auckland", (10, 0)),  # the date before in UTC; summer time ends on 2024-04-07
+        ("Pacific/Auckland", (10, 0)),  # the previous date in UTC; daylight saving time ends on 2024-04-07
         ("Australia/Sydney", (0, 0)),
         ("America/Sao_Paulo", (0, 0)),
     ],
 )
-def test_a_session_has_the_date_of_its_exchange(
+def test_a_session_has_the_exchanges_date(
     serve: Serve, tmp_path: Path, zone: str, opens: tuple[int, int]
 ) -> None:
     paid = {DAYS[46]: 0.4, DAYS[49]: 0.5, DAYS[67]: 0.6}  # 2024-03-06 and -11, before and after; 2024-04-04
@@ -265,7 +268,7 @@ def test_a_session_has_the_date_of_its_exchange(
     assert rows.filter(pl.col("split_ratio") != 1)["date"].to_list() == [DAYS[49]]
 
 
-def test_midnight_that_is_an_hour_off_is_the_day_that_follows(serve: Serve, tmp_path: Path) -> None:
+def test_an_early_midnight_means_the_following_day(serve: Serve, tmp_path: Path) -> None:
     firm = flat("AAA", [50.0, 51.0, 52.0], zone="America/Sao_Paulo", dividends={DAYS[1]: 0.5})
     shifted = Firm(**{**vars(firm), "days": {d - timedelta(days=1): q for d, q in firm.days.items()}})
     shifted.opens, shifted.dividends = (23, 0), {DAYS[1] - timedelta(days=1): 0.5}
@@ -294,7 +297,7 @@ def test_symbols_with_dots_and_dashes(serve: Serve, tmp_path: Path) -> None:
     assert {request.symbol for request in server.requests} == set(at_yahoo.values())
 
 
-def test_tickers_that_cannot_be_asked_for(tmp_path: Path) -> None:
+def test_invalid_tickers_are_refused(tmp_path: Path) -> None:
     for tickers, words in (
         (("BRK.B", "BRK-B"), "BRK.B and BRK-B, which have the same symbol at Yahoo, BRK-B"),
         (("US0378331005",), "an ISIN"),
@@ -321,21 +324,21 @@ def test_the_example_universe_can_be_read() -> None:
     assert "BRK.B" in read_tickers(str(folder / "us_large.csv"))
 
 
-def test_a_session_is_stored_when_it_is_over(serve: Serve, tmp_path: Path) -> None:
+def test_a_session_is_stored_only_after_its_close(serve: Serve, tmp_path: Path) -> None:
     firm = flat("AAA", [100.0, 101.0, 51.0, 52.0], splits={DAYS[2]: (2, 1)}, dividends={DAYS[2]: 0.3})
     lake = Lake(tmp_path)
     server = serve(firm, now=datetime(2024, 1, 4, 20, 59, tzinfo=UTC))  # 15:59 in New York on DAYS[2]
     take(server, lake, ["AAA"])
-    # the split of today has changed Yahoo's prices already, and is not ours yet
+    # today's split has already changed Yahoo's prices, but is not stored yet
     assert prices(lake, "AAA").select("close", "split_ratio").rows() == [(100.0, 1.0), (101.0, 1.0)]
-    server.now = datetime(2024, 1, 4, 21, 20, tzinfo=UTC)  # over, but Yahoo's quotes are late
+    server.now = datetime(2024, 1, 4, 21, 20, tzinfo=UTC)  # over, but Yahoo's quotes are delayed
     assert states(take(server, lake, ["AAA"])) == {"AAA": "unchanged"}
     server.now = datetime(2024, 1, 4, 21, 31, tzinfo=UTC)
     assert states(take(server, lake, ["AAA"])) == {"AAA": "ok"}
     assert prices(lake, "AAA").select("close", "split_ratio", "dividend").rows()[2:] == [(51.0, 2.0, 0.3)]
 
 
-def test_the_second_fetch_asks_for_the_tail_alone(serve: Serve, tmp_path: Path) -> None:
+def test_the_second_fetch_requests_only_recent_sessions(serve: Serve, tmp_path: Path) -> None:
     firm = make_firm("AAA", DAYS, seed=4, dividends={DAYS[3]: 0.4})
     lake, cut = Lake(tmp_path), 100
     server = serve(firm, now=datetime(*DAYS[cut].timetuple()[:3], 12, tzinfo=UTC))
@@ -350,7 +353,7 @@ def test_the_second_fetch_asks_for_the_tail_alone(serve: Serve, tmp_path: Path) 
     assert asked == [date(2024, 1, 1), DAYS[cut - 1] - timedelta(days=10)]
     rows = prices(lake, "AAA")
     assert rows["date"].to_list() == DAYS
-    assert_frame_equal(rows.head(cut), first)  # to the time stamp
+    assert_frame_equal(rows.head(cut), first)  # including the time stamp
     version = lake.version("prices")
     assert states(take(server, lake, ["AAA"])) == {"AAA": "unchanged"}
     assert lake.version("prices") == version
@@ -369,13 +372,13 @@ def test_a_split_between_two_fetches_changes_nothing_stored(
     counts = take(server, lake, ["AAA"]).tables["prices"]
     assert (counts.added, counts.updated, counts.unchanged) == (len(DAYS) - cut, 0, 6)
     rows = prices(lake, "AAA")
-    assert_frame_equal(rows.head(cut), first)  # to the bit, and to the time stamp
+    assert_frame_equal(rows.head(cut), first)  # to the bit, including the time stamp
     assert rows["close"].to_list() == [firm.days[d].close for d in DAYS]
     assert rows.filter(pl.col("split_ratio") != 1)["date"].to_list() == [DAYS[104]]
 
 
-def test_prices_before_an_end_are_those_of_their_day(serve: Serve, tmp_path: Path) -> None:
-    """A split after the end has changed them at Yahoo all the same."""
+def test_prices_before_an_end_are_as_quoted(serve: Serve, tmp_path: Path) -> None:
+    """A split after the end has changed Yahoo's earlier prices nevertheless."""
     firm = make_firm("AAA", DAYS, seed=6, splits={DAYS[80]: (5, 1)})
     lake = Lake(tmp_path)
     take(serve(firm), lake, ["AAA"], end=DAYS[59])
@@ -384,8 +387,8 @@ def test_prices_before_an_end_are_those_of_their_day(serve: Serve, tmp_path: Pat
     assert set(rows["split_ratio"]) == {1.0}
 
 
-def test_rows_of_nulls_and_events_on_days_without_a_row(serve: Serve, tmp_path: Path) -> None:
-    gone = date(2024, 1, 6)  # a Saturday: a day that no row is of
+def test_empty_rows_and_events_on_days_without_a_row(serve: Serve, tmp_path: Path) -> None:
+    gone = date(2024, 1, 6)  # a Saturday, without a row
     firm = flat("AAA", [60.0, None, 20.0, 20.2, 20.0, 20.4], dividends={gone: 0.2, DAYS[1]: 0.3})
     firm.splits = {DAYS[1]: (3, 1)}
     firm.days[DAYS[3]] = Day(None, None, 0.0, 20.2, None)
@@ -394,15 +397,15 @@ def test_rows_of_nulls_and_events_on_days_without_a_row(serve: Serve, tmp_path: 
     rows = prices(lake, "AAA")
     assert rows["date"].to_list() == [DAYS[0], *DAYS[2:6]]
     assert rows["close"].to_list() == [60.0, 20.0, 20.2, 20.0, 20.4]
-    # never before their ex-dates: yfinance itself puts what fell on the Saturday on the Friday
+    # never before their ex-dates; yfinance itself moves Saturday's events to Friday
     assert rows["split_ratio"].to_list() == [1.0, 3.0, 1.0, 1.0, 1.0]
     assert rows["dividend"].to_list() == pytest.approx([0.0, 0.3, 0.0, 0.2, 0.0])
     assert rows.filter(pl.col("date") == DAYS[3]).select("open", "high", "low").row(0) == (None, None, None)
     assert any("AAA: sessions without a close, left out: 1" in note for note in summary.notes)
 
 
-def test_what_moved_to_a_stored_row_stays_there(serve: Serve, tmp_path: Path) -> None:
-    """The split of a day without a close is on the next row; later answers may begin between the two."""
+def test_an_event_moved_to_a_stored_row_stays_there(serve: Serve, tmp_path: Path) -> None:
+    """A split on a day without a close is on the next row; later answers may begin between the two."""
     quiet = 8  # a Friday
     firm = make_firm("AAA", DAYS[:30], seed=8, splits={DAYS[quiet]: (2, 1)}, dividends={DAYS[quiet]: 0.4})
     firm.days[DAYS[quiet]] = Day(None, None, None, None, None)
@@ -415,7 +418,7 @@ def test_what_moved_to_a_stored_row_stays_there(serve: Serve, tmp_path: Path) ->
     assert rows.select("date", "split_ratio", "dividend").rows() == [(DAYS[quiet + 1], 2.0, 0.4)]
 
 
-def test_a_split_that_yahoo_has_not_applied_yet_waits(serve: Serve, tmp_path: Path) -> None:
+def test_a_split_that_yahoo_has_not_applied_yet_is_postponed(serve: Serve, tmp_path: Path) -> None:
     closes = [100.0 + i % 3 for i in range(8)] + [25.2, 25.4]
     firm = flat("AAA", closes, splits={DAYS[8]: (4, 1)}, splits_applied_late=True)
     lake = Lake(tmp_path)
@@ -432,7 +435,7 @@ def test_a_split_that_yahoo_has_not_applied_yet_waits(serve: Serve, tmp_path: Pa
     assert prices(lake, "AAA")["close"].to_list() == closes
 
 
-def test_a_history_that_no_longer_fits_is_asked_for_again(serve: Serve, tmp_path: Path) -> None:
+def test_a_history_that_no_longer_matches_is_requested_again(serve: Serve, tmp_path: Path) -> None:
     firm = make_firm("AAA", DAYS, seed=7)
     lake = Lake(tmp_path)
     server = serve(firm, now=datetime(*DAYS[100].timetuple()[:3], 12, tzinfo=UTC))
@@ -441,7 +444,7 @@ def test_a_history_that_no_longer_fits_is_asked_for_again(serve: Serve, tmp_path
     summary = take(server, lake, ["AAA"], start=date(2024, 1, 1))  # from an earlier date than before
     assert "there are prices before" in summary.statuses[0].detail
     assert prices(lake, "AAA")["date"].to_list() == DAYS
-    for day in DAYS:  # Yahoo divides all prices by five and lists no split
+    for day in DAYS:  # Yahoo divides all prices by five without listing a split
         quote = firm.days[day]
         assert None not in (quote.open, quote.high, quote.low, quote.close)
         fifth = {name: round(getattr(quote, name) / 5, 4) for name in ("open", "high", "low", "close")}
@@ -451,11 +454,11 @@ def test_a_history_that_no_longer_fits_is_asked_for_again(serve: Serve, tmp_path
     assert prices(lake, "AAA")["close"].to_list() == [firm.days[day].close for day in DAYS]
 
 
-def test_adjusted_closes_that_contradict_the_actions_are_named(
+def test_adjusted_closes_that_contradict_events_are_noted(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Contradictory(dict[date, float]):
-        """Dividends that enter the adjusted closes and are listed with a tenth of their amount."""
+        """Dividends that enter the adjusted closes but are listed with a tenth of their amount."""
 
         def items(self) -> Any:  # noqa: ANN401 (a view)
             return {day: cash / 10 for day, cash in super().items()}.items()
@@ -474,11 +477,11 @@ def test_adjusted_closes_that_contradict_the_actions_are_named(
     assert math.isclose(prices(Lake(tmp_path), "AAA")["dividend"].sum(), 0.2)
 
 
-def test_a_history_that_yahoo_restated_for_a_split_is_stored_as_of_the_periods_ends(
+def test_share_counts_that_yahoo_restated_are_stored_as_of_the_period_end(
     serve: Serve, tmp_path: Path
 ) -> None:
-    """100 shares at 40 dollars until a split of 4 for 1: 4,000 of market equity on every day."""
-    ex_date = DAYS[60]  # after the period that is reported, and after the day on which it is known
+    """100 shares at 40 dollars until a 4-for-1 split: 4,000 of market equity on every day."""
+    ex_date = DAYS[60]  # after the reported period, and after its known_at
     closes = [40.0 if day < ex_date else 10.0 for day in DAYS]
     firm = flat("AAA", closes, splits={ex_date: (4, 1)})
     ends = (date(2023, 9, 30), date(2023, 12, 31))
@@ -503,14 +506,14 @@ def test_a_history_that_yahoo_restated_for_a_split_is_stored_as_of_the_periods_e
     take(server, lake, ["AAA"], statements=True)
     assert counts() == [(end, 100.0, end) for end in ends]
     assert equity() == [4000.0] * len(equity())
-    # Yahoo restates everything; asked for again, nothing is new
+    # Yahoo restates everything; a new request gives nothing new
     firm.statements = {"OrdinarySharesNumber": dict.fromkeys(ends, 400.0)}
     server.now = AFTER
     take(server, lake, ["AAA"], statements=True)
     assert counts() == [(end, 100.0, end) for end in ends]
     assert len(equity()) > 60
     assert equity() == [4000.0] * len(equity())
-    # and who asks first after the split hears the same, from prices that begin after the period as well
+    # a first request after the split gives the same values, even if prices begin after the period
     for start in (date(2023, 7, 1), DAYS[0]):
         lake = Lake(tmp_path / str(start))
         take(server, lake, ["AAA"], statements=True, start=start)
@@ -518,7 +521,7 @@ def test_a_history_that_yahoo_restated_for_a_split_is_stored_as_of_the_periods_e
         assert equity() == [4000.0] * len(equity())
 
 
-def test_a_count_that_yahoo_has_not_restated_yet_is_not_news(serve: Serve, tmp_path: Path) -> None:
+def test_a_count_that_yahoo_has_not_restated_yet_is_unchanged(serve: Serve, tmp_path: Path) -> None:
     firm = flat("AAA", [40.0] * 60 + [10.0] * 20, splits={DAYS[60]: (4, 1)})
     firm.statements = {"OrdinarySharesNumber": {date(2023, 12, 31): 100.0}}
     lake = Lake(tmp_path)

@@ -1,4 +1,4 @@
-"""The real yfinance client against a server that refuses, breaks off, or hangs: what the lake then holds."""
+"""The real yfinance client against a server that refuses, breaks off or hangs, and the lake afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TICKERS = [f"T{i:02d}" for i in range(24)]
 
 @pytest.fixture
 def yahoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[YahooServer]:
-    """A server with two dozen firms that is Yahoo for this test."""
+    """A server with two dozen firms that replaces Yahoo in this test."""
     firms = [make_firm(ticker, DAYS, seed) for seed, ticker in enumerate(TICKERS)]
     for firm in firms:
         ends = (date(2023, 9, 30), date(2023, 12, 31))
@@ -45,7 +45,7 @@ def yahoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[YahooServer]:
 
 
 class Waits(list[float]):
-    """Counts the waits instead of waiting."""
+    """Counts the waiting times instead of waiting."""
 
     def __call__(self, seconds: float) -> None:
         self.append(seconds)
@@ -84,7 +84,7 @@ def complete(lake: Lake, tickers: list[str]) -> None:
 
 @pytest.mark.parametrize("kind", ["throttle", "error", "truncate", "html"])
 @pytest.mark.parametrize("root", ["chart", "quoteSummary", "timeseries"])
-def test_a_refusal_that_ends_is_waited_for(
+def test_temporary_throttling_is_retried(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind, root: str
 ) -> None:
     yahoo.plant(kind, "T00", root=root, times=3)
@@ -94,12 +94,12 @@ def test_a_refusal_that_ends_is_waited_for(
     complete(lake, ["T00", "T01"])
     assert lake.read("fundamentals").height == 12
     assert len(waits) == 3
-    for attempt, wait in enumerate(waits):  # twice as long each time, spread by half of it
+    for attempt, wait in enumerate(waits):  # doubled each time, with a jitter of half
         assert 0.5 * 2**attempt <= wait <= 1.5 * 2**attempt
     assert len({wait / 2**i for i, wait in enumerate(waits)}) == 3
 
 
-def test_a_rate_limit_that_stays_stops_and_is_no_delisting(yahoo: YahooServer, tmp_path: Path) -> None:
+def test_permanent_throttling_stops_and_records_no_delisting(yahoo: YahooServer, tmp_path: Path) -> None:
     lake, waits = Lake(tmp_path), Waits()
     take(yahoo, lake, TICKERS[:8])
     before = lake.read("prices"), lake.read("securities")
@@ -109,7 +109,7 @@ def test_a_rate_limit_that_stays_stops_and_is_no_delisting(yahoo: YahooServer, t
     assert "HTTP 429" in str(stopped.value)
     assert "repeat the command" in str(stopped.value)
     assert states(stopped.value.summary) == dict.fromkeys(TICKERS, "throttled")
-    assert len(waits) <= WORKERS * 2  # a worker each through its retries; then nobody is asked any more
+    assert len(waits) <= WORKERS * 2  # each worker uses up its retries; then no more requests are sent
     assert len([r for r in yahoo.requests if r.root == "chart"]) < 8 * 3 + 4 * WORKERS
     assert_frame_equal(lake.read("prices"), before[0])
     assert_frame_equal(lake.read("securities"), before[1])
@@ -119,9 +119,7 @@ def test_a_rate_limit_that_stays_stops_and_is_no_delisting(yahoo: YahooServer, t
     complete(lake, TICKERS)
 
 
-def test_what_arrived_before_a_rate_limit_is_kept_and_not_asked_for_first(
-    yahoo: YahooServer, tmp_path: Path
-) -> None:
+def test_data_before_throttling_is_kept_and_requested_last(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     yahoo.plant("throttle", "T10")
     with pytest.raises(IngestStoppedError) as stopped:
@@ -129,10 +127,10 @@ def test_what_arrived_before_a_rate_limit_is_kept_and_not_asked_for_first(
     got = states(stopped.value.summary)
     assert [got[ticker] for ticker in TICKERS[:8]] == ["ok"] * 8  # the first batch
     assert got["T10"] == "throttled"
-    assert {got[ticker] for ticker in TICKERS[16:]} == {"throttled"}  # the last one
+    assert {got[ticker] for ticker in TICKERS[16:]} == {"throttled"}  # the last batch
     stored = set(
         lake.read("prices")["ticker"]
-    )  # of the second batch, the prices that came beside the refusal
+    )  # of the second batch, the prices that arrived before the refusal
     assert {ticker for ticker, state in got.items() if state == "ok"} <= stored
     complete(lake, sorted(stored))
     yahoo.mend()
@@ -141,15 +139,15 @@ def test_what_arrived_before_a_rate_limit_is_kept_and_not_asked_for_first(
     complete(lake, TICKERS)
     asked = list(dict.fromkeys(request.symbol for request in yahoo.requests))
     unheard = set(TICKERS) - stored
-    batches = math.ceil(len(unheard) / 8)  # of eight, and each ends before the next begins
+    batches = math.ceil(len(unheard) / 8)  # of eight; each ends before the next starts
     assert unheard <= set(asked[: 8 * batches])
-    # when the first of the others is asked for, all of these have been begun: by then, a worker each may lag
+    # all of these are started before the first of the others; up to one per worker may be late
     assert stored.isdisjoint(asked[: len(unheard) - WORKERS + 1])
     assert {len(yahoo.charts(ticker)) for ticker in TICKERS} == {1}
-    assert yahoo.cookies <= 2 * WORKERS  # one an ingest, or one a worker where they start at once
+    assert yahoo.cookies <= 2 * WORKERS  # one per ingest, or one per worker if they start simultaneously
 
 
-def test_prices_stay_when_only_the_rest_is_throttled(yahoo: YahooServer, tmp_path: Path) -> None:
+def test_prices_are_kept_if_later_requests_are_throttled(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     yahoo.plant("throttle", "T00", root="timeseries")
     with pytest.raises(DataError, match="only prices were received: HTTP 429"):
@@ -163,7 +161,7 @@ def test_prices_stay_when_only_the_rest_is_throttled(yahoo: YahooServer, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["empty", "nulls"])
-def test_an_empty_answer_for_a_living_ticker_erases_nothing(
+def test_an_empty_answer_for_a_listed_ticker_deletes_nothing(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind
 ) -> None:
     lake = Lake(tmp_path)
@@ -173,7 +171,7 @@ def test_an_empty_answer_for_a_living_ticker_erases_nothing(
     summary = take(yahoo, lake, ["T00", "T01"])
     assert states(summary) == {"T00": "empty", "T01": "unchanged"}
     assert_frame_equal(lake.read("prices"), before)
-    told = {"sources"}  # what the source says of this delivery is recorded
+    told = {"sources"}  # the source's notes on this delivery are recorded
     assert {**lake.versions(), **dict.fromkeys(told)} == {**versions, **dict.fromkeys(told)}
     assert nobody_is_delisted(lake)
     fresh = Lake(tmp_path / "fresh")
@@ -191,10 +189,10 @@ def test_an_empty_answer_for_a_living_ticker_erases_nothing(
         ("hang", "no answer within 0.3 s"),
     ],
 )
-def test_one_ticker_without_an_answer_is_named_and_the_others_arrive(
+def test_one_unanswered_ticker_is_named_and_the_others_arrive(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind, said: str
 ) -> None:
-    """One of 24 is few: a status that says what was wrong, and no error."""
+    """One of 24 is below the limit: its status names the cause, and there is no error."""
     lake = Lake(tmp_path)
     yahoo.plant(kind, "T05", root="chart")
     began = time.monotonic()
@@ -210,19 +208,21 @@ def test_one_ticker_without_an_answer_is_named_and_the_others_arrive(
 
 
 @pytest.mark.parametrize("kind", ["truncate", "html", "error", "hang"])
-def test_a_source_that_answers_nobody_is_refusing(
+def test_a_source_without_any_answer_counts_as_refusing(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind
 ) -> None:
     yahoo.plant(kind)
     timeout = 0.3 if kind == "hang" else 10.0
     with pytest.raises(IngestStoppedError, match="Yahoo refused 24 of 24 tickers"):
         take(yahoo, Lake(tmp_path), TICKERS, retries=0, timeout_seconds=timeout)
-    assert len(yahoo.requests) < 12  # after a handful in a row nobody else is asked for
+    assert len(yahoo.requests) < 12  # after a few in a row, no more requests are sent
     assert not Lake(tmp_path).exists("prices")
 
 
-def test_a_server_that_is_away_is_refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yfinance_session, "ADDRESS", "http://127.0.0.1:9/{host}")  # discard: nobody listens
+def test_an_unreachable_server_counts_as_refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        yfinance_session, "ADDRESS", "http://127.0.0.1:9/{host}"
+    )  # the discard port: no server listens
     away = YahooServer([], AFTER)
     with pytest.raises(DataError, match=r"the connection failed \(ConnectionError\)"):
         take(away, Lake(tmp_path), TICKERS[:2], retries=0)
@@ -232,38 +232,40 @@ def test_an_unknown_symbol_is_a_status(yahoo: YahooServer, tmp_path: Path) -> No
     lake = Lake(tmp_path)
     take(yahoo, lake, ["T00", "T01"])
     before = lake.read("prices")
-    del yahoo.firms["T00"]  # Yahoo calls it "may be delisted"; that it does not know it is all that is known
+    del yahoo.firms[
+        "T00"
+    ]  # Yahoo says "may be delisted", but only that it does not know the symbol is certain
     yahoo.requests.clear()
     summary = take(yahoo, lake, ["T00", "T01"])
     assert states(summary) == {"T00": "failed", "T01": "unchanged"}
     assert summary.statuses[0].detail.startswith("Yahoo does not know it")
-    assert len([r for r in yahoo.requests if r.symbol == "T00"]) == 1  # an answer is not asked for again
+    assert len([r for r in yahoo.requests if r.symbol == "T00"]) == 1  # an answered request is not repeated
     assert_frame_equal(lake.read("prices"), before)
     assert nobody_is_delisted(lake)
 
 
-def test_crumbs_and_cookies_are_got_again(yahoo: YahooServer, tmp_path: Path) -> None:
+def test_expired_crumbs_and_cookies_are_renewed(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "one")
     yahoo.plant("deny", "T00", root="quoteSummary", times=1)  # the crumb has expired
     assert states(take(yahoo, lake, ["T00"])) == {"T00": "ok"}
     assert yahoo.crumbs > 1
     assert lake.read("securities")["sector"].to_list() == ["Test"]
     yahoo.mend()
-    yahoo.plant("throttle", root="crumb")  # then prices come, and what needs a crumb does not
+    yahoo.plant("throttle", root="crumb")  # then prices arrive, but requests that need a crumb fail
     lake = Lake(tmp_path / "two")
     with pytest.raises(DataError, match="HTTP 401"):
         take(yahoo, lake, ["T00"])
     complete(lake, ["T00"])
 
 
-def test_a_restated_item_is_known_from_the_day_it_was_learnt(yahoo: YahooServer, tmp_path: Path) -> None:
+def test_a_restated_item_is_known_from_the_request_date(yahoo: YahooServer, tmp_path: Path) -> None:
     lake, firm = Lake(tmp_path), yahoo.firms["T00"]
     old, new = date(2023, 9, 30), date(2023, 12, 31)
     take(yahoo, lake, ["T00"])
     first = lake.read("fundamentals")
     assert set(first["known_at"]) == {old + timedelta(days=90), new + timedelta(days=90)}
     firm.statements["NetIncome"][old] = 7e8  # restated
-    firm.statements["TotalRevenue"] = {old: 3e9}  # was not there with the rest
+    firm.statements["TotalRevenue"] = {old: 3e9}  # was missing at first
     third = date(2024, 3, 31)
     for values in firm.statements.values():
         values[third] = 2e9
@@ -281,24 +283,24 @@ def test_a_restated_item_is_known_from_the_day_it_was_learnt(yahoo: YahooServer,
         (third, "total_assets", third + timedelta(days=90), 2e9),
     ]
     yahoo.requests.clear()
-    take(yahoo, lake, ["T00"])  # the quarter's three statements are there: nothing more is due until July
+    take(yahoo, lake, ["T00"])  # all three statements of the quarter are stored; nothing is due until July
     assert "timeseries" not in {request.root for request in yahoo.requests}
     assert lake.read("fundamentals").height == rows.height
 
 
-def test_flows_of_a_half_yearly_reporter_cover_six_months(yahoo: YahooServer, tmp_path: Path) -> None:
+def test_flows_of_half_yearly_reports_cover_six_months(yahoo: YahooServer, tmp_path: Path) -> None:
     ends = (date(2022, 12, 31), date(2023, 6, 30), date(2023, 12, 31))
     yahoo.firms["T00"].statements = {"NetIncome": dict.fromkeys(ends, 1e9)}
     take(yahoo, Lake(tmp_path), ["T00"])
     assert Lake(tmp_path).read("fundamentals")["months"].to_list() == [6, 6, 6]
 
 
-def test_a_new_sector_holds_from_the_day_it_was_learnt(yahoo: YahooServer, tmp_path: Path) -> None:
+def test_a_new_sector_is_valid_from_the_request_date(yahoo: YahooServer, tmp_path: Path) -> None:
     lake, firm = Lake(tmp_path), yahoo.firms["T00"]
     yahoo.now = datetime(2024, 1, 20, tzinfo=UTC)
     take(yahoo, lake, ["T00"])
-    firm.profile = {"longName": "T00 Inc.", "sector": "Other"}  # the industry is left out: it stays
-    yahoo.now = AFTER  # another month, so that the class is asked for again
+    firm.profile = {"longName": "T00 Inc.", "sector": "Other"}  # without an industry, the stored one is kept
+    yahoo.now = AFTER  # another month, so that the classification is requested again
     take(yahoo, lake, ["T00"])
     rows = lake.read("securities").select("valid_from", "valid_to", "sector", "industry").rows()
     assert rows == [
@@ -307,7 +309,7 @@ def test_a_new_sector_holds_from_the_day_it_was_learnt(yahoo: YahooServer, tmp_p
     ]
 
 
-def test_the_command_exits_3_and_the_same_command_completes_it(
+def test_the_command_exits_with_3_and_can_be_completed(
     yahoo: YahooServer,
     tmp_path: Path,
     tiny: dict[str, Any],
