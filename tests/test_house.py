@@ -12,7 +12,7 @@ from places import ROOT
 
 PACKAGES = ("features", "models", "backtest", "pipelines")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MOST_MODULES = 15  # of a folder, beside __init__
+MAX_MODULES = 15  # per folder, without __init__
 LONG, TOO_LONG = 350, 500  # lines
 REASON = "This file is long because "
 
@@ -23,7 +23,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path, known: set[str]) -> Iterator[str]:
-    """Modules of the packages that a file imports, wherever in the file."""
+    """Modules of the packages that a file imports, at the top or inside functions."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
@@ -46,21 +46,21 @@ def test_no_circle_of_files() -> None:
     assert circles == []
 
 
-def test_no_folder_has_more_modules_than_a_look_can_take_in() -> None:
+def test_no_folder_has_more_than_15_modules() -> None:
     folders = {path.parent for path in FILES}
     assert len(folders) > 20
     for folder in folders:
         modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
-        assert len(modules) <= MOST_MODULES, f"{folder.relative_to(ROOT)} has {len(modules)} modules"
+        assert len(modules) <= MAX_MODULES, f"{folder.relative_to(ROOT)} has {len(modules)} modules"
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_a_file_is_short_or_says_why_not_and_documents_what_is_public(path: Path) -> None:
+def test_a_file_is_short_or_gives_a_reason_and_documents_its_public_names(path: Path) -> None:
     source = path.read_text("utf-8")
     tree = ast.parse(source)
     lines = len(source.splitlines())
     head = " ".join((ast.get_docstring(tree) or "").split())
-    assert head, "a module says what it is"
+    assert head, "the module has no docstring"
     assert lines <= TOO_LONG, f"{lines} lines"
     assert lines <= LONG or REASON in head, f"{lines} lines and no sentence that begins {REASON!r}"
     for node in tree.body:
