@@ -88,8 +88,8 @@ def column_of(characteristic: str | int, shape: Shape, model: str) -> int:
         return names.index(characteristic)
     if not 0 <= characteristic < shape.n_characteristics:
         raise IncompatibleConfig(
-            f"{model}: characteristic is column {characteristic} but the data has {shape.n_characteristics}; "
-            "columns are numbered from 0."
+            f"{model} needs characteristic column {characteristic} "
+            f"but the data has {shape.n_characteristics}; columns are numbered from 0."
         )
     return characteristic
 

@@ -1,4 +1,4 @@
-"""Day encoder: a transformer over the days of one firm's window.
+"""Day encoder: a transformer over the days of a firm's window.
 
 Legend: M windows (present firms of every date of a batch), W window length, C channels, D model
 width, H heads, R = 2W - 1 distances.
@@ -109,10 +109,10 @@ class EncoderConfig:
 
 
 class DayEncoder(nn.Module):
-    """Windows [M, W, C] -> embeddings [M, D].
+    """Maps windows [M, W, C] to embeddings [M, D].
 
-    ``h = x W_in + position``; L blocks; layer norm; pooling. With ``pooling="last"`` or ``"cls"`` the last
-    block computes only the last query.
+    ``h = x W_in + position``, then L blocks, layer norm and pooling. With ``pooling="last"`` or ``"cls"``,
+    the last block computes only the last query.
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias_HR",)
@@ -142,63 +142,63 @@ class DayEncoder(nn.Module):
         if config.pooling == "cls":
             self.cls_D = nn.Parameter(0.02 * torch.randn(config.width))
         elif config.pooling == "attention":
-            self.pool_D = nn.Parameter(torch.zeros(config.width))  # even weights at first
+            self.pool_D = nn.Parameter(torch.zeros(config.width))  # equal weights at first
 
     def forward(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
-        """Embed windows; a day that is not kept (False) leaves no trace in the embedding."""
-        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        """Embed windows; the embedding does not depend on days with ``days_keep_MW`` False."""
+        h_MWD, mask = self._prepare(x_MWC, days_keep_MW)
         *first, last = (cast("Block", block) for block in self.blocks)
         for block in first:
-            h_MWD = block(h_MWD, sight)
+            h_MWD = block(h_MWD, mask)
         if self.config.pooling in ("last", "cls"):
-            return self.norm(last(h_MWD, sight, queries=1)[:, 0])  # type: ignore[no-any-return]
-        h_MWD = self.norm(last(h_MWD, sight))
-        return _weighted_days(h_MWD, self._pool(h_MWD, days_keep_MW))
+            return self.norm(last(h_MWD, mask, queries=1)[:, 0])  # type: ignore[no-any-return]
+        h_MWD = self.norm(last(h_MWD, mask))
+        return _weighted_days(h_MWD, self._pooling_weights(h_MWD, days_keep_MW))
 
     def states(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
-        """States [M, W, D] of all days after the blocks and the norm, for a decoder to look at."""
-        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        """States [M, W, D] of all days after the blocks and the norm, as memory of a decoder."""
+        h_MWD, mask = self._prepare(x_MWC, days_keep_MW)
         for block in self.blocks:
-            h_MWD = block(h_MWD, sight)
+            h_MWD = block(h_MWD, mask)
         return self.norm(h_MWD)  # type: ignore[no-any-return]
 
     def days(self, h_MWD: Tensor, causal: bool) -> Tensor:
-        """States [M, W, D] of all days from their inputs ``x W_in`` [M, W, D], for pretraining."""
+        """States [M, W, D] of all days from their projected inputs ``x W_in`` [M, W, D], for pretraining."""
         days = h_MWD.shape[1]
-        h_MWD, sight = self._place(h_MWD, None)
+        h_MWD, mask = self._add_positions(h_MWD, None)
         for block in self.blocks:
-            h_MWD = block(h_MWD, replace(sight, causal=causal))
+            h_MWD = block(h_MWD, replace(mask, causal=causal))
         return self.norm(h_MWD)[:, :days]  # type: ignore[no-any-return]
 
     def depths(self) -> dict[str, int]:
-        """Name -> depth of each parameter: 0 after the blocks, 1 the last block, L the first, L + 1 below."""
+        """Depth of each parameter: 0 after the blocks, 1 in the last block, L in the first, L + 1 before."""
         layers, depths = self.config.layers, {}
         for name, _ in self.named_parameters():
             part, _, rest = name.partition(".")
             if part == "blocks":
                 depths[name] = layers - int(rest.partition(".")[0])
-            else:  # input, positions and [CLS] lie below all blocks
+            else:  # input, positions and [CLS] come before all blocks
                 depths[name] = 0 if part in ("norm", "pool_D") else layers + 1
         return depths
 
     def weights(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
-        """Weights [M, W] of the days in the last block, averaged over heads (and pooled queries)."""
-        h_MWD, sight = self._start(x_MWC, days_keep_MW)
+        """Weights [M, W] of the days in the last block, averaged over heads and weighted by the pooling."""
+        h_MWD, mask = self._prepare(x_MWC, days_keep_MW)
         for block in self.blocks:
-            h_MWD, weights_MHWW = cast("Block", block).explicit(h_MWD, sight)
+            h_MWD, weights_MHWW = cast("Block", block).explicit(h_MWD, mask)
         weights_MWW = weights_MHWW.mean(dim=1)
         if self.config.pooling in ("last", "cls"):
             return weights_MWW[:, -1, : x_MWC.shape[1]]
-        return _weighted_days(weights_MWW, self._pool(self.norm(h_MWD), days_keep_MW))
+        return _weighted_days(weights_MWW, self._pooling_weights(self.norm(h_MWD), days_keep_MW))
 
-    def _start(self, x_MWC: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
+    def _prepare(self, x_MWC: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
         h_MWD = self.input(x_MWC)
         if days_keep_MW is not None:
-            h_MWD = h_MWD * days_keep_MW[:, :, None]  # a removed day asks with its position alone
-        return self._place(h_MWD, days_keep_MW)
+            h_MWD = h_MWD * days_keep_MW[:, :, None]  # an ablated day's query is its position
+        return self._add_positions(h_MWD, days_keep_MW)
 
-    def _place(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
-        """Add the [CLS] token and the positions to the days' inputs."""
+    def _add_positions(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> tuple[Tensor, AttentionMask]:
+        """Append the [CLS] token and add the position encodings."""
         if self.config.pooling == "cls":
             h_MWD = torch.cat((h_MWD, self.cls_D.expand(len(h_MWD), 1, -1)), dim=1)
             days_keep_MW = None if days_keep_MW is None else F.pad(days_keep_MW, (0, 1), value=True)
@@ -206,8 +206,8 @@ class DayEncoder(nn.Module):
             h_MWD = h_MWD + self.position_WD
         return h_MWD, AttentionMask(days_keep_MW, self.config.causal, self.rotary_W2d, self.bias_HR)
 
-    def _pool(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
-        """Weights [M, W] of the days' states in the mean; 0 for days that are not kept."""
+    def _pooling_weights(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
+        """Pooling weights [M, W] of the days; 0 for ablated days."""
         if self.config.pooling == "mean":
             logits_MW = torch.zeros_like(h_MWD[..., 0])
         else:
@@ -220,7 +220,7 @@ class DayEncoder(nn.Module):
 
 
 def day_encoder(module: nn.Module) -> DayEncoder | None:
-    """A model's day encoder; None for a model without one."""
+    """The day encoder of a model; None if it has none."""
     return next((part for part in module.modules() if isinstance(part, DayEncoder)), None)
 
 
@@ -229,11 +229,11 @@ def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
 
 
 def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
-    """Embeddings [B, N, D] of the firms in the universe; the others are 0 and cost nothing."""
+    """Embeddings [B, N, D] of the firms in the universe; other firms are 0 and are not computed."""
     h_MD = encoder(present_windows(batch), days_kept(batch, ablation))
     return scatter_present(h_MD, batch.m_BN)
 
 
 def day_weights(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
-    """Day weights [B, N, W] of the firms in the universe; the others are 0."""
+    """Day weights [B, N, W] of the firms in the universe; 0 for other firms."""
     return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, ablation)), batch.m_BN)

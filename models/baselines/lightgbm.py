@@ -202,7 +202,7 @@ class LightGBM(Baseline):
         scale = float(y_M.std())
         if not scale > 0:
             raise NoTrainingSignal(
-                "The training targets are all the same: there is nothing to learn from them."
+                "The training targets are all the same; there is nothing to learn from them."
             )
         train_set = lgb.Dataset(z_MF, label=y_M / scale, params=self._binning(), free_raw_data=True)
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale

@@ -133,5 +133,5 @@ def _moments(
         moment_F += centred_MF.T @ centred_M
         variance += float(centred_M @ centred_M)
     if not variance > 0:
-        raise NoTrainingSignal("The training targets are all the same: there is nothing to learn from them.")
+        raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
     return cells, mean_F, mean_y, gram_FF, moment_F, variance

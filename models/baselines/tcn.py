@@ -99,6 +99,6 @@ class TCN(Forecaster):
         return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch.m_BN)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Add the characteristics and compute each firm's forecast from its own data."""
+        """Add the characteristics; forecasts do not depend on other firms."""
         hidden_BND = self.dropout(F.gelu(self.joint(torch.cat((h_BND, batch.z_BNF), dim=-1))))
         return self.scaled((self.skip(batch.z_BNF) + self.head(hidden_BND))[..., 0], batch)

@@ -75,5 +75,5 @@ def target_scale_of(data: PanelTensors, train: IntArray) -> Tensor:
     known = target_DN[mask_DN & target_DN.isfinite()].double()
     scale = known.std(correction=0)
     if not float(scale) > 0:
-        raise NoTrainingSignal("The training targets are all the same: there is nothing to learn from them.")
+        raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
     return scale.float()

@@ -1,4 +1,4 @@
-"""seq2seq: an encoder over days and a decoder over horizons, each forecast made from the shorter ones.
+"""seq2seq: an encoder over days and an autoregressive decoder over horizons.
 
 Legend: B dates, N firms, M firms present on the dates, W window length, C channels, F characteristics,
 D model width, K horizons.
@@ -59,11 +59,12 @@ class Seq2SeqConfig:
 
 
 class Seq2Seq(Forecaster):
-    """``y_k = w_k . z + w . decode(y_1 .. y_(k-1); encode(window), z)``; w and w_k start at 0.
+    """``y_k = w_k . z + w . decode(y_1 .. y_(k-1); encode(window), z)``; w, w_k start at 0.
 
-    The horizons are the label's, last, and the shorter ones of the panel's path. In training the decoder is
-    given the true targets of the shorter horizons (teacher forcing, an unknown one as 0, its mean); in a
-    forecast it is given its own. Without a path there is one step, and nothing to be forced.
+    The horizons are the shorter ones of the panel and, last, the label's. In training, the inputs of the
+    decoder are the true targets of the shorter horizons (teacher forcing; unknown targets are 0, their mean).
+    In a forecast, they are the model's own forecasts. Without shorter horizons there is a single step without
+    teacher forcing.
 
     Sutskever et al. (2014), "Sequence to sequence learning with neural networks"; the blocks are those of
     Vaswani et al. (2017).
@@ -87,21 +88,21 @@ class Seq2Seq(Forecaster):
 
     @property
     def n_horizons(self) -> int:
-        """The label's horizon and the shorter ones."""
+        """Number of horizons, including the label's."""
         return len(self.step_KD)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Every horizon's forecast [B, N, K] in standard deviations of the label's training targets."""
-        memory_MWD, sight, z_MF = self._look(batch, ablation)
+        """Forecasts [B, N, K] of all horizons, in standard deviations of the label's training targets."""
+        memory_MWD, mask, z_MF = self._encode(batch, ablation)
         if self.training and batch.path_BNK is not None:
             truth_MK = torch.nan_to_num(batch.path_BNK[batch.m_BN] / self.target_scale)
-            y_MK = self._decode(memory_MWD, sight, z_MF, truth_MK)
+            y_MK = self._decode(memory_MWD, mask, z_MF, truth_MK)
         else:
-            y_MK = self._unroll(memory_MWD, sight, z_MF)
+            y_MK = self._unroll(memory_MWD, mask, z_MF)
         return scatter_present(y_MK, batch.m_BN)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Take the last horizon, the label's; firms do not see each other."""
+        """Return the last horizon, the label's; forecasts do not depend on other firms."""
         return self.scaled(h_BND[..., -1], batch)
 
     def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
@@ -111,20 +112,20 @@ class Seq2Seq(Forecaster):
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days in the last block, for the label's horizon, averaged over heads."""
-        memory_MWD, sight, z_MF = self._look(batch, ablation)
-        given_MK = self._unroll(memory_MWD, sight, z_MF)[:, :-1]
+        memory_MWD, mask, z_MF = self._encode(batch, ablation)
+        given_MK = self._unroll(memory_MWD, mask, z_MF)[:, :-1]
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
-            x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit_decode(x_MKD, memory_MWD, sight)
+            x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit_decode(x_MKD, memory_MWD, mask)
         return AttentionMaps(days_BNW=scatter_present(weights_MHKW.mean(dim=1)[:, -1], batch.m_BN))
 
-    def _look(self, batch: Batch, ablation: Ablation | None) -> tuple[Tensor, AttentionMask, Tensor]:
+    def _encode(self, batch: Batch, ablation: Ablation | None) -> tuple[Tensor, AttentionMask, Tensor]:
         days_keep_MW = days_kept(batch, ablation)
         memory_MWD = self.encoder.states(batch.x_BNWC[batch.m_BN], days_keep_MW)
         return memory_MWD, AttentionMask(keys_BK=days_keep_MW), batch.z_BNF[batch.m_BN]
 
     def _tokens(self, given_MK: Tensor, z_MF: Tensor) -> Tensor:
-        """The start and a token for each given horizon, [M, k + 1, D]."""
+        """Tokens [M, k + 1, D]: the start token, and one token per horizon in ``given_MK``."""
         first_M1D = (
             given_MK.new_zeros(len(given_MK), 1, self.config.encoder.width)
             if self.start is None
@@ -133,19 +134,19 @@ class Seq2Seq(Forecaster):
         x_MKD = torch.cat((first_M1D, self.given(given_MK[..., None])), dim=1)
         return x_MKD + self.step_KD[: x_MKD.shape[1]]
 
-    def _decode(self, memory_MWD: Tensor, sight: AttentionMask, z_MF: Tensor, given_MK: Tensor) -> Tensor:
-        """Forecasts [M, k + 1] of the first horizons, each from the given ones before it."""
+    def _decode(self, memory_MWD: Tensor, mask: AttentionMask, z_MF: Tensor, given_MK: Tensor) -> Tensor:
+        """Forecasts [M, k + 1] of the first k + 1 horizons, each from the values of earlier horizons."""
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
-            x_MKD = cast("DecoderBlock", block).decode(x_MKD, memory_MWD, sight)
+            x_MKD = cast("DecoderBlock", block).decode(x_MKD, memory_MWD, mask)
         y_MK = self.head(self.norm(x_MKD))[..., 0]
         if self.skip is not None:
             y_MK = y_MK + self.skip(z_MF)[:, : y_MK.shape[1]]
         return cast("Tensor", y_MK)
 
-    def _unroll(self, memory_MWD: Tensor, sight: AttentionMask, z_MF: Tensor) -> Tensor:
-        """Forecasts [M, K], one horizon after the other."""
+    def _unroll(self, memory_MWD: Tensor, mask: AttentionMask, z_MF: Tensor) -> Tensor:
+        """Forecasts [M, K], computed one horizon at a time from the forecasts before."""
         y_MK = memory_MWD.new_zeros(len(memory_MWD), 0)
         for _ in range(len(self.step_KD)):
-            y_MK = torch.cat((y_MK, self._decode(memory_MWD, sight, z_MF, y_MK)[:, -1:]), dim=1)
+            y_MK = torch.cat((y_MK, self._decode(memory_MWD, mask, z_MF, y_MK)[:, -1:]), dim=1)
         return y_MK

@@ -49,26 +49,26 @@ class TemporalPeerConfig:
     peer_heads
         Number of attention heads of a peer layer.
     peer_width
-        Width of queries, keys and messages, all heads together.
+        Width of queries, keys and messages, over all heads.
     leader_slope
-        Slope on a firm's standing in its group with which attention starts: at 4, the group's largest firm
-        gets ``e^2`` times the weight of the second and nearly ``e^4`` times that of the small ones.  Without
-        groups, half of it is the slope on rank-normal size.  Size is the first of
-        :data:`models.peers.reference.SIZES` among the characteristics; with none of them, or keys from
-        tokens, attention starts without.
+        Initial slope of the key bias on a firm's inverse size rank in its group. At 4, the largest firm of a
+        group has ``e^2`` times the weight of the second and nearly ``e^4`` times that of small firms. Without
+        groups, half of it is the initial slope on size, ranked to a normal. Size is the first of
+        :data:`models.peers.reference.SIZES` among the characteristics. Without a size, or with
+        ``keys_from="token"``, there is no such bias.
     recent_days
-        Last sessions of the window that the peers' values see linearly.
+        Number of recent sessions of the window as linear inputs of the peers' values.
     keys_from
-        What peers are searched by: ``identity`` is characteristics and group, who a firm is;
-        ``token`` is the layer's whole token, which also holds what happened to it lately.
+        Inputs of queries and keys. ``identity``: characteristics and group. ``token``: the full token of the
+        layer, which also depends on the recent days of the firm.
     group_width
-        Width of the group's embedding.
+        Width of the group embedding.
     group_bias
-        Learn a bias per head and ordered pair of groups.
+        Whether to learn a bias per head and ordered pair of groups.
     peer_dropout
-        Dropout probability of the peer layers, while training.
+        Dropout probability of the peer layers, in training.
     market_tokens
-        Learned tokens that listen to all firms and that every firm can attend to; 0 for none.
+        Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none.
     """
 
     encoder: TokenEncoderConfig = field(default_factory=TokenEncoderConfig)
@@ -96,10 +96,10 @@ class TemporalPeerConfig:
 class TemporalPeer(Forecaster):
     """``y = w . z + u . messages + v . LN(h^L)``, from ``h^0 = encode(window) + W_I [z, e_group]``.
 
-    A firm's own days reach its forecast by the day encoder alone.  The values that peers send are
-    ``W_V LN(h) + W_R r``, ``r`` the window's last days, flattened: a leader's shock of the last days
-    reaches its followers along one linear map, which a handful of noisy years can fit, while the day
-    encoder adds what is not linear.
+    A firm's own days affect its forecast only through the day encoder. The values of peers are ``W_V LN(h) +
+    W_R r``, where ``r`` are the last days of the window, flattened. The linear map lets recent shocks of a
+    leader reach its followers, and can be fitted with a few years of noisy data; the day encoder adds
+    nonlinear effects.
     """
 
     uses_peers: ClassVar[bool] = True
@@ -135,19 +135,19 @@ class TemporalPeer(Forecaster):
         self.skip = zero_linear(shape.n_characteristics, 1)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Tokens of window, characteristics and group."""
+        """Tokens from window, characteristics and group."""
         return encode_present(self.encoder, batch, ablation) + self.token(self._identity(batch))  # type: ignore[no-any-return]
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Let every firm search its peers, L times."""
+        """Apply L peer layers."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
         y_BN1, inverse_size_rank_BN = self.skip(batch.z_BNF), inverse_size_rank(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            searched_BNE = self._searched(layer, h_BND, batch)
-            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
-            h_BND, heard_BN1 = layer(firms, firms, keep_B1NK)
-            y_BN1 = y_BN1 + heard_BN1
+            identity_BNE = self._query_inputs(layer, h_BND, batch)
+            firms = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
+            h_BND, message_BN1 = layer(firms, firms, keep_B1NK)
+            y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
@@ -158,8 +158,8 @@ class TemporalPeer(Forecaster):
         inverse_size_rank_BN = inverse_size_rank(batch, self.size)
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            searched_BNE = self._searched(layer, h_BND, batch)
-            firms = Firms(h_BND, searched_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
+            identity_BNE = self._query_inputs(layer, h_BND, batch)
+            firms = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
             h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(
@@ -169,7 +169,7 @@ class TemporalPeer(Forecaster):
     def _identity(self, batch: Batch) -> Tensor:
         return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)
 
-    def _searched(self, layer: PeerLayer, h_BND: Tensor, batch: Batch) -> Tensor:
+    def _query_inputs(self, layer: PeerLayer, h_BND: Tensor, batch: Batch) -> Tensor:
         if self.config.keys_from == "identity":
             return self._identity(batch)
         return layer.norm(h_BND)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""temporal_transformer: attention over the days of a firm's own window.
+"""temporal_transformer: attention over the days of a firm's window.
 
 Legend: B dates, N firms, W window length, C channels, F characteristics, D model width.
 """
@@ -53,16 +53,16 @@ class TemporalTransformer(Forecaster):
         self.skip = zero_linear(extra, 1) if extra else None
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Embeddings of the windows."""
+        """Embed the windows with the day encoder."""
         return encode_present(self.encoder, batch, ablation)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Join the characteristics; firms do not see each other."""
+        """Add the characteristics; forecasts do not depend on other firms."""
         if self.skip is None:
             return self.scaled(self.head(h_BND)[..., 0], batch)
         y_BN1 = self.head(torch.cat((h_BND, batch.z_BNF), dim=-1)) + self.skip(batch.z_BNF)
         return self.scaled(y_BN1[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the days."""
+        """Weights of the days in the day encoder."""
         return AttentionMaps(days_BNW=day_weights(self.encoder, batch, ablation))

@@ -68,9 +68,9 @@ class Reference:
         missing = [t for t, key in zip(self.config.tickers, self.keys, strict=True) if key not in known]
         if missing:
             raise IncompatibleConfig(
-                f"{self.model}: the panel has no firm {missing[0]!r} of reference.tickers"
-                f"{f' (nor {len(missing) - 1} others)' if len(missing) > 1 else ''}; "
-                "correct the ticker, ingest it, or remove it."
+                f"{self.model} needs {missing[0]!r} of reference.tickers"
+                f"{f' (and {len(missing) - 1} others)' if len(missing) > 1 else ''} "
+                "but the panel does not have it; correct the ticker, ingest it, or remove it."
             )
 
     def choose(self, batch: Batch) -> Tensor:

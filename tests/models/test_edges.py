@@ -1,4 +1,4 @@
-"""What no model may stumble over: a lone firm, no history, a label or a feature that says nothing."""
+"""Edge cases of every model: a single firm, no history, constant labels, missing features."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fitted(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_date_with_one_firm_is_trained_on_and_forecast(
+def test_a_date_with_one_firm_can_be_trained_on_and_forecast(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
     given = arrays()
@@ -55,7 +55,7 @@ def test_a_date_with_one_firm_is_trained_on_and_forecast(
 
 @pytest.mark.parametrize("name", NEURAL)
 @pytest.mark.parametrize("loss", [*LOSSES, QUANTILE])
-def test_dates_of_one_firm_alone_do_not_break_a_loss(
+def test_losses_handle_dates_with_a_single_firm(
     name: str, loss: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
     given = arrays()
@@ -65,9 +65,7 @@ def test_dates_of_one_firm_alone_do_not_break_a_loss(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_firm_without_history_is_forecast_from_what_is_known(
-    name: str, every_model: dict[str, dict[str, Any]]
-) -> None:
+def test_a_firm_without_history_is_forecast(name: str, every_model: dict[str, dict[str, Any]]) -> None:
     given = arrays()
     new, pair = TEST[3], [2, 3]
     given["mask_TN"][:new, pair] = False
@@ -77,13 +75,13 @@ def test_a_firm_without_history_is_forecast_from_what_is_known(
     model, data = fitted(name, every_model[name], given)
     forecast = model.forecast(data, np.array([new]))
     assert np.isfinite(forecast).all()
-    # nothing tells the two apart, and unknown is the centre of every characteristic and channel
+    # the two firms have the same inputs: unknown values are the mean of characteristics and channels
     assert forecast[0, 2] == pytest.approx(forecast[0, 3], abs=1e-5 * float(np.abs(forecast).max()))
     for values in (given["channels_TNC"], given["characteristics_TNF"]):
         values[np.isnan(values)] = 0.0
     central = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
     np.testing.assert_array_equal(forecast, model.forecast(central, np.array([new])))
-    # of a firm that is far from the centre every other model says something else
+    # every model except zero gives a different forecast for a firm that is far from the mean
     given["channels_TNC"][: new + 1, 2] = given["characteristics_TNF"][: new + 1, 2] = 2.0
     far = PanelTensors.from_arrays(**given, window=W, n_groups=S, characteristic_names=NAMES)
     assert (model.forecast(far, np.array([new]))[0, 2] != forecast[0, 2]) == (name != "zero")
@@ -96,15 +94,15 @@ def test_a_constant_label_is_refused_or_has_no_score(
     given = arrays()
     given["target_TN"][:] = 0.01
     if MODELS[name].kind == "neural" or name in ("ridge", "lightgbm"):
-        with pytest.raises(NoTrainingSignal, match="all the same: there is nothing to learn"):
+        with pytest.raises(NoTrainingSignal, match="all the same; there is nothing to learn"):
             fitted(name, every_model[name], given)
-    else:  # a rule learns nothing, and is measured on nothing
+    else:  # a rule has no parameters, and no score here
         model, _ = fitted(name, every_model[name], given)
         assert np.isnan(model.history[0].valid_rank_ic)
 
 
 @pytest.mark.parametrize("name", [*NEURAL, "ridge", "lightgbm"])
-def test_a_constant_validation_label_stops_with_the_cure(
+def test_a_constant_validation_label_is_refused_with_advice(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
     given = arrays()
@@ -114,13 +112,13 @@ def test_a_constant_validation_label_stops_with_the_cure(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_feature_that_is_never_known_is_as_good_as_not_there(
+def test_a_feature_that_is_never_known_has_no_effect(
     name: str, every_model: dict[str, dict[str, Any]]
 ) -> None:
     given, constant = arrays(), arrays()
     given["characteristics_TNF"][..., 2] = np.nan
     given["channels_TNC"][..., 1] = np.nan
-    constant["characteristics_TNF"][..., 2] = 0.0  # the centre, which unknown values take
+    constant["characteristics_TNF"][..., 2] = 0.0  # the value that replaces unknown values
     constant["channels_TNC"][..., 1] = 0.0
     model, data = fitted(name, every_model[name], given)
     same, _ = fitted(name, every_model[name], constant)

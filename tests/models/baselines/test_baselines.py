@@ -48,15 +48,15 @@ def test_ridge_equals_sklearn(alpha: float) -> None:
     tensors = ours.state().tensors
     np.testing.assert_allclose(tensors["coefficient_F"], theirs.coef_, rtol=0, atol=1e-12)
     np.testing.assert_allclose(tensors["intercept"], theirs.intercept_, rtol=0, atol=1e-12)
-    got = ours.forecast(data, TEST)
+    actual = ours.forecast(data, TEST)
     mask = data.mask_TN.numpy()[TEST]
-    want = theirs.predict(data.characteristics_TNF.numpy()[TEST][mask].astype(np.float64))
-    np.testing.assert_allclose(got[mask], want, rtol=0, atol=1e-8)
+    expected = theirs.predict(data.characteristics_TNF.numpy()[TEST][mask].astype(np.float64))
+    np.testing.assert_allclose(actual[mask], expected, rtol=0, atol=1e-8)
     residual = y - theirs.predict(z)
     assert ours.history[0].train_loss == pytest.approx(residual.var() / y.var(), rel=1e-9)
 
 
-def test_ridge_takes_the_penalty_with_the_best_validation_rank_ic() -> None:
+def test_ridge_selects_the_penalty_with_the_best_validation_rank_ic() -> None:
     data = panel(noise=20.0)
     alphas = [1e-4, 1e-2, 0.3, 1.0, 3.0, 100.0]
     ours = fit("ridge", {"alphas": alphas}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
@@ -73,7 +73,7 @@ def test_ridge_takes_the_penalty_with_the_best_validation_rank_ic() -> None:
     assert len(set(ics)) > 1
 
 
-def test_zero_and_reversal_are_what_they_say() -> None:
+def test_zero_and_reversal_follow_their_definitions() -> None:
     data = panel()
     mask = data.mask_TN.numpy()[TEST]
     zero = fit("zero", {}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
@@ -94,12 +94,12 @@ def test_zero_and_reversal_are_what_they_say() -> None:
             model.forecast(data, TEST)[mask], -data.characteristics_TNF.numpy()[TEST][mask][:, 0]
         )
     target = data.target_TN.numpy()[VALID]
-    want = mean_rank_ic(zip(model.forecast(data, VALID), target, strict=True))
-    assert model.history[0].valid_rank_ic == pytest.approx(want, abs=1e-12)
-    assert want < -0.1
+    expected = mean_rank_ic(zip(model.forecast(data, VALID), target, strict=True))
+    assert model.history[0].valid_rank_ic == pytest.approx(expected, abs=1e-12)
+    assert expected < -0.1
 
 
-def test_lightgbm_learns_keeps_its_best_round_and_does_not_depend_on_threads() -> None:
+def test_lightgbm_keeps_its_best_round_and_does_not_depend_on_threads() -> None:
     data = panel(noise=0.5)
     options = {
         "min_data_in_leaf": 20,
@@ -129,7 +129,7 @@ def test_lightgbm_learns_keeps_its_best_round_and_does_not_depend_on_threads() -
     assert 0.5 < scale < 1.2
 
 
-def test_lightgbm_cuts_characteristics_into_no_more_bins_than_was_asked_for() -> None:
+def test_lightgbm_respects_max_bin() -> None:
     data = panel(noise=0.5)
 
     def distinct(max_bin: int) -> int:
@@ -148,11 +148,11 @@ def test_lightgbm_cuts_characteristics_into_no_more_bins_than_was_asked_for() ->
     assert distinct(2) <= 2**data.shape.n_characteristics < distinct(255)
 
 
-def test_lightgbm_stops_where_the_measure_that_was_asked_for_is_highest() -> None:
+def test_lightgbm_stops_at_the_best_value_of_stop_on() -> None:
     data = panel(noise=10.0)
     target = data.target_TN[torch.tensor(VALID)].numpy()
     scores: dict[str, tuple[float, float]] = {}
-    for stop_on in ("rank_ic", "ic"):  # the same trees, cut at one's own best round
+    for stop_on in ("rank_ic", "ic"):  # the same trees, stopped at different rounds
         config = {
             "min_data_in_leaf": 20,
             "rounds": 60,

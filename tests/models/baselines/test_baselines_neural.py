@@ -1,4 +1,4 @@
-"""mlp, lstm and tcn against torch's own layers and loops over days; momentum by hand."""
+"""mlp, lstm and tcn against torch's layers and loops over days; momentum by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_lstm_equals_torchs(layers: int) -> None:
     torch.testing.assert_close(h, theirs(x)[0], rtol=0, atol=1e-12)
 
 
-def test_an_lstm_passes_over_a_day_that_is_cut() -> None:
+def test_an_lstm_skips_ablated_days() -> None:
     torch.manual_seed(0)
     layer = LSTMLayer(3, 5)
     x = torch.randn(4, 9, 3)
@@ -47,7 +47,7 @@ def test_an_lstm_passes_over_a_day_that_is_cut() -> None:
     assert (layer(x, torch.zeros(4, 9, dtype=torch.bool)) == 0).all()
 
 
-def test_the_lstm_remembers_at_first() -> None:
+def test_the_forget_bias_of_the_lstm_starts_at_1() -> None:
     layer = LSTMLayer(3, 5)
     assert (layer.day.bias[5:10] == 1.0).all()
 
@@ -86,7 +86,7 @@ def test_the_last_day_of_a_tcn_sees_the_whole_window(window: int, kernel: int) -
     shape = Shape(3, 2, window, 1)
     module = TCN(TCNConfig(width=16, kernel=kernel, dropout=0.0), shape).double()
     with torch.no_grad():
-        for block in module.blocks:  # positive weights, so that no unit is dead on the way
+        for block in module.blocks:  # positive weights, so that no unit is inactive
             for parameter in block.parameters():
                 parameter.abs_()
     x = torch.rand(1, 3, window, dtype=torch.float64, requires_grad=True)
@@ -98,7 +98,7 @@ def test_the_last_day_of_a_tcn_sees_the_whole_window(window: int, kernel: int) -
     assert len(module.blocks) == 1 or 1 + 2 * (kernel - 1) * (2 ** (len(module.blocks) - 1) - 1) < window
 
 
-def test_options_that_cannot_be_say_why() -> None:
+def test_invalid_options_are_refused() -> None:
     for name, options, words in (
         ("mlp", {"layers": 0}, "layers is 0; it must be at least 1"),
         ("mlp", {"recent_days": 13}, "lower recent_days or lengthen the window"),
@@ -117,7 +117,7 @@ def test_options_that_cannot_be_say_why() -> None:
 
 
 def order_matters() -> tuple[PanelTensors, np.ndarray]:
-    """The target is the last large move's sign: what came before it does not count."""
+    """The target is the sign of the last large move; earlier moves do not matter."""
     rng = np.random.default_rng(0)
     t, n, w = 130, 30, 8
     x = rng.normal(size=(t, n)).astype(np.float32)

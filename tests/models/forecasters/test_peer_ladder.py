@@ -406,7 +406,7 @@ def test_a_list_does_not_depend_on_column_order_and_unknown_tickers_are_refused(
     )
     np.testing.assert_allclose(model.forecast(moved, valid), model.forecast(data, valid)[:, order], atol=1e-6)
     options["reference"] = {"by": "list", "tickers": ["FIRM2", "NOBODY", "NEITHER"]}
-    with pytest.raises(ValueError, match=r"no firm 'NOBODY' of reference.tickers \(nor 1 others\)"):
+    with pytest.raises(ValueError, match=r"needs 'NOBODY' of reference.tickers \(and 1 others\)"):
         fitted(data)
     assert firm_key("FIRM2") == firm_key("FIRM2") != firm_key("FIRM5")
 

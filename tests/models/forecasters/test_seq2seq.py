@@ -1,4 +1,4 @@
-"""The decoder against torch's own layer, and seq2seq: forced in training, on its own in a forecast."""
+"""The decoder block against torch's layer, and seq2seq with and without teacher forcing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_block_equals_torchs_decoder_layer(
             other.weight.normal_()
         mine.load_state_dict(other.state_dict())
     x, memory = torch.randn(B, K, D, dtype=dtype), torch.randn(B, W, D, dtype=dtype)
-    direction = torch.randn(B, K, D, dtype=dtype)  # the squares' sum of a normalised output has no gradient
+    direction = torch.randn(B, K, D, dtype=dtype)  # the sum of squares of a normalised output has no gradient
     keep = None
     if masked:
         keep = torch.ones(B, W, dtype=torch.bool)
@@ -62,22 +62,22 @@ def test_the_block_equals_torchs_decoder_layer(
         (out * direction).sum().backward()
         return out, gradient(a), gradient(b)
 
-    got = run(ours.decode, AttentionMask(keys_BK=keep))
+    actual = run(ours.decode, AttentionMask(keys_BK=keep))
     causal = torch.ones(K, K, dtype=torch.bool).triu(1)
-    want = run(theirs, tgt_mask=causal, memory_key_padding_mask=None if keep is None else ~keep)
-    size = max(float(wanted.detach().abs().max()) for wanted in want)
-    for found, wanted in zip(got, want, strict=True):
-        assert wanted.abs().max() > 0.01 * size
-        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance * size)
+    expected = run(theirs, tgt_mask=causal, memory_key_padding_mask=None if keep is None else ~keep)
+    size = max(float(tensor.detach().abs().max()) for tensor in expected)
+    for ours_out, theirs_out in zip(actual, expected, strict=True):
+        assert theirs_out.abs().max() > 0.01 * size
+        torch.testing.assert_close(ours_out, theirs_out, rtol=tolerance, atol=tolerance * size)
     out, weights = ours.explicit_decode(x, memory, AttentionMask(keys_BK=keep))
-    torch.testing.assert_close(out, got[0], rtol=tolerance, atol=10 * tolerance)
+    torch.testing.assert_close(out, actual[0], rtol=tolerance, atol=10 * tolerance)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(B, H, K, dtype=dtype))
     if keep is not None:
         assert (weights[1, :, :, :3] == 0).all()
 
 
 def panel(noise: float = 0.5, horizons: int = 3) -> PanelTensors:
-    """Steps of a walk: each horizon's return is the one before it and one more characteristic's share."""
+    """A random walk over horizons: each step adds one characteristic and noise."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(T, N, F)).astype(np.float32)
     walk = np.cumsum(z + noise * rng.normal(size=z.shape), axis=2)[:, :, :horizons]
@@ -105,20 +105,20 @@ def random_model(data: PanelTensors) -> Seq2Seq:
     return model
 
 
-def test_forced_by_its_own_forecasts_it_says_what_it_says_alone() -> None:
+def test_teacher_forcing_with_its_own_forecasts_gives_the_same_forecasts() -> None:
     data = panel()
     model, batch = random_model(data), data.batch(torch.tensor([20, 21]))
     model.target_scale.fill_(2.5)
-    alone = model.eval().horizons(batch)
-    assert alone.shape == (*batch.m_BN.shape, 3)
-    assert alone[batch.m_BN].std(dim=0).min() > 0.05
-    own = dataclasses.replace(batch, path_BNK=alone[..., :-1].detach())
-    torch.testing.assert_close(model.train().horizons(own), alone, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(model.eval()(batch), alone[..., -1])
-    assert (alone[~batch.m_BN] == 0).all()
+    unrolled = model.eval().horizons(batch)
+    assert unrolled.shape == (*batch.m_BN.shape, 3)
+    assert unrolled[batch.m_BN].std(dim=0).min() > 0.05
+    own = dataclasses.replace(batch, path_BNK=unrolled[..., :-1].detach())
+    torch.testing.assert_close(model.train().horizons(own), unrolled, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(model.eval()(batch), unrolled[..., -1])
+    assert (unrolled[~batch.m_BN] == 0).all()
 
 
-def test_in_a_forecast_no_truth_is_looked_at_and_in_training_only_that_of_shorter_horizons() -> None:
+def test_forecasts_use_no_targets_and_training_only_those_of_shorter_horizons() -> None:
     data = panel()
     model, batch = random_model(data), data.batch(torch.tensor([20, 21]))
     assert batch.path_BNK is not None
@@ -127,45 +127,45 @@ def test_in_a_forecast_no_truth_is_looked_at_and_in_training_only_that_of_shorte
     longer_BNK = batch.path_BNK.clone()
     longer_BNK[..., 1] += 10.0
     later = dataclasses.replace(batch, path_BNK=longer_BNK, y_BN=1e3 * batch.y_BN)
-    told, forced = model.train().horizons(later), model.horizons(batch)
-    assert torch.equal(told[..., :2], forced[..., :2])  # the second horizon is told of the first alone
-    assert not torch.allclose(told[..., 2], forced[..., 2])
+    changed, forced = model.train().horizons(later), model.horizons(batch)
+    assert torch.equal(changed[..., :2], forced[..., :2])  # the second horizon depends only on the first
+    assert not torch.allclose(changed[..., 2], forced[..., 2])
 
 
-def test_the_days_weights_are_those_of_the_labels_horizon() -> None:
+def test_day_weights_are_those_of_the_horizon_of_the_label() -> None:
     data = panel()
     model, batch = random_model(data).eval(), data.batch(torch.tensor([20]))
     days = model.attention(batch).days_BNW
     assert days is not None
     torch.testing.assert_close(days.sum(dim=-1), batch.m_BN.float())
     ablation = Ablation(days_keep_BW=torch.tensor([[True, False, True, True, True]]))
-    shown = model.attention(batch, ablation).days_BNW
-    assert shown is not None
-    assert (shown[..., 1] == 0).all()
+    ablated = model.attention(batch, ablation).days_BNW
+    assert ablated is not None
+    assert (ablated[..., 1] == 0).all()
     changed = dataclasses.replace(batch, x_BNWC=batch.x_BNWC.clone())
     changed.x_BNWC[:, :, 1] = 50.0
     torch.testing.assert_close(model(changed, ablation), model(batch, ablation), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", ["mse", "ic", "quantile"])
-def test_every_horizon_is_learned_and_survives_storing(loss: str) -> None:
+def test_every_horizon_is_learned_and_restored(loss: str) -> None:
     data = panel()
     config = FitConfig(epochs=12, batch_dates=8, lr=1e-2, patience=12, loss=loss)
     options = {"encoder": {"width": 8, "heads": 2, "layers": 1, "dropout": 0.0}}
     fitted = fit("seq2seq", options, data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
     assert isinstance(fitted, NeuralFitted)
-    said = fitted.horizons(data, TEST)
+    forecasts = fitted.horizons(data, TEST)
     mask, label = data.mask_TN.numpy()[TEST], data.target_TN.numpy()[TEST]
     assert data.path_TNK is not None
     truth = np.concatenate([data.path_TNK.numpy()[TEST], label[..., None]], axis=2)
-    assert np.array_equal(np.isnan(said[..., 0]), ~mask)
+    assert np.array_equal(np.isnan(forecasts[..., 0]), ~mask)
     for k in range(3):
-        rank_ic = mean_rank_ic(zip(said[..., k], np.where(mask, truth[..., k], np.nan), strict=True))
-        assert rank_ic > 0.7  # of some 0.88 that the noise leaves
-    np.testing.assert_array_equal(said[..., -1], fitted.forecast(data, TEST))
-    back = restore(fitted.state())
-    assert isinstance(back, NeuralFitted)
-    np.testing.assert_array_equal(back.horizons(data, TEST), said)
+        rank_ic = mean_rank_ic(zip(forecasts[..., k], np.where(mask, truth[..., k], np.nan), strict=True))
+        assert rank_ic > 0.7  # the noise allows about 0.88
+    np.testing.assert_array_equal(forecasts[..., -1], fitted.forecast(data, TEST))
+    restored = restore(fitted.state())
+    assert isinstance(restored, NeuralFitted)
+    np.testing.assert_array_equal(restored.horizons(data, TEST), forecasts)
 
 
 def test_without_shorter_horizons_there_is_one_step() -> None:

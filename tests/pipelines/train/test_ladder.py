@@ -59,7 +59,7 @@ def test_a_list_of_reference_tickers_is_the_reference_universe(
     ("name", "options", "words"),
     [
         ("momentum", {"characteristic": "nonesuch"}, "models.momentum: momentum needs the characteristic"),
-        ("cross_peer", {"reference": {"by": "list", "tickers": ["UNKNOWN"]}}, "names 'UNKNOWN'"),
+        ("cross_peer", {"reference": {"by": "list", "tickers": ["UNKNOWN"]}}, "cross_peer needs 'UNKNOWN'"),
         ("sector_mean", {"recent_days": 99}, "models.sector_mean: recent_days is 99"),
     ],
 )
@@ -85,7 +85,7 @@ def test_nested_options_are_checked_when_a_config_is_read(tiny: dict[str, Any]) 
     for reference, words in (
         ({"cuont": 5}, "cuont"),
         ({"by": "fame"}, "reference"),
-        ({"by": "list"}, "a list needs tickers"),
+        ({"by": "list"}, "list needs tickers"),
     ):
         with pytest.raises(ConfigError, match=words):
             check_config({**tiny, "models": {"cross_peer": {"reference": reference}}}, origin="tiny")
