@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.performance import BookMetrics, book_metrics, ratio
+from backtest.performance import ratio
 from backtest.ranking import RankSelector, as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
 from features.information_coefficient import (
@@ -28,24 +28,8 @@ from features.information_coefficient import (
     rank_ic_by_date,
 )
 
-__all__ = [
-    "BookMetrics",
-    "ForecastMetrics",
-    "book_metrics",
-    "forecast_metrics",
-    "ic_by_date",
-    "icir",
-    "monotonicity",
-    "newey_west_lags",
-    "newey_west_t",
-    "precision_at_k",
-    "quantile_returns",
-    "r2_oos",
-    "rank_ic_by_date",
-    "top_k_sr",
-]
-
 ROUNDING = 1e-12
+_QUANTILES = 5
 LITERATURE_YEAR = 15.87  # square root of 252, as rounded in published tables
 
 
@@ -106,7 +90,7 @@ class ForecastMetrics:
 
 
 def forecast_metrics(
-    forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, *, horizon: int = 1, quantiles: int = 5
+    forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, *, horizon: int = 1
 ) -> ForecastMetrics:
     """Compute all metrics of forecasts against labels.
 
@@ -117,8 +101,6 @@ def forecast_metrics(
         of all dates and firms that should have a forecast.
     horizon : int
         Sessions that a label spans. Overlapping labels need at least ``horizon - 1`` Newey-West lags.
-    quantiles : int
-        Number of forecast quantiles, at least 2.
 
     Returns
     -------
@@ -141,7 +123,7 @@ def forecast_metrics(
     known_T = ~np.isnan(ic_T)
     n_dates = int(known_T.sum())
     lags = max(horizon - 1, newey_west_lags(n_dates))
-    quantile_Q = quantile_returns(forecast_TN, label_TN, quantiles)
+    quantile_Q = quantile_returns(forecast_TN, label_TN, _QUANTILES)
     return ForecastMetrics(
         n_dates=n_dates,
         n_pairs=n_pairs,

@@ -56,7 +56,7 @@ class ChannelScaler:
 
 
 def fit_channel_scaler(
-    channels_TNC: AnyFloatArray, universe_TN: BoolArray, sessions: IntArray, clip: float = 5.0
+    channels_TNC: AnyFloatArray, universe_TN: BoolArray, sessions: IntArray
 ) -> ChannelScaler:
     """Fit means and standard deviations on the universe's known values of the given sessions only.
 
@@ -70,8 +70,6 @@ def fit_channel_scaler(
         Firms in the universe.
     sessions : ndarray of int
         Training sessions; no other session is read.
-    clip : float
-        Passed to `ChannelScaler`.
 
     Returns
     -------
@@ -90,4 +88,4 @@ def fit_channel_scaler(
             mean_C[c], std_C[c] = known_R.mean(), known_R.std()
         if not std_C[c] > 0:
             std_C[c] = np.inf
-    return ChannelScaler(mean_C, std_C, clip)
+    return ChannelScaler(mean_C, std_C)

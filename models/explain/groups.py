@@ -32,7 +32,6 @@ from models.batch import Batch, PanelTensors
 from models.explain.game import Quality, quality, shapley_values
 from models.explain.players import (
     Explainable,
-    Kind,
     Player,
     Unwrapped,
     check_families,
@@ -85,25 +84,6 @@ class GroupGameConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class KindImportance:
-    """Importance of the players of one kind, over the explained forecasts.
-
-    Attributes
-    ----------
-    mean_abs
-        Sum over the players of the kind of mean ``|value|``: the stacked bars of a bar plot.
-    mean_abs_of_sum
-        Mean ``|sum of the values of the kind|``. It does not grow if a kind is divided into more players.
-    share
-        ``mean_abs`` divided by its total over all kinds; 0 if all values are 0.
-    """
-
-    mean_abs: float
-    mean_abs_of_sum: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class RankAgreement:
     """Spearman correlation of attention with ``|value|``: mean over forecasts, and number of forecasts.
 
@@ -148,18 +128,6 @@ class GroupAttribution:
     data_EP: FloatArray
     quality: Quality
     attention_days: RankAgreement | None
-
-    def by_kind(self) -> dict[Kind, KindImportance]:
-        """Importance of days, families and peers; kinds without players are omitted."""
-        mean_abs_P = np.abs(self.values_EP).mean(axis=0)
-        total = float(mean_abs_P.sum())
-        result: dict[Kind, KindImportance] = {}
-        for kind in dict.fromkeys(player.kind for player in self.players):
-            own_P = np.array([player.kind == kind for player in self.players])
-            mean_abs = float(mean_abs_P[own_P].sum())
-            of_sum = float(np.abs(self.values_EP[:, own_P].sum(axis=1)).mean())
-            result[kind] = KindImportance(mean_abs, of_sum, mean_abs / total if total > 0.0 else 0.0)
-        return result
 
     def explanation(self) -> shap.Explanation:
         """Convert to ``shap.Explanation`` [E, P], for shap's plots."""

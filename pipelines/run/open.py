@@ -13,23 +13,13 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.readers import record_reader
+from pipelines.lake.schemas import SOURCE_TABLES
 from pipelines.progress import Progress
 from pipelines.run.identity import build_identity
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.secrets import masked
-
-INPUT_TABLES = (
-    "prices",
-    "securities",
-    "fundamentals",
-    "membership",
-    "inputs",
-    "truth_mu",
-    "truth_edges",
-    "truth_days",
-)
 
 
 def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:
@@ -66,7 +56,7 @@ def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
         If ``as_of`` is neither a version nor a date or time.
     """
     all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {table: version for table, version in all_versions.items() if table in INPUT_TABLES}
+    versions = {table: version for table, version in all_versions.items() if table in SOURCE_TABLES}
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions

@@ -13,16 +13,15 @@ from scipy.stats import pearsonr, spearmanr
 
 from backtest.metrics import (
     forecast_metrics,
-    ic_by_date,
     icir,
     monotonicity,
     newey_west_t,
     precision_at_k,
     quantile_returns,
     r2_oos,
-    rank_ic_by_date,
     top_k_sr,
 )
+from features.information_coefficient import ic_by_date, rank_ic_by_date
 
 NAN = np.nan
 

@@ -272,16 +272,6 @@ def test_family_values_of_a_linear_function_are_differences_from_one_donor() -> 
     np.testing.assert_array_equal(explained.values_EP[:, 2], 0.0)  # a family without effect
 
 
-def test_importance_by_kind_by_hand() -> None:
-    data = panel()
-    explained = explain_groups(temporal_peer(data), data, SESSION, FAMILIES)
-    kinds = explained.by_kind()
-    assert set(kinds) == {"days", "family", "peers"}
-    assert kinds["days"].mean_abs == pytest.approx(np.abs(explained.values_EP[:, :4]).sum() / 6)
-    assert kinds["days"].mean_abs_of_sum == pytest.approx(np.abs(explained.values_EP[:, :4].sum(1)).mean())
-    assert sum(kind.share for kind in kinds.values()) == pytest.approx(1.0)
-
-
 def test_the_players_depend_on_the_model() -> None:
     data = panel()
     transformer = with_random_weights(
@@ -298,7 +288,7 @@ def test_the_players_depend_on_the_model() -> None:
     }
     for name, model in models.items():
         explained = explain_groups(model, data, SESSION, FAMILIES)
-        kinds[name] = set(explained.by_kind())
+        kinds[name] = {player.kind for player in explained.players}
         assert explained.quality.additivity_max < 1e-5
     assert kinds == {"transformer": {"days", "family"}, "self_peer": {"family", "peers"}, "ridge": {"family"}}
     with pytest.raises(ValueError, match="no peers to explain"):
