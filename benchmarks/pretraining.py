@@ -34,7 +34,8 @@ from models.fitting.objectives import PretrainConfig
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import fit_inputs, plan_folds
+from pipelines.dataset.fold_inputs import fit_inputs
+from pipelines.dataset.folds import plan_folds
 from pipelines.train.plan import collect_arrays
 from pipelines.train.task import to_tensors
 

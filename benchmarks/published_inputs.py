@@ -27,7 +27,8 @@ from backtest.metrics import forecast_metrics
 from pipelines.audit.subject import temporary_run
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, plan_folds, to_panel
+from pipelines.dataset.build import Dataset, build_dataset, to_panel
+from pipelines.dataset.folds import plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.train import plan

@@ -27,7 +27,9 @@ from pipelines.audit.subject import Subject, budget
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
-from pipelines.dataset.build import build_dataset, fit_inputs
+from pipelines.dataset import folds as dataset_folds
+from pipelines.dataset.build import build_dataset
+from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
@@ -295,7 +297,7 @@ def overlapping_labels(patch: Patch, config: Config, tables: Tables) -> tuple[Co
             for fold in folds
         ]
 
-    patch.setattr(datasets, "make_folds", unpurged)
+    patch.setattr(dataset_folds, "make_folds", unpurged)
     return config, tables
 
 

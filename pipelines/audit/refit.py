@@ -16,7 +16,8 @@ from pipelines.audit.compare import Difference, difference
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, FoldInputs
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.train import plan
 from pipelines.train import task as tasks
 from pipelines.train.task import Arrays, Outcome, Task

@@ -22,7 +22,7 @@ from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset import build as datasets
+from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import INPUT_PREFIX, Dataset
 from pipelines.run.record import Run
 
@@ -115,7 +115,7 @@ class Subject:
     @cached_property
     def folds(self) -> list[Fold]:
         """The walk-forward folds."""
-        return datasets.plan_folds(self.dataset, self.config)
+        return dataset_folds.plan_folds(self.dataset, self.config)
 
     @cached_property
     def decisions(self) -> np.ndarray:

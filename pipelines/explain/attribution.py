@@ -6,7 +6,8 @@ import time
 
 import polars as pl
 
-from pipelines.dataset.build import Dataset, plan_folds
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.explain.games import explain_model, explained_models
 from pipelines.explain.tables import explanation_tables, summary_line

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from features.library.scaling import ChannelScaler
 from models.fitting.fit import Fitted, FittedState, restore
-from pipelines.dataset.build import FoldInputs
+from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.errors import DataError
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"

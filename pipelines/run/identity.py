@@ -32,6 +32,8 @@ CODE = (
     "models/**/*.py",
     "backtest/splits.py",
     "pipelines/dataset/build.py",
+    "pipelines/dataset/fold_inputs.py",
+    "pipelines/dataset/folds.py",
     "pipelines/run/warm_start.py",
     "pipelines/train/execute.py",
     "pipelines/train/plan.py",

@@ -8,7 +8,8 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, plan_folds
+from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url

@@ -11,7 +11,8 @@ from backtest.splits import Fold
 from models.fitting.fit import FitConfig
 from pipelines.config.load import build_settings, settings_of
 from pipelines.config.models import registry_name
-from pipelines.dataset.build import Dataset, fit_inputs
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.device import resolve_device
 from pipelines.lake.lake import Lake
 from pipelines.run.checkpoints import checkpoint_exists

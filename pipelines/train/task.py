@@ -24,7 +24,7 @@ from models.batch import PanelTensors
 from models.fitted import Fitted, OnEpoch
 from models.fitting.fit import EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
 from models.fitting.snapshot import UnusableSnapshot
-from pipelines.dataset.build import FoldInputs
+from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.warm_start import load_warm_start
 from pipelines.train.quantiles import Scores, score_quantiles

@@ -19,7 +19,8 @@ from models.fitting.fit import Diverged, FitConfig, fit
 from pipelines.config.load import build_settings, check_config, digest, settings_of
 from pipelines.config.models import KEY, registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import FoldInputs, fit_inputs, plan_folds
+from pipelines.dataset.fold_inputs import FoldInputs, fit_inputs
+from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.progress import Progress

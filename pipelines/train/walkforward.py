@@ -13,7 +13,8 @@ from __future__ import annotations
 import time
 from itertools import chain
 
-from pipelines.dataset.build import Dataset, fold_table, plan_folds
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.device import resolve_device
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress

@@ -24,7 +24,8 @@ from pipelines.audit.refit import (
 )
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject, shorter
-from pipelines.dataset.build import Dataset, FoldInputs
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.train.task import Outcome
 
 NAME = "fit_scope"

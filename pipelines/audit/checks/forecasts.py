@@ -26,6 +26,7 @@ from pipelines.audit.result import Result
 from pipelines.audit.subject import AFTER, Subject
 from pipelines.config.schema import Config, WalkForwardConfig
 from pipelines.dataset import build as datasets
+from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
 from pipelines.errors import DataError
 from pipelines.train import plan
@@ -132,7 +133,7 @@ def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int)
 
 
 def _fold_with(at: int, dataset: Dataset, config: Config) -> Fold | None:
-    folds = datasets.plan_folds(dataset, config)
+    folds = dataset_folds.plan_folds(dataset, config)
     return next((fold for fold in folds if fold.test[0] <= at <= fold.test[-1]), None)
 
 

@@ -30,7 +30,7 @@ from pipelines.audit.conduct import run_checks
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import Audit, Result, counts, describe, summary_line
 from pipelines.config.schema import Config
-from pipelines.dataset import build as datasets
+from pipelines.dataset import folds as dataset_folds
 from pipelines.errors import ConfigError
 from pipelines.progress import Progress
 from pipelines.report.sections.audit import audit_block
@@ -183,7 +183,7 @@ def test_a_feature_with_more_memory_than_it_declares_is_caught(
 def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = datasets.plan_folds
+    honest = dataset_folds.plan_folds
 
     def greedy(dataset: Any, config: Config) -> Any:  # noqa: ANN401 (patched)
         return [
@@ -191,7 +191,7 @@ def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
             for fold in honest(dataset, config)
         ]
 
-    monkeypatch.setattr(datasets, "plan_folds", greedy)
+    monkeypatch.setattr(dataset_folds, "plan_folds", greedy)
     subject = make_subject(*market(base))
     shuffled_result = CHECKS["shuffled_labels"](subject)
     assert shuffled_result.verdict == "fail"

@@ -30,7 +30,9 @@ from pipelines.audit.compare import difference, differences_until
 from pipelines.audit.noise import new_ticker, replace_future
 from pipelines.config.schema import Config
 from pipelines.dataset import build as dataset_module
-from pipelines.dataset.build import Dataset, build_dataset, fit_inputs, plan_folds
+from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.dataset.fold_inputs import fit_inputs
+from pipelines.dataset.folds import plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.record import Run
 from pipelines.train import plan

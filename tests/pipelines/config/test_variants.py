@@ -21,7 +21,8 @@ from pipelines.audit.subject import small_fit_config
 from pipelines.config.load import check_config, init_from_of, load_config, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, plan_folds
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
 from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake

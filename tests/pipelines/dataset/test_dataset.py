@@ -17,7 +17,8 @@ from features.panel.asof import Statements
 from features.panel.panel import Panel
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, plan_folds
+from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 
 START = np.datetime64("2001-01-01")
@@ -190,7 +191,7 @@ def test_models_are_fitted_to_the_factor_residual_and_evaluated_on_the_label(
     label = label.model_copy(update={"residualise_factors": 1})
     config = tiny_config.model_copy(update={"label": label})
     beyond = build_dataset(tiny_tables, config)
-    assert any("beyond 1 statistical factor," in note for note in beyond.notes)
+    assert any("on the residual of 1 statistical factor," in note for note in beyond.notes)
     for delay, label_TN in plain.labels.items():
         np.testing.assert_array_equal(beyond.labels[delay], label_TN)
     known_TN = np.isfinite(plain.target_TN)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from features.panel.universe import Schedule, decision_sessions
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import build_dataset, plan_folds
+from pipelines.dataset.build import build_dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 from pipelines.explain.games import families_of
 from pipelines.results.evaluate import evaluate
@@ -116,9 +117,9 @@ def test_the_universe_uses_the_membership_of_each_day(tiny_tables: Tables, tiny_
     np.testing.assert_array_equal(inside_TN, expected_TN)
     assert inside_TN[:200, 0].any()
     assert inside_TN[200:, 5].any()
-    with pytest.raises(DataError, match=r"universe.membership is 'index' .* has none"):
+    with pytest.raises(DataError, match=r"universe.membership is 'index', but .* has none"):
         build_dataset(tiny_tables, config)
-    with pytest.raises(DataError, match=r"universe.membership is 'sp' .* has index, other"):
+    with pytest.raises(DataError, match=r"universe.membership is 'sp', but .* has index, other"):
         build_dataset(tables, changed(tiny_config, universe={"membership": "sp"}))
 
 
@@ -141,7 +142,7 @@ def test_a_users_own_inputs_become_characteristics(tiny_tables: Tables, tiny_con
     chosen = build_dataset(tables, changed(tiny_config, features={"inputs": ["other"]}))
     assert chosen.characteristic_names[-1] == "input_other"
     assert "input_mine" not in chosen.characteristic_names
-    with pytest.raises(DataError, match=r"features.inputs names 'yours' .* are mine, other"):
+    with pytest.raises(DataError, match=r"features.inputs names 'yours', but .* are mine, other"):
         build_dataset(tables, changed(tiny_config, features={"inputs": ["yours"]}))
 
 

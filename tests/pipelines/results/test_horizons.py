@@ -11,7 +11,7 @@ import pytest
 
 from features.panel.labels import forward_returns
 from pipelines.config.load import check_config
-from pipelines.dataset.build import plan_folds
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError
 from pipelines.progress import Progress
 from pipelines.results.backtest import evaluate_run

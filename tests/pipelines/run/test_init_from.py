@@ -19,7 +19,7 @@ from models.fitting.snapshot import Snapshot
 from pipelines.audit.registry import CHECKS
 from pipelines.config.load import check_config, settings_of
 from pipelines.config.schema import Config
-from pipelines.dataset.build import plan_folds
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint

@@ -16,7 +16,8 @@ from places import ROOT
 from models.fitting.fit import NeuralFitted, restore
 from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, plan_folds
+from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.run.record import Run
 from pipelines.train import execute

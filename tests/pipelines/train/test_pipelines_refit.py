@@ -15,7 +15,8 @@ import torch
 from models.fitting.snapshot import Snapshot
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, plan_folds
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config

@@ -117,7 +117,7 @@ def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: P
     stack_seeds: bool | None,
     stacked: bool,
 ) -> None:
-    from pipelines.dataset.build import plan_folds
+    from pipelines.dataset.folds import plan_folds
     from pipelines.progress import Progress
     from pipelines.run.open import prepare_run
     from pipelines.train.plan import plan_tasks
