@@ -36,7 +36,7 @@ class Evaluation:
     ic_series
         date, model, delay, ic, rank_ic of the seed ensemble, on the dates that it forecasts.
     quantiles
-        model, delay, quantile (1 is the lowest forecasts), mean_return_bps (per session).
+        model, delay, quantile (1 holds the lowest forecasts), mean_return_bps (per session).
     equity
         date, model, book, delay, nav_gross, nav_net.
     costs
