@@ -134,10 +134,10 @@ def _differences(
     for delay in true.labels:
         closed = max(t - delay - horizon + 1, 0)
         yield from compare(lambda data, d=delay: data.labels[d], f"the label at delay {delay}", closed)  # type: ignore[misc]
-    for k, shorter in enumerate(true.shorter):
+    for k, shorter in enumerate(true.shorter_labels):
         closed = max(t - path_delay - shorter + 1, 0)
         yield from compare(
-            lambda data, h=shorter: data.shorter[h],  # type: ignore[misc]
+            lambda data, h=shorter: data.shorter_labels[h],  # type: ignore[misc]
             f"the label of horizon {shorter}",
             closed,
         )

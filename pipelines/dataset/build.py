@@ -47,7 +47,7 @@ class Dataset:
     target_TN : the target of fitting: the label of the trained delay, transformed within the date.
     channel_names, characteristic_names : names of the last axes.
     notes : what was left out, and why.
-    shorter : horizon below the label's -> return at the trained delay; NaN where not known yet.
+    shorter_labels : horizon below the label's -> return at the trained delay; NaN where not known yet.
     path_TNK : targets of the shorter horizons, ascending; None if the config names none.
     """
 
@@ -60,7 +60,7 @@ class Dataset:
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
     notes: tuple[str, ...]
-    shorter: Mapping[int, FloatArray] = field(default_factory=dict)
+    shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
     path_TNK: Float32Array | None = None
 
     @property
@@ -131,7 +131,7 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         characteristics_TNF=np.ascontiguousarray(transformed_TNF),  # models read all firms of a date
         labels=labels,
         target_TN=make_target(labels[config.label.delay], universe_TN, panel, config.label),
-        shorter=shorter,
+        shorter_labels=shorter,
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
         characteristic_names=TransformRule(**transform.model_dump()).names(names),

@@ -40,7 +40,7 @@ def horizon_table(
     with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()
     if not with_path:
         return None
-    labels = {**dataset.shorter, label.horizon: dataset.labels[label.delay]}
+    labels = {**dataset.shorter_labels, label.horizon: dataset.labels[label.delay]}
     rows = []
     every = stored.filter(pl.col("model").is_in(with_path)).partition_by(["model", "horizon"], as_dict=True)
     for (model, horizon), part in sorted(every.items()):

@@ -23,7 +23,7 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     """Store the outcome of a task. The score file is written last and marks the task as done."""
     save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
     if outcome.path_BNK is not None:
-        steps = zip(dataset.shorter.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
+        steps = zip(dataset.shorter_labels.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
         parts = [
             _rows(run, dataset, task, path_BN, label_TN).with_columns(
                 pl.lit(horizon, dtype=pl.Int64).alias("horizon")

@@ -77,7 +77,7 @@ def _depends_on_others(subject: Subject, t: int) -> Iterator[str]:
     if data.path_TNK is not None:
         targets += [
             (f"the target of horizon {horizon}", label_TN, data.path_TNK[:, :, k])
-            for k, (horizon, label_TN) in enumerate(data.shorter.items())
+            for k, (horizon, label_TN) in enumerate(data.shorter_labels.items())
         ]
     for what, label_TN, target_TN in targets:
         noisy_TN = label_TN.copy()
