@@ -175,10 +175,10 @@ class Trial:
         lake = self.lake()
         lake.versions()  # every table opens
         before, after = self.states[kind]
-        found = {self._state_of(lake, table, before.get(table), after[table]) for table in COLUMNS}
+        states = {self._state_of(lake, table, before.get(table), after[table]) for table in COLUMNS}
         if any(lake.exists(table) for table in COLUMNS):
             require(HAZARD in lake.read("sources")["hazards"].item(), "rows are stored before their hazards")
-        return found.pop() if len(found) == 1 else "between"
+        return states.pop() if len(states) == 1 else "between"
 
     def _state_of(self, lake: Lake, table: str, before: pl.DataFrame | None, after: pl.DataFrame) -> str:
         columns = COLUMNS[table]

@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--loads", type=int, default=2, help="first loads, each into an empty lake")
     args = parser.parse_args()
     whole = bars(args.firms, 0, args.sessions)
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     took: dict[str, list[float]] = {}
 
     def print_times(name: str) -> None:
@@ -164,7 +164,7 @@ def main() -> None:
         assert_complete(lake, fewer.height)
         total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"data files {size / 1e6:.0f} MB; peak memory {held:.2f} GiB with the delivery alone, {peak:.2f} GiB"
+        f"data files {size / 1e6:.0f} MB; peak memory {loaded:.2f} GiB with the delivery alone, {peak:.2f} GiB"
     )
     print(f"after the first load, {total:.2f} GiB at the end")
 

@@ -225,7 +225,7 @@ def off_by_one(panel: Panel) -> Array:
     return ahead(np.log(panel.high_TN / panel.low_TN))
 
 
-def scaler_on_everything(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def scaler_on_all_sessions(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
 
     def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
         everything = np.arange(dataset.panel.n_sessions)
@@ -238,7 +238,7 @@ def scaler_on_everything(patch: Patch, config: Config, tables: Tables) -> tuple[
     return config, tables
 
 
-def groups_of_everything(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def groups_of_all_sessions(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
 
     def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
         every = np.unique(dataset.panel.group_TN)
@@ -256,7 +256,7 @@ def restated_at_the_original_date(_: Patch, config: Config, tables: Tables) -> t
     return config, {**tables, "fundamentals": rows.select(tables["fundamentals"].columns)}
 
 
-def versions_of_later(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def latest_versions_too_early(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """The same leak in our code: the newest version is used from the first date on."""
     patch_target = panels
 
@@ -271,14 +271,14 @@ def versions_of_later(_: Patch, config: Config, tables: Tables) -> tuple[Config,
     return config, tables
 
 
-def todays_members(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def current_members(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """Current members are members on all earlier dates as well."""
     now = tables["membership"].filter(pl.col("to_date").is_null())
     since = tables["prices"]["date"].min()
     return config, {**tables, "membership": now.with_columns(pl.lit(since).alias("from_date"))}
 
 
-def universe_of_tomorrow(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def universe_with_next_price(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
 
     def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
         kept: Array = universe(panel, *rest) & np.isfinite(ahead(panel.close_TN))
@@ -324,7 +324,7 @@ def splits_recorded_early(_: Patch, config: Config, tables: Tables) -> tuple[Con
     return config, _split_of_some(tables, recorded_early=1)
 
 
-def splits_on_their_day(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def correctly_dated_splits(_: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     return config, _split_of_some(tables, recorded_early=0)
 
 
@@ -396,7 +396,7 @@ def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple
     return config, tables
 
 
-def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def too_long_shorter_label(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """The label of horizon 1 covers four sessions, so it extends beyond the purge."""
     from features.panel.labels import forward_returns as honest
 
@@ -407,7 +407,7 @@ def shorter_label_too_long(patch: Patch, config: Config, tables: Tables) -> tupl
     return with_shorter_horizons(config), tables
 
 
-def path_that_knows(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
+def path_with_look_ahead(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """Forecasts at the label's horizon are clean; those at shorter horizons are the future returns."""
     honest = tasks.run_task
 
@@ -423,21 +423,21 @@ LEAKS: dict[str, Leak] = {
     "rank over all dates so far": Leak(ranks_over_the_past, "cross_section", "haracteristic return_1"),
     "target scaled over all dates": Leak(targets_over_the_past, "cross_section", "The target of horizon"),
     "shorter label that spans more than it says": Leak(
-        shorter_label_too_long, "future", "label of horizon 1"
+        too_long_shorter_label, "future", "label of horizon 1"
     ),
     "forecast of a shorter horizon that knew it": Leak(
-        path_that_knows, "forecasts", "forecasts of shorter horizons"
+        path_with_look_ahead, "forecasts", "forecasts of shorter horizons"
     ),
     "centred window": Leak(in_channel(centred_mean), "future", "Channel return"),
     "centred window, delivered": Leak(in_input(centred_mean), "too_good", "input_signal"),
     "full-sample z-score": Leak(in_characteristic(full_sample_zscore), "future", "momentum_63"),
     "full-sample z-score, delivered": Leak(in_input(full_sample_zscore), "fingerprints", "input signal"),
-    "scaler fitted on test": Leak(scaler_on_everything, "fit_scope", "channel scaler"),
-    "groups fitted on test": Leak(groups_of_everything, "fit_scope", "group codes"),
+    "scaler fitted on test": Leak(scaler_on_all_sessions, "fit_scope", "channel scaler"),
+    "groups fitted on test": Leak(groups_of_all_sessions, "fit_scope", "group codes"),
     "restated value at original date": Leak(restated_at_the_original_date, "statements", "original date"),
-    "restated value at original date, in code": Leak(versions_of_later, "future", "Statement"),
-    "today's membership for all dates": Leak(todays_members, "membership", "Today's membership", LEAVERS),
-    "universe that needs t+1": Leak(universe_of_tomorrow, "future", "The universe"),
+    "restated value at original date, in code": Leak(latest_versions_too_early, "future", "Statement"),
+    "today's membership for all dates": Leak(current_members, "membership", "Today's membership", LEAVERS),
+    "universe that needs t+1": Leak(universe_with_next_price, "future", "The universe"),
     "label overlap": Leak(overlapping_labels, "label_spans", "train label"),
     "split applied before its ex-date": Leak(splits_recorded_early, "splits", "before its ex-date"),
     "split applied before its ex-date, in code": Leak(splits_applied_early, "future", "The panel's close"),

@@ -26,8 +26,8 @@ _THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # set by process pool
 
 def n_threads() -> int:
     """Return the number of threads to use: the number of cores, or fewer if the environment limits it."""
-    given = [int(os.environ[name]) for name in _THREAD_LIMITS if os.environ.get(name, "").isdigit()]
-    return max(1, min([len(os.sched_getaffinity(0)), *given]))
+    limits = [int(os.environ[name]) for name in _THREAD_LIMITS if os.environ.get(name, "").isdigit()]
+    return max(1, min([len(os.sched_getaffinity(0)), *limits]))
 
 
 @cache

@@ -18,16 +18,16 @@ TOLERANCE = 25.0  # days: quarters have 12 to 16 weeks, fiscal years 52 or 53
 
 
 @compiled
-def _find(end_P: IntArray, n: int, day: float) -> int:
+def _nearest_period(end_P: IntArray, n: int, day: float) -> int:
     """Find the period whose end is nearest to a day, within the tolerance; -1 if there is none."""
-    found, best = -1, TOLERANCE
+    nearest, best = -1, TOLERANCE
     for p in range(n - 1, -1, -1):
         distance = abs(end_P[p] - day)
         if distance <= best:
-            found, best = p, distance
+            nearest, best = p, distance
         elif end_P[p] < day:
             break
-    return found
+    return nearest
 
 
 @compiled
@@ -37,7 +37,7 @@ def _quarter(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
         return float(reported_P3[p, 2])
     rest = reported_P3[p, 1]
     for k in range(1, 4):
-        earlier = _find(end_P, n, end_P[p] - QUARTER * k)
+        earlier = _nearest_period(end_P, n, end_P[p] - QUARTER * k)
         if earlier < 0:
             return np.nan
         rest -= reported_P3[earlier, 2]
@@ -52,7 +52,7 @@ def _value(p: int, n: int, end_P: IntArray, reported_P3: FloatArray) -> float:
             return float(reported_P3[p, span])
     total = 0.0
     for k in range(4):
-        at = _find(end_P, n, end_P[p] - QUARTER * k)
+        at = _nearest_period(end_P, n, end_P[p] - QUARTER * k)
         if at < 0:
             return np.nan
         total += _quarter(at, n, end_P, reported_P3)
@@ -116,7 +116,7 @@ def follow_filings(
         now_R[r] = _value(newest, n, end_P, reported_P3)
         now_end_R[r] = end_P[newest]
         before_R[r] = np.nan
-        before = _find(end_P, n, end_P[newest] - YEAR)
+        before = _nearest_period(end_P, n, end_P[newest] - YEAR)
         if before >= 0:
             before_R[r] = _value(before, n, end_P, reported_P3)
     return now_R, now_end_R, before_R

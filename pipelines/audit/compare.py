@@ -104,13 +104,13 @@ def _differences(
             if left_TN is not right_TN:
                 yield Difference(what)
             return
-        found = difference(
+        diff = difference(
             np.ascontiguousarray(left_TN[:until][:, own]),
             np.ascontiguousarray(right_TN[:until][:, theirs]),
             what,
         )
-        if found is not None:
-            yield Difference(found.what, found.session, own[found.column] if found.column >= 0 else -1)
+        if diff is not None:
+            yield Difference(diff.what, diff.session, own[diff.column] if diff.column >= 0 else -1)
 
     for field in (*_PRICE_FIELDS, *_STATE_FIELDS):
         name = field.removesuffix("_TN").replace("_", " ")

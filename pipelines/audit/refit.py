@@ -87,18 +87,18 @@ def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:
         (left.scaler.std_C, right.scaler.std_C, "the channel scaler's deviations"),
         (left.groups_G, right.groups_G, "the group codes"),
     )
-    return [found for one in pairs if (found := difference(*one)) is not None]
+    return [diff for one in pairs if (diff := difference(*one)) is not None]
 
 
 def weights_differ(left: Outcome, right: Outcome, model: str) -> list[Difference]:
     """Compare the tensors and the validation scores of two fits to the bit."""
-    found = [Difference(f"{model}'s tensors")] if set(left.state.tensors) != set(right.state.tensors) else []
+    diffs = [Difference(f"{model}'s tensors")] if set(left.state.tensors) != set(right.state.tensors) else []
     for name in sorted(set(left.state.tensors) & set(right.state.tensors)):
         one = difference(left.state.tensors[name], right.state.tensors[name], f"{model}'s {name}")
-        found += [one] if one is not None else []
+        diffs += [one] if one is not None else []
     scores = [np.array([record.valid_rank_ic for record in fit.history]) for fit in (left, right)]
     choice = difference(scores[0], scores[1], f"{model}'s validation scores")
-    return [*found, *([choice] if choice is not None else [])]
+    return [*diffs, *([choice] if choice is not None else [])]
 
 
 def sample_columns(dataset: Dataset, sessions: npt.NDArray[np.integer], count: int, seed: int) -> IntArray:

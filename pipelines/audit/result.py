@@ -71,8 +71,8 @@ class Audit:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict."""
-        found = {result.verdict for result in self.results}
-        return next((verdict for verdict in VERDICTS if verdict in found), "skipped")
+        present = {result.verdict for result in self.results}
+        return next((verdict for verdict in VERDICTS if verdict in present), "skipped")
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -109,8 +109,8 @@ class Audit:
 
 def counts(table: pl.DataFrame) -> dict[str, int]:
     """Count the rows of a result table by verdict, worst first; verdicts without rows are left out."""
-    found = dict(table.group_by("verdict").len().iter_rows())
-    return {verdict: found[verdict] for verdict in VERDICTS if verdict in found}
+    by_verdict = dict(table.group_by("verdict").len().iter_rows())
+    return {verdict: by_verdict[verdict] for verdict in VERDICTS if verdict in by_verdict}
 
 
 def summary_line(table: pl.DataFrame) -> str:

@@ -192,9 +192,9 @@ class Subject:
         usable = self.decisions[self.decisions < self.dataset.panel.n_sessions - 3]
         eves = np.intersect1d(usable, self._eves())
         chosen: list[int] = []
-        for pool, wanted in ((usable[:EARLY], 1), (eves, (count + 2) // 2), (usable, count)):
+        for pool, total in ((usable[:EARLY], 1), (eves, (count + 2) // 2), (usable, count)):
             left = np.setdiff1d(pool, chosen)
-            chosen += rng.choice(left, min(max(wanted - len(chosen), 0), len(left)), replace=False).tolist()
+            chosen += rng.choice(left, min(max(total - len(chosen), 0), len(left)), replace=False).tolist()
         return sorted(chosen)
 
     def _eves(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Accounts by hand, the two NAVs against each other, and what happens to firms that cannot be traded."""
+"""Accounts by hand, agreement of the two NAVs, and firms that cannot be traded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from backtest.result import BookResult
 
 NAN = np.nan
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
-# 15 bps of what is traded, 10 bps of what is short a session
+# 15 bps of the traded notional, 10 bps of the short value per session
 DEAR = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
 HOLD = [NAN, NAN]
 
 
 def test_three_days_two_firms_by_hand() -> None:
-    """Buy 60% of A and short 40% of B, hold a day, then go to 50% of A and nothing of B."""
+    """Buy 60% of A and short 40% of B, hold for a day, then move to 50% of A and 0% of B."""
     total_return_index_TN = np.array([[50.0, 20.0], [55.0, 18.0], [49.5, 21.6]])  # A +10% -10%, B -10% +20%
     target_TN = np.array([[0.6, -0.4], HOLD, [0.5, 0.0]])
     book = run_book(target_TN, total_return_index_TN, np.ones((3, 2), bool), DEAR, delay=0, keep_ledger=True)
@@ -69,7 +69,7 @@ def test_three_days_two_firms_by_hand() -> None:
 
 
 def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Wealth, traded and paid-out cells with late listings, halts, gaps, delistings, some of them revoked."""
+    """Index, traded and delisted cells with late listings, halts, gaps, delistings and relistings."""
     total_return_index_TN = np.exp(np.cumsum(rng.normal(0, 0.02, (T, N)), axis=0)) * rng.uniform(1, 500, N)
     traded_TN = rng.random((T, N)) > 0.1
     delisted_TN = np.zeros((T, N), dtype=bool)
@@ -77,7 +77,7 @@ def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray,
         kind = rng.integers(0, 6)
         listed = int(rng.integers(0, T // 3 + 1)) if kind == 1 else 0
         traded_TN[listed, n] = True
-        for t in range(listed + 1, T):  # halts carry the last close
+        for t in range(listed + 1, T):  # halts keep the last close
             if not traded_TN[t, n]:
                 total_return_index_TN[t, n] = total_return_index_TN[t - 1, n]
         total_return_index_TN[:listed, n], traded_TN[:listed, n] = NAN, False
@@ -89,15 +89,15 @@ def random_market(rng: np.random.Generator, T: int, N: int) -> tuple[np.ndarray,
                 1 + rng.choice([-1.0, -0.55, -0.3, 0.2])
             )
             traded_TN[end + 1 : until, n] = False
-        if kind == 4:  # nobody knows
+        if kind == 4:  # unknown value
             total_return_index_TN[end + 1 :, n], traded_TN[end + 1 :, n] = NAN, False
-        if kind == 5:  # a hole in the data, with a price after it
+        if kind == 5:  # a data gap, followed by a price
             total_return_index_TN[end : end + 3, n] = NAN
     return total_return_index_TN, traded_TN, delisted_TN
 
 
 def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
-    """Rebuild NAV, cash and positions from the ledger's rows alone."""
+    """Rebuild NAV, cash and positions from the ledger's rows only."""
     sums = (
         pl.DataFrame({"session": pl.Series(range(T), dtype=pl.Int32)})
         .join(book.ledger.group_by("session").sum(), on="session", how="left", maintain_order="left")
@@ -110,7 +110,7 @@ def assert_ledger_adds_up(book: BookResult, T: int, N: int) -> None:
     position_N = np.zeros(N)
     for (_,), rows in book.ledger.partition_by("session", as_dict=True, maintain_order=True).items():
         firm = rows["firm"].to_numpy()
-        assert set(np.flatnonzero(position_N)) <= set(firm)  # no position goes missing
+        assert set(np.flatnonzero(position_N)) <= set(firm)  # no position is lost
         position_N[firm] += (rows["pnl"] + rows["trade"] - rows["released"]).to_numpy()
         np.testing.assert_allclose(rows["position"].to_numpy(), position_N[firm], atol=1e-12)
         position_N = np.zeros(N)
@@ -168,7 +168,7 @@ def test_a_long_book_agrees_to_1e_12() -> None:
     assert book.nav_net_T[-1] > 0.01
 
 
-def test_without_a_ledger_the_accounts_are_the_same_and_asking_for_it_names_the_option() -> None:
+def test_ledger_is_optional_and_its_absence_raises() -> None:
     rng = np.random.default_rng(4)
     total_return_index_TN, traded_TN, delisted_TN = random_market(rng, 60, 8)
     target_TN = 0.3 * quantile_long_short(rng.normal(size=(60, 8)), 4)
@@ -192,7 +192,7 @@ def test_without_a_ledger_the_accounts_are_the_same_and_asking_for_it_names_the_
         _ = plain.ledger
 
 
-def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
+def test_accounts_do_not_depend_on_later_sessions() -> None:
     rng = np.random.default_rng(9)
     total_return_index_TN, traded_TN, delisted_TN = random_market(rng, 40, 8)
     target_TN = top_k_long_only(rng.normal(size=(40, 8)), 3)
@@ -208,7 +208,7 @@ def test_the_accounts_of_a_session_do_not_know_the_next() -> None:
 
 
 @pytest.mark.parametrize("delay", [0, 1])
-def test_delay_decides_what_a_signal_of_tomorrow_is_worth(delay: int) -> None:
+def test_delay_of_one_removes_the_gain_of_a_look_ahead_signal(delay: int) -> None:
     rng = np.random.default_rng(1)
     returns_TN = rng.normal(0, 0.02, (400, 50))
     total_return_index_TN = np.cumprod(1.0 + returns_TN, axis=0, dtype=np.float64)
@@ -227,7 +227,7 @@ def test_delay_decides_what_a_signal_of_tomorrow_is_worth(delay: int) -> None:
 
 
 @pytest.mark.parametrize(("weight", "final"), [(1.0, 0.7), (-1.0, 1.3)])
-def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final: float) -> None:
+def test_delisting_pays_minus_30_percent_then_cash(weight: float, final: float) -> None:
     total_return_index_TN = np.array([[10.0, 5], [10, 5], [7, 5], [7, 5], [7, 5]])
     traded_TN = np.array([[1, 1], [1, 1], [0, 1], [0, 1], [0, 1]], dtype=bool)
     target_TN = np.array([[weight, 0.0], HOLD, HOLD, [weight, 0.0], HOLD])
@@ -239,7 +239,7 @@ def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final
     np.testing.assert_allclose(book.leverage_T, [1, 1, 0, 0, 0], atol=1e-14)
     np.testing.assert_allclose(book.cash_T, [1 - weight, 1 - weight, 1, 1, 1], atol=1e-14)
     np.testing.assert_allclose(book.turnover_T, [0.5, 0, 0, 0, 0])  # paid out, not sold
-    np.testing.assert_allclose(book.unfilled_T, [0, 0, 0, 0.5, 0])  # nobody sells it after its delisting
+    np.testing.assert_allclose(book.unfilled_T, [0, 0, 0, 0.5, 0])  # it is not sold after its delisting
     assert book.ledger.filter(session=2)["released"].to_list() == pytest.approx([0.7 * weight])
     assert (
         run_book(target_TN, total_return_index_TN, traded_TN, DEAR, 0, delisted_TN=delisted_TN).borrow_T[3]
@@ -247,7 +247,7 @@ def test_a_delisting_pays_minus_30_percent_and_then_is_cash(weight: float, final
     )
 
 
-def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None:
+def test_halted_position_stays_until_a_decision_can_trade_it() -> None:
     total_return_index_TN = np.array([[10.0, 5], [10, 5], [8, 5], [8, 5]])
     traded_TN = np.array([[1, 1], [0, 1], [1, 1], [1, 1]], dtype=bool)
     target_TN = np.array([[1.0, 0], [0, 1], HOLD, [0, 1]])
@@ -260,7 +260,7 @@ def test_a_halted_firm_stays_until_the_next_decision_that_can_trade_it() -> None
     np.testing.assert_allclose(book.nav_net_T, [1, 1, 0.8, 0.8])
 
 
-def test_a_firm_without_a_price_is_not_bought_and_one_that_loses_it_stays_at_its_last_value() -> None:
+def test_unpriced_firms_are_not_bought_and_positions_keep_their_last_value() -> None:
     total_return_index_TN = np.array([[10.0, NAN], [11, NAN], [NAN, 5], [NAN, 5]])
     target_TN = np.array([[0.5, 0.5], HOLD, [0.0, 0.5], HOLD])
     book = run_book(target_TN, total_return_index_TN, np.ones((4, 2), bool), FREE, 0, keep_ledger=True)
@@ -291,7 +291,7 @@ def test_trading_costs_can_ruin() -> None:
     assert book.shortfall == pytest.approx(0.2)
 
 
-def test_a_book_that_wants_nothing_trades_nothing() -> None:
+def test_zero_targets_trade_nothing() -> None:
     book = run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), DEAR, 1, keep_ledger=True)
     assert book.first_trade is None
     assert book.ledger.is_empty()
@@ -312,7 +312,7 @@ def test_a_book_that_wants_nothing_trades_nothing() -> None:
         ({"total_return_index_TN": np.ones((0, 2))}, "at least one row"),
     ],
 )
-def test_wrong_inputs_are_refused(change: dict[str, object], message: str) -> None:
+def test_invalid_inputs_raise(change: dict[str, object], message: str) -> None:
     inputs = {
         "target_TN": np.zeros((3, 2)),
         "total_return_index_TN": np.ones((3, 2)),

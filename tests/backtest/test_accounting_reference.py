@@ -1,9 +1,8 @@
-"""The accounts against a second bookkeeper: share counts in dictionaries, from raw prices and events.
+"""The accounts against an independent bookkeeper with share counts, from raw prices and events.
 
-The two NAVs of `backtest.accounting` share the order of events, who can be traded and what a halted firm is
-worth, so their agreement cannot show a mistake in these. The loop below was written from the module's prose
-and uses nothing of the package. It holds real shares, splits them, reinvests dividends in them, and reads
-raw closes and delisting records instead of the panel's arrays.
+The two NAVs of `backtest.accounting` share the order of events, the tradability of firms and the value of
+halted firms, so their agreement cannot reveal mistakes in these. The loop below was written from the module's
+docstring and uses no code of the package. It holds shares, splits them, reinvests dividends, and reads raw
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from backtest.costs import CostModel
 from features.panel.delistings import DelistingRule
 from features.panel.panel import build_panel
 
-HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # of the traded and, a session, of the short value
-UNKNOWN = -0.1  # what endings for unknown reasons pay here, so that it shows in the accounts
+HALF_SPREAD, COMMISSION, BORROW = 0.0010, 0.0005, 0.0010  # traded notional; short value per session
+UNKNOWN = -0.1  # return of delistings for unknown reasons, chosen so that it affects the accounts
 COSTS = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
 COLUMNS = (
     "nav",
@@ -46,24 +45,26 @@ class Bookkeeper:
     cash: float = 1.0
     shares: dict[str, float] = field(default_factory=dict)
     price: dict[str, float] = field(default_factory=dict)  # last close, divided by the splits since
-    waiting: dict[str, float] = field(default_factory=dict)  # dividend a share that no close has reinvested
+    waiting: dict[str, float] = field(
+        default_factory=dict
+    )  # dividend per share that has not been reinvested yet
     last: dict[str, int] = field(default_factory=dict)  # session of the last close
-    gone: set[str] = field(default_factory=set)  # holders have been paid out
-    borrowed: float = 0.0  # value of the shorts after the last trades
+    paid_out: set[str] = field(default_factory=set)  # holders have been paid out
+    borrowed: float = 0.0  # value of short positions after the last trades
     nav: float = 1.0
 
     def session(self, t: int, order: dict[str, float] | None) -> dict[str, float]:
-        """Account for session t and the weights that are traded at its close."""
+        """Process session t, with the weights that are traded at its close."""
         market = self.market
         paid_out = {}
         for ticker in market.tickers:
             self.split_and_credit(t, ticker)
             if (t, ticker) in market.close:
                 self.reinvest(t, ticker)
-            elif ticker in self.last and ticker not in self.gone:
+            elif ticker in self.last and ticker not in self.paid_out:
                 paid = self.ending(t, ticker)
                 if paid is not None:
-                    self.gone.add(ticker)
+                    self.paid_out.add(ticker)
                     paid_out[ticker] = self.shares.get(ticker, 0.0) * self.price[ticker] * (1.0 + paid)
                     self.shares[ticker] = 0.0
         borrow = BORROW * self.borrowed
@@ -73,13 +74,13 @@ class Bookkeeper:
         for ticker in market.tickers if order is not None else ():
             assert order is not None
             held = self.shares.get(ticker, 0.0) * self.price.get(ticker, 0.0)
-            wanted = order[ticker] * before - held
+            trade = order[ticker] * before - held
             if (t, ticker) in market.close:
-                self.shares[ticker] = self.shares.get(ticker, 0.0) + wanted / self.price[ticker]
-                self.cash -= wanted
-                traded += abs(wanted)
+                self.shares[ticker] = self.shares.get(ticker, 0.0) + trade / self.price[ticker]
+                self.cash -= trade
+                traded += abs(trade)
             else:
-                unfilled += abs(wanted)
+                unfilled += abs(trade)
         self.cash -= (HALF_SPREAD + COMMISSION) * traded
         start, self.nav = self.nav, self.cash + self.value()
         values = {ticker: self.shares.get(ticker, 0.0) * self.price[ticker] for ticker in self.price}
@@ -111,14 +112,14 @@ class Bookkeeper:
         self.shares[ticker] *= 1.0 + self.waiting[ticker] / close
         self.waiting[ticker] = 0.0
         self.price[ticker], self.last[ticker] = close, t
-        self.gone.discard(ticker)
+        self.paid_out.discard(ticker)
 
     def ending(self, t: int, ticker: str) -> float | None:
-        """Say what a firm without a close pays out at t; None while it is halted."""
+        """Return the payout of a firm without a close at t; None while it is halted."""
         record = self.market.records.get(ticker)
         if record is not None:
             day = (record["delisted_on"] - START).days  # type: ignore[operator]
-            if day >= self.last[ticker] and t >= day:  # a close after the record overrules it
+            if day >= self.last[ticker] and t >= day:  # a later close overrules the record
                 if record["delisting_return"] is not None:
                     return float(record["delisting_return"])  # type: ignore[arg-type]
                 return self.assumed(record)
@@ -132,17 +133,17 @@ class Bookkeeper:
         return 0.0 if reason == "merger" else UNKNOWN
 
     def missing_in_a_gap(self, t: int) -> list[str]:
-        """Name the firms that miss a session together with a quarter, and at least ten, of the market."""
+        """Return the firms without a price, if these are at least ten and a quarter of the market."""
         silent = [x for x in self.last if 0 < t - self.last[x] <= STALE]
         listed = len(silent) + sum((t, x) in self.market.close for x in self.market.tickers)
-        return [x for x in silent if x not in self.gone] if len(silent) >= max(10, listed / 4) else []
+        return [x for x in silent if x not in self.paid_out] if len(silent) >= max(10, listed / 4) else []
 
     def value(self) -> float:
         return sum(self.shares.get(ticker, 0.0) * price for ticker, price in self.price.items())
 
 
 def random_weights(rng: np.random.Generator, T: int, N: int, *, long_only: bool) -> np.ndarray:
-    """Draw weights of gross 0.9 at most, with firms that are not wanted and sessions without a decision."""
+    """Draw weights with gross exposure up to 0.9, with zero weights and sessions without a decision."""
     weight_TN = rng.normal(size=(T, N)) * (rng.random((T, N)) < 0.6)
     weight_TN = np.abs(weight_TN) if long_only else weight_TN
     weight_TN *= rng.uniform(0.2, 0.9, (T, 1)) / np.maximum(np.abs(weight_TN).sum(axis=1, keepdims=True), 1)
@@ -151,7 +152,7 @@ def random_weights(rng: np.random.Generator, T: int, N: int, *, long_only: bool)
 
 
 def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
-    """Run both on one market; the answer counts what happened in it."""
+    """Run both on one market and count the events."""
     market = raw_market(seed)
     panel = build_panel(
         market.prices(), market.securities(), delisting_rule=DelistingRule(STALE, unknown_return=UNKNOWN)
@@ -170,12 +171,12 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
         keep_ledger=True,
     )
     assert book.ruined_at is None
-    keeper = Bookkeeper(market)
+    bookkeeper = Bookkeeper(market)
     rows = []
     for t in range(T):
         decided = t >= delay and not np.isnan(target_TN[t - delay]).any()
         order = dict(zip(panel.tickers_N, target_TN[t - delay].tolist(), strict=True)) if decided else None
-        rows.append(keeper.session(t, order))
+        rows.append(bookkeeper.session(t, order))
     own = {name: np.array([row[name] for row in rows]) for name in COLUMNS}
     for name in COLUMNS:
         for field_name in ("nav_net_T", "nav_ledger_T") if name == "nav" else (f"{name}_T",):
@@ -193,22 +194,22 @@ def compare(seed: int, delay: int, *, long_only: bool) -> dict[str, float]:
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 1_000_000), delay=st.integers(0, 3), long_only=st.booleans())
-def test_the_accounts_equal_those_of_a_second_bookkeeper(seed: int, delay: int, long_only: bool) -> None:
+def test_accounts_equal_those_of_an_independent_bookkeeper(seed: int, delay: int, long_only: bool) -> None:
     compare(seed, delay, long_only=long_only)
 
 
-def test_the_random_books_meet_every_kind_of_event() -> None:
+def test_random_books_cover_all_events() -> None:
     counts = [compare(seed, 1, long_only=False) for seed in range(60)]
     for name in counts[0]:
         assert sum(count[name] for count in counts) >= 20, name
     markets = [raw_market(seed) for seed in range(20)]
     assert sum(len(market.split) for market in markets) > 100
     halted = sum(key not in market.close for market in markets for key in market.dividend)
-    assert halted > 20  # dividends that wait for the next close
+    assert halted > 20  # dividends that are reinvested at the next close
 
 
-def test_the_bookkeeper_by_hand() -> None:
-    """Buy 40% at 10, a 2-for-1 split with a dividend of 1 a new share, a halt, and a delisting at -30%."""
+def test_bookkeeper_by_hand() -> None:
+    """Buy 40% at 10; a 2-for-1 split with a dividend of 1 per new share, a halt, a delisting at -30%."""
     market = RawMarket(
         sessions=5,
         tickers=("A",),
@@ -217,9 +218,9 @@ def test_the_bookkeeper_by_hand() -> None:
         dividend={(1, "A"): 1.0},
         records={"A": {"delisted_on": START.replace(day=START.day + 3), "delisting_return": -0.3}},
     )
-    keeper = Bookkeeper(market)
-    rows = [keeper.session(t, {"A": 0.4} if t == 0 else None) for t in range(5)]
+    bookkeeper = Bookkeeper(market)
+    rows = [bookkeeper.session(t, {"A": 0.4} if t == 0 else None) for t in range(5)]
     # 0.04 shares at 10; costs 0.0015 * 0.4. Then 0.08 shares at 5, 0.08 in cash buys 0.016 more: 0.096 * 5
     nav = [1 - 0.0006, 0.5994 + 0.48, 0.5994 + 0.48, 0.5994 + 0.336, 0.5994 + 0.336]
     assert [row["nav"] for row in rows] == pytest.approx(nav, rel=1e-14)
-    assert keeper.shares["A"] == 0.0
+    assert bookkeeper.shares["A"] == 0.0

@@ -1,4 +1,4 @@
-"""Books against a loop over firms, and the dates on which nothing can be decided."""
+"""Books against a loop over firms, and dates without a decision."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAN = np.nan
 signals = hnp.arrays(
     np.float64,
     st.tuples(st.integers(1, 6), st.integers(1, 12)),
-    elements=st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0]),  # few values: many ties
+    elements=st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0]),  # few distinct values, so many ties
 )
 
 
 def selected(signal_N: np.ndarray, size: int) -> np.ndarray:
-    """Share of each firm in the `size` highest: what the firms above leave to the firm and its equals."""
+    """Share of each firm in the `size` highest: tied firms split the ranks that higher firms leave."""
     share_N = np.zeros(len(signal_N))
     for n, value in enumerate(signal_N):
         above = sum(other > value for other in signal_N)
@@ -34,7 +34,7 @@ def selected(signal_N: np.ndarray, size: int) -> np.ndarray:
 
 @settings(max_examples=150, deadline=None)
 @given(signal_TN=signals, q=st.integers(2, 5))
-def test_long_short_is_what_a_loop_over_firms_gives(signal_TN: np.ndarray, q: int) -> None:
+def test_long_short_equals_a_loop_over_firms(signal_TN: np.ndarray, q: int) -> None:
     if (~np.isnan(signal_TN)).sum(axis=1).max() < q:
         with pytest.raises(ValueError, match=f"needs {q} signals"):
             quantile_long_short(signal_TN, q)
@@ -51,7 +51,7 @@ def test_long_short_is_what_a_loop_over_firms_gives(signal_TN: np.ndarray, q: in
 
 @settings(max_examples=150, deadline=None)
 @given(signal_TN=signals, k=st.integers(1, 5))
-def test_top_k_is_what_a_loop_over_firms_gives(signal_TN: np.ndarray, k: int) -> None:
+def test_top_k_equals_a_loop_over_firms(signal_TN: np.ndarray, k: int) -> None:
     if (~np.isnan(signal_TN)).sum(axis=1).max() < k:
         with pytest.raises(ValueError, match="lower its size"):
             top_k_long_only(signal_TN, k)
@@ -76,12 +76,12 @@ def test_books_by_hand() -> None:
 def test_rebalancing_counts_from_the_first_possible_decision() -> None:
     signal_TN = np.arange(32.0).reshape(8, 4)
     signal_TN[0] = NAN
-    signal_TN[4] = NAN  # its turn, but nothing to decide on: hold until session 7
+    signal_TN[4] = NAN  # a rebalancing session without signals: hold until session 7
     target_TN = top_k_long_only(signal_TN, 2, rebalance_every=3)
     assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == [1, 7]
 
 
-def test_a_decision_does_not_know_the_next_signal() -> None:
+def test_decisions_do_not_depend_on_later_signals() -> None:
     rng = np.random.default_rng(0)
     signal_TN = rng.normal(size=(30, 11))
     for rule in BOOKS.values():
@@ -101,6 +101,6 @@ def test_a_decision_does_not_know_the_next_signal() -> None:
         (lambda s: top_k_long_only(s[0], 1), "one row per date"),
     ],
 )
-def test_wrong_settings_are_refused(call: Callable[[FloatArray], FloatArray], message: str) -> None:
+def test_invalid_settings_raise(call: Callable[[FloatArray], FloatArray], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(np.arange(6.0).reshape(2, 3))

@@ -7,7 +7,7 @@ import pytest
 from backtest.costs import CostModel
 
 
-def test_basis_points_become_fractions() -> None:
+def test_basis_points_are_converted_to_fractions() -> None:
     costs = CostModel(half_spread_bps=5, commission_bps=1, borrow_bps_per_year=252)
     assert costs.half_spread == pytest.approx(0.0005)
     assert costs.commission == pytest.approx(0.0001)
@@ -15,6 +15,6 @@ def test_basis_points_become_fractions() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_impossible_rates_are_refused(value: float) -> None:
+def test_invalid_rates_raise(value: float) -> None:
     with pytest.raises(ValueError, match="commission_bps"):
         CostModel(half_spread_bps=0, commission_bps=value, borrow_bps_per_year=0)

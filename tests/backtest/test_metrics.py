@@ -27,7 +27,7 @@ NAN = np.nan
 
 
 def example(seed: int, T: int = 25, N: int = 18, *, ties: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Forecasts with ties and holes, returns that they say something about."""
+    """Forecasts with ties and gaps, and returns that correlate with them."""
     rng = np.random.default_rng(seed)
     label_TN = rng.normal(0, 0.02, (T, N))
     forecast_TN = label_TN + rng.normal(0, 0.05, (T, N))
@@ -46,7 +46,7 @@ def pairs(forecast_N: np.ndarray, label_N: np.ndarray) -> tuple[np.ndarray, np.n
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), N=st.integers(1, 12))
-def test_daily_correlations_are_scipys(seed: int, N: int) -> None:
+def test_daily_correlations_equal_scipy(seed: int, N: int) -> None:
     forecast_TN, label_TN = example(seed, 15, N)
     expected_T, rank_expected_T = [], []
     for t in range(15):
@@ -64,9 +64,9 @@ def test_daily_correlations_are_scipys(seed: int, N: int) -> None:
 
 
 @pytest.mark.parametrize("lags", [0, 1, 5, 20])
-def test_newey_west_is_statsmodels_hac(lags: int) -> None:
+def test_newey_west_equals_statsmodels_hac(lags: int) -> None:
     rng = np.random.default_rng(lags)
-    x_T = np.convolve(rng.normal(0.05, 1, 260), np.ones(5) / 5, mode="valid")  # autocorrelated
+    x_T = np.convolve(rng.normal(0.05, 1, 260), np.ones(5) / 5, mode="valid")  # autocorrelated series
     fit = sm.OLS(x_T, np.ones(len(x_T))).fit(
         cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": False}
     )
@@ -81,7 +81,7 @@ def test_default_lags_follow_newey_and_west_1994() -> None:
     assert forecast_metrics(*example(0), horizon=11).lags == 10
 
 
-def test_top_of_the_forecast_against_loops() -> None:
+def test_top_k_metrics_equal_loops() -> None:
     forecast_TN, label_TN = example(3, ties=False)  # tests/backtest/test_ties.py has ties
     share_T, top_T = [], []
     for f_N, y_N in zip(forecast_TN, label_TN, strict=True):
@@ -96,7 +96,7 @@ def test_top_of_the_forecast_against_loops() -> None:
     assert top_k_sr(forecast_TN, label_TN, 5) == pytest.approx(expected, rel=1e-12)
 
 
-def test_quantiles_against_array_split() -> None:
+def test_quantiles_equal_array_split() -> None:
     forecast_TN, label_TN = example(4, ties=False)
     mean_TQ = []
     for f_N, y_N in zip(forecast_TN, label_TN, strict=True):
@@ -114,7 +114,7 @@ def test_quantiles_against_array_split() -> None:
 def test_quantiles_by_hand() -> None:
     forecast_TN = np.array([[4.0, 1, 3, 2], [1, 1, 1, 1], [2, NAN, 1, NAN], [NAN, NAN, 7, NAN]])
     label_TN = np.array([[0.4, 0.1, 0.2, 0.0], [9, 9, 9, 9], [0.6, 9, -0.2, 9], [9, 9, 9, 9]])
-    # dates 0 to 2 count: low (0.1 + 0.0)/2, 9 and -0.2, high (0.4 + 0.2)/2, 9 and 0.6
+    # dates 0 to 2 are used: low (0.1 + 0.0)/2, 9 and -0.2, high (0.4 + 0.2)/2, 9 and 0.6
     np.testing.assert_allclose(quantile_returns(forecast_TN, label_TN, 2), [8.85 / 3, 9.9 / 3])
 
 
@@ -135,7 +135,7 @@ def test_r2_against_a_zero_forecast() -> None:
     assert r2_oos(label_TN, label_TN) == 1
 
 
-def test_the_summary_holds_the_parts() -> None:
+def test_summary_equals_its_parts() -> None:
     forecast_TN, label_TN = example(5)
     m = forecast_metrics(forecast_TN.astype(np.float32), label_TN)
     f32_TN = forecast_TN.astype(np.float32)
@@ -153,7 +153,7 @@ def test_the_summary_holds_the_parts() -> None:
     assert m.r2_oos == r2_oos(f32_TN, label_TN)
 
 
-def test_a_date_without_values_changes_nothing() -> None:
+def test_dates_without_values_change_nothing() -> None:
     forecast_TN, label_TN = example(6)
     without = forecast_metrics(forecast_TN, label_TN)
     hole_N = np.full((1, forecast_TN.shape[1]), NAN)
@@ -163,21 +163,21 @@ def test_a_date_without_values_changes_nothing() -> None:
     )
     assert np.isnan(with_holes.ic_T[[0, -1]]).all()
     assert without.coverage_dates == 1
-    assert with_holes.coverage_dates == pytest.approx(25 / 26)  # the date with labels and no forecast
+    assert with_holes.coverage_dates == pytest.approx(25 / 26)  # the date with labels but no forecast
     assert with_holes.coverage_firms == without.coverage_firms
     for name in ("n_dates", "n_pairs", "ic", "ic_t", "rank_ic", "icir", "precision_at_10", "literature_sr"):
         assert getattr(with_holes, name) == getattr(without, name), name
     assert with_holes.quantile_returns == without.quantile_returns
 
 
-def test_a_constant_forecast_is_worth_nothing_and_a_perfect_one_everything() -> None:
+def test_constant_forecast_has_no_skill_and_perfect_one_full_skill() -> None:
     _, label_TN = example(7)
     constant = forecast_metrics(np.zeros_like(label_TN), label_TN)
     assert (constant.n_dates, constant.coverage_dates, constant.coverage_firms) == (25, 1.0, 1.0)
     assert (constant.ic, constant.rank_ic, constant.tied) == (0.0, 0.0, 1.0)
     for name in ("icir", "ic_t", "rank_icir", "rank_ic_t", "monotonicity"):
         assert math.isnan(getattr(constant, name)), name
-    # any firm is as likely as another to be among the highest: what all firms earn
+    # all firms are equally likely to be selected, so the result is the mean over all firms
     known_TN = np.isfinite(label_TN)
     enough_T = known_TN.sum(axis=1) >= 10
     rising_T = (label_TN >= 0).sum(axis=1) / known_TN.sum(axis=1)
@@ -191,7 +191,7 @@ def test_a_constant_forecast_is_worth_nothing_and_a_perfect_one_everything() -> 
     assert perfect.r2_oos == 1
 
 
-def test_wrong_inputs_are_refused() -> None:
+def test_invalid_inputs_raise() -> None:
     forecast_TN, label_TN = example(8)
     with pytest.raises(ValueError, match="No forecast has a label"):
         forecast_metrics(forecast_TN, np.full_like(label_TN, NAN))

@@ -1,4 +1,4 @@
-"""Performance numbers against loops and hand-computed books."""
+"""Performance metrics against loops and hand-computed books."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COSTS = CostModel(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
 
 
 def walk(rng: np.random.Generator, T: int, N: int) -> FloatArray:
-    """Total-return indices of firms without a pattern."""
+    """Total return indices of random walks."""
     total_return_index_TN: FloatArray = np.cumprod(
         1 + rng.normal(0.0005, 0.02, (T, N)), axis=0, dtype=np.float64
     )
     return total_return_index_TN
 
 
-def test_return_and_risk_against_loops() -> None:
+def test_return_and_risk_equal_loops() -> None:
     r_T = np.random.default_rng(0).normal(0.001, 0.02, 300)
     nav, peak, worst = 1.0, 1.0, 0.0
     for r in r_T:
@@ -43,7 +43,7 @@ def test_return_and_risk_against_loops() -> None:
     assert sortino(r_T) == pytest.approx(mean / downside * math.sqrt(252))
 
 
-def test_numbers_that_do_not_exist_are_nan() -> None:
+def test_undefined_metrics_are_nan() -> None:
     assert math.isnan(sharpe(np.zeros(10)))
     assert math.isnan(sharpe(np.array([0.1])))
     assert math.isnan(sortino(np.array([0.1, 0.2])))
@@ -52,7 +52,7 @@ def test_numbers_that_do_not_exist_are_nan() -> None:
     assert max_drawdown(np.array([-0.1])) == pytest.approx(0.1)  # from the starting capital
 
 
-def test_a_book_counts_from_its_first_trade() -> None:
+def test_metrics_start_at_the_first_trade() -> None:
     rng = np.random.default_rng(2)
     total_return_index_TN = walk(rng, 200, 10)
     signal_TN = rng.normal(size=(200, 10))
@@ -77,7 +77,7 @@ def test_a_book_counts_from_its_first_trade() -> None:
     assert m.identity_gap < 1e-12
 
 
-def test_a_book_without_trades_and_a_ruined_one() -> None:
+def test_book_without_trades_and_ruined_book() -> None:
     idle = book_metrics(run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), COSTS, 1))
     assert (idle.n_sessions, idle.total_return_net, idle.turnover) == (5, 0, 0)
     assert math.isnan(idle.sharpe_net)
@@ -89,7 +89,7 @@ def test_a_book_without_trades_and_a_ruined_one() -> None:
 
 
 def excess_by_hand(book: BookResult, rate_T: np.ndarray, *, net: bool = True) -> list[float]:
-    """Credit cash at the rate in the return, then take the rate off the whole: what an investor is paid."""
+    """Excess return by definition: credit cash at the rate, then subtract the rate from the return."""
     earned_T = book.return_net_T if net else book.return_gross_T
     first = book.first_trade or 0
     out = []
@@ -99,7 +99,7 @@ def excess_by_hand(book: BookResult, rate_T: np.ndarray, *, net: bool = True) ->
     return out
 
 
-def test_only_invested_capital_pays_the_risk_free_rate() -> None:
+def test_risk_free_rate_is_deducted_for_net_exposure_only() -> None:
     rng = np.random.default_rng(3)
     total_return_index_TN = walk(rng, 300, 12)
     signal_TN = rng.normal(size=(300, 12))
@@ -120,14 +120,14 @@ def test_only_invested_capital_pays_the_risk_free_rate() -> None:
     plain_T = invested.return_net_T[1:]
     assert excess_by_hand(invested, rate_T)[1:] == pytest.approx(plain_T[1:] - rate_T[2:], abs=1e-6)
     moved = book_metrics(financed, rate_T).sharpe_net - book_metrics(financed).sharpe_net
-    assert abs(moved) < 0.02  # net exposure is 0 but for the drift of a session
+    assert abs(moved) < 0.02  # net exposure is 0 except for one session's drift
     assert book_metrics(invested).sharpe_net - book_metrics(invested, rate_T).sharpe_net > 0.1
     rate_T[200] = np.nan
     with pytest.raises(ValueError, match="unknown on a session with positions"):
         book_metrics(invested, rate_T)
 
 
-def test_a_rate_of_zero_is_no_rate_to_the_bit() -> None:
+def test_zero_rate_equals_no_rate_to_the_bit() -> None:
     rng = np.random.default_rng(4)
     total_return_index_TN = walk(rng, 60, 9)
     book = run_book(
@@ -137,7 +137,7 @@ def test_a_rate_of_zero_is_no_rate_to_the_bit() -> None:
     assert sharpe(book.return_net_T[1:]) == book_metrics(book).sharpe_net
 
 
-def test_sharpe_and_information_ratio_are_those_of_skfolio_and_statsmodels() -> None:
+def test_sharpe_and_information_ratio_equal_skfolio_and_statsmodels() -> None:
     rng = np.random.default_rng(5)
     total_return_index_TN = walk(rng, 250, 10)
     traded_TN = np.ones((250, 10), bool)
@@ -161,7 +161,7 @@ def test_sharpe_and_information_ratio_are_those_of_skfolio_and_statsmodels() -> 
     theirs = Portfolio(X=excess_T[:, None], weights=np.ones(1), annualized_factor=252)
     ours = book_metrics(book, np.full(250, daily))
     assert ours.sharpe_net == pytest.approx(theirs.annualized_sharpe_ratio, rel=1e-9)
-    # all firms in the universe: the book is the benchmark less its costs
+    # all firms are in the universe, so the book is the benchmark minus costs
     same = run_book(target_TN, total_return_index_TN, traded_TN, COSTS, 1)
     assert active_metrics(same, benchmark).information_ratio < 0
     assert math.isnan(active_metrics(benchmark, benchmark).information_ratio)

@@ -1,4 +1,4 @@
-"""Folds: no label reaches into a later segment, whatever the settings."""
+"""Folds: no label reaches into a later segment, for any settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAYS_T = DAYS_T[np.is_busday(DAYS_T)]
 
 
 def assert_separated(fold: Fold, delay: int, horizon: int, embargo: int) -> None:
-    """Spell out every label span as a set of sessions and look for it in the later segments."""
+    """Enumerate every label span as a set of sessions and compare it with later segments."""
     for segment, later in (
         (fold.train, (fold.valid, fold.test)),
         (fold.valid, (fold.test,)),
@@ -49,7 +49,7 @@ reach = {"delay": st.integers(0, 6), "horizon": st.integers(1, 25), "embargo": s
     surplus=st.integers(0, 150),
     **reach,
 )
-def test_no_label_of_a_walk_touches_a_later_segment(
+def test_labels_of_walk_forward_folds_do_not_reach_later_segments(
     *,
     scheme: Literal["expanding", "rolling"],
     train: int,
@@ -95,7 +95,7 @@ def test_no_label_of_a_walk_touches_a_later_segment(
         assert tested.isdisjoint(fold.test.tolist())
         tested |= set(fold.test.tolist())
     longer = make_folds(n_sessions + 7, plan, delay, horizon)
-    for old, new in zip(folds, longer, strict=False):  # appended sessions move no fold
+    for old, new in zip(folds, longer, strict=False):  # appended sessions do not change folds
         np.testing.assert_array_equal(old.train, new.train)
         np.testing.assert_array_equal(old.test, new.test)
 
@@ -104,7 +104,7 @@ def test_no_label_of_a_walk_touches_a_later_segment(
 @given(
     starts=st.lists(st.integers(0, len(DAYS_T) - 1), min_size=4, max_size=4, unique=True).map(sorted), **reach
 )
-def test_no_label_of_a_dated_fold_touches_a_later_segment(
+def test_labels_of_a_dated_fold_do_not_reach_later_segments(
     starts: list[int], delay: int, horizon: int, embargo: int
 ) -> None:
     train, valid, test, last = starts
@@ -121,7 +121,7 @@ def test_no_label_of_a_dated_fold_touches_a_later_segment(
     np.testing.assert_array_equal(fold.test, np.arange(test, last + 1))
 
 
-def test_literal_dates_of_a_rolling_walk() -> None:
+def test_dates_of_rolling_folds() -> None:
     plan = FoldPlan(scheme="rolling", train=10, valid=5, test=5, embargo=1)
     folds = make_folds(36, plan, delay=1, horizon=2)
     assert [
@@ -130,10 +130,10 @@ def test_literal_dates_of_a_rolling_walk() -> None:
         ["2020-01-01", "2020-01-14", "2020-01-21", "2020-01-27", "2020-02-03", "2020-02-07"],
         ["2020-01-08", "2020-01-21", "2020-01-28", "2020-02-03", "2020-02-10", "2020-02-14"],
     ]
-    # 2020-01-14 is traded on the 15th, its label ends on the 17th, the 20th is the embargo
+    # a decision on 2020-01-14 is traded on the 15th, its label ends on the 17th, and the 20th is the embargo
 
 
-def test_literal_dates_of_a_dated_fold() -> None:
+def test_dates_of_a_dated_fold() -> None:
     fold = dated_fold(
         DAYS_T,
         train_from=dt.date(2020, 1, 4),  # a Saturday
@@ -154,7 +154,7 @@ def test_literal_dates_of_a_dated_fold() -> None:
     ]
 
 
-def test_the_last_label_stays_before_stop() -> None:
+def test_last_label_ends_before_stop() -> None:
     plan = FoldPlan(scheme="expanding", train=10, valid=5, test=5, embargo=0, stop=40)
     folds = make_folds(1000, plan, delay=1, horizon=3)
     assert max(fold.test[-1] for fold in folds) + 4 < 40
@@ -171,7 +171,7 @@ def test_the_last_label_stays_before_stop() -> None:
         ({"scheme": "sliding"}, "choose expanding or rolling"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(setting: dict[str, object], message: str) -> None:
+def test_invalid_plan_raises(setting: dict[str, object], message: str) -> None:
     plan = {"scheme": "rolling", "train": 10, "valid": 5, "test": 5, "embargo": 0} | setting
     with pytest.raises(ValueError, match=message):
         FoldPlan(**plan)  # type: ignore[arg-type]  # wrong on purpose
@@ -192,7 +192,7 @@ def test_embargo_has_no_default() -> None:
         (("2020-01-01", "2020-02-01", "2020-03-01", "2020-05-01"), 0, 0, "horizon 0"),
     ],
 )
-def test_a_dated_fold_that_cannot_be_is_refused(
+def test_invalid_dated_fold_raises(
     days: tuple[str, str, str, str], embargo: int, horizon: int, message: str
 ) -> None:
     train, valid, test, last = (dt.date.fromisoformat(day) for day in days)

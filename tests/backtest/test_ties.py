@@ -1,4 +1,4 @@
-"""Tied forecasts share: nothing that a book or a metric says may depend on the order of the columns."""
+"""Tied forecasts share equally: books and metrics must not depend on the order of the columns."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ METRICS = (
 
 
 def rating_market(T: int = 500, N: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Wealth of firms without any pattern, and a rating of three levels that is redrawn every session."""
+    """Random walks, and a random rating with three levels on every session."""
     rng = np.random.default_rng(4)
     total_return_index_TN = np.cumprod(1 + rng.normal(0.0, 0.02, (T, N)), axis=0)
     return total_return_index_TN, rng.integers(0, 3, (T, N)).astype(np.float64)
 
 
 @pytest.mark.parametrize("name", BOOKS)
-def test_a_three_level_rating_earns_the_same_under_any_names(name: str) -> None:
+def test_returns_of_a_three_level_rating_do_not_depend_on_column_order(name: str) -> None:
     total_return_index_TN, rating_TN = rating_market()
     by_later_return_N = np.argsort(-total_return_index_TN[-1])
     earned = []
@@ -58,7 +58,7 @@ def test_a_three_level_rating_earns_the_same_under_any_names(name: str) -> None:
     assert earned[0] != 0
 
 
-def test_a_three_level_rating_measures_the_same_under_any_names() -> None:
+def test_metrics_of_a_three_level_rating_do_not_depend_on_column_order() -> None:
     total_return_index_TN, rating_TN = rating_market()
     label_TN = total_return_index_TN[1:] / total_return_index_TN[:-1] - 1
     by_later_return_N = np.argsort(-total_return_index_TN[-1])
@@ -72,13 +72,15 @@ def test_a_three_level_rating_measures_the_same_under_any_names() -> None:
 
 
 def expected_selection(signal_N: np.ndarray, size: int, *, lowest: bool = False) -> list[Fraction]:
-    """Probability that each firm is among the `size` highest, over all orders of the firms that tie."""
+    """Probability that each firm is among the `size` highest, over all orders of tied firms."""
     firms = [n for n in range(len(signal_N)) if not np.isnan(signal_N[n])]
     sign = -1 if lowest else 1
     hits, orders = [0] * len(signal_N), 0
     for order in itertools.permutations(firms):
         orders += 1
-        ranked = sorted(order, key=lambda n: -sign * signal_N[n])  # stable: ties in the order drawn
+        ranked = sorted(
+            order, key=lambda n: -sign * signal_N[n]
+        )  # a stable sort keeps tied firms in the drawn order
         for n in ranked[:size]:
             hits[n] += 1
     return [Fraction(hit, orders) for hit in hits]
@@ -135,7 +137,7 @@ def test_permuted_columns_permute_weights(signal_TN: np.ndarray, seed: int, size
 
 @settings(max_examples=100, deadline=None)
 @given(signal_TN=tied_signals, size=st.integers(2, 4))
-def test_a_rising_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> None:
+def test_monotone_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> None:
     assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
     for rule in BOOKS.values():
         np.testing.assert_array_equal(
@@ -145,7 +147,7 @@ def test_a_rising_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> N
 
 @settings(max_examples=100, deadline=None)
 @given(signal_TN=tied_signals, size=st.integers(2, 4))
-def test_equal_signals_weigh_the_same_and_the_legs_add_up(signal_TN: np.ndarray, size: int) -> None:
+def test_tied_signals_have_equal_weights_and_legs_sum_to_one(signal_TN: np.ndarray, size: int) -> None:
     counts_T = (~np.isnan(signal_TN)).sum(axis=1)
     assume(counts_T.max() >= size)
     spread_TN, top_TN = quantile_long_short(signal_TN, size), top_k_long_only(signal_TN, size)
@@ -158,11 +160,11 @@ def test_equal_signals_weigh_the_same_and_the_legs_add_up(signal_TN: np.ndarray,
         assert spread_TN[t].sum() == pytest.approx(0, abs=1e-12)
         ranked = np.sort(signal_TN[t][~np.isnan(signal_TN[t])])
         m = len(ranked) // size
-        if ranked[m - 1] < ranked[-m]:  # nobody ties with both quantiles
+        if ranked[m - 1] < ranked[-m]:  # no firm is tied with both quantiles
             assert np.maximum(spread_TN[t], 0).sum() == pytest.approx(1, abs=1e-12)
 
 
-def test_without_ties_the_weights_are_those_of_a_ranking_to_the_bit() -> None:
+def test_weights_without_ties_equal_a_plain_ranking() -> None:
     rng = np.random.default_rng(1)
     signal_TN = rng.normal(size=(40, 37))
     signal_TN[rng.random(signal_TN.shape) < 0.2] = NAN
@@ -179,7 +181,7 @@ def test_without_ties_the_weights_are_those_of_a_ranking_to_the_bit() -> None:
 
 def test_ties_by_hand() -> None:
     signal_TN = np.array([[3.0, 2, 2, 2, 1, 0, 0], [1, 1, 1, 1, NAN, NAN, NAN]])
-    # seven firms: 2 a side; one of the three 2s is bought, and both 0s are sold
+    # seven firms: 2 per side; one of the three 2s is bought, and both 0s are sold
     np.testing.assert_allclose(
         quantile_long_short(signal_TN, 3),
         np.array([[1 / 2, 1 / 6, 1 / 6, 1 / 6, 0, -1 / 2, -1 / 2], [0.0] * 7]),
@@ -191,7 +193,7 @@ def test_ties_by_hand() -> None:
         atol=1e-15,
     )
     label_TN = np.array([[0.1, 0.2, 0.3, 0.1, 9.0, 0.0, -0.4]])
-    # places 0 to 6 from below fall into quantiles 0 0 0 | 1 1 | 2 2: one 2 joins the 3
+    # ranks 0 to 6 fall into quantiles 0 0 0 | 1 1 | 2 2: one of the 2s is in the quantile of the 3
     np.testing.assert_allclose(
         quantile_returns(signal_TN[:1], label_TN, 3), [8.6 / 3, 0.2, (0.1 + 0.2) / 2], rtol=1e-12
     )
@@ -201,7 +203,7 @@ def test_ties_by_hand() -> None:
     assert top_k_sr(np.vstack([signal_TN[:1]] * 2), two_TN, 2) == pytest.approx(ratio, rel=1e-12)
 
 
-def test_the_share_of_tied_forecasts_counts_pairs_with_a_label() -> None:
+def test_tied_share_counts_pairs_with_a_label() -> None:
     signal_TN = np.array([[3.0, 2, 2, 1], [1, 1, NAN, 1], [4, 3, 2, 2]])
     label_TN = np.array([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, NAN]])
     assert forecast_metrics(signal_TN, label_TN).tied == pytest.approx((2 + 3 + 0) / (4 + 3 + 3))

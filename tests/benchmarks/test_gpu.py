@@ -1,4 +1,4 @@
-"""The GPU benchmark runs anywhere at sizes that say nothing, with torch and numpy alone."""
+"""The GPU benchmark runs on any machine with tiny sizes, and needs only torch and numpy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ runpy.run_path("benchmarks/gpu.py", run_name="__main__")
 """
 
 
-def test_it_runs_with_torch_and_numpy_alone() -> None:
+def test_gpu_benchmark_runs_with_only_torch_and_numpy() -> None:
     tiny = ["--device", "cpu", "--tiny", "--seeds", "2"]
     command = [sys.executable, "-c", ALONE, *tiny]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,4 @@
-"""One information coefficient for validation and backtest, against scipy date by date."""
+"""The information coefficient of validation and backtest, against scipy for each date."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def example(seed: int, T: int = 12, N: int = 9) -> tuple[np.ndarray, np.ndarray]
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000), N=st.integers(3, 12))
-def test_every_date_is_scipys(seed: int, N: int) -> None:
+def test_ics_equal_scipy_on_every_date(seed: int, N: int) -> None:
     forecast_TN, label_TN = example(seed, N=N)
     for ranks, by_date in ((False, ic_by_date), (True, rank_ic_by_date)):
         want_T = [one_date(f, y, ranks=ranks) for f, y in zip(forecast_TN, label_TN, strict=True)]
@@ -47,7 +47,7 @@ def test_every_date_is_scipys(seed: int, N: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_unknown_columns_change_no_bit_and_no_date_looks_at_another(seed: int) -> None:
+def test_unknown_columns_and_other_dates_do_not_change_a_bit(seed: int) -> None:
     forecast_TN, label_TN = example(seed)
     spaced = [np.insert(x_TN, [0, 4, 4, 9], NAN, axis=1) for x_TN in (forecast_TN, label_TN)]
     for by_date in (ic_by_date, rank_ic_by_date):
@@ -61,7 +61,7 @@ def test_unknown_columns_change_no_bit_and_no_date_looks_at_another(seed: int) -
     )
 
 
-def test_a_constant_forecast_is_zero_and_a_constant_label_is_unknown() -> None:
+def test_constant_forecast_has_zero_ic_and_constant_label_nan() -> None:
     up = np.arange(4.0)
     few = np.array([1.0, 2.0, NAN, NAN])
     forecast_TN, label_TN = np.stack([up * 0 + 0.1, up, up, up]), np.stack([up, up * 0 + 0.1, few, -up])
@@ -73,7 +73,7 @@ def test_a_constant_forecast_is_zero_and_a_constant_label_is_unknown() -> None:
         ic_by_date(forecast_TN, label_TN[:, 1:])
 
 
-def test_dates_on_which_a_constant_is_forecast_hide_nothing_from_the_audit() -> None:
+def test_audit_ignores_dates_with_constant_forecasts() -> None:
     rng = np.random.default_rng(0)
     label_DN = rng.normal(size=(40, 30))
     forecast_DN = (label_DN + rng.normal(size=(40, 30))).astype(np.float32)
@@ -87,8 +87,8 @@ def test_dates_on_which_a_constant_is_forecast_hide_nothing_from_the_audit() -> 
 TRAIN, VALID = np.arange(0, 35), np.arange(37, 57)
 
 
-def partly_silent_panel(seed: int) -> PanelTensors:
-    """Five characteristics of 40 firms with ties; on a third of the dates all firms have the same ones."""
+def panel_with_constant_dates(seed: int) -> PanelTensors:
+    """Five characteristics of 40 firms, with ties; on a third of the dates all firms have equal values."""
     rng = np.random.default_rng(seed)
     z_TNF = np.round(rng.normal(size=(60, 40, 5)), 1)
     target_TN = np.round(0.3 * z_TNF[..., 0] + rng.normal(size=(60, 40)), 1)
@@ -118,14 +118,14 @@ def partly_silent_panel(seed: int) -> PanelTensors:
         ("mlp", {"width": 8, "recent_days": 1}),
     ],
 )
-def test_what_a_fit_says_of_validation_is_what_a_backtest_says(
+def test_validation_ic_of_a_fit_equals_that_of_a_backtest(
     name: str, options: dict[str, Any], seed: int
 ) -> None:
-    data = partly_silent_panel(seed)
+    data = panel_with_constant_dates(seed)
     model = fit(name, options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(epochs=1), seed=seed)
     target_TN = np.where(data.mask_TN[VALID].numpy(), data.target_TN[VALID].numpy(), NAN)
     measured = forecast_metrics(model.forecast(data, VALID), target_TN)
-    assert measured.n_dates == len(VALID) - 2  # the dates whose labels are constant or too few
+    assert measured.n_dates == len(VALID) - 2  # dates with constant or too few labels
     assert model.history[-1].valid_rank_ic == pytest.approx(measured.rank_ic, abs=1e-6)
     if not np.isnan(model.history[-1].valid_ic):
         assert model.history[-1].valid_ic == pytest.approx(measured.ic, abs=1e-6)
@@ -134,8 +134,8 @@ def test_what_a_fit_says_of_validation_is_what_a_backtest_says(
 
 def test_coverage_by_hand() -> None:
     label_TN = np.tile(np.arange(4.0), (6, 1))
-    label_TN[4] = 1.0  # constant: nothing to forecast
-    label_TN[5, 1:] = NAN  # too few
+    label_TN[4] = 1.0  # constant labels have no IC
+    label_TN[5, 1:] = NAN  # too few labels
     forecast_TN = np.array(
         [[1.0, 2, 3, 4], [4, 2, NAN, 1], [5, 5, 5, NAN], [NAN] * 4, [1, 2, 3, 4], [1, 2, 3, 4]]
     )

@@ -78,15 +78,15 @@ def _input(subject: Subject, name: str) -> list[dict[str, object]]:
     rows = subject.tables["inputs"].filter(pl.col("name") == name)
     runs = _runs(rows)
     firms = runs["ticker"].n_unique()
-    found = _starts(runs, MIN_RUN)
-    share = found.height / max(firms, 1)
+    starts = _starts(runs, MIN_RUN)
+    share = starts.height / max(firms, 1)
     return [
         {
             "column": f"input {name}",
-            "firms": found.height,
+            "firms": starts.height,
             "of": firms,
-            "failed": found.height > CONSTANT_FIRMS and share >= FIRM_SHARE,
-            "finding": f"input {name} starts with one value repeated for {found.height} of {firms} firms, "
+            "failed": starts.height > CONSTANT_FIRMS and share >= FIRM_SHARE,
+            "finding": f"input {name} starts with one value repeated for {starts.height} of {firms} firms, "
             "longer than any value is repeated later",
         }
     ]
@@ -98,9 +98,9 @@ def _constant_starts(prices: pl.DataFrame) -> list[dict[str, object]]:
         return []
     untraded = (pl.col("volume").fill_null(0.0) == 0).all()
     runs = _runs(prices.select("ticker", "date", pl.col("close").alias("value")))
-    found = _starts(runs, CONSTANT_ROWS)
+    starts = _starts(runs, CONSTANT_ROWS)
     constant = (
-        prices.join(found.select("ticker", "until"), on="ticker")
+        prices.join(starts.select("ticker", "until"), on="ticker")
         .filter(pl.col("date") < pl.col("until"))
         .group_by("ticker")
         .agg(untraded.alias("untraded"))

@@ -38,7 +38,7 @@ _PRICES: Final = ("close", "open", "high", "low")
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Fingerprint:
     column: str
     kind: str
     value: float
@@ -59,20 +59,20 @@ class _Found:
 def check(subject: Subject) -> Result:
     """Look for normalisation by a full-sample maximum, minimum, mean or standard deviation."""
     columns = _columns(subject)
-    found: list[_Found] = []
+    findings: list[_Fingerprint] = []
     rows = []
     for name, frame in columns.items():
         stats = _by_firm(frame)
         if stats.height < 3:
             continue
         rows.append(_evidence(name, stats))
-        found += [*_extremes(name, stats), *_standardised(name, stats, frame)]
-    named = {one.column for one in found}
+        findings += [*_extremes(name, stats), *_standardised(name, stats, frame)]
+    named = {one.column for one in findings}
     for name, frame in columns.items():
         if name not in named and name.startswith("input "):
-            found += _smoothed(name, _by_firm(frame))
+            findings += _smoothed(name, _by_firm(frame))
     evidence = pl.DataFrame(rows)
-    if not found:
+    if not findings:
         return Result(
             NAME,
             "pass",
@@ -80,8 +80,8 @@ def check(subject: Subject) -> Result:
             "standard deviation of the whole sample.",
             evidence,
         )
-    first = found[0]
-    others = [one.column for one in found[1:] if one.column != first.column]
+    first = findings[0]
+    others = [one.column for one in findings[1:] if one.column != first.column]
     also = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(dict.fromkeys(others))}" if others else ""
     what = "maximum" if first.kind in ("maximum", "smoothed") else first.kind
     rule = {
@@ -136,8 +136,8 @@ def _by_firm(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _extremes(name: str, stats: pl.DataFrame) -> list[_Found]:
-    found = []
+def _extremes(name: str, stats: pl.DataFrame) -> list[_Fingerprint]:
+    findings = []
     for kind in ("maximum", "minimum"):
         value, share = _common(stats[kind])
         if share < MOST:
@@ -146,8 +146,8 @@ def _extremes(name: str, stats: pl.DataFrame) -> list[_Found]:
         halves = [(pl.col(f"{kind}_{half}") - value).abs() <= EXACT * max(abs(value), 1.0) for half in (1, 2)]
         both = stats.filter(near).select((halves[0] & halves[1]).mean()).item()
         if both <= BOTH_HALVES:
-            found.append(_Found(name, kind, value, share))
-    return found
+            findings.append(_Fingerprint(name, kind, value, share))
+    return findings
 
 
 def _common(extremes: pl.Series) -> tuple[float, float]:
@@ -156,22 +156,22 @@ def _common(extremes: pl.Series) -> tuple[float, float]:
     return float(top[0]), top[1] / len(extremes)
 
 
-def _standardised(name: str, stats: pl.DataFrame, frame: pl.DataFrame) -> list[_Found]:
+def _standardised(name: str, stats: pl.DataFrame, frame: pl.DataFrame) -> list[_Fingerprint]:
     unbiased = pl.col("deviation") * (pl.col("rows") / (pl.col("rows") - 1)).sqrt()
     unit = ((pl.col("deviation") - 1).abs() <= STANDARD) | ((unbiased - 1).abs() <= STANDARD)
     share = stats.select(((pl.col("mean").abs() <= STANDARD) & unit).mean()).item()
     if share >= MOST:
-        return [_Found(name, "standardised", 0.0, share)]
+        return [_Fingerprint(name, "standardised", 0.0, share)]
     value = frame["value"]
     mean, deviation = float(value.mean() or 0.0), float(value.std() or 0.0)  # type: ignore[arg-type]
     if abs(mean) > STANDARD or abs(deviation - 1) > STANDARD:
         return []
     by_date = frame.group_by("date").agg(pl.col("value").mean().abs())["value"].median()
     within_dates = float(by_date or 0.0) <= 10 * STANDARD  # type: ignore[arg-type]
-    return [] if within_dates else [_Found(name, "pooled", 0.0, 1.0)]
+    return [] if within_dates else [_Fingerprint(name, "pooled", 0.0, 1.0)]
 
 
-def _smoothed(name: str, stats: pl.DataFrame) -> list[_Found]:
+def _smoothed(name: str, stats: pl.DataFrame) -> list[_Fingerprint]:
     """Find moving averages of a column that was divided by its maximum: all maxima are just below 1."""
     if stats.height < 10:
         return []
@@ -179,7 +179,7 @@ def _smoothed(name: str, stats: pl.DataFrame) -> list[_Found]:
     spread, spread_1 = (_interquartile(stats[c]) for c in ("maximum", "maximum_1"))
     near_one = SMOOTH_FROM <= middle <= 1.0 + EXACT
     converged = spread_1 > 0 and spread <= CONVERGED * spread_1
-    return [_Found(name, "smoothed", 1.0, 1.0)] if near_one and converged else []
+    return [_Fingerprint(name, "smoothed", 1.0, 1.0)] if near_one and converged else []
 
 
 def _interquartile(values: pl.Series) -> float:

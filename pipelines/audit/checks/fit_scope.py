@@ -79,8 +79,8 @@ def _inputs_of_fold(subject: Subject, fold: Fold) -> list[dict[str, object]]:
     true = fit_inputs(subject.config, subject.dataset, fold)
     train_T = _rows(fold.train, subject.dataset)
     replaced = replace_outside(subject.dataset, train_T, train_T, subject.seed)
-    found = inputs_differ(true, fit_inputs(subject.config, replaced, fold))
-    rows = [_row(one, "train") for one in found]
+    diffs = inputs_differ(true, fit_inputs(subject.config, replaced, fold))
+    rows = [_row(one, "train") for one in diffs]
     for where, stored in _stored_inputs(subject, fold):
         for one in inputs_differ(true, stored):
             rows.append(_row(Difference(f"{one.what} stored in {where}"), "train"))
@@ -136,8 +136,8 @@ def _paths_differ(left: Outcome, right: Outcome, model: str) -> Difference | Non
     return difference(losses[0][:common], losses[1][:common], f"{model}'s training losses")
 
 
-def _row(found: Difference, scope: str) -> dict[str, object]:
-    return {"what": found.what, "scope": _SCOPES[scope]}
+def _row(diff: Difference, scope: str) -> dict[str, object]:
+    return {"what": diff.what, "scope": _SCOPES[scope]}
 
 
 def _rows(sessions: npt.NDArray[np.integer], dataset: Dataset) -> BoolArray:
@@ -169,27 +169,27 @@ def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, s
         Seed of the noise.
     """
     rng = np.random.default_rng(seed)
-    gone_T = ~kept_T
-    count = int(gone_T.sum())
+    replaced_T = ~kept_T
+    count = int(replaced_T.sum())
     n_firms = dataset.panel.n_firms
 
-    def noisy(array: npt.NDArray[FloatT], gone: BoolArray, scale: float) -> npt.NDArray[FloatT]:
+    def noisy(array: npt.NDArray[FloatT], replaced: BoolArray, scale: float) -> npt.NDArray[FloatT]:
         out = array.copy()
-        shape = (int(gone.sum()), *array.shape[1:])
-        out[gone] = scale * rng.standard_normal(shape, dtype=np.float32)
+        shape = (int(replaced.sum()), *array.shape[1:])
+        out[replaced] = scale * rng.standard_normal(shape, dtype=np.float32)
         return out
 
     universe_TN = dataset.universe_TN.copy()
-    universe_TN[gone_T] = rng.random((count, n_firms)) < 0.7
+    universe_TN[replaced_T] = rng.random((count, n_firms)) < 0.7
     group_TN = dataset.panel.group_TN.copy()
-    group_TN[gone_T] = rng.integers(-1, len(dataset.panel.groups_S) + 1, (count, n_firms))
+    group_TN[replaced_T] = rng.integers(-1, len(dataset.panel.groups_S) + 1, (count, n_firms))
     return replace(
         dataset,
         panel=replace(dataset.panel, group_TN=group_TN),
         universe_TN=universe_TN,
         channels_TNC=noisy(dataset.channels_TNC, ~windows_T, 5.0),
-        characteristics_TNF=noisy(dataset.characteristics_TNF, gone_T, 2.0),
-        target_TN=noisy(dataset.target_TN, gone_T, 2.0),
-        path_TNK=None if dataset.path_TNK is None else noisy(dataset.path_TNK, gone_T, 2.0),
-        labels={delay: noisy(label_TN, gone_T, 0.1) for delay, label_TN in dataset.labels.items()},
+        characteristics_TNF=noisy(dataset.characteristics_TNF, replaced_T, 2.0),
+        target_TN=noisy(dataset.target_TN, replaced_T, 2.0),
+        path_TNK=None if dataset.path_TNK is None else noisy(dataset.path_TNK, replaced_T, 2.0),
+        labels={delay: noisy(label_TN, replaced_T, 0.1) for delay, label_TN in dataset.labels.items()},
     )

@@ -56,30 +56,30 @@ def _check_refits(subject: Subject) -> Result:
     if not len(usable):
         return Result(NAME, "skipped", f"There are too few sessions for a small fold, which needs {need}.")
     rng = np.random.default_rng((subject.seed, 2))
-    found: list[tuple[int, Difference]] = []
+    diffs: list[tuple[int, Difference]] = []
     times = sorted(
         rng.choice(usable, min(subject.budget.refits, len(usable)), replace=False).astype(int).tolist()
     )
     try:
         for t in times:
-            found += [(t, one) for one in _refitted(subject, config, models, t)]
+            diffs += [(t, one) for one in _refitted(subject, config, models, t)]
     except (ValueError, DataError) as error:
         return Result(NAME, "skipped", f"Models could not be fitted on a small fold: {error}")
     days = ", ".join(str(subject.day(t)) for t in times)
-    if not found:
+    if not diffs:
         return Result(
             NAME,
             "pass",
             f"{', '.join(models)}: weights and forecasts do not change by a bit when refitted with noise "
             f"after {days}.",
         )
-    t, first = found[0]
+    t, first = diffs[0]
     return Result(
         NAME,
         "fail",
         f"{first.what[0].upper()}{first.what[1:]} changed when all data after {subject.day(t)} were "
         "replaced: the fit used future data.",
-        pl.DataFrame([{"after": subject.day(at), "what": one.what} for at, one in found]),
+        pl.DataFrame([{"after": subject.day(at), "what": one.what} for at, one in diffs]),
     )
 
 
@@ -113,7 +113,7 @@ def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int)
     left_fold, right_fold = _fold_with(at, true, config), _fold_with(at, noisy, config)
     if left_fold is None or right_fold is None:
         return []
-    found = [
+    diffs = [
         one
         for segment in ("train", "valid", "test")
         if (
@@ -122,14 +122,14 @@ def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int)
             )
         )
     ]
-    if found:
-        return found
+    if diffs:
+        return diffs
     pairs = zip(fits(config, models, true, left_fold), fits(config, models, noisy, right_fold), strict=True)
     for (task, left), (twin, right) in pairs:
-        found += inputs_differ(task.inputs, twin.inputs)
-        found += weights_differ(left, right, task.model)
-        found += _forecasts_differ(left, right, left_fold, at, true, noisy, task.model)
-    return found
+        diffs += inputs_differ(task.inputs, twin.inputs)
+        diffs += weights_differ(left, right, task.model)
+        diffs += _forecasts_differ(left, right, left_fold, at, true, noisy, task.model)
+    return diffs
 
 
 def _fold_with(at: int, dataset: Dataset, config: Config) -> Fold | None:
@@ -147,7 +147,7 @@ def _forecasts_differ(  # noqa: PLR0917 (two fits of one fold)
         if ticker in noisy.panel.tickers_N
     ]
     own = [n for n, ticker in enumerate(true.panel.tickers_N) if ticker in noisy.panel.tickers_N]
-    found = [
+    diffs = [
         difference(
             np.ascontiguousarray(left.test_BN[seen][:, own]),
             np.ascontiguousarray(right.test_BN[seen][:, theirs]),
@@ -155,14 +155,14 @@ def _forecasts_differ(  # noqa: PLR0917 (two fits of one fold)
         )
     ]
     if left.path_BNK is not None and right.path_BNK is not None:
-        found.append(
+        diffs.append(
             difference(
                 np.ascontiguousarray(left.path_BNK[seen][:, own]),
                 np.ascontiguousarray(right.path_BNK[seen][:, theirs]),
                 f"{model}'s forecasts of shorter horizons",
             )
         )
-    return [one for one in found if one is not None]
+    return [one for one in diffs if one is not None]
 
 
 def _check_checkpoints(subject: Subject) -> Result:

@@ -33,11 +33,11 @@ def check(subject: Subject) -> Result:
         rows += [
             {
                 "after": subject.day(t),
-                "what": found.what,
-                "first_on": subject.day(found.session) if found.session >= 0 else None,
+                "what": diff.what,
+                "first_on": subject.day(diff.session) if diff.session >= 0 else None,
                 "ticker": ticker,
             }
-            for found, ticker in _replaced(subject, t)
+            for diff, ticker in _replaced(subject, t)
         ]
     days = ", ".join(str(subject.day(t)) for t in times)
     if not rows:
@@ -60,10 +60,10 @@ def check(subject: Subject) -> Result:
     )
 
 
-def furthest_upstream(found: Iterable[str]) -> list[str]:
+def furthest_upstream(names: Iterable[str]) -> list[str]:
     """Return the differences of the earliest stage; later stages differ as a consequence."""
     by_stage: dict[int, list[str]] = {}
-    for what in found:
+    for what in names:
         stage = by_stage.setdefault(_stage(what), [])
         if what not in stage:
             stage.append(what)
@@ -80,10 +80,10 @@ def _replaced(subject: Subject, t: int) -> list[tuple[Difference, str]]:
     shift = t - at
     return [
         (
-            Difference(found.what, found.session + shift if found.session >= 0 else -1),
-            true.panel.tickers_N[found.column] if found.column >= 0 else "-",
+            Difference(diff.what, diff.session + shift if diff.session >= 0 else -1),
+            true.panel.tickers_N[diff.column] if diff.column >= 0 else "-",
         )
-        for found in differences_until(at, true, noisy, config.label.horizon, config.label.delay)
+        for diff in differences_until(at, true, noisy, config.label.horizon, config.label.delay)
     ]
 
 

@@ -1,4 +1,4 @@
-"""Splits on the wrong day: a price that is adjusted before the ex-date contains look-ahead."""
+"""Splits on the failed day: a price that is adjusted before the ex-date contains look-ahead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(subject: Subject) -> Result:
     early = evidence.filter(pl.col("steps_after") > 0)
     late = evidence.filter(pl.col("steps_after") < 0)
     absent = evidence.filter(pl.col("steps_after").is_null())
-    for found, what in (
+    for cases, what in (
         (
             early,
             "Split applied before its ex-date: the price steps {after} session(s) after the recorded split",
@@ -43,15 +43,15 @@ def check(subject: Subject) -> Result:
         ),
         (absent, "Split applied to adjusted prices: the price does not step at the recorded split"),
     ):
-        if found.is_empty():
+        if cases.is_empty():
             continue
-        wrong = found.height >= SEVERAL and found.height >= SHARE * len(rows)
-        one = found.row(0, named=True)
+        failed = cases.height >= SEVERAL and cases.height >= SHARE * len(rows)
+        one = cases.row(0, named=True)
         after = abs(one["steps_after"]) if one["steps_after"] is not None else 0
         return Result(
             NAME,
-            "fail" if wrong else "warn",
-            f"{what.format(after=after)} for {found.height} of {len(rows)} splits, such as {one['ticker']} "
+            "fail" if failed else "warn",
+            f"{what.format(after=after)} for {cases.height} of {len(rows)} splits, such as {one['ticker']} "
             f"on {one['recorded']}.",
             evidence,
         )
@@ -70,9 +70,9 @@ def _splits(subject: Subject) -> list[dict[str, Any]]:
     rows = []
     for date, ticker, ratio in recorded.select("date", "ticker", "split_ratio").iter_rows():
         at = int(np.searchsorted(dates_T, np.datetime64(date, "D")))
-        found = _step(panel.raw_close_TN[:, place[ticker]], at, float(np.log(ratio)))
-        if found is not False:
-            rows.append({"ticker": ticker, "recorded": date, "ratio": ratio, "steps_after": found})
+        step = _step(panel.raw_close_TN[:, place[ticker]], at, float(np.log(ratio)))
+        if step is not False:
+            rows.append({"ticker": ticker, "recorded": date, "ratio": ratio, "steps_after": step})
     return rows
 
 

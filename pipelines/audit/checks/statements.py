@@ -52,7 +52,7 @@ def check(subject: Subject) -> Result:
     table = subject.tables.get("fundamentals")
     if table is None or table.is_empty():
         return Result(NAME, "skipped", "The lake has no statements.")
-    found = [
+    findings = [
         *_colliding(subject, table),
         *_twice_dated(table),
         *_overwritten(table),
@@ -62,17 +62,17 @@ def check(subject: Subject) -> Result:
     evidence = pl.DataFrame(
         [
             {"verdict": one.verdict, "what": one.what, "count": one.count, "finding": one.sentence}
-            for one in found
+            for one in findings
         ]
     )
-    if not found:
+    if not findings:
         periods = table.select(_PERIOD).n_unique()
         return Result(
             NAME,
             "pass",
             f"{periods:,} statements: dates, versions and restatements are plausible.",
         )
-    worst = min(found, key=lambda one: one.verdict != "fail")
+    worst = min(findings, key=lambda one: one.verdict != "fail")
     return Result(NAME, worst.verdict, worst.sentence, evidence)
 
 

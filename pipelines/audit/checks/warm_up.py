@@ -57,8 +57,8 @@ def check(subject: Subject) -> Result:
             for window, names in _by_window(kind).items():
                 if t - window - 1 <= 0:
                     continue
-                found, seen = _moved(subject, kind, t, window, names)
-                rows += found
+                moved, seen = _moved(subject, kind, t, window, names)
+                rows += moved
                 compared |= seen
     if not compared:
         return Result(NAME, "skipped", "The history is too short for the window of any feature.")

@@ -48,7 +48,7 @@ def by_date(x_TN: FloatArray, mask_TN: BoolArray, of: Callable[[FloatArray], Flo
     return out_TN
 
 
-def test_rank_normal_is_scipys_average_rank_through_the_normal_quantile() -> None:
+def test_rank_normal_equals_scipy_ranks_and_normal_quantiles() -> None:
     x_TN, mask_TN = cross_section(0)
     expected = by_date(x_TN, mask_TN, lambda v: stats.norm.ppf((stats.rankdata(v) - 0.5) / len(v)))
     actual = rank_normal(x_TN, mask_TN)
@@ -56,10 +56,10 @@ def test_rank_normal_is_scipys_average_rank_through_the_normal_quantile() -> Non
     np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
     assert actual[9, 4] == 0.0
     assert np.isnan(actual[5]).all()
-    np.testing.assert_array_equal(actual[7][mask_TN[7]], 0.0)  # all tied
+    np.testing.assert_array_equal(actual[7][mask_TN[7]], 0.0)  # all values are tied
 
 
-def test_zscore_and_winsorise_equal_their_references() -> None:
+def test_zscore_and_winsorise_equal_numpy_loops() -> None:
     x_TN, mask_TN = cross_section(1)
     x_TN[3, 2:4] = 0.0
     expected = by_date(x_TN, mask_TN, lambda v: (v - v.mean()) / (v.std() or 1.0))
@@ -70,7 +70,7 @@ def test_zscore_and_winsorise_equal_their_references() -> None:
         winsorise(x_TN, mask_TN, 0.5)
 
 
-def test_neutralise_takes_out_each_groups_mean() -> None:
+def test_neutralise_subtracts_group_means() -> None:
     x_TN, mask_TN = cross_section(2)
     x_TN[3] = nan
     group_TN = np.random.default_rng(2).integers(-1, 4, x_TN.shape)
@@ -82,12 +82,12 @@ def test_neutralise_takes_out_each_groups_mean() -> None:
         }
     )
     expected = (frame["x"] - frame.groupby(["t", "g"])["x"].transform("mean")).to_numpy().reshape(x_TN.shape)
-    expected = np.where(group_TN < 0, nan, expected)  # no group, no mean of it
+    expected = np.where(group_TN < 0, nan, expected)  # firms without a group have no group mean
     np.testing.assert_allclose(neutralise(x_TN, group_TN, mask_TN), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_firms_of_unknown_group_are_no_group() -> None:
-    """Whatever the ungrouped firms are worth, nobody's neutral value moves, and they have none."""
+def test_firms_of_unknown_group_do_not_form_a_group() -> None:
+    """Values of ungrouped firms do not change other firms' results, and their own results are NaN."""
     x_TN, mask_TN = cross_section(8)
     group_TN = np.random.default_rng(8).integers(-1, 3, x_TN.shape)
     before = neutralise(x_TN, group_TN, mask_TN)
@@ -97,7 +97,7 @@ def test_firms_of_unknown_group_are_no_group() -> None:
     np.testing.assert_array_equal(neutralise(moved_TN, group_TN, mask_TN), before)
 
 
-def test_transforms_of_a_date_do_not_depend_on_the_other_dates_to_the_bit() -> None:
+def test_transforms_of_a_date_are_bitwise_independent_of_other_dates() -> None:
     x_TN, mask_TN = cross_section(3)
     x_TN[3, 2:4] = 0.0
     group_TN = np.random.default_rng(3).integers(-1, 4, x_TN.shape)
@@ -109,7 +109,7 @@ def test_transforms_of_a_date_do_not_depend_on_the_other_dates_to_the_bit() -> N
         assert whole.tobytes() == neutralise(x_TN[one], group_TN[one], mask_TN[one]).tobytes()
 
 
-def test_transforms_take_characteristics_one_by_one() -> None:
+def test_transforms_treat_each_characteristic_separately() -> None:
     x_TN, mask_TN = cross_section(4)
     x_TNF = np.stack([x_TN, -x_TN], axis=2)
     np.testing.assert_array_equal(rank_normal(x_TNF, mask_TN)[:, :, 1], rank_normal(-x_TN, mask_TN))
@@ -117,7 +117,7 @@ def test_transforms_take_characteristics_one_by_one() -> None:
         rank_normal(x_TNF, mask_TN[1:])
 
 
-def test_targets_are_within_the_date_and_the_universe() -> None:
+def test_targets_use_only_the_date_and_the_universe() -> None:
     label_TN, universe_TN = cross_section(5)
     label_TN[3] = nan
     inside_TN = np.where(universe_TN, label_TN, nan)
@@ -189,12 +189,12 @@ def test_universe_equals_a_loop_over_firms_and_sessions() -> None:
 def test_a_firm_that_is_delisted_tomorrow_is_in_the_universe_today() -> None:
     close_TN = np.full((40, 2), 10.0)
     close_TN[21:, 1] = nan
-    gone = {"ticker": "F1", "valid_from": DAYS[0], "delisted_on": DAYS[21], "delisting_return": -0.3}
+    delisting = {"ticker": "F1", "valid_from": DAYS[0], "delisted_on": DAYS[21], "delisting_return": -0.3}
     texts = ("sector", "industry", "delisting_reason", "exchange")
     dates = ("delisted_on", "valid_to")
     types = {**dict.fromkeys(texts, pl.String()), **dict.fromkeys(dates, pl.Date())}
-    securities = pl.DataFrame([gone]).with_columns(
-        pl.lit(None, dtype=kind).alias(name) for name, kind in types.items() if name not in gone
+    securities = pl.DataFrame([delisting]).with_columns(
+        pl.lit(None, dtype=kind).alias(name) for name, kind in types.items() if name not in delisting
     )
     panel = panel_of(close_TN, None, securities)
     inside_TN = universe(panel, UniverseRule(min_history=5))
@@ -214,7 +214,7 @@ def test_without_volume_the_dollar_volume_limit_is_reported_as_not_applied() -> 
     assert universe_messages(panel, UniverseRule()) == ()
 
 
-def test_bad_universe_input_is_refused_with_the_cure() -> None:
+def test_invalid_universe_input_raises_with_a_remedy() -> None:
     close_TN, _ = market(2)
     rows = [{"universe": u, "ticker": "F0", "from_date": DAYS[0], "to_date": DAYS[9]} for u in ("x", "y")]
     with pytest.raises(ValueError, match=r"several universes \(x, y\): filter it to one"):
@@ -225,7 +225,7 @@ def test_bad_universe_input_is_refused_with_the_cure() -> None:
         UniverseRule(min_history=0)
 
 
-def test_labels_of_every_delay_and_horizon_equal_a_loop_over_orders() -> None:
+def test_labels_equal_a_loop_over_orders_for_all_delays_and_horizons() -> None:
     close_TN, _ = market(3)
     panel = panel_of(close_TN, None)
     unfilled = 0
@@ -236,7 +236,10 @@ def test_labels_of_every_delay_and_horizon_equal_a_loop_over_orders() -> None:
             expected = nan
             if end < 120 and not np.isnan(close_TN[: buy + 1, n]).all():
                 if np.isnan(close_TN[buy, n]):
-                    expected, unfilled = 0.0, unfilled + 1  # it does not trade: the money stays in cash
+                    expected, unfilled = (
+                        0.0,
+                        unfilled + 1,
+                    )  # the firm does not trade, so the money stays in cash
                 else:
                     ended = [s for s in range(buy + 1, end + 1) if panel.delisted_TN[s, n]]
                     expected = panel.total_return_index_TN[min([end, *ended]), n] / close_TN[buy, n] - 1
@@ -248,7 +251,7 @@ def test_labels_of_every_delay_and_horizon_equal_a_loop_over_orders() -> None:
         forward_returns(panel, 0, 0)
 
 
-def test_the_scaler_sees_the_given_sessions_and_the_universe_alone() -> None:
+def test_scaler_is_fitted_only_on_given_sessions_and_universe() -> None:
     rng = np.random.default_rng(0)
     channels_TNC = rng.normal([0.0, 3.0], [1.0, 0.2], (60, 40, 2)).astype(np.float32)
     channels_TNC[rng.random(channels_TNC.shape) < 0.1] = np.nan
@@ -270,7 +273,7 @@ def test_the_scaler_sees_the_given_sessions_and_the_universe_alone() -> None:
     assert scaler.std_C.tobytes() == other.std_C.tobytes()
 
 
-def test_the_scaler_clips_and_fills_the_unknown_with_the_mean() -> None:
+def test_scaler_clips_and_replaces_unknown_values_by_the_mean() -> None:
     scaler = ChannelScaler(np.array([1.0, 0.0]), np.array([2.0, 1.0]), clip=3.0)
     scaled = scaler.apply(np.array([[[5.0, np.nan], [100.0, -100.0]]]))
     assert scaled.dtype == np.float32
@@ -280,7 +283,7 @@ def test_the_scaler_clips_and_fills_the_unknown_with_the_mean() -> None:
 
 
 @pytest.mark.parametrize("value", [nan, 3.0])
-def test_a_channel_without_variation_in_training_says_nothing_later_either(value: float) -> None:
+def test_channel_constant_in_training_is_zero_afterwards(value: float) -> None:
     channels_TNC = np.random.default_rng(0).normal(size=(9, 3, 2))
     channels_TNC[:5, :, 1] = value
     scaler = fit_channel_scaler(channels_TNC, np.ones((9, 3), dtype=np.bool_), np.arange(5))

@@ -1,4 +1,4 @@
-"""Ranks within a date by the sort of packed float32 and by that of float64, against scipy's."""
+"""Ranks within a date, by sorting packed float32 and by sorting float64, against scipy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from features.arithmetic.transforms import rank_normal
 FloatArray = npt.NDArray[np.float64]
 
 
-def odd_numbers(seed: int, dtype: type[np.floating]) -> FloatArray:
-    """Both signs, ties, both zeros, the tiniest and the largest numbers, unknown and infinite ones."""
+def edge_cases(seed: int, dtype: type[np.floating]) -> FloatArray:
+    """Both signs, ties, both zeros, the smallest and largest numbers, NaN and infinities."""
     rng = np.random.default_rng(seed)
     x = (rng.normal(size=(40, 90)) * 10.0 ** rng.integers(-30, 30, (40, 90))).astype(dtype)
     x[:, :30] = np.round(rng.normal(size=(40, 30)), 1)
@@ -28,8 +28,8 @@ def odd_numbers(seed: int, dtype: type[np.floating]) -> FloatArray:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_ranks_of_odd_numbers_are_scipys(dtype: type[np.floating]) -> None:
-    x_TN = odd_numbers(0, dtype)
+def test_ranks_of_edge_cases_equal_scipy(dtype: type[np.floating]) -> None:
+    x_TN = edge_cases(0, dtype)
     mask_TN = np.random.default_rng(1).random(x_TN.shape) < 0.9
     expected = np.full(x_TN.shape, np.nan)
     for t in range(len(x_TN)):
@@ -39,11 +39,11 @@ def test_ranks_of_odd_numbers_are_scipys(dtype: type[np.floating]) -> None:
     np.testing.assert_allclose(rank_normal(x_TN, mask_TN), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_both_sorts_give_the_same_bits() -> None:
-    single_TN = odd_numbers(2, np.float32)
+def test_float32_and_float64_sorts_agree_to_the_bit() -> None:
+    single_TN = edge_cases(2, np.float32)
     mask_TN = np.ones(single_TN.shape, dtype=np.bool_)
     packed_TN = rank_normal(single_TN, mask_TN)
-    # a column that is not float32 sends the whole block the other way; below all others, it moves no order
+    # one value outside float32 sends the block to the float64 sort; it is the smallest, so the order is kept
     finer_TN = np.column_stack([single_TN.astype(np.float64), np.full(len(single_TN), np.nan)])
     finer_TN[5, -1] = 0.1
     wider_TN = np.column_stack([mask_TN, mask_TN[:, 0]])
@@ -51,14 +51,14 @@ def test_both_sorts_give_the_same_bits() -> None:
     np.testing.assert_array_equal(rank_normal(finer_TN, wider_TN)[:, :-1], packed_TN)
 
 
-def test_values_that_differ_beyond_float32_do_not_tie() -> None:
+def test_values_that_differ_only_in_float64_are_not_tied() -> None:
     x_TN = np.array([[1.0, 1.0 + 1e-12, 1.0 - 1e-12, 1.0]])
     score_TN = rank_normal(x_TN, np.ones(x_TN.shape, dtype=np.bool_))
     assert score_TN[0, 2] < score_TN[0, 0] == score_TN[0, 3] < score_TN[0, 1]
 
 
-def test_a_date_is_ranked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    x_TN = odd_numbers(3, np.float32)
+def test_each_date_is_ranked_separately(monkeypatch: pytest.MonkeyPatch) -> None:
+    x_TN = edge_cases(3, np.float32)
     mask_TN = np.ones(x_TN.shape, dtype=np.bool_)
     together = rank_normal(x_TN, mask_TN).tobytes()
     monkeypatch.setattr(transforms, "_CELLS", 1)

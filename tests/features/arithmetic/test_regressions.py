@@ -1,4 +1,4 @@
-"""What a regression says of series without variation, and which sessions fall on the next one's weekday."""
+"""Regressions on series without variation, and sessions on the weekday of the next session."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ nan = float("nan")
 
 @pytest.mark.parametrize("constant", [0.01, -0.003, 1.0 / 3.0, 1e-9, 0.0, 7e5])
 @pytest.mark.parametrize("window", [5, 21, 63, 252])
-def test_a_regression_on_a_constant_has_no_slope(constant: float, window: int) -> None:
+def test_regression_on_a_constant_is_nan(constant: float, window: int) -> None:
     y_TN = np.random.default_rng(0).normal(0.0, 0.02, (600, 3))
     x_TN = np.full_like(y_TN, constant)
     slope_TN, residual_TN = rolling_regression(y_TN, x_TN, window, 3)
@@ -32,8 +32,8 @@ def test_a_regression_on_a_constant_has_no_slope(constant: float, window: int) -
         assert np.isnan(values_TN).all()
 
 
-def test_a_small_variation_about_a_small_mean_has_its_slope() -> None:
-    """The tolerance is relative to what the sums are made of: a tiny scale is no constant."""
+def test_regression_on_tiny_values_has_a_slope() -> None:
+    """The tolerance is relative to the size of the sums, so values on a tiny scale are not constant."""
     rng = np.random.default_rng(1)
     x_TN = 1e-12 * rng.normal(0.3, 1.0, (300, 2))
     y_TN = 2.0 * x_TN + 1e-13 * rng.normal(size=(300, 2))
@@ -42,7 +42,7 @@ def test_a_small_variation_about_a_small_mean_has_its_slope() -> None:
     np.testing.assert_allclose(slope_TN[-1, 0], expected, rtol=1e-9)
 
 
-def test_what_x_explains_wholly_leaves_no_residual_of_rounding() -> None:
+def test_perfect_fit_has_zero_residual() -> None:
     x_TN = np.random.default_rng(2).normal(0.0, 0.01, (300, 1))
     _, residual_TN = rolling_regression(3.0 * x_TN, x_TN, 63, 32)
     np.testing.assert_array_equal(residual_TN[63:], 0.0)
@@ -68,8 +68,8 @@ def calendar(weekdays: set[int], holidays: set[dt.date], weeks: int = 40) -> lis
     [{0, 1, 2, 3, 4}, {6, 0, 1, 2, 3}, set(range(7))],
     ids=["Monday to Friday", "Sunday to Thursday", "every day"],
 )
-def test_the_same_weekday_is_one_of_the_calendar_whatever_the_holidays(weekdays: set[int]) -> None:
-    """Prices rise by 1% on Mondays, 2% on Tuesdays and so on: it knows the next session's weekday."""
+def test_same_weekday_follows_the_calendar_despite_holidays(weekdays: set[int]) -> None:
+    """Prices rise by 1% on Mondays, 2% on Tuesdays and so on, so the mean identifies the weekday."""
     holidays = {dt.date(2021, 1, 18), dt.date(2021, 5, 31), dt.date(2021, 7, 5), dt.date(2021, 6, 17)}
     days = calendar(weekdays, holidays)
     rise_T = np.array([0.01 * (day.weekday() + 1) for day in days], dtype=np.float64)
@@ -78,14 +78,14 @@ def test_the_same_weekday_is_one_of_the_calendar_whatever_the_holidays(weekdays:
     known = np.flatnonzero(np.isfinite(value_T))
     np.testing.assert_array_equal(known, np.arange(feature.warmup, len(days)))
     for t in known[:-1]:
-        following = days[t] + dt.timedelta(days=1)  # as nobody foresees a holiday
+        following = days[t] + dt.timedelta(days=1)  # holidays are not predicted
         while following.weekday() not in weekdays:
             following += dt.timedelta(days=1)
         assert value_T[t] == pytest.approx(0.01 * (following.weekday() + 1)), days[t]
 
 
-def test_the_same_weekday_needs_half_of_twenty_weeks() -> None:
-    """A market that began to open on Saturdays nine weeks ago does not expect one yet, and then does."""
+def test_same_weekday_needs_ten_of_twenty_weeks() -> None:
+    """A market that opens on Saturdays is expected to do so only after ten weeks."""
     days = calendar({0, 1, 2, 3, 4}, set(), 36)
     began = dt.date(2021, 6, 1)
     saturdays = {day + dt.timedelta(days=1) for day in days if day.weekday() == 4 and day >= began}

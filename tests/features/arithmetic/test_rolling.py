@@ -1,4 +1,4 @@
-"""Rolling statistics against a loop over every window, and what a cumulative sum would get wrong."""
+"""Rolling statistics against a loop over windows, and cases in which cumulative sums are inaccurate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ nan = float("nan")
 
 
 def regressor(x_TN: FloatArray) -> FloatArray:
-    """Something to regress x on: known on other sessions than x, the same for all firms."""
+    """A regressor that is the same for all firms and known on other sessions than x."""
     rng = np.random.default_rng(5)
     m_T1 = rng.normal(0.0, 0.01, (1000, 1))[: len(x_TN)]
     m_T1[7::40] = nan
@@ -62,7 +62,7 @@ def both_known(y: FloatArray, x: FloatArray) -> int:
     return int((~(np.isnan(y) | np.isnan(x))).sum())
 
 
-# name: ours, the statistic of one window, its known values, the least number that it needs at all
+# name: our function, the statistic of one window, its known values, the minimum number of values
 CASES: dict[str, tuple[Rolled, Callable[[FloatArray, FloatArray], float], Callable[..., int], int]] = {
     "count": (lambda x, w, _: rolling.rolling_count(x, w), of_known(len), known, 0),
     "sum": (lambda x, w, _: rolling.rolling_sum(x, w), of_known(math.fsum), known, 0),
@@ -94,7 +94,7 @@ EVERY = pytest.mark.parametrize("name", CASES)
 
 
 def by_loop(name: str, x_TN: FloatArray, window: int, least: int) -> FloatArray:
-    """Every window by itself."""
+    """Compute each window separately."""
     _, statistic, count, needed = CASES[name]
     m_T1 = regressor(x_TN)
     out_TN = np.full(x_TN.shape, nan)
@@ -109,7 +109,7 @@ def by_loop(name: str, x_TN: FloatArray, window: int, least: int) -> FloatArray:
 
 @pytest.fixture(scope="module", name="x_TN")
 def gappy_returns() -> FloatArray:
-    """Returns with gaps, a late listing, a firm without any, flat stretches, and one huge tick."""
+    """Returns with gaps, a late listing, a firm without values, constant periods, and one huge tick."""
     rng = np.random.default_rng(0)
     x = rng.normal(0.001, 0.02, (150, 8))
     x[rng.random(x.shape) < 0.15] = nan
@@ -123,22 +123,22 @@ def gappy_returns() -> FloatArray:
 
 @EVERY
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 21, 63, 64, 400])
-def test_every_window_equals_the_same_statistic_in_a_loop(x_TN: FloatArray, name: str, window: int) -> None:
+def test_rolling_statistics_equal_a_loop_over_windows(x_TN: FloatArray, name: str, window: int) -> None:
     least = min((window + 1) // 2, 60)
     actual, expected = CASES[name][0](x_TN, window, least), by_loop(name, x_TN, window, least)
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
-    # moments of a window with the huge tick lose the others' digits; the windows after it must not
+    # moments of windows with the huge tick lose digits; later windows must not
     spoilt_TN = np.zeros(x_TN.shape, dtype=np.bool_)
     if name in {"std", "skewness", "slope", "correlation", "residual"}:
         spoilt_TN[70 : 70 + window, 7] = True
     near = np.where(spoilt_TN, 0.0, actual), np.where(spoilt_TN, 0.0, expected)
-    digits = 1e-7 if name == "correlation" else 1e-9  # of two sessions that are nearly alike, fewer are left
+    digits = 1e-7 if name == "correlation" else 1e-9  # with two nearly equal sessions, fewer digits remain
     np.testing.assert_allclose(*near, rtol=digits, atol=1e-12)
     assert np.isfinite(actual).any() == (window >= CASES[name][3])
 
 
 @EVERY
-def test_the_layout_of_the_input_does_not_matter(x_TN: FloatArray, name: str) -> None:
+def test_results_do_not_depend_on_memory_layout(x_TN: FloatArray, name: str) -> None:
     roll = CASES[name][0]
     expected = roll(x_TN, 21, 5).tobytes()
     wide_TN = np.full((300, 16), 7.0)
@@ -151,14 +151,14 @@ def test_the_layout_of_the_input_does_not_matter(x_TN: FloatArray, name: str) ->
 
 
 @EVERY
-def test_the_input_is_left_alone(x_TN: FloatArray, name: str) -> None:
+def test_inputs_are_not_modified(x_TN: FloatArray, name: str) -> None:
     before = x_TN.tobytes()
     CASES[name][0](x_TN, 21, 5)
     assert x_TN.tobytes() == before
 
 
 @EVERY
-def test_nothing_is_made_of_nothing(name: str) -> None:
+def test_windows_without_values_give_nan_or_zero(name: str) -> None:
     roll = CASES[name][0]
     for shape in ((0, 3), (5, 0), (1, 1)):
         assert roll(np.full(shape, nan), 3, 1).shape == shape
@@ -168,8 +168,8 @@ def test_nothing_is_made_of_nothing(name: str) -> None:
 
 @EVERY
 @pytest.mark.parametrize("window", [5, 21, 63])
-def test_the_rows_of_the_window_alone_decide_to_the_bit(x_TN: FloatArray, name: str, window: int) -> None:
-    if name in {"slope", "residual"}:  # its regressor must move with the rows
+def test_results_depend_only_on_rows_of_the_window(x_TN: FloatArray, name: str, window: int) -> None:
+    if name in {"slope", "residual"}:  # the regressor must be shifted with the rows
         m_T1 = regressor(x_TN)
 
         def roll(rows: slice, x: FloatArray) -> FloatArray:
@@ -198,7 +198,7 @@ def test_the_rows_of_the_window_alone_decide_to_the_bit(x_TN: FloatArray, name: 
 
 
 @EVERY
-def test_neither_tiles_nor_threads_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_and_threads_do_not_change_a_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     x_TN = rng.normal(0.0, 0.02, (90, 150))
     x_TN[rng.random(x_TN.shape) < 0.1] = nan
@@ -213,7 +213,7 @@ def test_neither_tiles_nor_threads_change_a_bit(name: str, monkeypatch: pytest.M
         assert roll(x_TN, 21, 5).tobytes() == expected
 
 
-def test_a_huge_value_leaves_no_trace_once_it_has_left_the_window() -> None:
+def test_huge_values_do_not_affect_later_windows() -> None:
     x_TN = np.full((60, 1), 0.1)
     spoilt_TN = x_TN.copy()
     spoilt_TN[5] = 1e18
@@ -223,7 +223,7 @@ def test_a_huge_value_leaves_no_trace_once_it_has_left_the_window() -> None:
         assert spoilt[5 + window - 1] != clean[5 + window - 1]
 
 
-def test_infinite_values_leave_no_trace_either() -> None:
+def test_infinite_values_do_not_affect_later_windows() -> None:
     x_TN = np.random.default_rng(3).normal(size=(60, 2))
     spoilt_TN = x_TN.copy()
     spoilt_TN[5, 0], spoilt_TN[8, 1] = np.inf, -np.inf
@@ -236,7 +236,7 @@ def test_infinite_values_leave_no_trace_either() -> None:
 
 def test_medians_equal_pandas_on_ties_and_signed_zeros() -> None:
     rng = np.random.default_rng(4)
-    x_TN = np.round(rng.normal(size=(300, 5)), 1)  # many ties, 0 and -0 among them
+    x_TN = np.round(rng.normal(size=(300, 5)), 1)  # many ties, including 0 and -0
     x_TN[rng.random(x_TN.shape) < 0.2] = nan
     for window in (2, 7, 50):
         expected = pd.DataFrame(x_TN).rolling(window, min_periods=1).median().to_numpy()
@@ -254,7 +254,7 @@ def test_lag_and_carry_by_hand() -> None:
     np.testing.assert_array_equal(age_TN[:, 0], [np.inf, 0, 1, 0, 1, 2])
 
 
-def test_looking_ahead_and_empty_windows_are_refused() -> None:
+def test_negative_lags_and_empty_windows_raise() -> None:
     with pytest.raises(ValueError, match="The lag is -1 sessions; it must be at least 0"):
         rolling.lag(np.zeros((3, 1)), -1)
     for roll, *_ in CASES.values():

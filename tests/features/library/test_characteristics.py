@@ -1,8 +1,9 @@
-"""Every characteristic and channel against slow scalar references; reach, warm-up, and causality to the bit.
+"""Every characteristic and channel against slow scalar references; windows, warm-up and causality.
 
-The references walk one firm and one session at a time over a random market with halts, listings, a delisting,
-splits, dividends, unknown opens, days without volume, flat ranges, quarterly statements and restatements;
-they share no code with the package. One market serves them all, so this file is longer than others.
+The references compute one firm and one session at a time, on a random market with halts, listings, a
+delisting, splits, dividends, unknown opens, days without volume, flat ranges, quarterly statements and
+restatements. They share no code with the package. One market serves them all, so this file is longer than
+others.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
 
 T, N = 1000, 9
-MAX_HALT = 20  # a close is carried over so many sessions without one
+MAX_HALT = 20  # maximum halt over which a close is carried
 SESSIONS = xcals.get_calendar("XNYS", start="2020-01-02", end="2024-06-03").sessions
-DAYS: list[dt.date] = [session.date() for session in SESSIONS[:T]]  # with weekends and holidays between them
+DAYS: list[dt.date] = [session.date() for session in SESSIONS[:T]]  # with weekends and holidays in between
 TICKERS = [f"F{i}" for i in range(N)]
 FLOWS = (
     *("revenue", "gross_profit", "research_and_development", "operating_income", "interest_expense"),
@@ -48,14 +49,14 @@ STOCKS = (
     "shares_outstanding",
 )
 ANY_SIGN = ("book_equity", "net_income", "operating_income", "operating_cash_flow", "retained_earnings")
-QUARTERLY = ("F0", "F1", "F2", "F7")  # their flows are those of quarters; the others do not say
+QUARTERLY = ("F0", "F1", "F2", "F7")  # their flows are quarterly; the others give no span
 Tables = dict[str, pl.DataFrame]
 FloatArray = npt.NDArray[np.float64]
 nan = float("nan")
 
 
 def random_tables(seed: int) -> Tables:
-    """Draw a market: raw prices that fall on splits and dividends, two groups and a change, statements."""
+    """Simulate a market: raw prices with splits and dividends, two groups with a change, statements."""
     rng = np.random.default_rng(seed)
     prices = []
     for i, ticker in enumerate(TICKERS):
@@ -106,7 +107,7 @@ def random_tables(seed: int) -> Tables:
         for ticker in TICKERS
         for k in range(23)
         for item in (*FLOWS, *STOCKS)
-        if ticker != "F8" and (ticker != "F6" or k < 9) and rng.random() < 0.97  # F6 stops filing
+        if ticker != "F8" and (ticker != "F6" or k < 9) and rng.random() < 0.97  # F6 stops filing statements
         for days in sorted({int(rng.integers(20, 80)), *(rng.integers(90, 400, rng.integers(0, 2)))})
     ]
     nothing = dict.fromkeys(("sector", "delisted_on", "delisting_return", "delisting_reason", "exchange"))
@@ -131,7 +132,7 @@ def panel_of(tables: Tables) -> Panel:
 
 @dataclass(frozen=True)
 class Firm:
-    """One firm's series as plain arrays over sessions, NaN where not known."""
+    """One firm's series as plain arrays over sessions; NaN where unknown."""
 
     close: FloatArray
     open: FloatArray
@@ -153,7 +154,7 @@ class Firm:
         return self.raw * self.volume
 
     def item(self, name: str, t: int, years: int = 0) -> float:
-        """A statement's value as known at t, or the one of four quarters before it; a flow of a year."""
+        """A statement's value as known at t, or that of four quarters earlier; flows cover one year."""
         versions: dict[int, float] = {}
         for row in self.filed.get(name, []):  # in the order in which they became known
             if row["known_at"] <= DAYS[t]:
@@ -170,7 +171,7 @@ class Firm:
 
 
 def follow(tables: Tables, ticker: str) -> Firm:
-    """Follow one share: splits multiply it, dividends wait for a close and buy more of it."""
+    """Follow one share: splits multiply it, and dividends are reinvested at the next close."""
     rows = {row["date"]: row for row in tables["prices"].filter(pl.col("ticker") == ticker).to_dicts()}
     names = ("close", "open", "high", "low", "raw", "volume", "r")
     series = {name: np.full(T, nan) for name in names}
@@ -211,7 +212,7 @@ def follow(tables: Tables, ticker: str) -> Firm:
 
 
 def same_weekday(f: Firm, t: int) -> float:
-    """The mean of the last 20 weeks on the weekday that comes next, from Monday to Friday, by pandas."""
+    """The mean of the last 20 weeks on the next weekday (Monday to Friday), by pandas."""
     days = pd.DatetimeIndex(DAYS[: t + 1])
     following = days[-1] + pd.offsets.BDay(1)
     alike = (days >= following - pd.Timedelta(weeks=20)) & (days.day_name() == following.day_name())
@@ -220,7 +221,7 @@ def same_weekday(f: Firm, t: int) -> float:
 
 
 class Market:
-    """All firms, and the scalar formulas."""
+    """All firms, with the scalar formulas."""
 
     def __init__(self, tables: Tables) -> None:
         self.firms = [follow(tables, ticker) for ticker in TICKERS]
@@ -251,7 +252,7 @@ class Market:
     def pairs(
         self, y: FloatArray, x: FloatArray, t: int, w: int, least: int
     ) -> tuple[FloatArray, FloatArray]:
-        """The sessions of the window on which both are known; empty below the least number."""
+        """Sessions of the window on which both are known; empty if there are too few."""
         at = [s for s in range(max(t - w + 1, 0), t + 1) if not math.isnan(y[s]) and not math.isnan(x[s])]
         return (y[at], x[at]) if len(at) >= least else (np.array([]), np.array([]))
 
@@ -267,7 +268,7 @@ class Market:
         coefficients = np.linalg.lstsq(design, y, rcond=None)[0]
         return float(coefficients[1]), y - design @ coefficients
 
-    def own_way(self, f: Firm) -> FloatArray:
+    def residual_returns(self, f: Firm) -> FloatArray:
         """The firm's residual_return_1 of every session."""
         if id(f) not in self.residuals:
             beta = [self.fit(f, t)[0] for t in range(T)]
@@ -275,7 +276,7 @@ class Market:
         return self.residuals[id(f)]
 
     def residualise_factors(self) -> list[FloatArray]:
-        """Every firm's returns beyond the components of the 252 sessions before each month: two."""
+        """Residual returns of all firms on two components of the 252 sessions before each month."""
         if not self.beyond:
             returns = np.array([firm.r for firm in self.firms])
             residual = np.full(returns.shape, nan)
@@ -298,7 +299,7 @@ class Market:
             self.beyond = list(residual)
         return self.beyond
 
-    def beyond_of(self, f: Firm) -> FloatArray:
+    def factor_residual(self, f: Firm) -> FloatArray:
         return self.residualise_factors()[next(i for i, firm in enumerate(self.firms) if firm is f)]
 
     def statistic(
@@ -333,13 +334,13 @@ def corr(y: FloatArray, x: FloatArray) -> float:
 
 
 def price_references() -> dict[str, Reference]:
-    """Give the scalar formula of every characteristic of prices and volumes by name."""
+    """Return the scalar formulas of characteristics from prices and volumes, by name."""
     out: dict[str, Reference] = {}
 
     def returns(w: int) -> None:
         out[f"return_{w}"] = lambda m, f, t: m.trailing(f, t, w)
         out[f"factor_residual_{w}"] = lambda m, f, t: (
-            m.statistic(m.beyond_of(f), t, w, half(w), np.mean) / m.statistic(f.r, t, 63, 32, deviation)
+            m.statistic(m.factor_residual(f), t, w, half(w), np.mean) / m.statistic(f.r, t, 63, 32, deviation)
         )
 
     def lagged_return(k: int) -> None:
@@ -388,7 +389,9 @@ def price_references() -> dict[str, Reference]:
         out[f"turnover_{w}"] = lambda m, f, t: m.statistic(turnover(m, f), t, w, half(w), np.mean)
 
     def residual_return(w: int) -> None:
-        out[f"residual_return_{w}"] = lambda m, f, t: m.statistic(m.own_way(f), t, w, half(w), np.mean)
+        out[f"residual_return_{w}"] = lambda m, f, t: m.statistic(
+            m.residual_returns(f), t, w, half(w), np.mean
+        )
 
     for add, windows in (
         (returns, (1, 2, 3, 5, 10, 21)),
@@ -433,7 +436,7 @@ def price_references() -> dict[str, Reference]:
             * m.statistic(f.r, t - 21, 231, 116, lambda x: np.mean([sgn(v) for v in x]))
         ),
         "residual_momentum_252_21": lambda m, f, t: m.statistic(
-            m.own_way(f), t - 21, 231, 116, lambda x: np.mean(x) / np.std(x, ddof=1)
+            m.residual_returns(f), t - 21, 231, 116, lambda x: np.mean(x) / np.std(x, ddof=1)
         ),
         "same_month_return_1y": lambda m, f, t: f.last(t - 231) / f.last(t - 252) - 1,
         "same_month_return_3y": lambda m, f, t: mean_of(
@@ -514,7 +517,7 @@ def surprise(m: Market, f: Firm) -> FloatArray:
 
 
 def turnover(m: Market, f: Firm) -> FloatArray:
-    """Volume over the shares known then, of every session."""
+    """Volume over the shares outstanding known at each session."""
     if ("turnover", id(f)) not in m.series:
         daily = [f.volume[t] / f.item("shares_outstanding", t) for t in range(T)]
         m.series["turnover", id(f)] = np.array(daily)
@@ -522,7 +525,7 @@ def turnover(m: Market, f: Firm) -> FloatArray:
 
 
 def two_days(f: Firm, s: int) -> float:
-    """Corwin and Schultz's spread from the bars of two sessions; those of s are moved over the gap before."""
+    """Corwin-Schultz spread from the bars of two sessions; the bar of s is shifted by the overnight gap."""
     if s < 1 or any(math.isnan(x[u]) for x in (f.high, f.low) for u in (s - 1, s)):
         return nan
     high, low, close = f.high[s], f.low[s], f.close[s - 1]
@@ -539,7 +542,7 @@ def over(a: float, b: float) -> float:
 
 
 def statement_references() -> dict[str, Reference]:
-    """Give the scalar formula of every characteristic of statements by name."""
+    """Return the scalar formulas of characteristics from statements, by name."""
 
     def market_value(f: Firm, t: int) -> float:
         return f.item("shares_outstanding", t) * float(f.raw[t])
@@ -653,7 +656,7 @@ CHANNEL_REFERENCES: dict[str, Reference] = {
     "market_relative_return": lambda m, f, t: f.r[t] - m.m[t],
     "group_relative_return": lambda m, f, t: f.r[t] - m.peers(f, t, 1),
     "scaled_return": lambda m, f, t: f.r[t] / m.statistic(f.r, t, 63, 32, deviation),
-    "factor_residual": lambda m, f, t: m.beyond_of(f)[t] / m.statistic(f.r, t, 63, 32, deviation),
+    "factor_residual": lambda m, f, t: m.factor_residual(f)[t] / m.statistic(f.r, t, 63, 32, deviation),
 }
 
 
@@ -673,7 +676,7 @@ def market(tables: Tables) -> Market:
 
 
 def sessions_of(entry: Feature) -> list[int]:
-    """Sessions to compare: the panel's first ones, those around first values and a halt, and some more."""
+    """Sessions to compare: the first ones, those around first values and a halt, and some more."""
     rng = np.random.default_rng(entry.warmup)
     first = [start + entry.warmup + k for start in (0, 40) for k in (-1, 0, 1)]
     around_the_halt = [499, 541, 545, 541 + entry.warmup, 561 + entry.warmup, 600]
@@ -690,7 +693,7 @@ def by_reference(market: Market, reference: Reference, entry: Feature, sessions:
                 continue
             try:
                 value = reference(market, firm, t)
-            except (ValueError, ZeroDivisionError):  # log of zero or of nothing: no finite value
+            except (ValueError, ZeroDivisionError):  # the log of zero or NaN is not finite
                 value = nan
             out[row, i] = value if math.isfinite(value) else nan
     return out
@@ -709,7 +712,7 @@ def test_characteristic_equals_its_scalar_reference(panel: Panel, market: Market
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_same_weekday_before_holidays_equals_its_scalar_reference(panel: Panel, market: Market) -> None:
-    """The weekday that comes next is that of the holiday, because the calendar of later days is not read."""
+    """The next weekday is that of the holiday, because later calendar days are not read."""
     entry = CHARACTERISTICS["same_weekday_return_100"]
     next_weekday = pd.DatetimeIndex(DAYS) + pd.offsets.BDay(1)
     before = [t for t in range(entry.warmup, T) if next_weekday[t] not in SESSIONS]
@@ -720,7 +723,7 @@ def test_the_same_weekday_before_holidays_equals_its_scalar_reference(panel: Pan
     np.testing.assert_allclose(entry.compute(panel)[before], expected, rtol=1e-7, atol=1e-11)
 
 
-def test_every_reference_is_of_a_characteristic() -> None:
+def test_every_reference_belongs_to_a_characteristic() -> None:
     assert set(REFERENCES) == set(CHARACTERISTICS)
     assert set(CHANNEL_REFERENCES) == set(CHANNELS)
 
@@ -739,12 +742,12 @@ LATER = 30
 
 @pytest.fixture(scope="module")
 def later(tables: Tables) -> Panel:
-    """The panel of a history that starts 30 sessions later; the statements are the same."""
+    """A panel whose history starts 30 sessions later, with the same statements."""
     return panel_of({**tables, "prices": tables["prices"].filter(pl.col("date") >= DAYS[LATER])})
 
 
 @pytest.mark.parametrize("name", [*CHARACTERISTICS, *CHANNELS])
-def test_a_value_depends_on_no_session_before_its_window(panel: Panel, later: Panel, name: str) -> None:
+def test_value_does_not_depend_on_sessions_before_its_window(panel: Panel, later: Panel, name: str) -> None:
     entry = CHARACTERISTICS[name] if name in CHARACTERISTICS else CHANNELS[name]
     assert entry.window > entry.warmup
     since = LATER + entry.window - 1
@@ -754,14 +757,12 @@ def test_a_value_depends_on_no_session_before_its_window(panel: Panel, later: Pa
 
 
 @pytest.mark.parametrize("name", [n for n, entry in CHARACTERISTICS.items() if not entry.needs_statements])
-def test_the_first_value_of_a_firm_that_trades_every_day_comes_after_its_warmup(
-    panel: Panel, name: str
-) -> None:
+def test_first_value_follows_the_warmup(panel: Panel, name: str) -> None:
     values = CHARACTERISTICS[name].compute(panel)[:, TICKERS.index("F7")]
     assert int(np.flatnonzero(np.isfinite(values))[0]) == CHARACTERISTICS[name].warmup
 
 
-def test_there_are_enough_characteristics_and_each_is_documented() -> None:
+def test_characteristics_are_numerous_and_documented() -> None:
     of_prices = [c for c in CHARACTERISTICS.values() if not c.needs_statements]
     assert len(of_prices) >= 60
     assert len(CHARACTERISTICS) - len(of_prices) >= 40
@@ -773,7 +774,7 @@ def test_there_are_enough_characteristics_and_each_is_documented() -> None:
         assert "close" in entry.needs
 
 
-def test_stacked_values_are_the_single_ones_in_float32_and_in_the_order_asked(panel: Panel) -> None:
+def test_stacked_values_equal_single_ones_in_the_requested_order(panel: Panel) -> None:
     stacked = compute_characteristics(panel, ["log_price", "return_1"])
     assert stacked.dtype == np.float32
     assert stacked.shape == (T, N, 2)
@@ -784,7 +785,7 @@ def test_stacked_values_are_the_single_ones_in_float32_and_in_the_order_asked(pa
     assert compute_channels(panel).shape == (T, N, len(CHANNELS))
 
 
-def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) -> None:
+def test_features_with_missing_columns_are_left_out_with_a_message(tables: Tables) -> None:
     silent = tables["prices"].with_columns(
         pl.lit(None, dtype=pl.Float64).alias(name) for name in ("open", "high", "low", "volume")
     )
@@ -812,7 +813,7 @@ def test_missing_columns_leave_out_what_needs_them_and_say_so(tables: Tables) ->
 
 
 def noise_after(tables: Tables, day: dt.date, seed: int) -> Tables:
-    """Replace everything dated after the day, for every firm, by noise of all kinds."""
+    """Replace all data after the day, for every firm, by noise."""
     other = random_tables(seed)
     scale = 1.0 + np.random.default_rng(seed).random()
     prices = other["prices"].with_columns(pl.col("open", "high", "low", "close", "volume") * scale)
@@ -836,7 +837,7 @@ def noise_after(tables: Tables, day: dt.date, seed: int) -> Tables:
 
 
 def known(panel: Panel) -> dict[str, npt.NDArray[np.generic]]:
-    """Everything that is said to be known at the close of each session."""
+    """All arrays that are known at the close of each session."""
     rule = UniverseRule(min_price=15.0, min_dollar_volume=3e5, dollar_volume_window=21, min_history=30)
     arrays = {
         "characteristics": compute_characteristics(panel),
@@ -850,9 +851,7 @@ def known(panel: Panel) -> dict[str, npt.NDArray[np.generic]]:
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(t=st.integers(min_value=45, max_value=T - 2), seed=st.integers(min_value=10, max_value=10_000))
-def test_nothing_after_t_changes_anything_at_or_before_t_to_the_bit(
-    tables: Tables, panel: Panel, t: int, seed: int
-) -> None:
+def test_future_noise_does_not_change_values_up_to_t(tables: Tables, panel: Panel, t: int, seed: int) -> None:
     other = panel_of(noise_after(tables, DAYS[t], seed))
     assert other.tickers_N == panel.tickers_N
     assert not np.array_equal(other.close_TN[t + 1 :], panel.close_TN[t + 1 :], equal_nan=True)
@@ -862,7 +861,7 @@ def test_nothing_after_t_changes_anything_at_or_before_t_to_the_bit(
         assert rows.tobytes() == rows_after.tobytes(), name
 
 
-def test_a_panel_cut_at_t_says_the_same_to_the_bit(tables: Tables, panel: Panel) -> None:
+def test_panel_that_ends_at_t_gives_the_same_bits(tables: Tables, panel: Panel) -> None:
     t = 300
     cut = panel_of(
         {

@@ -1,4 +1,4 @@
-"""Statistical factors: a planted factor is found and taken out, whatever firms are missing; bad input."""
+"""Statistical factors: planted factors are found and removed, also with missing firms; invalid input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Planted = tuple[Panel, npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 @pytest.fixture(scope="module")
 def planted() -> Planted:
-    """Two common causes and what is each firm's own; firms of very different volatility."""
+    """Two common factors plus idiosyncratic returns, for firms of very different volatility."""
     rng = np.random.default_rng(3)
     scale_N = np.exp(rng.normal(-4.0, 0.7, N))
     loadings_KN = np.array([rng.uniform(0.5, 1.5, N), rng.normal(0.0, 1.0, N)]) * scale_N
@@ -50,18 +50,18 @@ def planted() -> Planted:
     return build_panel(prices), common_TN, own_TN
 
 
-def test_loadings_are_the_principal_components_of_the_past_year(planted: Planted) -> None:
+def test_loadings_are_principal_components_of_the_past_year(planted: Planted) -> None:
     panel = planted[0]
     last = statistical_factors(panel, 2)[-1]
     r_WN = daily_return(panel)[last.start - WINDOW : last.start]
     z_WN = np.clip((r_WN - r_WN.mean(axis=0)) / r_WN.std(axis=0), -4, 4)
     fitted = PCA(2).fit(z_WN).components_
     np.testing.assert_allclose(last.loadings_LK.T @ last.loadings_LK, np.eye(2), atol=1e-12)
-    # sklearn centres the clipped scores once more, which moves hardly anything
+    # sklearn centres the clipped scores again, which changes little
     assert np.abs(np.linalg.det(fitted @ last.loadings_LK)) > 0.999
 
 
-def test_common_causes_are_taken_out_and_the_own_return_stays(planted: Planted) -> None:
+def test_residual_returns_remove_common_factors_only(planted: Planted) -> None:
     panel, common_TN, own_TN = planted
     rows = slice(statistical_factors(panel, 2)[3].start, T)
     left_TN = factor_residual(panel, 2)[rows]
@@ -70,13 +70,13 @@ def test_common_causes_are_taken_out_and_the_own_return_stays(planted: Planted) 
     assert abs(np.corrcoef((left_TN / scale_N).ravel(), (common_TN[rows] / scale_N).ravel())[0, 1]) < 0.2
 
 
-def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(planted: Planted) -> None:
+def test_label_residuals_with_missing_firms(planted: Planted) -> None:
     panel = planted[0]
     rng = np.random.default_rng(0)
     inside_TN = rng.random((T, N)) < 0.8
     estimates = statistical_factors(panel, 2)
     one = estimates[-1]
-    # a label of the factors, a constant, and what neither of them explains among the date's firms
+    # a label made of factors, a constant, and a residual orthogonal to both within the date
     label_TN, own_TN = np.full((T, N), np.nan), np.full((T, N), np.nan)
     label_TN[:, one.firms_L] = 0.001 + one.deviation_L * (rng.normal(0, 0.3, (T, 2)) @ one.loadings_LK.T)
     for t in range(T):
@@ -93,14 +93,14 @@ def test_a_label_loses_what_its_factors_explain_even_where_firms_are_missing(pla
     np.testing.assert_allclose(left_TN[one.start :], own_TN[one.start :], rtol=0, atol=1e-12)
 
 
-def test_a_tile_of_the_panel_has_the_factors_of_all_firms(planted: Planted) -> None:
+def test_factors_on_a_tile_are_those_of_all_firms(planted: Planted) -> None:
     panel = planted[0]
     tile = take_firms(panel, slice(10, 15))
     assert np.isfinite(factor_residual(tile, 2)).any()
     np.testing.assert_array_equal(factor_residual(tile, 2), factor_residual(panel, 2)[:, 10:15])
 
 
-def test_few_firms_have_few_factors_and_none_come_before_half_a_window(planted: Planted) -> None:
+def test_factor_count_is_limited_by_firms_and_history(planted: Planted) -> None:
     panel = planted[0]
     many = statistical_factors(panel, 99)
     assert all(one.loadings_LK.shape[1] == N // FIRMS_PER_FACTOR for one in many)
@@ -110,11 +110,11 @@ def test_few_firms_have_few_factors_and_none_come_before_half_a_window(planted: 
         statistical_factors(panel, 0)
 
 
-def test_a_date_with_too_few_firms_is_left_unknown(planted: Planted) -> None:
+def test_dates_with_too_few_firms_are_nan(planted: Planted) -> None:
     panel = planted[0]
     estimates = statistical_factors(panel, 2)
     inside_TN = np.zeros((T, N), dtype=bool)
-    inside_TN[:, :5] = True  # an intercept and two factors ask for six
+    inside_TN[:, :5] = True  # an intercept and two factors need six firms
     assert np.isnan(residualise_factors(daily_return(panel), inside_TN, estimates)).all()
     inside_TN[:, 5] = True
     assert np.isfinite(

@@ -1,7 +1,7 @@
 """Characteristics against pandas and statsmodels on a market with holidays, halts and missing fields.
 
-The scalar references of ``test_characteristics`` were written from the same formulas as the package;
-these were written by others.
+The scalar references of ``test_characteristics`` were written from the same formulas as the package. The
+references here are other libraries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STALE = pd.Timedelta(days=548)
 
 @dataclass(frozen=True)
 class Wide:
-    """The market as pandas holds it: a row a session, a column a firm."""
+    """The market in pandas: one row per session and one column per firm."""
 
     panel: Panel
     close: pd.DataFrame
@@ -61,7 +61,7 @@ def regression(wide: Wide, window: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Slope on the market and standard error of the regression, of every firm and session."""
     slope, error = {}, {}
     for ticker in wide.returns:
-        # statsmodels takes windows over rows; what is missing leaves them, as long as enough are left
+        # statsmodels rolls over rows and drops missing ones, if enough rows remain
         fit = RollingOLS(
             wide.returns[ticker], sm.add_constant(wide.market), window, min_nobs=half(window), missing="drop"
         ).fit()
@@ -103,7 +103,7 @@ def by_pandas(wide: Wide, tables: Tables, name: str) -> pd.DataFrame:
         "high_distance_252": lambda: close / close.rolling(252, min_periods=126).max() - 1,
         "volatility_252": rolling_252.std,
         "maximum_return_21": rolling_21.max,
-        # pandas corrects for bias; the characteristics are ratios of population moments
+        # pandas corrects for bias, while the characteristics are ratios of population moments
         "skewness_63": lambda: rolling_63.skew() * (n - 2) / (n * (n - 1)) ** 0.5,
         "kurtosis_63": lambda: rolling_63.kurt() * (n - 2) * (n - 3) / (n * n - 1) + 3 * (n - 1) / (n + 1),
         "market_correlation_252": lambda: rolling_252.corr(wide.market),
@@ -125,9 +125,11 @@ NAMES = (
 )
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # statsmodels divides by the freedom of empty windows
+@pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # statsmodels divides by zero degrees of freedom in empty windows
 @pytest.mark.parametrize("name", NAMES)
-def test_a_characteristic_is_what_pandas_or_statsmodels_say(wide: Wide, tables: Tables, name: str) -> None:
+def test_characteristic_equals_pandas_or_statsmodels(wide: Wide, tables: Tables, name: str) -> None:
     ours: npt.NDArray[np.float64] = CHARACTERISTICS[name].compute(wide.panel)
     theirs = by_pandas(wide, tables, name).to_numpy()
     warm = wide.carried.shift(CHARACTERISTICS[name].warmup).notna() & wide.close.notna()

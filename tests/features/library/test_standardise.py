@@ -1,4 +1,4 @@
-"""The chain of cross-sectional transforms against a loop over dates and firms, for every rule."""
+"""Cross-sectional transforms against a loop over dates and firms, for every rule."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def random_market() -> Market:
     """Values with ties, gaps, infinities, an empty date, a group without values, one value for a group."""
     rng = np.random.default_rng(0)
     values_TNF = rng.normal(3.0, 2.0, (T, N, F))
-    values_TNF[:, 10:18] = values_TNF[:, 2:10]  # ties, within a group now and then
+    values_TNF[:, 10:18] = values_TNF[:, 2:10]  # ties, sometimes within a group
     values_TNF[rng.random(values_TNF.shape) < 0.2] = nan
     values_TNF[2, :2, 0] = [np.inf, -np.inf]
     values_TNF[5] = nan
     group_TN = rng.integers(-1, 4, (T, N)).astype(np.int16)
     values_TNF[:, :, 1][group_TN == 2] = nan
-    values_TNF[10:, :, 2] = 0.1 * (group_TN[10:] + 2)  # nothing is left of it without the group
+    values_TNF[10:, :, 2] = 0.1 * (group_TN[10:] + 2)  # constant within the group
     universe_TN = rng.random((T, N)) < 0.8
     universe_TN[7] = False
     return values_TNF.astype(np.float32), universe_TN, group_TN
@@ -84,7 +84,7 @@ def slow(
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_every_rule_equals_a_loop_over_dates_and_firms(rule: TransformRule, market: Market) -> None:
+def test_transforms_equal_a_loop_over_dates_and_firms(rule: TransformRule, market: Market) -> None:
     values_TNF, universe_TN, group_TN = market
     actual = transform_characteristics(values_TNF, universe_TN, group_TN, rule)
     assert actual.dtype == np.float32
@@ -96,7 +96,7 @@ def test_every_rule_equals_a_loop_over_dates_and_firms(rule: TransformRule, mark
             np.testing.assert_array_equal(actual[t, :, F + f], indicator)
 
 
-def test_the_default_is_ranks_with_zeros_to_the_bit(market: Market) -> None:
+def test_default_is_rank_normal_with_zeros(market: Market) -> None:
     values_TNF, universe_TN, group_TN = market
     expected = np.nan_to_num(rank_normal(values_TNF, universe_TN), nan=0.0)
     actual = transform_characteristics(values_TNF, universe_TN, group_TN, TransformRule())
@@ -105,7 +105,7 @@ def test_the_default_is_ranks_with_zeros_to_the_bit(market: Market) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES[::5], ids=str)
-def test_a_date_sees_neither_other_dates_nor_firms_outside_the_universe(
+def test_transforms_ignore_other_dates_and_firms_outside_the_universe(
     rule: TransformRule, market: Market
 ) -> None:
     values_TNF, universe_TN, group_TN = market
@@ -118,7 +118,7 @@ def test_a_date_sees_neither_other_dates_nor_firms_outside_the_universe(
     assert whole.tobytes() == transform_characteristics(noisy_TNF, universe_TN, group_TN, rule).tobytes()
 
 
-def test_names_and_refusals(market: Market) -> None:
+def test_names_and_errors(market: Market) -> None:
     values_TNF, universe_TN, group_TN = market
     assert TransformRule().names(["a", "b"]) == ("a", "b")
     assert TransformRule(add_indicator=True).names(["a", "b"]) == ("a", "b", "a_missing", "b_missing")
@@ -128,7 +128,7 @@ def test_names_and_refusals(market: Market) -> None:
         transform_characteristics(values_TNF, universe_TN, group_TN[1:], TransformRule())
 
 
-def test_an_unknown_value_of_a_firm_without_a_group_is_the_dates_median_not_that_of_the_ungrouped() -> None:
+def test_firm_without_group_gets_the_median_of_the_date() -> None:
     values = np.array([[[1.0], [2.0], [3.0], [50.0], [60.0], [nan]]])
     group = np.array([[0, 0, 0, -1, -1, -1]], dtype=np.int16)
     universe = np.ones((1, 6), dtype=bool)

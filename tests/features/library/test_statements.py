@@ -1,9 +1,9 @@
-"""Every statement feature by hand: a firm of round numbers, whose year is restated and then followed by one.
+"""Every statement feature by hand, for a firm with round numbers, a restated year and a following year.
 
-All values below are worked out from the table in the text, not by the package. The firm reports years that
-end on 31 December 2018, 2019 and 2020; 2019 is published in March 2020 and restated in July 2020, and 2020
-comes out in March 2021, so that each feature is seen before a restatement, after it, and when the restated
-year has become the year before.
+All values below are computed by hand from the table in this file, not by the package. The firm reports years
+that end on 31 December 2018, 2019 and 2020. 2019 is published in March 2020 and restated in July 2020; 2020
+is published in March 2021. Each feature is therefore tested before the restatement, after it, and when the
+restated year is the year earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from features.panel.panel import Panel, build_panel
 D = dt.date
 PRICE = 20.0
 FIRST, LAST = D(2019, 1, 1), D(2021, 6, 30)
-SPLIT = D(2020, 10, 1)  # two new shares for an old one; quoted at half the price from then on
+SPLIT = D(2020, 10, 1)  # a 2-for-1 split; prices are halved from then on
 RESTATED, PUBLISHED = D(2020, 7, 1), D(2021, 3, 1)
 BEFORE, AFTER, NEXT = RESTATED - dt.timedelta(days=1), RESTATED, PUBLISHED
 
@@ -51,7 +51,7 @@ YEARS: dict[str, tuple[float, float, float | None, float]] = {
 }
 
 # name: before the restatement, after it, and with 2020 published. Market equity: 12.5 shares at 20 are 250;
-# 2020's 24 shares, which are counted after the split and quoted at 10, are 240.
+# the 24 shares of 2020, counted after the split and quoted at 10, are 240.
 EXPECTED: dict[str, tuple[float, float, float]] = {
     "log_market_equity": (math.log(250), math.log(250), math.log(240)),
     "log_total_assets": (math.log(1000), math.log(900), math.log(1200)),
@@ -111,10 +111,10 @@ EXPECTED: dict[str, tuple[float, float, float]] = {
     "leverage_change": (0.1, 0.1, -0.05),
     "cash_change": (0.0, 0.0, 0.025),
     "capex_change": (0.005, 30 / 900 - 0.025, 0.0125 - 30 / 900),
-    # 252 days before BEFORE and AFTER only 2018 was known; before NEXT, 2019 as first published
+    # 252 sessions before BEFORE and AFTER only 2018 was known; before NEXT, 2019 as first published
     "asset_growth_252": (0.25, 0.125, 0.2),
     "net_share_issuance": (math.log(1.25), math.log(1.25), math.log(24 / 25)),
-    # a thousandth of the shares known on the day is traded every day, so before and after the split as well
+    # each day, a thousandth of the shares known on that day is traded, before and after the split
     "turnover_21": (0.001, 0.001, 0.001),
     "turnover_252": (0.001, 0.001, 0.001),
 }
@@ -167,12 +167,12 @@ def panel() -> Panel:
     return build_panel(prices, None, pl.DataFrame(rows))
 
 
-def test_every_statement_feature_is_worked_out_by_hand() -> None:
+def test_every_statement_feature_has_a_hand_computed_value() -> None:
     assert set(EXPECTED) == {name for name, entry in CHARACTERISTICS.items() if entry.needs_statements}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_statement_feature_by_hand(panel: Panel, name: str) -> None:
+def test_statement_feature_equals_hand_computation(panel: Panel, name: str) -> None:
     values = CHARACTERISTICS[name].compute(panel)[:, 0]
     at = [int(np.searchsorted(panel.dates_T, np.datetime64(day))) for day in (BEFORE, AFTER, NEXT)]
     np.testing.assert_allclose(values[at], EXPECTED[name], rtol=1e-12, atol=1e-15)
@@ -181,14 +181,14 @@ def test_statement_feature_by_hand(panel: Panel, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["return_on_assets", "asset_turnover", "revenue_growth", "gross_margin_change"]
 )
-def test_quarters_of_the_same_years_say_the_same(panel: Panel, name: str) -> None:
+def test_quarterly_statements_give_the_same_values(panel: Panel, name: str) -> None:
     ends = [D(y, *day) for y in (2018, 2019, 2020) for day in ((3, 31), (6, 30), (9, 30), (12, 31))]
     rows = []
     for item, values in YEARS.items():
         flow = item in ("revenue", "gross_profit", "net_income")
         for k, end in enumerate(ends):
             year = (values[0], values[1], values[3])[k // 4]
-            share = (0.1, 0.2, 0.3, 0.4)[k % 4] if flow else 1.0  # of a year's flow
+            share = (0.1, 0.2, 0.3, 0.4)[k % 4] if flow else 1.0  # quarters of a year's flow
             known = end + dt.timedelta(days=60)
             row = {"ticker": "A", "period_end": end, "item": item, "months": 3 if flow else None}
             rows.append(row | {"known_at": known, "value": share * year})
@@ -204,12 +204,12 @@ def test_quarters_of_the_same_years_say_the_same(panel: Panel, name: str) -> Non
     )
     quarterly = build_panel(prices, None, pl.DataFrame(rows))
     value_T = CHARACTERISTICS[name].compute(quarterly)[:, 0]
-    # before the quarter of March 2020 comes out, the newest year is 2019; a year on, it is 2020
+    # before the quarter of March 2020 is published, the newest year is 2019; a year later it is 2020
     at = [days.index(D(2020, 3, 15)), days.index(D(2021, 3, 15))]
     np.testing.assert_allclose(value_T[at], [EXPECTED[name][0], EXPECTED[name][2]], rtol=1e-12, atol=1e-15)
 
 
-def test_a_denominator_that_is_not_positive_gives_nothing() -> None:
+def test_non_positive_denominator_gives_nan() -> None:
     day = D(2020, 3, 1)
     prices = pl.DataFrame({"date": [day], "ticker": "A", "close": 1.0}).with_columns(
         *(pl.lit(None, dtype=pl.Float64).alias(c) for c in ("open", "high", "low", "volume")),

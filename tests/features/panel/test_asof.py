@@ -1,4 +1,4 @@
-"""Statements as known at t, by hand and against a slow walk: trailing years, a year before, restatements."""
+"""Statements as known at t, by hand and against a slow reference: flows, year earlier, restatements."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def filed(end: D, known: D, value: float | None, months: int | None = None, item
 def known_on(
     rows: list[Row], days: list[D], item: str = "revenue", splits: dict[D, float] | None = None
 ) -> list[float]:
-    """The value of firm A on some days."""
+    """The value of firm A on the given days."""
     split_TN = np.ones((SESSIONS, 2))
     for day, ratio in (splits or {}).items():
         split_TN[DAYS.index(day), 0] = ratio
@@ -48,21 +48,23 @@ def known_on(
     return [float(statements[item][DAYS.index(day), 0]) for day in days]
 
 
-def test_a_trailing_year_is_the_sum_of_four_quarters_as_they_are_known_then() -> None:
+def test_trailing_year_sums_four_quarters_as_known_then() -> None:
     rows = [filed(end, end + dt.timedelta(days=40), 10.0 + k, 3) for k, end in enumerate(QUARTERS)]
-    rows.append(filed(QUARTERS[1], D(2019, 4, 1), 21.0, 3))  # 11 becomes 21, before the first quarter is out
+    rows.append(
+        filed(QUARTERS[1], D(2019, 4, 1), 21.0, 3)
+    )  # 11 is restated to 21 before the first quarter is published
     days = [D(2019, 2, 8), D(2019, 2, 9), D(2019, 3, 31), D(2019, 4, 1), D(2019, 5, 10), D(2019, 8, 9)]
-    # 10+11+12 is no year; 10+11+12+13; the same; 10+21+12+13; 21+12+13+14; 12+13+14+15
+    # 10+11+12 is not a year; 10+11+12+13; unchanged; 10+21+12+13; 21+12+13+14; 12+13+14+15
     np.testing.assert_array_equal(known_on(rows, days), [nan, 46, 46, 56, 60, 54])
 
 
-def test_a_missing_quarter_leaves_the_year_unknown_until_it_is_out_of_it() -> None:
+def test_missing_quarter_makes_the_trailing_year_nan() -> None:
     rows = [filed(end, end + dt.timedelta(days=40), 1.0, 3) for end in QUARTERS if end != D(2018, 6, 30)]
     # March 2019 needs June 2018; June 2019 does not
     np.testing.assert_array_equal(known_on(rows, [D(2019, 5, 30), D(2019, 8, 9)]), [nan, 4])
 
 
-def test_a_year_or_an_unsaid_span_stands_as_it_is_and_other_spans_are_passed_over() -> None:
+def test_annual_or_unspecified_spans_are_used_and_others_ignored() -> None:
     rows = [
         filed(D(2018, 12, 31), D(2019, 2, 1), 100.0, 12),
         filed(D(2019, 6, 30), D(2019, 8, 1), 70.0, 6),
@@ -73,38 +75,43 @@ def test_a_year_or_an_unsaid_span_stands_as_it_is_and_other_spans_are_passed_ove
     )
 
 
-def test_a_fourth_quarter_that_is_reported_within_its_year_is_the_rest_of_it() -> None:
+def test_unreported_fourth_quarter_is_year_minus_three_quarters() -> None:
     rows = [filed(end, end + dt.timedelta(days=40), 10.0 + k, 3) for k, end in enumerate(QUARTERS) if k != 3]
     rows.append(filed(D(2018, 12, 31), D(2019, 2, 20), 50.0, 12))  # so the fourth is 50-10-11-12 = 17
-    rows.append(filed(D(2018, 12, 31), D(2019, 6, 1), 53.0, 12))  # restated: 20
+    rows.append(filed(D(2018, 12, 31), D(2019, 6, 1), 53.0, 12))  # restated to 20
     days = [D(2019, 2, 20), D(2019, 5, 10), D(2019, 6, 1), D(2019, 8, 9)]
-    # the year; 11+12+17+14; 11+12+20+14; 12+20+14+15
+    # the reported year; 11+12+17+14; 11+12+20+14; 12+20+14+15
     np.testing.assert_array_equal(known_on(rows, days), [50, 54, 57, 61])
 
 
-def test_a_year_earlier_is_the_period_of_a_year_before_in_its_version_known_then() -> None:
+def test_year_earlier_value_uses_the_version_known_then() -> None:
     rows = [
         filed(D(2017, 12, 30), D(2018, 3, 1), 80.0, None, "total_assets"),
         filed(D(2018, 12, 29), D(2019, 3, 1), 100.0, None, "total_assets"),  # a year of 52 weeks
-        filed(D(2018, 12, 29), D(2020, 1, 10), 90.0, None, "total_assets"),  # restated before the next is out
-        filed(D(2020, 1, 4), D(2020, 3, 1), 130.0, None, "total_assets"),  # one of 53
-        filed(D(2018, 12, 29), D(2020, 4, 1), 95.0, None, "total_assets"),  # restated after it
+        filed(
+            D(2018, 12, 29), D(2020, 1, 10), 90.0, None, "total_assets"
+        ),  # restated before the next period is published
+        filed(D(2020, 1, 4), D(2020, 3, 1), 130.0, None, "total_assets"),  # a year of 53 weeks
+        filed(
+            D(2018, 12, 29), D(2020, 4, 1), 95.0, None, "total_assets"
+        ),  # restated after the next period is published
     ]
     days = [D(2019, 2, 28), D(2019, 3, 1), D(2020, 1, 9), D(2020, 1, 10), D(2020, 3, 1), D(2020, 4, 1)]
     np.testing.assert_array_equal(known_on(rows, days, "total_assets"), [80, 100, 100, 90, 130, 130])
     np.testing.assert_array_equal(known_on(rows, days, "total_assets@1y"), [nan, 80, 80, 80, 90, 95])
 
 
-def test_a_trailing_year_has_one_before_it() -> None:
+def test_trailing_year_has_a_year_earlier_value() -> None:
     ends = [D(2017, 6, 30), D(2017, 9, 30), D(2017, 12, 31), *QUARTERS]
     rows = [filed(end, end + dt.timedelta(days=40), 2.0**k, 3) for k, end in enumerate(ends)]
     rows.append(filed(D(2017, 9, 30), D(2019, 6, 1), 1000.0, 3))
-    # March 2019: 2018's last three and its own, 16+32+64+128; a year before 1+2+4+8, then 1+1000+4+8
+    # March 2019: last three quarters of 2018 and its own, 16+32+64+128; a year earlier 1+2+4+8, then
+    # 1+1000+4+8
     np.testing.assert_array_equal(known_on(rows, [D(2019, 5, 10)], "revenue"), [240])
     np.testing.assert_array_equal(known_on(rows, [D(2019, 5, 10), D(2019, 6, 1)], "revenue@1y"), [15, 1013])
 
 
-def test_a_period_of_long_ago_says_nothing_any_more() -> None:
+def test_stale_periods_are_nan() -> None:
     rows = [filed(D(2018, 12, 31), D(2019, 2, 1), 5.0)]
     last = D(2018, 12, 31) + dt.timedelta(days=STALE_DAYS)
     days = [last, last + dt.timedelta(days=1)]
@@ -113,20 +120,24 @@ def test_a_period_of_long_ago_says_nothing_any_more() -> None:
     assert np.isnan(known_on(late, [DAYS[-1]])).all()
 
 
-def test_share_counts_of_both_periods_are_brought_to_t() -> None:
+def test_share_counts_of_both_periods_are_adjusted_to_t() -> None:
     rows = [
         filed(D(2019, 1, 10), D(2019, 2, 1), 100.0, None, "shares_outstanding"),
         filed(D(2020, 1, 10), D(2020, 2, 1), 330.0, None, "shares_outstanding"),
     ]
-    splits = {D(2019, 1, 5): 7.0, D(2019, 6, 1): 3.0, D(2020, 1, 20): 2.0}  # before both, between, after both
+    splits = {
+        D(2019, 1, 5): 7.0,
+        D(2019, 6, 1): 3.0,
+        D(2020, 1, 20): 2.0,
+    }  # before both dates, between them, after both
     days = [D(2019, 2, 1), D(2019, 6, 1), D(2020, 1, 31), D(2020, 2, 1)]
     shares = known_on(rows, days, "shares_outstanding", splits)
     np.testing.assert_allclose(shares, [100, 300, 600, 660], rtol=1e-15)
     before = known_on(rows, days, "shares_outstanding@1y", splits)
-    np.testing.assert_allclose(before, [nan, nan, nan, 600], rtol=1e-15)  # 10% more, whatever was split
+    np.testing.assert_allclose(before, [nan, nan, nan, 600], rtol=1e-15)  # 10% growth, independent of splits
 
 
-def test_statements_are_laid_out_read_only_and_can_be_cut() -> None:
+def test_statement_arrays_are_read_only_and_firms_can_be_selected() -> None:
     rows = [
         filed(D(2018, 12, 31), D(2019, 2, 1), 5.0),
         {**filed(D(2018, 12, 31), D(2019, 3, 1), 6.0), "ticker": "C"},
@@ -146,11 +157,11 @@ def test_statements_are_laid_out_read_only_and_can_be_cut() -> None:
     assert len(nobody) == 0
 
 
-# A slow walk, written from the definition.
+# A slow reference, written from the definition.
 
 
 def slow(rows: list[Row], day: D) -> tuple[float, float]:
-    """The newest period's value and that of a year before, of one firm and item on one day."""
+    """Value of the newest period and of a year earlier, for one firm and item on one day."""
     latest: dict[D, dict[str, float]] = {}
     for row in sorted(rows, key=lambda r: (r["known_at"], r["period_end"])):
         if row["known_at"] <= day and row["months"] in (None, 3, 12):
@@ -215,7 +226,7 @@ def laid_out(rows: list[Row]) -> Statements:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000))
-def test_statements_equal_a_slow_walk_over_every_filing(seed: int) -> None:
+def test_statements_equal_a_slow_reference(seed: int) -> None:
     rows = random_filings(seed)
     statements = laid_out(rows)
     for n, ticker in enumerate("AB"):
@@ -227,7 +238,7 @@ def test_statements_equal_a_slow_walk_over_every_filing(seed: int) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), t=st.integers(60, SESSIONS - 2))
-def test_what_becomes_known_after_t_changes_nothing_at_or_before_t(seed: int, t: int) -> None:
+def test_filings_after_t_do_not_change_values_up_to_t(seed: int, t: int) -> None:
     rows = random_filings(seed)
     until = [row for row in rows if row["known_at"] <= DAYS[t]]
     if not until:
@@ -237,14 +248,14 @@ def test_what_becomes_known_after_t_changes_nothing_at_or_before_t(seed: int, t:
         assert all_of_them[key][: t + 1].tobytes() == cut[key][: t + 1].tobytes()
 
 
-def test_the_slow_walk_has_something_to_say() -> None:
+def test_random_filings_cover_all_cases() -> None:
     seen: npt.NDArray[np.float64] = np.array(
         [slow([r for r in random_filings(s) if r["ticker"] == "A"], DAYS[700]) for s in range(30)]
     )
     assert (np.isfinite(seen).sum(axis=0) >= 8).all()
 
 
-def test_many_firms_and_items_are_laid_out_quickly() -> None:
+def test_many_firms_and_items_are_fast() -> None:
     ends = pl.DataFrame({"period_end": [D(2018, 3, 31) + dt.timedelta(days=91 * k) for k in range(12)]})
     firms = pl.DataFrame({"ticker": [f"F{i:04}" for i in range(448)]})
     items = pl.DataFrame({"item": [f"item_{i}" for i in range(30)]})
@@ -253,38 +264,38 @@ def test_many_firms_and_items_are_laid_out_quickly() -> None:
         [frame.with_columns(known_at=pl.col("period_end").dt.offset_by(f"{lag}d")) for lag in (40, 130)]
     ).with_columns(value=pl.int_range(pl.len()).cast(pl.Float64), months=pl.lit(3, dtype=pl.Int64))
     tickers, split_TN = tuple(firms["ticker"]), np.ones((SESSIONS, 448))
-    statements_as_of(frame.head(10), DATES_T, tickers, split_TN)  # compiles
+    statements_as_of(frame.head(10), DATES_T, tickers, split_TN)  # compiles the kernels
     started = time.perf_counter()
     statements = statements_as_of(frame, DATES_T, tickers, split_TN)
     assert len(frame) == 322_560
-    assert time.perf_counter() - started < 5.0  # measured: 0.3 s alone
+    assert time.perf_counter() - started < 5.0  # measured: 0.3 s on an idle machine
     assert np.isfinite(statements["item_3@1y"]).any()
 
 
-def test_a_count_is_brought_to_t_from_the_day_it_is_stated_as_of() -> None:
-    """4 for 1 on February 1, between the period's end and the filing on March 1."""
+def test_share_count_is_adjusted_from_its_stated_date() -> None:
+    """A 4-for-1 split on February 1, between the period's end and the filing on March 1."""
     splits = {D(2019, 2, 1): 4.0, D(2019, 6, 3): 2.0}
     days = [D(2019, 3, 1), D(2019, 6, 2), D(2019, 6, 3)]
     original = filed(D(2018, 12, 31), D(2019, 3, 1), 100.0, None, "shares_outstanding")
     for stated_on, value in ((None, 100.0), (D(2018, 12, 31), 100.0), (D(2019, 1, 31), 100.0)):
         row = {**original, "stated_on": stated_on, "value": value}
         assert known_on([row], days, "shares_outstanding", splits) == [400, 400, 800]
-    for stated_on in (D(2019, 2, 1), D(2019, 3, 1)):  # the count contains the split
+    for stated_on in (D(2019, 2, 1), D(2019, 3, 1)):  # the count already contains the split
         row = {**original, "stated_on": stated_on, "value": 400.0}
         assert known_on([row], days, "shares_outstanding", splits) == [400, 400, 800]
 
 
-def test_an_amount_per_share_is_divided_by_the_splits_since_it_was_stated() -> None:
-    """Quarters of 4 a share before a split of 4 for 1 and of 1 after it: 4 a year in shares of today."""
+def test_per_share_amount_is_divided_by_later_splits() -> None:
+    """Quarters of 4 per share before a 4-for-1 split and 1 after it are 4 per year in today's shares."""
     rows = [filed(end, end + dt.timedelta(days=40), 4.0, 3, "eps") for end in QUARTERS[:4]]
     rows.append({**filed(QUARTERS[4], D(2019, 5, 10), 1.0, 3, "eps"), "stated_on": D(2019, 5, 10)})
     rows = [{"stated_on": None, **row} for row in rows]
-    splits = {D(2019, 4, 15): 4.0}  # after the quarter's end, before the filing
+    splits = {D(2019, 4, 15): 4.0}  # after the quarter's end and before the filing
     days = [D(2019, 2, 9), D(2019, 4, 15), D(2019, 5, 10)]
     assert known_on(rows, days, "eps", splits) == [16, 4, 4]
 
 
-def test_later_splits_change_no_count_before_them() -> None:
+def test_splits_do_not_change_earlier_counts() -> None:
     rows = [
         {
             **filed(D(2018, 12, 31), D(2019, 3, 1), 400.0, None, "shares_outstanding"),

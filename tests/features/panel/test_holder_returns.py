@@ -1,4 +1,4 @@
-"""Labels are what a book that orders the firm earns, over halts, gaps, endings and returns after silence."""
+"""Labels equal the return of a book that orders the firm, through halts, gaps, delistings and relistings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def panel_of(seed: int) -> Panel:
 
 
 def book_of_one(panel: Panel, t: int, n: int, delay: int, weight: float) -> BookResult:
-    """Decide at t to hold firm n, and decide nothing else."""
+    """Decide at t to hold firm n, and make no other decision."""
     target_TN = np.full(panel.close_TN.shape, NAN)
     target_TN[t] = 0.0
     target_TN[t, n] = weight
@@ -51,7 +51,7 @@ def book_of_one(panel: Panel, t: int, n: int, delay: int, weight: float) -> Book
     weight=st.sampled_from([1.0, 0.4, -0.5]),
     first=st.integers(0, 5),
 )
-def test_a_label_is_what_a_book_earns_before_costs(
+def test_label_equals_book_return_before_costs(
     seed: int, delay: int, horizon: int, weight: float, first: int
 ) -> None:
     panel = panel_of(seed)
@@ -70,8 +70,8 @@ def test_a_label_is_what_a_book_earns_before_costs(
     assert np.isnan(label_TN[max(T - delay - horizon, 0) :]).all()
 
 
-def test_the_random_markets_hold_every_case() -> None:
-    """Halted at the purchase and at the sale, paid out in the span, back after a payout, gaps."""
+def test_random_markets_cover_all_cases() -> None:
+    """Halts at purchase and sale, payouts within the span, trading after a payout, and gaps."""
     counts = dict.fromkeys(("unfilled", "unsold", "paid", "returned", "through a gap", "unknown"), 0)
     delay, horizon = 1, 8
     for seed in range(30):
@@ -92,7 +92,7 @@ def test_the_random_markets_hold_every_case() -> None:
             counts["through a gap"] += bool(held and gap_K[:-1].any() and not gap_K[-1])
             counts["unknown"] += bool(np.isnan(label_TN[t, n]))
             if ended_K.any():
-                assert np.isfinite(label_TN[t, n])  # the IC sees every ending within the span
+                assert np.isfinite(label_TN[t, n])  # the IC includes every delisting within the span
     assert min(counts.values()) >= 20, counts
 
 
@@ -115,24 +115,24 @@ def panel_by_hand(*closes: list[float | None]) -> Panel:
     return build_panel(prices, delisting_rule=DelistingRule(stale_sessions=2, unknown_return=-0.3))
 
 
-def test_a_firm_that_is_paid_out_and_comes_back_is_not_owned_any_more() -> None:
+def test_paid_out_firm_that_trades_again_is_no_longer_held() -> None:
     #                       0     1     2     3     4     5     6
     panel = panel_by_hand([10.0, 12.0, None, None, None, 30.0, 33.0])
-    # bought at 12, silent for more than two sessions: paid out at session 4 with 12 * 0.7
+    # bought at 12, no price for more than two sessions: paid out at session 4 with 12 * 0.7
     np.testing.assert_allclose(forward_returns(panel, 1, 2)[:5, 0], [0.0, 0.0, 0.0, 0.0, NAN], atol=1e-15)
     np.testing.assert_allclose(forward_returns(panel, 1, 3)[:4, 0], [-0.3, 0.0, 0.0, NAN], atol=1e-15)
     np.testing.assert_allclose(forward_returns(panel, 1, 5)[:2, 0], [-0.3, NAN], atol=1e-15)
     np.testing.assert_allclose(forward_returns(panel, 0, 6)[:1, 0], [12 * 0.7 / 10 - 1], rtol=1e-14)
 
 
-def test_an_order_in_a_halt_is_not_filled_and_a_position_in_a_halt_is_valued_at_its_last_price() -> None:
+def test_halts_block_orders_and_keep_positions_at_the_last_price() -> None:
     panel = panel_by_hand([10.0, None, 15.0, None, 30.0])
     np.testing.assert_allclose(forward_returns(panel, 1, 1)[:3, 0], [0.0, 0.0, 0.0], atol=1e-15)
     np.testing.assert_allclose(forward_returns(panel, 0, 1)[:4, 0], [0.0, 0.0, 0.0, 0.0], atol=1e-15)
     np.testing.assert_allclose(forward_returns(panel, 0, 2)[:3, 0], [0.5, 0.0, 1.0], atol=1e-15)
 
 
-def test_a_label_over_a_gap_in_the_data_is_unknown_only_where_it_ends_in_the_gap() -> None:
+def test_label_is_unknown_only_if_it_ends_in_a_data_gap() -> None:
     gap: list[float | None] = [10.0, 11.0, None, 13.0, 26.0]
     panel = panel_by_hand(*[gap] * 10)
     assert np.isnan(panel.total_return_index_TN[2, :10]).all()

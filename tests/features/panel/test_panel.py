@@ -1,4 +1,4 @@
-"""The panel by hand: adjustment, wealth through halts and delistings, groups and statements as of t."""
+"""The panel by hand: adjustment, total return index through halts and delistings, groups, statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ nan = float("nan")
 def prices_of(
     closes: dict[str, list[float | None]], events: dict[tuple[str, int], dict[str, float]]
 ) -> pl.DataFrame:
-    """Write closes by ticker (None: no row unless there is an event) as a price table."""
+    """Make a price table from closes by ticker (None: no row unless there is an event)."""
     rows = []
     for ticker, series in closes.items():
         for t, close in enumerate(series):
@@ -39,8 +39,8 @@ def securities_of(*rows: dict[str, object]) -> pl.DataFrame:
     return securities_table(rows)
 
 
-def delisted(ticker: str, **told: object) -> dict[str, object]:
-    return {"ticker": ticker, "valid_from": DAYS[0], "delisted_on": DAYS[2], **told}
+def delisted(ticker: str, **fields: object) -> dict[str, object]:
+    return {"ticker": ticker, "valid_from": DAYS[0], "delisted_on": DAYS[2], **fields}
 
 
 def single(closes: list[float | None], events: dict[int, dict[str, float]]) -> Panel:
@@ -59,7 +59,7 @@ def test_a_split_and_a_dividend_on_one_day_by_hand() -> None:
     np.testing.assert_allclose(panel.open_TN[:, 0], [100.0, 102.0, 51.0], rtol=1e-15)
 
 
-def test_events_in_a_halt_wait_for_the_next_close() -> None:
+def test_events_during_a_halt_apply_at_the_next_close() -> None:
     # A dividend of 6 while halted, then a 3-for-1 split while halted: 2 per new share, reinvested at 20.
     halted = {"close": None, "open": None, "high": None, "low": None}
     panel = single(
@@ -70,7 +70,7 @@ def test_events_in_a_halt_wait_for_the_next_close() -> None:
     np.testing.assert_allclose(panel.total_return_index_TN[:, 0], [60.0, 60.0, 60.0, 66.0, 72.6], rtol=1e-14)
 
 
-def test_forward_factor_refers_to_no_later_row() -> None:
+def test_forward_factor_does_not_depend_on_later_rows() -> None:
     rng = np.random.default_rng(0)
     close_TN, split_TN = rng.uniform(10, 20, (50, 3)), np.where(rng.random((50, 3)) < 0.1, 2.0, 1.0)
     dividend_TN = np.where(rng.random((50, 3)) < 0.2, 0.5, 0.0)
@@ -79,37 +79,37 @@ def test_forward_factor_refers_to_no_later_row() -> None:
     np.testing.assert_allclose(whole, np.cumprod(split_TN * (1 + dividend_TN / close_TN), axis=0), rtol=1e-13)
 
 
-def test_wealth_and_labels_of_every_kind_of_ending() -> None:
+def test_index_and_labels_for_every_kind_of_delisting() -> None:
     n = 40
-    gone: list[float | None] = [None] * (n - 2)
+    no_price: list[float | None] = [None] * (n - 2)
     closes: dict[str, list[float | None]] = {
-        "A": [10.0] * n,  # trades on
-        "B": [10.0, 11.0, *gone],  # recorded delisting, recorded return
-        "C": [10.0, 11.0, *gone],  # recorded some sessions after the last price, no return and no reason
+        "A": [10.0] * n,  # keeps trading
+        "B": [10.0, 11.0, *no_price],  # recorded delisting, recorded return
+        "C": [10.0, 11.0, *no_price],  # recorded some sessions after the last price, no return and no reason
         "D": [
             10.0,
             11.0,
-            *gone,
-        ],  # nothing recorded, on Nasdaq: halted for 20 sessions, then taken as delisted
-        "E": [10.0] * (n - 3) + [None] * 3,  # nothing recorded, away for three sessions: halted
+            *no_price,
+        ],  # nothing recorded, on Nasdaq: halted for 20 sessions, then presumed delisted
+        "E": [10.0] * (n - 3) + [None] * 3,  # nothing recorded, no price for three sessions: halted
         "F": [10.0, None, None, 12.0, *[12.0] * (n - 4)],  # halted for two sessions
         "G": [None] * 5 + [10.0] * (n - 5),  # listed late
         "H": [10.0] * (n - 2) + [None] * 2,  # delisting recorded after the panel's end: halted
-        "I": [10.0, *[None] * 24, 9.0, *[9.0] * (n - 26)],  # taken as delisted, and back
+        "I": [10.0, *[None] * 24, 9.0, *[9.0] * (n - 26)],  # presumed delisted, then trades again
         "J": [10.0, 11.0, 12.0, None, 13.0, *[13.0] * (n - 5)],  # prices after a recorded delisting
-        "K": [10.0, 11.0, *gone],  # recorded after it was taken as delisted: too late
-        "L": [10.0, 11.0, *gone],  # for performance, off Nasdaq
-        "M": [10.0, 11.0, *gone],  # for performance, on Nasdaq
-        "N": [10.0, 11.0, *gone],  # a merger on Nasdaq
-        "O": [10.0, 11.0, *gone],  # for performance, with a recorded return
-        "P": [10.0, 11.0, *gone],  # said to be unknown
-        **{f"Z{i:02}": [10.0] * n for i in range(30)},  # so that no session is a gap in the data
+        "K": [10.0, 11.0, *no_price],  # recorded too late, after it was presumed delisted
+        "L": [10.0, 11.0, *no_price],  # for performance, off Nasdaq
+        "M": [10.0, 11.0, *no_price],  # for performance, on Nasdaq
+        "N": [10.0, 11.0, *no_price],  # a merger on Nasdaq
+        "O": [10.0, 11.0, *no_price],  # for performance, with a recorded return
+        "P": [10.0, 11.0, *no_price],  # recorded with reason "unknown"
+        **{f"Z{i:02}": [10.0] * n for i in range(30)},  # so that no session is a data gap
     }
     securities = securities_of(
         {"ticker": "B", "valid_from": DAYS[0], "delisted_on": DAYS[1], "delisting_return": -0.2},
         {"ticker": "C", "valid_from": DAYS[0], "delisted_on": DAYS[4], "exchange": "NYSE"},
         {"ticker": "D", "valid_from": DAYS[0], "exchange": "NasdaqGS"},
-        {"ticker": "D", "valid_from": DAYS[30], "exchange": "OTC"},  # not yet known when it is paid
+        {"ticker": "D", "valid_from": DAYS[30], "exchange": "OTC"},  # not yet known at the payout
         {"ticker": "H", "valid_from": DAYS[0], "delisted_on": DAYS[n]},
         {"ticker": "J", "valid_from": DAYS[0], "delisted_on": DAYS[1], "delisting_return": -0.9},
         {"ticker": "K", "valid_from": DAYS[0], "delisted_on": DAYS[30], "delisting_return": -0.9},
@@ -158,13 +158,15 @@ def test_wealth_and_labels_of_every_kind_of_ending() -> None:
         label["B"][:3], [-0.2, 0.0, 0.0], atol=1e-15
     )  # the delisting return, then cash
     np.testing.assert_allclose(label["E"][n - 6 :], [0.0, 0.0, 0.0, 0.0, nan, nan])
-    np.testing.assert_allclose(label["F"][:3], [0.0, 0.0, 0.0], atol=1e-15)  # nobody buys it in the halt
+    np.testing.assert_allclose(
+        label["F"][:3], [0.0, 0.0, 0.0], atol=1e-15
+    )  # it cannot be bought during the halt
     np.testing.assert_allclose(forward_returns(panel, 0, 3)[0, panel.tickers_N.index("F")], 0.2)
     assert np.isnan(label["A"][-2:]).all()
     assert np.isfinite(label["A"][:-2]).all()
 
 
-def test_a_firm_that_never_has_a_price_is_known_nowhere() -> None:
+def test_firm_without_any_price_is_nan_everywhere() -> None:
     nothing = {"close": None, "open": None, "high": None, "low": None, "split_ratio": 2.0}
     prices = prices_of({"A": [None, None, None], "Z": [1.0] * 3}, {("A", 1): nothing})  # type: ignore[dict-item]
     panel = build_panel(prices)
@@ -173,7 +175,7 @@ def test_a_firm_that_never_has_a_price_is_known_nowhere() -> None:
     assert np.isnan(forward_returns(panel, 0, 1)[:, 0]).all()
 
 
-def test_a_session_that_much_of_the_market_misses_is_a_gap_in_the_data_and_not_a_halt() -> None:
+def test_session_that_lacks_many_firms_is_a_data_gap() -> None:
     closes: dict[str, list[float | None]] = {f"F{i:02}": [10.0, 11.0, 12.0, 13.0] for i in range(40)}
     for i in range(10):
         closes[f"F{i:02}"][2] = None
@@ -181,8 +183,10 @@ def test_a_session_that_much_of_the_market_misses_is_a_gap_in_the_data_and_not_a
         closes[f"F{i:02}"][3] = None
     panel = build_panel(prices_of(closes, {}))
     np.testing.assert_array_equal(np.isnan(panel.total_return_index_TN).sum(axis=0), [1] * 10 + [0] * 30)
-    assert np.isnan(panel.total_return_index_TN[2, :10]).all()  # ten of 40 missed session 2
-    np.testing.assert_allclose(panel.total_return_index_TN[3, :10], [11.0] * 9 + [13.0])  # and nine session 3
+    assert np.isnan(panel.total_return_index_TN[2, :10]).all()  # ten of 40 firms lack session 2
+    np.testing.assert_allclose(
+        panel.total_return_index_TN[3, :10], [11.0] * 9 + [13.0]
+    )  # nine lack session 3
     assert panel.hazards == (
         "1 session(s) lack prices for a quarter of the market: labels that end on them are unknown for "
         "the missing firms.",
@@ -190,11 +194,11 @@ def test_a_session_that_much_of_the_market_misses_is_a_gap_in_the_data_and_not_a
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -> None:
+def test_index_does_not_depend_on_later_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     traded_TN = np.repeat(
         rng.random((20, 12)) < 0.6, 3, axis=0
-    )  # long halts, some for ever, some days of gaps
+    )  # long halts, some of them permanent, and some data gaps
     closes = {
         f"F{n:02}": [10.0 + t if on else None for t, on in enumerate(traded_TN[:, n])] for n in range(12)
     }
@@ -232,7 +236,7 @@ def test_what_a_share_was_worth_never_changes_with_what_comes_later(seed: int) -
         np.testing.assert_array_equal(part.unknown_TN, whole.unknown_TN[: t + 1, columns])
 
 
-def test_groups_follow_their_validity_and_codes_their_first_appearance() -> None:
+def test_groups_follow_validity_and_codes_first_appearance() -> None:
     securities = securities_of(
         {"ticker": "A", "valid_from": DAYS[1], "valid_to": DAYS[3], "industry": "Oil", "sector": "Energy"},
         {"ticker": "A", "valid_from": DAYS[3], "industry": "Air", "sector": "Transport"},
@@ -248,7 +252,7 @@ def test_groups_follow_their_validity_and_codes_their_first_appearance() -> None
     assert "group" not in build_panel(prices).fields
 
 
-def test_statements_answer_with_the_newest_period_in_its_last_known_version() -> None:
+def test_statements_use_the_latest_version_of_the_newest_period() -> None:
     def row(period: int, known: int, item: str, value: float | None) -> dict[str, object]:
         return {
             "ticker": "A",
@@ -262,9 +266,9 @@ def test_statements_answer_with_the_newest_period_in_its_last_known_version() ->
         [
             row(1, 1, "net_income", 1.0),
             row(20, 3, "net_income", 2.0),
-            row(1, 4, "net_income", 9.0),  # an old period restated: the newer one stays
-            row(20, 6, "net_income", 3.0),  # the newest period restated
-            row(28, 7, "net_income", None),  # no value is no statement
+            row(1, 4, "net_income", 9.0),  # restatement of an old period: the newer period is kept
+            row(20, 6, "net_income", 3.0),  # restatement of the newest period
+            row(28, 7, "net_income", None),  # a row without a value is ignored
         ]
     )
     panel = build_panel(prices_of({"A": [1.0] * 9, "B": [1.0] * 9}, {}), None, fundamentals)
@@ -273,7 +277,7 @@ def test_statements_answer_with_the_newest_period_in_its_last_known_version() ->
     assert "statements:net_income" in panel.fields
 
 
-def test_statements_known_between_sessions_count_from_the_next_one() -> None:
+def test_statements_published_between_sessions_are_known_at_the_next() -> None:
     prices = prices_of({"A": [1.0] * 9}, {}).filter(pl.col("date").is_in(DAYS[:3] + DAYS[6:9]))
     filed = pl.DataFrame(
         [{"ticker": "A", "period_end": DAYS[0], "known_at": DAYS[4], "item": "net_income", "value": 5.0}]
@@ -282,7 +286,7 @@ def test_statements_known_between_sessions_count_from_the_next_one() -> None:
     np.testing.assert_array_equal(panel.statements["net_income"][:, 0], [nan, nan, nan, 5, 5, 5])
 
 
-def test_shares_outstanding_are_brought_over_the_splits_after_their_period() -> None:
+def test_shares_outstanding_are_adjusted_for_splits_after_their_period() -> None:
     filed = pl.DataFrame(
         [
             {
@@ -323,7 +327,7 @@ def test_unusable_cells_become_unknown_and_are_counted() -> None:
     assert panel.hazards[1].startswith("1 cell(s) with a close have no usable open")
 
 
-def test_columns_that_are_null_throughout_are_none_and_arrays_are_read_only() -> None:
+def test_null_columns_are_none_and_arrays_are_read_only() -> None:
     prices = prices_of({"A": [10.0, 10.0]}, {}).with_columns(volume=pl.lit(None, dtype=pl.Float64))
     panel = build_panel(prices)
     assert panel.volume_TN is None
@@ -341,7 +345,7 @@ def test_rows_in_any_order_give_the_same_panel() -> None:
     np.testing.assert_array_equal(one.close_TN, [[4, 1], [nan, 2], [6, 3]])
 
 
-def test_bad_prices_are_refused_with_the_cure() -> None:
+def test_invalid_prices_raise_with_a_remedy() -> None:
     prices = prices_of({"A": [1.0, 2.0]}, {})
     with pytest.raises(ValueError, match=r"lack the column.*dividend"):
         build_panel(prices.drop("dividend"))

@@ -1,4 +1,4 @@
-"""Features on tiles of firms: the same bits as on all firms at once, whatever the tiles and the threads."""
+"""Features on tiles of firms are equal to the bit to those on all firms, for any tiles and threads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def simulated_panel() -> Panel:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_every_characteristic_is_the_same_on_tiles(
+def test_characteristics_are_equal_on_tiles(
     panel: Panel, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [name for name, entry in CHARACTERISTICS.items() if entry.needs <= panel.fields]
@@ -61,14 +61,14 @@ def test_every_characteristic_is_the_same_on_tiles(
         assert not np.isnan(single_TN).all(), name
 
 
-def test_every_channel_is_the_same_on_tiles(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_are_equal_on_tiles(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [name for name, entry in CHANNELS.items() if entry.needs <= panel.fields]
     at_once_TNK = np.stack([CHANNELS[name].compute(panel) for name in names], axis=2).astype(np.float32)
     monkeypatch.setattr(parallel, "_CELLS", 1)
     np.testing.assert_array_equal(compute_channels(replace(panel), names), at_once_TNK)
 
 
-def test_a_tile_holds_its_firms_and_leads_back_to_all(panel: Panel) -> None:
+def test_tile_has_its_firms_and_full_panel(panel: Panel) -> None:
     tile = take_firms(panel, slice(5, 9), frozenset({"close"}))
     assert tile.tickers_N == panel.tickers_N[5:9]
     np.testing.assert_array_equal(tile.close_TN, panel.close_TN[:, 5:9])
@@ -82,7 +82,7 @@ def test_a_tile_holds_its_firms_and_leads_back_to_all(panel: Panel) -> None:
     assert full_panel(panel) is panel
 
 
-def test_means_are_over_all_firms_behind_a_tile(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_means_on_a_tile_are_over_all_firms(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_CELLS", 1)
     assert len(firm_blocks(panel.n_sessions, panel.n_firms)) == 3
     r_TN = daily_return(panel)
@@ -97,7 +97,7 @@ def test_means_are_over_all_firms_behind_a_tile(panel: Panel, monkeypatch: pytes
             np.testing.assert_allclose(group_TN[t, n - 17], mean, rtol=1e-12)
 
 
-def test_firms_that_are_not_there_yet_leave_no_trace_in_a_mean(panel: Panel) -> None:
+def test_unlisted_firms_do_not_affect_means(panel: Panel) -> None:
     close_TN = panel.close_TN.copy()
     close_TN[:, 10:13] = np.nan  # as if three firms listed after the panel's end
     with_TN = market_mean(replace(panel, close_TN=close_TN), daily_return)
@@ -119,7 +119,7 @@ def test_firms_that_are_not_there_yet_leave_no_trace_in_a_mean(panel: Panel) -> 
     assert market_mean(without, daily_return).tobytes() == with_TN.tobytes()
 
 
-def test_a_series_is_computed_once_however_many_threads_ask(panel: Panel) -> None:
+def test_series_is_computed_once_across_threads(panel: Panel) -> None:
     fresh, calls = replace(panel), []
 
     def slow() -> int:
@@ -137,7 +137,7 @@ def test_a_series_is_computed_once_however_many_threads_ask(panel: Panel) -> Non
     assert len(calls) == 1
 
 
-def test_what_is_remembered_is_forgotten_with_its_panel(panel: Panel) -> None:
+def test_cache_is_freed_with_its_panel(panel: Panel) -> None:
     before = len(derived._cache)
     fresh = replace(panel)
     daily_return(fresh)
@@ -146,7 +146,7 @@ def test_what_is_remembered_is_forgotten_with_its_panel(panel: Panel) -> None:
     assert len(derived._cache) == before
 
 
-def test_parts_are_answered_in_order_and_an_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_results_are_in_order_and_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "n_threads", lambda: 4)
     parts = [slice(k, k + 1) for k in range(20)]
 
@@ -164,7 +164,7 @@ def test_parts_are_answered_in_order_and_an_error_is_raised(monkeypatch: pytest.
         for_each(fail, parts)
 
 
-def test_a_thread_works_under_the_callers_error_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_use_the_callers_error_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "n_threads", lambda: 2)
 
     def divide(part: slice) -> float:
@@ -185,7 +185,7 @@ def test_the_environment_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> 
     assert n_threads() == 1
 
 
-def test_runs_of_firms_cover_them_once_and_share_no_line() -> None:
+def test_blocks_cover_all_firms_once_and_share_no_cache_line() -> None:
     for sessions, firms in ((1, 1), (2520, 3000), (9000, 50), (3, 7), (0, 5)):
         runs = firm_blocks(sessions, firms)
         assert [n for run in runs for n in range(run.start, run.stop)] == list(range(firms))
@@ -193,7 +193,7 @@ def test_runs_of_firms_cover_them_once_and_share_no_line() -> None:
     assert firm_blocks(10, 0) == []
 
 
-def test_features_load_without_the_compiler_and_work_where_nothing_can_be_written() -> None:
+def test_features_import_without_numba_and_work_on_read_only_disks() -> None:
     light = """
 import sys, features.arithmetic.rolling, features.library.characteristics, features.arithmetic.transforms
 sys.exit("numba" in sys.modules)
@@ -214,27 +214,27 @@ assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
 
 
 class Allocator:
-    """Stands for the C library and notes what it is told."""
+    """A stand-in for the C library that records its calls."""
 
     def __init__(self) -> None:
-        self.told: dict[int, int] = {}
+        self.calls: dict[int, int] = {}
 
     def mallopt(self, parameter: int, size: int) -> int:
-        """Note a setting."""
-        self.told[parameter] = size
+        """Record a setting."""
+        self.calls[parameter] = size
         return 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
-@pytest.mark.parametrize("given", [None, "MALLOC_ARENA_MAX"])
-def test_freed_memory_is_kept_unless_the_environment_says_how(
-    given: str | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", [None, "MALLOC_ARENA_MAX"])
+def test_freed_memory_is_kept_unless_the_environment_configures_malloc(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocator = Allocator()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: allocator)
     for name in [name for name in os.environ if name.startswith("MALLOC_")]:
         monkeypatch.delenv(name)
-    if given is not None:
-        monkeypatch.setenv(given, "2")
+    if variable is not None:
+        monkeypatch.setenv(variable, "2")
     parallel.keep_freed_memory.__wrapped__()
-    assert allocator.told == ({} if given else {-3: 2**25, -1: 2**29, -2: 2**26})
+    assert allocator.calls == ({} if variable else {-3: 2**25, -1: 2**29, -2: 2**26})

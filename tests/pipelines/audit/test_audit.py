@@ -1,4 +1,4 @@
-"""The audit catches every kind of planted leak and raises no alarm on clean markets."""
+"""The audit catches every kind of planted leak and passes clean markets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from audit_markets import (
     LEAVERS,
     Array,
     Leak,
+    correctly_dated_splits,
+    current_members,
     make_subject,
     market,
-    splits_on_their_day,
-    todays_members,
 )
 
 from features.library.channels import CHANNELS
@@ -53,7 +53,7 @@ FEATURES = (
 
 @pytest.fixture(scope="session")
 def base(tiny_settings: Mapping[str, Any], every_model: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Few characteristics, for speed; tests/pipelines/audit/test_leakage.py has them all."""
+    """Few characteristics, for speed; tests/pipelines/audit/test_leakage.py covers all of them."""
     return {
         **tiny_settings,
         "models": {name: every_model[name] for name in QUICK_MODELS},
@@ -62,7 +62,7 @@ def base(tiny_settings: Mapping[str, Any], every_model: dict[str, dict[str, Any]
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_planted_leak_is_caught_and_named(
+def test_planted_leak_is_caught_and_named(
     name: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leak: Leak = LEAKS[name]
@@ -74,7 +74,7 @@ def test_a_planted_leak_is_caught_and_named(
     assert not result.evidence.is_empty()
 
 
-def test_no_kind_of_leak_is_left_out() -> None:
+def test_all_kinds_of_leaks_are_covered() -> None:
     kinds = {name.partition(",")[0].partition(" of prices")[0].partition(" in prices")[0] for name in LEAKS}
     assert kinds == {
         "backfilled NaN",
@@ -98,8 +98,8 @@ def test_no_kind_of_leak_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_clean_market_raises_no_alarm(seed: int, base: dict[str, Any]) -> None:
-    """PEERGLASS_AUDIT_SEEDS=20 tries twenty of them; every other one has many leavers."""
+def test_clean_market_has_no_failures_or_warnings(seed: int, base: dict[str, Any]) -> None:
+    """Set PEERGLASS_AUDIT_SEEDS=20 to try twenty markets. Every other one has many delistings."""
     config, tables = market(base, seed, LEAVERS if seed % 2 else {})
     settings = config.audit.model_copy(update={"seed": seed})
     audit = run_checks(
@@ -115,30 +115,30 @@ def test_a_clean_market_raises_no_alarm(seed: int, base: dict[str, Any]) -> None
     assert set(CHECKS) - passed <= {"splits"}, "a small market may have no split"
 
 
-def test_splits_on_their_own_day_are_no_alarm(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    result = CHECKS["splits"](make_subject(*splits_on_their_day(monkeypatch, *market(base))))
+def test_correctly_dated_splits_pass(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CHECKS["splits"](make_subject(*correctly_dated_splits(monkeypatch, *market(base))))
     assert result.verdict == "pass"
     assert result.evidence.height >= 4
 
 
-def test_a_universe_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
+def test_universe_without_leavers_warns(base: dict[str, Any]) -> None:
     config, tables = market(base, 3, {"delistings_per_year": 0.0, "firms": 40, "sessions": 800})
-    everyone = config.universe.model_copy(update={"membership": None})
-    config = config.model_copy(update={"universe": everyone})
+    all_firms = config.universe.model_copy(update={"membership": None})
+    config = config.model_copy(update={"universe": all_firms})
     result = CHECKS["survivorship"](make_subject(config, tables))
     assert result.verdict == "warn"
     assert "none of 40 firms" in result.sentence
 
 
-def test_a_short_list_that_never_changes_is_a_warning_and_no_failure(
+def test_short_membership_list_without_changes_warns(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"delistings_per_year": 0.0}
-    result = CHECKS["membership"](make_subject(*todays_members(monkeypatch, *market(base, 3, changes))))
+    result = CHECKS["membership"](make_subject(*current_members(monkeypatch, *market(base, 3, changes))))
     assert result.verdict == "warn"
 
 
-def test_a_list_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
+def test_membership_without_leavers_warns(base: dict[str, Any]) -> None:
     changes = {"delistings_per_year": 0.0, "firms": 60, "sessions": 800}
     config, tables = market(base, 3, changes)
     days = tables["prices"]["date"].unique().sort()
@@ -154,7 +154,7 @@ def test_a_list_that_nobody_leaves_is_a_warning(base: dict[str, Any]) -> None:
     assert "No firm ever leaves" in result.sentence
 
 
-def test_the_block_in_the_report_escapes_and_puts_the_worst_first() -> None:
+def test_report_block_escapes_html_and_lists_the_worst_first() -> None:
     results = (Result("fine", "pass", "Good."), Result("bad", "fail", "<script>alert(1)</script>"))
     block = audit_block(Audit(results, "full").table)
     assert "<script>" not in block
@@ -164,7 +164,7 @@ def test_the_block_in_the_report_escapes_and_puts_the_worst_first() -> None:
     assert "Audit: not run." in audit_block(None)
 
 
-def test_a_feature_with_more_memory_than_it_declares_is_caught(
+def test_feature_beyond_its_declared_window_is_caught(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def since_ever(panel: Panel) -> Array:
@@ -180,7 +180,7 @@ def test_a_feature_with_more_memory_than_it_declares_is_caught(
     assert "Channel return" in result.sentence
 
 
-def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
+def test_training_on_test_dates_fails_shuffled_labels_and_forecasts(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = dataset_folds.plan_folds
@@ -202,7 +202,7 @@ def test_training_on_test_dates_shows_in_shuffled_labels_and_in_forecasts(
     )
 
 
-def test_weights_that_see_the_test_are_caught(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_fitted_on_the_test_are_caught(base: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     honest = tasks.run_task
 
     def greedy(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
@@ -215,7 +215,7 @@ def test_weights_that_see_the_test_are_caught(base: dict[str, Any], monkeypatch:
     assert "outside its training and validation sessions" in result.sentence
 
 
-def test_labels_are_permuted_within_their_dates_and_only_where_known() -> None:
+def test_labels_are_permuted_within_dates_where_known() -> None:
     rng = np.random.default_rng(0)
     target_TN = rng.normal(size=(7, 30)).astype(np.float32)
     target_TN[rng.random(target_TN.shape) < 0.3] = np.nan
@@ -226,16 +226,16 @@ def test_labels_are_permuted_within_their_dates_and_only_where_known() -> None:
         assert not np.array_equal(before, after, equal_nan=True)
 
 
-def test_the_null_interval_is_that_of_permutations() -> None:
+def test_null_deviation_equals_that_of_permutations() -> None:
     rng = np.random.default_rng(1)
     forecast = rng.exponential(size=12).astype(np.float32)
     label = rng.standard_t(3, size=12)
     ics = [np.corrcoef(forecast, rng.permutation(label))[0, 1] for _ in range(20_000)]
-    held = shuffled._compare_with_null(forecast[None, :], label[None, :])
-    assert held["null_deviation"] == pytest.approx(np.std(ics), rel=0.02)
+    null = shuffled._compare_with_null(forecast[None, :], label[None, :])
+    assert null["null_deviation"] == pytest.approx(np.std(ics), rel=0.02)
 
 
-def test_a_check_is_left_out_only_by_name(base: dict[str, Any]) -> None:
+def test_checks_are_skipped_only_by_name(base: dict[str, Any]) -> None:
     everything = tuple(CHECKS)
     config, tables = market({**base, "audit": {"skip": list(everything)}})
     audit = run_checks(make_subject(config, tables), Progress())
@@ -245,7 +245,7 @@ def test_a_check_is_left_out_only_by_name(base: dict[str, Any]) -> None:
         run_checks(make_subject(config, tables), Progress())
 
 
-def test_an_audit_says_its_counts_and_its_worst() -> None:
+def test_audit_reports_counts_and_worst_verdict() -> None:
     audit = Audit(
         (
             Result("one", "pass", "Fine."),
@@ -261,7 +261,7 @@ def test_an_audit_says_its_counts_and_its_worst() -> None:
     assert '"x": null' in audit.to_json()
 
 
-def test_every_family_has_a_record_or_the_general_one() -> None:
+def test_every_family_has_an_ic_limit() -> None:
     from pipelines.audit.checks.too_good import IC_LIMITS, OTHER_FAMILIES
 
     for entry in CHARACTERISTICS.values():

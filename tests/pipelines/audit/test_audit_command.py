@@ -60,7 +60,7 @@ def done(peerglass: Call) -> str:
     return known[0].parent.name
 
 
-def test_a_run_is_audited_once_before_it_trains(done: str, peerglass: Call) -> None:
+def test_run_is_audited_once_before_training(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     table = run.read_table("audit")
     assert table is not None
@@ -90,7 +90,7 @@ def test_the_audit_is_in_mlflow(done: str) -> None:
     assert "audit.json" in {file.path for file in client.list_artifacts(parent.info.run_id)}
 
 
-def test_auditing_a_run_asks_its_checkpoints(done: str, peerglass: Call) -> None:
+def test_audit_of_a_run_uses_its_checkpoints(done: str, peerglass: Call) -> None:
     answer = peerglass("audit", done, "--output", "runs")
     assert answer.code == 0, answer.out + answer.err
     lines = {line.split()[1]: line for line in answer.out.splitlines() if line.split()[0] in ("pass", "fail")}
@@ -99,7 +99,7 @@ def test_auditing_a_run_asks_its_checkpoints(done: str, peerglass: Call) -> None
     assert "failure" not in answer.out
 
 
-def test_a_changed_checkpoint_and_a_foreign_scaler_are_caught(done: str, peerglass: Call) -> None:
+def test_changed_checkpoint_and_scaler_are_caught(done: str, peerglass: Call) -> None:
     checkpoint = open_run(done, Path("runs")).checkpoint("ridge", 1, 0) / "model.safetensors"
     honest = checkpoint.read_bytes()
     try:
@@ -118,7 +118,7 @@ def test_a_changed_checkpoint_and_a_foreign_scaler_are_caught(done: str, peergla
         checkpoint.write_bytes(honest)
 
 
-def test_a_leaky_input_stops_a_run_before_it_trains(peerglass: Call) -> None:
+def test_leaky_input_stops_a_run_before_training(peerglass: Call) -> None:
     prices = Lake("lake").read("prices").select("date", "ticker", "open", "high", "low", "close", "volume")
     signal = prices.select("date", "ticker", signal=pl.col("close") / pl.col("close").max().over("ticker"))
     prices.write_parquet("prices.parquet")
@@ -127,7 +127,7 @@ def test_a_leaky_input_stops_a_run_before_it_trains(peerglass: Call) -> None:
     source = {"kind": "files", "prices": "prices.parquet", "inputs": "signal.parquet"}
     leaky = {**settings, "name": "leaky", "source": source, "lake": "lake-leaky"}
     Path("leaky.yaml").write_text(yaml.safe_dump(leaky))
-    first = peerglass("audit", "leaky.yaml")  # the lake is empty: its source is fetched first
+    first = peerglass("audit", "leaky.yaml")  # the lake is empty, so its source is ingested first
     assert first.code == 4
     assert "Full-sample maximum: input signal" in first.out
     assert "failed in fingerprints" in first.err
@@ -141,7 +141,7 @@ def test_a_leaky_input_stops_a_run_before_it_trains(peerglass: Call) -> None:
     assert "1 failure" in report.read_text(encoding="utf-8")
 
 
-def test_what_the_command_cannot_do_is_said(peerglass: Call) -> None:
+def test_invalid_commands_raise_with_a_message(peerglass: Call) -> None:
     assert peerglass("audit", "nothing-like-it", "--output", "runs").code == 2
     answer = peerglass("audit", "tiny", "--output", "runs", "--set", "seeds=[1]")
     assert answer.code == 2
@@ -166,7 +166,7 @@ def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoi
 
     lake = Lake("lake")
     stored = lake.read("forecast_paths", filters=pl.col("run_id") == run_id)
-    better = stored.with_columns(  # the paths of one horizon are replaced by what happened
+    better = stored.with_columns(  # forecasts of one horizon are replaced by the realised labels
         forecast=pl.when(pl.col("horizon") == 3).then(pl.col("label").fill_null(0.0)).otherwise("forecast")
     )
     lake.upsert("forecast_paths", better)

@@ -1,8 +1,8 @@
-"""Who knew this at the close of t? Everything after t is replaced by noise; everything up to t must stay.
+"""No look-ahead: all data after t are replaced by noise, and all values up to t must stay the same.
 
-The comparison is of bits, over every registered channel, characteristic and model, so that one that is
-added later is covered by being registered. The last tests plant leaks and demand that they are noticed.
-Noise and comparison are those of the audit, so there is one mechanism.
+Values are compared to the bit, for every registered channel, characteristic and model, so new ones are
+covered as soon as they are registered. The last tests plant leaks and require that they are detected. Noise
+and comparison are those of the audit.
 """
 
 from __future__ import annotations
@@ -45,18 +45,20 @@ MODEL_SEEDS = (0, 1)
 
 
 def assert_same_bits(left: Array, right: Array, what: str) -> None:
-    found = difference(left, right, what)
-    assert found is None, f"{found.what} knew the future: it differs first at {found.session, found.column}"
+    diff = difference(left, right, what)
+    assert diff is None, (
+        f"{diff.what} depends on future data: it differs first at {diff.session, diff.column}"
+    )
 
 
 def assert_same_until(t: int, true: Dataset, noisy: Dataset) -> None:
-    """Compare everything that two datasets say of sessions up to ``t``, firm by firm."""
-    found = differences_until(t, true, noisy)
-    assert not found, f"{found[0].what} knew the future: it differs first at {found[0].session}"
+    """Compare all arrays of two datasets for sessions up to ``t``, firm by firm."""
+    diff = differences_until(t, true, noisy)
+    assert not diff, f"{diff[0].what} depends on future data: it differs first at {diff[0].session}"
 
 
 def fold_until(dataset: Dataset, config: Config, t: int) -> Fold:
-    """The fold with ``t`` in its test; its training and validation labels are known before that."""
+    """The fold with ``t`` in its test; its training and validation labels are known before the test."""
     plan = config.folds.model_copy(update={"max_folds": None})
     folds = plan_folds(dataset, config.model_copy(update={"folds": plan}))
     return next(fold for fold in folds if fold.test[0] <= t <= fold.test[-1])
@@ -81,7 +83,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
 
 @pytest.fixture(scope="module")
 def market(tiny_tables: Tables) -> dict[str, pl.DataFrame]:
-    """The tiny market with coarse prices, so that some days have no return and every feature is alive."""
+    """The tiny market with coarse prices, so that some returns are zero and every feature has values."""
     coarse = [pl.max_horizontal(pl.col(name).round(1), 0.1) for name in ("open", "high", "low", "close")]
     return {**tiny_tables, "prices": tiny_tables["prices"].with_columns(coarse)}
 
@@ -93,10 +95,10 @@ def true(market: Tables, tiny_config: Config) -> Dataset:
 
 @pytest.mark.parametrize("without", [(), ("volume",), ("open", "high", "low"), ("sector",)])
 @pytest.mark.parametrize("tables", [("prices",), ("prices", "securities"), ("prices", "fundamentals")])
-def test_the_noise_satisfies_the_contracts_and_invents_no_column(
+def test_noise_satisfies_contracts_and_adds_no_column(
     tables: tuple[str, ...], without: tuple[str, ...], market: Tables
 ) -> None:
-    given = {
+    changed = {
         name: market[name].with_columns(
             pl.lit(None, dtype=market[name].schema[column]).alias(column)
             for column in without
@@ -105,14 +107,14 @@ def test_the_noise_satisfies_the_contracts_and_invents_no_column(
         for name in tables
     }
     day = market["prices"]["date"].unique().sort()[200]
-    noisy = replace_future(given, day, seed=1)
+    noisy = replace_future(changed, day, seed=1)
     assert set(noisy) == set(tables)
     for name, frame in noisy.items():
         assert check(name, frame).rejected.is_empty(), name
-        assert not frame.equals(given[name])
+        assert not frame.equals(changed[name])
         for column in without:
             assert column not in frame.columns or frame[column].null_count() == frame.height
-    assert new_ticker(given) in noisy["prices"]["ticker"].to_list()
+    assert new_ticker(changed) in noisy["prices"]["ticker"].to_list()
 
 
 def day_of(dataset: Dataset, t: int) -> dt.date:
@@ -125,7 +127,7 @@ def sessions_to_try() -> list[int]:
     return sorted(int(t) for t in rng.integers(40, 310, 12))
 
 
-def test_the_registries_are_covered(true: Dataset) -> None:
+def test_all_registered_features_are_covered(true: Dataset) -> None:
     assert set(true.channel_names) == set(CHANNELS), "the tiny market must allow every channel"
     assert set(true.characteristic_names) == set(CHARACTERISTICS), "and every characteristic"
     assert true.panel.statements
@@ -133,13 +135,13 @@ def test_the_registries_are_covered(true: Dataset) -> None:
     raw_TNF = compute_characteristics(true.panel)
     silent = [name for f, name in enumerate(CHARACTERISTICS) if np.isnan(raw_TNF[:, :, f]).all()]
     too_long = [name for name, entry in CHARACTERISTICS.items() if entry.warmup >= true.panel.n_sessions]
-    # of these, tests/features/library/test_characteristics.py demands the same in a longer market
+    # tests/features/library/test_characteristics.py covers these on a longer market
     assert silent == too_long, "a characteristic that is never known cannot be tested"
     assert np.isfinite(true.channels_TNC).any(axis=(0, 1)).all()
 
 
 @pytest.mark.parametrize("t", sessions_to_try())
-def test_features_and_universe_up_to_t_do_not_see_what_comes_after(
+def test_features_and_universe_up_to_t_do_not_depend_on_later_data(
     t: int, true: Dataset, market: Tables, tiny_config: Config
 ) -> None:
     noisy = build_dataset(replace_future(market, day_of(true, t), seed=t), tiny_config)
@@ -148,7 +150,7 @@ def test_features_and_universe_up_to_t_do_not_see_what_comes_after(
 
 
 @pytest.mark.parametrize("t", sessions_to_try()[::4])
-def test_features_and_universe_up_to_t_are_those_of_a_panel_that_ends_at_t(
+def test_features_and_universe_equal_those_of_a_panel_that_ends_at_t(
     t: int, true: Dataset, market: Tables, tiny_config: Config
 ) -> None:
     day = day_of(true, t)
@@ -162,7 +164,7 @@ def test_features_and_universe_up_to_t_are_those_of_a_panel_that_ends_at_t(
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seed", MODEL_SEEDS)
-def test_forecasts_up_to_t_do_not_see_what_comes_after(  # noqa: PLR0917 (fixtures)
+def test_forecasts_up_to_t_do_not_depend_on_later_data(  # noqa: PLR0917 (fixtures)
     seed: int, model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -177,7 +179,7 @@ def test_forecasts_up_to_t_do_not_see_what_comes_after(  # noqa: PLR0917 (fixtur
 def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
     t: int, true: Dataset, noisy: Dataset, config: Config, model: str, folder: Path
 ) -> Array:
-    """Fit the model on either dataset, and demand the same scaler, weights and forecasts."""
+    """Fit the model on both datasets and require the same scaler, weights and forecasts."""
     fold, same = fold_until(true, config, t), fold_until(noisy, config, t)
     for segment in ("train", "valid", "test"):
         assert_same_bits(getattr(fold, segment), getattr(same, segment), segment)
@@ -191,7 +193,7 @@ def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
 
 
 @pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind == "neural"])
-def test_steps_of_many_dates_do_not_see_how_many_firms_will_ever_be_listed(
+def test_training_steps_do_not_depend_on_later_listings(
     model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
 ) -> None:
     config = tiny_config.model_copy(update={"fit": {"epochs": 1, "batch_dates": 120}})
@@ -199,7 +201,7 @@ def test_steps_of_many_dates_do_not_see_how_many_firms_will_ever_be_listed(
     compare_forecasts(240, true, noisy, config, model, tmp_path)
 
 
-# Planted leaks: a comparison that cannot fail would prove nothing.
+# Planted leaks, which prove that the comparison can fail.
 
 
 def centred_mean(panel: Panel) -> Array:
@@ -218,7 +220,7 @@ def backward_adjusted(panel: Panel) -> Array:
 @pytest.mark.parametrize("leak", [centred_mean, full_sample_maximum, backward_adjusted])
 @pytest.mark.parametrize("registry", ["channel", "characteristic"])
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")
-def test_a_feature_that_looks_ahead_is_noticed(
+def test_planted_look_ahead_feature_is_detected(
     leak: Callable[[Panel], Array],
     registry: str,
     market: Tables,
@@ -231,11 +233,11 @@ def test_a_feature_that_looks_ahead_is_noticed(
     leaky = build_dataset(market, tiny_config)
     t = 200
     noisy = build_dataset(replace_future(market, day_of(leaky, t), seed=2), tiny_config)
-    with pytest.raises(AssertionError, match=f"{registry} {name} knew the future"):
+    with pytest.raises(AssertionError, match=f"{registry} {name} depends on future data"):
         assert_same_until(t, leaky, noisy)
 
 
-def test_a_universe_that_drops_firms_without_a_next_price_is_noticed(
+def test_planted_survivorship_in_the_universe_is_detected(
     market: Tables, tiny_config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def survivors(panel: Panel, *rest: Any) -> Array:  # noqa: ANN401 (passed on)
@@ -246,13 +248,13 @@ def test_a_universe_that_drops_firms_without_a_next_price_is_noticed(
     leaky = build_dataset(market, tiny_config)
     t = 200
     noisy = build_dataset(replace_future(market, day_of(leaky, t), seed=t), tiny_config)
-    with pytest.raises(AssertionError, match="the universe knew the future"):
+    with pytest.raises(AssertionError, match="the universe depends on future data"):
         assert_same_until(t, leaky, noisy)
 
 
 @pytest.mark.parametrize("model", ["ridge", "temporal_peer"])
 @pytest.mark.parametrize("leak", ["scaler", "groups", "purge"])
-def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa: PLR0917 (fixtures)
+def test_planted_fit_beyond_training_sessions_is_detected(  # noqa: PLR0917 (fixtures)
     leak: str,
     model: str,
     true: Dataset,
@@ -280,7 +282,7 @@ def test_a_fold_that_is_fitted_beyond_its_training_sessions_is_noticed(  # noqa:
     else:
         monkeypatch.setattr(plan, "fit_inputs", fitted_on_all)
     noisy = build_dataset(replace_future(market, day_of(true, t), seed=1), tiny_config)
-    if model == "ridge" and leak != "purge":  # ridge reads neither channels nor groups
+    if model == "ridge" and leak != "purge":  # ridge uses neither channels nor groups
         compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
         return
     with pytest.raises(AssertionError, match=rf"{model}: "):
