@@ -164,7 +164,7 @@ def main() -> None:
         assert_complete(lake, fewer.height)
         total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"data files {size / 1e6:.0f} MB; peak memory {loaded:.2f} GiB with the delivery alone, {peak:.2f} GiB"
+        f"data files {size / 1e6:.0f} MB; peak memory {loaded:.2f} GiB with only the delivery, {peak:.2f} GiB"
     )
     print(f"after the first load, {total:.2f} GiB at the end")
 
