@@ -54,8 +54,8 @@ class Batch:
     y_BN
         float32, target, which is known only after the end of the label's span; NaN means unknown.
     firms_N
-        int64, panel columns of the firms, in ascending order. In a dense batch, the firms at a position
-        differ between dates: [B, N].
+        int64, panel columns of the firms, in ascending order. [B, N] in a dense batch, where a position holds
+        different firms on different dates.
     dense
         Whether all positions are computed, in the universe or not, so that no shape depends on values.
     key_BN

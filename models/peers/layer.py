@@ -21,7 +21,7 @@ from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
 
 OWN_GROUP_BIAS = 4.0
-"""Initial logit bias of firms of the own group, in the heads that are initialised to attend to it."""
+"""Initial logit bias of firms of the target's own group, in the heads that start with that group."""
 
 NULL_BIAS = 7.0
 """Initial logit bias of the null key in the other heads: about the total weight of ten groups of firms."""

@@ -128,7 +128,9 @@ def _evaluation(data: ReportData) -> str:
         return ""
     shown = header.evaluations.filter("shown")["assumptions"].item()
     others = header.evaluations.height - 1
-    more = f'; <a href="#provenance">{others} other{"s" if others > 1 else ""}</a>' if others else ""
+    more = (
+        f'; <a href="#provenance">{others} other evaluation{"s" if others > 1 else ""}</a>' if others else ""
+    )
     return (
         f" \N{MIDDLE DOT} evaluation {html.escape(header.evaluation)}</p>"
         f'<p class="byline">{html.escape(shown)}{more}'

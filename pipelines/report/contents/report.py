@@ -117,9 +117,10 @@ class ReportData:
         fold, train_from, train_to, valid_from, valid_to, test_from, test_to (Date), n_train, n_valid,
         n_test (sessions).
     equity
-        date, model, book, nav_gross, nav_net: NAV on test sessions, starting at 1, for the header's delay.
+        date, model, book, nav_gross, nav_net: NAV on the test sessions, starting at 1, for the delay of the
+        label.
     ic_series
-        date, model, ic, rank_ic: one row per test session and model, for the header's delay.
+        date, model, ic, rank_ic: one row per test session and model, for the delay of the label.
     quantiles
         model, quantile (1 = lowest forecasts), mean_return_bps (mean label, basis points).
     cost_assumptions

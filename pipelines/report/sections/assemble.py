@@ -39,7 +39,7 @@ def sections(data: ReportData, styles: Mapping[str, Style], best: str | None) ->
     for anchor, title, blocks in (
         ("models", "Models", model_blocks(data, styles, best)),
         ("books", "Books", book_blocks(data, styles)),
-        ("delistings", "Delistings of unknown return", delisting_blocks(data.endings, styles)),
+        ("delistings", "Delistings with unknown return", delisting_blocks(data.endings, styles)),
         ("signal", "Signal", signal_blocks(data, styles)),
         ("costs", "Costs", cost_blocks(data, styles)),
         ("folds", "Folds", fold_blocks(data)),

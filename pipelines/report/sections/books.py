@@ -50,9 +50,9 @@ def _long_only(data: ReportData, styles: Mapping[str, Style], book: str) -> Iter
         return
     yield paragraph(
         f"{book} holds no shorts. Its benchmark is the equally weighted universe, rebalanced on the same "
-        "dates with the same delay and without costs. The information ratio is the mean annual return of "
-        "the book, net of costs, in excess of the benchmark, divided by the tracking error: the annual "
-        "standard deviation of that excess return. The Sharpe ratio is in excess of "
+        "dates with the same delay and without costs. The information ratio is the mean excess return over "
+        "the benchmark, net of costs, divided by the tracking error. The tracking error is the standard "
+        "deviation of the excess return. Both are annual. Sharpe ratios are in excess of "
         f"{data.header.sharpe_rate}."
     )
     frame = ladder.select("model", *(pl.col(f"{book}.{field}").alias(field) for field in fields))

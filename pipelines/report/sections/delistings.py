@@ -1,4 +1,4 @@
-"""The section on delistings of unknown return: each book under three assumptions on that return."""
+"""The section on delistings with unknown return: each book under three assumptions on that return."""
 
 from __future__ import annotations
 

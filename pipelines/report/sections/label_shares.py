@@ -54,7 +54,7 @@ def label_share_blocks(frame: pl.DataFrame | None, styles: Mapping[str, Style]) 
         yield table(rows, columns, label=f"Rank IC of {group} by share of the labels", styles=styles)
         yield (
             rank_ic_by_share(rows, group),
-            "One line per initialisation; bars span the lowest to the highest seed. A seed also draws the "
-            "labels, the same for every initialisation: compare initialisations by the differences in the "
-            "table.",
+            "One line per initialisation; bars span the lowest to the highest seed. A seed also determines "
+            "which labels are used, equally for every initialisation. To compare initialisations, use the "
+            "differences in the table.",
         )

@@ -167,7 +167,7 @@ def model_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
             "Delay 0 trades at the close from which the forecast was computed. Published benchmarks use "
             "it, but it cannot be traded."
             if other == 0
-            else f"Measured against labels of delay {other}. No model was trained or chosen on these labels."
+            else f"Evaluated on labels with delay {other}. No model was trained or chosen on these labels."
         )
         yield from _ladder_tables(data, other, styles, best)
 
