@@ -1,1 +1,1 @@
-"""The configuration: what a YAML file may say, reading it, and the names of models in it."""
+"""The configuration: its schema, loading, and the names of models."""

@@ -36,7 +36,7 @@ RENAMED: Mapping[str, str | tuple[str, ...]] = {
 """Old path of a key -> its new path or paths. The error sentence of an old key names the new one.
 
 ``*`` matches one part, such as a model's name: ``models.*.width`` -> ``models.*.encoder.width``. An entry
-applies only where the section has the new key: this one does not apply to models without an encoder.
+applies only where the section has the new key: the example does not apply to models without an encoder.
 """
 
 

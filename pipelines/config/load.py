@@ -1,4 +1,4 @@
-"""Reading a configuration: ``extends``, ``--set``, environment variables, and answers to what is wrong."""
+"""Loading a configuration: ``extends``, ``--set``, environment variables, and validation."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     Parameters
     ----------
     path
-        YAML file. ``extends: other.yaml`` (relative to this file) is read first and overridden; a key set
-        to null under ``models`` takes an inherited model away. ``${NAME}`` in a text is replaced by the
-        environment variable, in memory alone; ``${NAME:-default}`` may be unset.
+        YAML file. A file named in ``extends:`` (relative to this file) is read first and then overridden. A
+        key under ``models`` that is null removes an inherited model. ``${NAME}`` in a string is replaced by
+        the environment variable, in memory only; ``${NAME:-default}`` has a default for an unset variable.
     overrides
-        ``a.b=c`` pairs, applied last; ``c`` is read as YAML.
+        ``a.b=c`` pairs, applied last; ``c`` is parsed as YAML.
 
     Raises
     ------
     ConfigError
-        Naming the key's path, what was given and what is allowed; or an environment variable that is not
-        set and has no default.
+        If a setting is invalid; the message names the key's path, the given value and what is allowed. Also
+        if an environment variable is unset and has no default.
     """
     raw = _read(path, seen=())
     for override in overrides:
@@ -58,7 +58,7 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
 
 
 def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
-    """Turn merged settings into a :class:`Config`, or say in one sentence why not."""
+    """Validate merged settings; the error of an invalid setting is one sentence."""
     register_all_secrets(raw)
     try:
         config = Config.model_validate(raw)
@@ -74,30 +74,31 @@ def override_backtest(config: Config, overrides: Iterable[str]) -> Config:
     Parameters
     ----------
     config
-        The run's.
+        The run's config.
     overrides
-        ``backtest.b=c`` pairs, as `load_config` reads them.
+        ``backtest.b=c`` pairs, as in `load_config`.
 
     Raises
     ------
     ConfigError
-        If one of them is about anything else: the forecasts are fixed.
+        If an override changes anything else, because the forecasts are fixed.
     """
     raw = config.model_dump(mode="json")
     for override in overrides:
         wanted = _parse_override(override)
         if set(wanted) != {"backtest"}:
             raise ConfigError(
-                f"--set {override!r} on a finished run: only backtest.* can be set, its forecasts are fixed; "
+                f"--set {override!r} on a finished run: only backtest.* can be set, because its forecasts "
+                "are fixed; "
                 "to change anything else, use 'peerglass train CONFIG --set ...'."
             )
         raw = _merge(raw, wanted)
     checked = check_config(raw, origin="--set")
-    return config.model_copy(update={"backtest": checked.backtest})  # keeps how its settings were written
+    return config.model_copy(update={"backtest": checked.backtest})  # keeps the references to the environment
 
 
 def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) -> DataclassT:
-    """Build a settings dataclass from a mapping, refusing unknown keys and wrong types."""
+    """Build a settings dataclass from a mapping; refuse unknown keys and wrong types."""
     assert dataclasses.is_dataclass(cls)
     known = [field.name for field in dataclasses.fields(cls)]
     hints = get_type_hints(cls)
@@ -116,21 +117,21 @@ def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) 
 
 
 def digest(value: object) -> str:
-    """First ten hexadecimal digits of the SHA-256 of a value's canonical JSON."""
+    """Return the first ten hexadecimal digits of the SHA-256 of a value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def to_yaml(config: Config) -> str:
-    """Resolve a configuration into YAML text that :func:`load_config` reads back.
+    """Return a configuration as YAML text that :func:`load_config` can read.
 
-    References to the environment are written as such; a secret that was written out is ``***``.
+    References to the environment are kept; a literal secret becomes ``***``.
     """
     return yaml.safe_dump(config.as_written(), sort_keys=False, allow_unicode=True)
 
 
 def _check_settings(config: Config, origin: str) -> None:
-    """Check what belongs to other modules' dataclasses: models, fitting, the simulated market."""
+    """Check the settings that are dataclasses of other modules: models, fitting and the simulated market."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
     from models.fitting.fit import FitConfig
@@ -160,8 +161,8 @@ def _check_settings(config: Config, origin: str) -> None:
         if about_days and not MODELS[registered].has_day_encoder:
             with_days = ", ".join(key for key, entry in MODELS.items() if entry.has_day_encoder)
             raise ConfigError(
-                f"{origin}: models.{name} sets {about_days[0]}, which is about a day encoder, and has none; "
-                f"those with one are {with_days}."
+                f"{origin}: models.{name} sets {about_days[0]}, which needs a day encoder, but the model has "
+                f"none; models with one are {with_days}."
             )
     wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
         "channels": (config.features.channels or (), CHANNELS),
@@ -173,7 +174,7 @@ def _check_settings(config: Config, origin: str) -> None:
                 raise ConfigError(unknown_key(f"{origin}: features.{kind}.{name}", name, known))
     if min(config.label.delays) < 0:
         raise ConfigError(
-            f"{origin}: label.extra_delays is {list(config.label.extra_delays)}; give sessions of at least 0."
+            f"{origin}: label.extra_delays is {list(config.label.extra_delays)}; delays must be at least 0."
         )
     if config.quality.calendar is not None:
         from pipelines.quality.calendars import require_calendar
@@ -188,7 +189,7 @@ def _check_settings(config: Config, origin: str) -> None:
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in seen:
         raise ConfigError(
-            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; break the circle."
+            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; remove one of these extends."
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -211,7 +212,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _what_is_wrong(error: yaml.YAMLError) -> str:
-    """The problem and its line, without the line's text: it may hold a secret."""
+    """Return the problem and its position, without the text of the line, which may hold a secret."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return " ".join(str(error).split())
     mark = error.problem_mark
@@ -222,8 +223,7 @@ def _what_is_wrong(error: yaml.YAMLError) -> str:
 def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
 
-    A block whose ``kind``, ``scheme`` or ``model`` changes is another thing altogether, and is replaced as a
-    whole.
+    A section whose ``kind``, ``scheme`` or ``model`` changes is replaced as a whole.
     """
     merged = dict(base)
     for key, value in top.items():
@@ -261,7 +261,7 @@ def _resolve(
     written: dict[SettingPath, str],
     origin: str,
 ) -> Any:  # noqa: ANN401
-    """Replace references to the environment; enter the texts that have some, and learn their secrets."""
+    """Replace references to the environment, record them in ``written``, and register their secrets."""
     if isinstance(value, dict):
         return {key: _resolve(item, (*path, key), written, origin) for key, item in value.items()}
     if isinstance(value, list):
@@ -276,7 +276,7 @@ def _resolve(
         elif default is None:
             raise ConfigError(
                 f"{origin}: {'.'.join(map(str, path))} refers to the environment variable {name}, which is "
-                f"not set: set it, or write ${{{name}:-}} with a default behind the dash."
+                f"not set: set it, or write ${{{name}:-}} with a default after the dash."
             )
     resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
     register_secrets(value, resolved, found)
@@ -288,11 +288,11 @@ def _resolve(
 def _unknown_model(where: str, registered: str, settings: Settings, known: Iterable[str]) -> str:
     if KEY in settings:
         return unknown_key(f"{where}.{KEY} {registered!r}", registered, known)
-    return f"{unknown_key(where, registered, known)} (A variant says which model it is by '{KEY}:'.)"
+    return f"{unknown_key(where, registered, known)} (A variant names its model with the key '{KEY}'.)"
 
 
 def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
-    """Split a model's settings into its own and those of its fitting, every default filled in."""
+    """Return a model's own settings and its fitting settings, with all defaults filled in."""
     from models.fitting.fit import FitConfig
     from models.registry import MODELS
 
@@ -304,7 +304,7 @@ def settings_of(config: Config, model: str) -> tuple[Settings, Settings]:
 
 
 def init_from_of(config: Config, model: str) -> str | None:
-    """The run whose day encoder a model begins with; None for none, and for models without a day encoder."""
+    """Return the run whose day encoder a model is initialised with; None if there is none."""
     from models.registry import MODELS
 
     name = config.models[model].get("init_from", config.init_from)

@@ -311,8 +311,8 @@ class Config(Section):
     folds: FoldsConfig
     """Walk-forward folds."""
     models: dict[str, Settings]
-    """Name -> settings of a model, with ``fit`` for its own fitting settings and ``model`` for the registered
-    model if the name is a variant's own."""
+    """Name -> settings of a model. ``fit`` overrides the fitting settings for this model. ``model`` names the
+    registered model if the entry has another name."""
     fit: Settings = Field(default={})
     """Fitting settings of all models (`models.fitting.fit.FitConfig`); a model's own ``fit``
     overrides them."""

@@ -37,12 +37,13 @@ def refuse_other_tickers(lake: Lake, prices: Plan) -> None:
     ConfigError
         If the lake holds prices and no ticker is in both.
     """
-    gone = prices.changes.withdrawn["ticker"]
-    if gone.is_empty() or prices.rows.is_empty() or prices.changes.new.height < prices.rows.height:
+    withdrawn = prices.changes.withdrawn["ticker"]
+    if withdrawn.is_empty() or prices.rows.is_empty() or prices.changes.new.height < prices.rows.height:
         return
-    if not gone.is_in(prices.rows["ticker"].unique().implode()).any():
+    if not withdrawn.is_in(prices.rows["ticker"].unique().implode()).any():
         raise ConfigError(
-            f"The lake {lake.root} holds prices of other firms, such as {gone[0]}: none of its tickers is "
+            f"The lake {lake.root} holds prices of other firms, such as {withdrawn[0]}: none of its tickers "
+            "is "
             f"delivered, so this is another market (with {prices.rows['ticker'][0]}, for example). Name "
             "another folder in 'lake', or delete that one."
         )
@@ -85,10 +86,11 @@ def refuse_partial_delivery(lake: Lake, source: str, plans: Iterable[Plan]) -> N
         If more than half of a table's rows would be withdrawn and the table has at least 100 rows.
     """
     for plan in plans:
-        held, gone = plan.changes.in_scope, plan.changes.withdrawn.height
-        if held >= _MIN_ROWS and gone > _MAX_SHARE * held:
+        n_stored, withdrawn = plan.changes.in_scope, plan.changes.withdrawn.height
+        if n_stored >= _MIN_ROWS and withdrawn > _MAX_SHARE * n_stored:
             raise DataError(
-                f"source {source!r} no longer delivers {gone:,} of the {held:,} rows of {plan.table} in the "
+                f"source {source!r} no longer delivers {withdrawn:,} of the {n_stored:,} rows of "
+                f"{plan.table} in the "
                 f"lake {lake.root}: check that its files are complete; to withdraw those rows, run "
                 "'peerglass ingest CONFIG --replace' once. The lake is unchanged"
             )

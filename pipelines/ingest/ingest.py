@@ -78,7 +78,7 @@ def ingest(
         lake.version(table)  # raises before anything is written if there is no Delta table there
     refuse_other_source(lake, source.name)
     if not isinstance(source, LiveSource):
-        committer = _Committer(source.name, lake, quality, whole=True, replace=replace)
+        committer = _Committer(source.name, lake, quality, complete=True, replace=replace)
         committer.commit(source.fetch())
         return committer.close()
     stored = stored_data(lake)
@@ -118,13 +118,15 @@ class _Committer:
         quality: QualityConfig,
         stored: Collection[str] | None = None,
         *,
-        whole: bool = False,
+        complete: bool = False,
         replace: bool = False,
     ) -> None:
         self.batches = 0
-        self._source, self._lake, self._whole, self._replace = source, lake, whole, replace
+        self._source, self._lake, self._complete, self._replace = source, lake, complete, replace
         self._released = released_hashes(lake)
-        self._inspector = Inspector(lake, quality, self._released.get("prices", ()), stored, whole=whole)
+        self._inspector = Inspector(
+            lake, quality, self._released.get("prices", ()), stored, complete=complete
+        )
         self._tables: dict[str, TableSummary] = {}
         self._notes: dict[str, None] = {}
         self._hazards: dict[str, None] = {}
@@ -138,7 +140,7 @@ class _Committer:
             table: check(table, _stamp(table, frame, self._source, now), self._released.get(table, ()))
             for table, frame in tables.items()
         }
-        if self._whole:
+        if self._complete:
             _refuse_no_prices(self._source, checked["prices"])
             refuse_other_market(self._lake, self._source, delivered.market)
         inspected = None
@@ -148,7 +150,7 @@ class _Committer:
             rejected = pl.concat([checked["prices"].rejected, inspected.rejected])
             checked["prices"] = Checked(inspected.kept, rejected, checked["prices"].collapsed)
         plans = self._plans(checked)
-        if self._whole:
+        if self._complete:
             self._refuse_a_replacement(plans, delivered)
 
         self._notes.update(dict.fromkeys(delivered.notes))
@@ -156,7 +158,7 @@ class _Committer:
         record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
         if inspected is not None:
             self._lake.upsert("flags", inspected.flags)
-        self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, whole=self._whole))
+        self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, complete=self._complete))
         for table, plan in plans.items():
             counts = self._lake.apply(plan)
             if table not in checked and not counts.withdrawn:
@@ -200,22 +202,22 @@ class _Committer:
     def _expected(self, delivered: SourceTables) -> Mapping[str, pl.DataFrame]:
         """Refuse unknown tables; drop a live source's empty frames, which may lack columns."""
         unknown = sorted(set(delivered.tables) - set(SOURCE_TABLES))
-        if unknown or (self._whole and "prices" not in delivered.tables):
+        if unknown or (self._complete and "prices" not in delivered.tables):
             raise ValueError(
                 f"source {self._source!r} delivered {sorted(delivered.tables)}: a source must deliver prices "
                 f"and may deliver {', '.join(SOURCE_TABLES[1:])}"
             )
-        if self._whole:
+        if self._complete:
             return delivered.tables
         return {table: frame for table, frame in delivered.tables.items() if frame.height}
 
     def _plans(self, checked: Mapping[str, Checked]) -> dict[str, Plan]:
         """Compare with the stored tables; for a complete delivery, also with tables that it lacks."""
         plans: dict[str, Plan] = {}
-        absent = [t for t in SOURCE_TABLES if t not in checked and self._whole and self._lake.exists(t)]
+        absent = [t for t in SOURCE_TABLES if t not in checked and self._complete and self._lake.exists(t)]
         for table in (*checked, *absent):
             rows = checked[table].valid if table in checked else schema(table).create_empty()
-            scope = own_rows(self._lake, table) if self._whole else None
+            scope = own_rows(self._lake, table) if self._complete else None
             plans[table] = self._lake.plan(table, rows, self._released.get(table, ()), scope)
         return plans
 

@@ -43,7 +43,7 @@ def refuse_other_source(lake: Lake, source: str) -> None:
 def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) -> None:
     """Refuse another market of the same source, identified by its settings.
 
-    A setting that only one of the two has is no difference; a later version may have added it.
+    A setting that only one of the two markets has is ignored, because a later version may have added it.
 
     Raises
     ------
@@ -53,10 +53,12 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
     stored = _stored(lake, source)
     if stored is None or stored["market"] is None or not lake.exists("prices"):
         return
-    held = json.loads(stored["market"])
-    differing = [name for name, value in market.items() if name in held and held[name] != value]
+    stored_market = json.loads(stored["market"])
+    differing = [
+        name for name, value in market.items() if name in stored_market and stored_market[name] != value
+    ]
     if differing:
-        was = ", ".join(f"{name} {held[name]}" for name in differing)
+        was = ", ".join(f"{name} {stored_market[name]}" for name in differing)
         now = ", ".join(f"{name} {market[name]}" for name in differing)
         raise ConfigError(
             f"The lake {lake.root} holds the {source} market with {was}, but this config's has {now}: name "
@@ -74,12 +76,12 @@ def record_source(
     """
     stored = _stored(lake, source) or {}
     names = json.dumps(dict(market), sort_keys=True)
-    known = {_without_numbers(hazard): hazard for hazard in json.loads(stored.get("hazards", "[]"))}
-    known.update({_without_numbers(hazard): hazard for hazard in hazards})
+    hazards_by_text = {_without_numbers(hazard): hazard for hazard in json.loads(stored.get("hazards", "[]"))}
+    hazards_by_text.update({_without_numbers(hazard): hazard for hazard in hazards})
     row = {
         "source": [source],
         "notes": [json.dumps(list(dict.fromkeys(notes)) or json.loads(stored.get("notes", "[]")))],
-        "hazards": [json.dumps(list(known.values()))],
+        "hazards": [json.dumps(list(hazards_by_text.values()))],
         "market": [stored.get("market", names) if source in SUPPLEMENTS else names],
     }
     lake.upsert("sources", pl.DataFrame(row, schema_overrides={"market": pl.String}))

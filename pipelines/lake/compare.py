@@ -73,13 +73,13 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
     pieces = list(_pieces(table, rows))
     for i, piece in enumerate(pieces):
         may_match = _within(piece, key) if scope is None else _between(table, pieces, i)
-        held = stored.filter(may_match).select(*key, *values).collect()
-        if held.is_empty():
+        stored_rows = stored.filter(may_match).select(*key, *values).collect()
+        if stored_rows.is_empty():
             new.append(piece)
             continue
         stored_names = {c: f"{c}:stored" for c in values}
         both = piece.join(
-            held.rename(stored_names).with_columns(pl.lit(value=True).alias(":there")),
+            stored_rows.rename(stored_names).with_columns(pl.lit(value=True).alias(":there")),
             on=key,
             how="left",
             maintain_order="left",
@@ -90,9 +90,9 @@ def compare(table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr
         new.append(both.filter(pl.col(":there").is_null()).select(rows.columns))
         changed.append(both.filter(pl.col(":there") & differs).select(rows.columns))
         if scope is not None:
-            in_scope_keys = held.filter(scope).select(key)
+            in_scope_keys = stored_rows.filter(scope).select(key)
             in_scope += in_scope_keys.height
-            if held.height > piece.height - new[-1].height:  # some stored rows have no match
+            if stored_rows.height > piece.height - new[-1].height:  # some stored rows have no match
                 withdrawn.append(in_scope_keys.join(piece, on=key, how="anti"))
     return Changes(pl.concat(new), pl.concat(changed), pl.concat(withdrawn), in_scope)
 

@@ -179,9 +179,9 @@ def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, rele
     storable = released & rows.select(sound).to_series()
     for rule in hard:
         storable &= (details[rule] != "invalid").fill_null(value=True)
-    alone = rows.filter(storable).select(pl.struct(keys(table)).is_unique()).to_series()
+    has_unique_key = rows.filter(storable).select(pl.struct(keys(table)).is_unique()).to_series()
     accepted = storable.to_numpy().copy()
-    accepted[accepted] = alone.to_numpy()
+    accepted[accepted] = has_unique_key.to_numpy()
     return pl.Series(accepted, dtype=pl.Boolean)
 
 

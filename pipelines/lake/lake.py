@@ -90,8 +90,8 @@ class Lake:
 
     def versions(self) -> dict[str, int]:
         """Return the newest version of every table that holds data."""
-        found = {table: self.version(table) for table in SCHEMAS}
-        return {table: version for table, version in found.items() if version is not None}
+        versions = {table: self.version(table) for table in SCHEMAS}
+        return {table: version for table, version in versions.items() if version is not None}
 
     def with_table_ids(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
         """Add each table's id (`table_id`) to its version.
@@ -159,10 +159,10 @@ class Lake:
                 )
             later = [commit.at for commit in prices if commit.version > version_or_time]
             moment, before = (later[0], True) if later else (max(h[-1].at for h in histories.values()), False)
-        found = {table: version_at(h, moment, before=before) for table, h in histories.items()}
+        versions = {table: version_at(h, moment, before=before) for table, h in histories.items()}
         if not isinstance(version_or_time, datetime):  # two commits may share a millisecond
-            found["prices"] = max(commit.version for commit in prices if commit.version <= version_or_time)
-        return {table: version for table, version in found.items() if version is not None}
+            versions["prices"] = max(commit.version for commit in prices if commit.version <= version_or_time)
+        return {table: version for table, version in versions.items() if version is not None}
 
     def read(
         self,
@@ -300,5 +300,5 @@ class Lake:
     def _is_incomplete(self, table: str, opened: DeltaTable) -> bool:
         """Return whether a file that this version references is missing."""
         paths = pl.DataFrame(opened.get_add_actions(flatten=True))["path"].to_list()
-        found = self.storage.files(table).get_file_info(paths)
-        return any(info.type.name == "NotFound" for info in found)
+        infos = self.storage.files(table).get_file_info(paths)
+        return any(info.type.name == "NotFound" for info in infos)

@@ -86,12 +86,12 @@ class TableFiles:
 def table_files(storage: Storage, table: str, opened: DeltaTable) -> TableFiles:
     """Read a table's log and list its folder."""
     files = storage.files(table)
-    found = {i.path: i for i in files.get_file_info(FileSelector("", recursive=True)) if i.is_file}
-    entries = sorted((int(match[1]), path) for path in found if (match := _LOG_ENTRY.search(path)))
+    files_by_path = {i.path: i for i in files.get_file_info(FileSelector("", recursive=True)) if i.is_file}
+    entries = sorted((int(match[1]), path) for path in files_by_path if (match := _LOG_ENTRY.search(path)))
     with ThreadPoolExecutor(_THREADS) as pool:
         texts = pool.map(lambda entry: _read(files, entry[1]), entries)
         version_spans = _read_version_spans(zip((version for version, _ in entries), texts, strict=True))
-    sizes = {path: info.size for path, info in found.items() if not path.startswith("_delta_log/")}
+    sizes = {path: info.size for path, info in files_by_path.items() if not path.startswith("_delta_log/")}
     return TableFiles(tuple(commits(opened)), version_spans, sizes)
 
 

@@ -51,10 +51,10 @@ def recorded_in_lake(lake: Lake) -> RecordedVersions:
 
 def group_by_version(entries: Iterable[tuple[str, int, str]]) -> RecordedVersions:
     """Group (table, version, run) by table and version, each run once."""
-    found: dict[str, dict[int, list[str]]] = {}
+    grouped: dict[str, dict[int, list[str]]] = {}
     for table, version, run in sorted(set(entries)):
-        found.setdefault(table, {}).setdefault(version, []).append(run)
-    return found
+        grouped.setdefault(table, {}).setdefault(version, []).append(run)
+    return grouped
 
 
 def flatten_versions(recorded: RecordedVersions) -> set[tuple[str, int, str]]:

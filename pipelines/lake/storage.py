@@ -154,8 +154,8 @@ class Storage:
                 raise DataError(f"{path} is a file, not a lake folder: move it, or name another lake root")
         folder = Path(self.uri(table))
         # list the folder only once: another writer may create the table between two listings
-        held = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-        if held and "_delta_log" not in held:
+        names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        if names and "_delta_log" not in names:
             raise DataError(
                 f"{folder} is not a Delta table (it has no _delta_log): move it, or name another lake root"
             )

@@ -49,15 +49,15 @@ class TableVersion:
 
 def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
     """Return a table's commits up to the opened version, oldest first; only the newest ``limit`` if given."""
-    found: list[Commit] = []
+    history: list[Commit] = []
     latest = datetime.fromtimestamp(0, UTC)
     for entry in reversed(opened.history(limit)):
         stamp = entry.get("timestamp")  # commits by other tools may lack it
         if stamp is not None:
             latest = max(latest, datetime.fromtimestamp(stamp / 1000, UTC))
         changed = entry.get("operation") not in _MOVES_ROWS_ONLY
-        found.append(Commit(int(entry["version"]), latest, changed))
-    return found
+        history.append(Commit(int(entry["version"]), latest, changed))
+    return history
 
 
 def data_version(opened: DeltaTable) -> int:

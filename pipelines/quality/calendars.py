@@ -54,13 +54,13 @@ def require_calendar(name: str) -> str:
     ConfigError
         If it has no calendar of that name.
     """
-    found = _known_calendar(name)
-    if found is None or _calendar(found) is None:
+    resolved = _known_calendar(name)
+    if resolved is None or _calendar(resolved) is None:
         raise ConfigError(
             f"quality.calendar is {name!r}, which is not a calendar of exchange_calendars; use a "
             "code such as XNYS or XLON."
         )
-    return found
+    return resolved
 
 
 def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:

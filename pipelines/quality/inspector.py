@@ -76,7 +76,7 @@ class Inspector:
     stored
         Tickers that have prices in the lake; None if unknown. The stored rows of other tickers are not
         searched.
-    whole
+    complete
         Whether a delivery replaces everything that is stored, so that it is checked on its own.
     """
 
@@ -87,10 +87,10 @@ class Inspector:
         released: Collection[str] = (),
         stored: Collection[str] | None = None,
         *,
-        whole: bool = False,
+        complete: bool = False,
     ) -> None:
         self._lake, self._config, self._released = lake, config, list(released)
-        self._whole = whole
+        self._complete = complete
         self._stored = None if stored is None else set(stored)
         self._rules = tuple(rule for rule in PRICE_RULES if getattr(config, rule) != "off")
         self._rejecting = [rule for rule in self._rules if getattr(config, rule) == "reject"]
@@ -117,7 +117,7 @@ class Inspector:
         self._since = first if self._since is None else min(first, self._since)
         if not self._rules:
             return InspectedDelivery(delivered, none, Flags.create_empty(), {})
-        context = delivered.clear() if self._whole else self._read_context(delivered, first, last)
+        context = delivered.clear() if self._complete else self._read_context(delivered, first, last)
         rows = pl.concat([context, delivered])
         listings = self._listings(securities)
         violations = self._find_violations(rows, listings, first, last)
@@ -133,7 +133,7 @@ class Inspector:
                 rows.join(to_reject, on=_KEY, how="anti"), listings, first, last
             )
         tickers = rows["ticker"].unique()
-        if self._whole:
+        if self._complete:
             open_flags = self._open_flags(pl.col("rule").is_in(PRICE_RULES))
         else:
             within = pl.col("date").is_between(first - _GAP, last + _INFLUENCE) & pl.col("rule").is_in(
@@ -169,11 +169,11 @@ class Inspector:
             row_hash=pl.Series([hashlib.sha256(t.encode()).hexdigest()[:32] for t in texts], dtype=pl.String)
         ).filter(~pl.col("row_hash").is_in(self._released))
         within = pl.col("rule") == "coverage_collapse"
-        if not self._whole:
+        if not self._complete:
             within &= pl.col("date") >= start
-        fresh = rows.filter(pl.col("date") >= self._since).select("date").unique()
-        judged = violations.select(*_KEY).join(fresh, on="date", how="semi")
-        return _update_flags(violations, self._open_flags(within), judged, now)
+        delivered_dates = rows.filter(pl.col("date") >= self._since).select("date").unique()
+        delivered_keys = violations.select(*_KEY).join(delivered_dates, on="date", how="semi")
+        return _update_flags(violations, self._open_flags(within), delivered_keys, now)
 
     def _find_violations(
         self, rows: pl.DataFrame, listings: pl.DataFrame | None, first: date, last: date
@@ -183,9 +183,9 @@ class Inspector:
         violations = find_violations(
             facts.filter(pl.col("date").is_between(first - _GAP, last + _INFLUENCE)), self._rules
         )
-        whole = rows.join(violations, on=_KEY, how="inner")
-        hashed = whole.select(*_KEY, "rule", "evidence", "known_on").with_columns(
-            row_hash=quarantined("prices", whole, pl.col("rule"))["row_hash"]
+        flagged_rows = rows.join(violations, on=_KEY, how="inner")
+        hashed = flagged_rows.select(*_KEY, "rule", "evidence", "known_on").with_columns(
+            row_hash=quarantined("prices", flagged_rows, pl.col("rule"))["row_hash"]
         )
         order = pl.col("rule").cast(pl.Enum(PRICE_RULES))
         return hashed.filter(~pl.col("row_hash").is_in(self._released)).sort("ticker", "date", order)

@@ -56,7 +56,7 @@ def released_hashes(lake: Lake) -> dict[str, frozenset[str]]:
 
 
 def quarantine_changes(
-    lake: Lake, checked: Mapping[str, Checked], now: datetime, *, whole: bool
+    lake: Lake, checked: Mapping[str, Checked], now: datetime, *, complete: bool
 ) -> pl.DataFrame:
     """Return the rows of the quarantine that a delivery adds or resolves.
 
@@ -68,7 +68,7 @@ def quarantine_changes(
         The delivery, table by table.
     now
         Time of the check.
-    whole
+    complete
         Whether the delivery is its source's whole scope, so that rows missing from it are resolved as well.
     """
     time = pl.lit(now).cast(pl.Datetime("us", "UTC"))
@@ -78,11 +78,11 @@ def quarantine_changes(
         + [result.rejected for result in checked.values()]
     )
     rejected = rejected.with_columns(first_seen=time, resolved_at=never)
-    former = open_rejections(lake)
-    if former is None:
+    open_rows = open_rejections(lake)
+    if open_rows is None:
         return rejected
-    resolved = former.join(rejected, on=["table", "row_hash"], how="anti")
-    if whole:
+    resolved = open_rows.join(rejected, on=["table", "row_hash"], how="anti")
+    if complete:
         added = pl.col("row").str.json_path_match("$.source").is_in(list(SUPPLEMENTS))
         resolved = resolved.filter(~added.fill_null(value=False))
     else:
@@ -112,8 +112,8 @@ def _corrected_by(rejected: pl.DataFrame, table: str, valid: pl.DataFrame) -> pl
     key = keys(table)
     texts = [pl.col("row").str.json_path_match(f"$.{c}").alias(c) for c in key]
     sound = valid.select(pl.col(c).cast(pl.String) for c in key)
-    ours = rejected.filter(pl.col("table") == table)
-    return ours.with_columns(texts).join(sound, on=key, how="semi").select(rejected.columns)
+    in_table = rejected.filter(pl.col("table") == table)
+    return in_table.with_columns(texts).join(sound, on=key, how="semi").select(rejected.columns)
 
 
 def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
@@ -137,13 +137,13 @@ def listing(lake: Lake, selection: Selection) -> pl.DataFrame:
         rows = rows.join(accepted, on=["table", "row_hash"], how="left")
     else:
         rows = rows.with_columns(released_at=pl.lit(None, dtype=pl.Datetime("us", "UTC")))
-    for column, wanted in (
+    for column, value in (
         ("rule", selection.rule),
         ("ticker", selection.ticker),
         ("table", selection.table),
     ):
-        if wanted is not None:
-            rows = rows.filter(pl.col(column) == wanted)
+        if value is not None:
+            rows = rows.filter(pl.col(column) == value)
     if selection.row is not None:
         rows = rows.filter(pl.col("row_hash").str.starts_with(selection.row))
     return rows.select(_LISTED).sort("table", "rule", "ticker", "date", "row_hash")
@@ -180,9 +180,9 @@ def release(lake: Lake, selection: Selection) -> str:
     lines: list[str] = []
     refused: list[str] = []
     for (table,), rows in chosen.filter(pl.col("state") == "rejected").group_by("table", maintain_order=True):
-        told, stays = _store_rejected(lake, str(table), rows, now)
-        lines += told
-        refused += stays
+        table_lines, table_refused = _store_rejected(lake, str(table), rows, now)
+        lines += table_lines
+        refused += table_refused
     flagged = chosen.filter(pl.col("state") == "flagged")
     if flagged.height:
         _clear_flags(lake, flagged, now)
@@ -280,11 +280,11 @@ def _store_rejected(lake: Lake, table: str, rows: pl.DataFrame, now: datetime) -
         return [], refused
     counts = lake.upsert(table, checked.valid, released=stored["row_hash"].to_list())
     _record_releases(lake, stored, now)
-    told = (
+    line = (
         f"{_count(stored.height, 'row')} released into {table}: {counts.added:,} added, "
         f"{counts.updated:,} replaced, {counts.unchanged:,} already stored"
     )
-    return [told], refused
+    return [line], refused
 
 
 def _read_rows(table: str, texts: list[str], now: datetime) -> pl.DataFrame:

@@ -60,9 +60,9 @@ def _price() -> dy.Float64:
 
 def _reverts() -> pl.Expr:
     """Return whether a close is a spike that the next close reverts; null if there is no next one."""
-    left = (pl.col("log_return") + pl.col("next_log_return")).abs()
+    remainder = (pl.col("log_return") + pl.col("next_log_return")).abs()
     size = pl.col("log_return").abs()
-    return (size >= math.log(SPIKE)) & (left <= SPIKE_REMAINDER * size)
+    return (size >= math.log(SPIKE)) & (remainder <= SPIKE_REMAINDER * size)
 
 
 def _split_not_in_price() -> pl.Expr:
@@ -219,7 +219,7 @@ def add_neighbours(
             has_next=pl.col("has_previous").shift(-1).fill_null(value=False),
             previous_close=_where("has_previous", pl.col("close").shift()),
             previous_currency=_where("has_previous", pl.col("currency").shift()),
-            fresh=~(pl.col("has_previous") & repeats & (pl.col("split_ratio") == 1.0)),
+            new_bar=~(pl.col("has_previous") & repeats & (pl.col("split_ratio") == 1.0)),
         )
         .with_columns(
             raw_log_return=_log(pl.col("close") / before),
@@ -227,7 +227,7 @@ def add_neighbours(
             open_log_return=_log(pl.col("open") * pl.col("split_ratio") / before),
             next_close=_where("has_next", pl.col("close").shift(-1)),
             next_date=_where("has_next", pl.col("date").shift(-1)),
-            repeats=place - pl.when("fresh").then(place).forward_fill(),
+            repeats=place - pl.when("new_bar").then(place).forward_fill(),
         )
         .with_columns(next_log_return=_where("has_next", pl.col("log_return").shift(-1)))
         .with_columns(

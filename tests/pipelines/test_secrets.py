@@ -134,7 +134,7 @@ def test_an_unset_variable_is_named_with_exit_code_2(
         assert answer.out == ""
         assert answer.err == (
             "peerglass: a.yaml: tracking.uri refers to the environment variable MLFLOW_PASSWORD, which is "
-            "not set: set it, or write ${MLFLOW_PASSWORD:-} with a default behind the dash.\n"
+            "not set: set it, or write ${MLFLOW_PASSWORD:-} with a default after the dash.\n"
         )
 
 

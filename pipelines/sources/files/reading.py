@@ -256,19 +256,23 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     return DataError(f"{file} cannot be read as {file.suffix.lstrip('.')} ({reason}): repair or replace it")
 
 
-def _refuse_different_columns(first: Path, known: pl.DataFrame, file: Path, part: pl.DataFrame) -> None:
-    for complete, incomplete, has, lacks in ((first, file, known, part), (file, first, part, known)):
+def _refuse_different_columns(first: Path, first_part: pl.DataFrame, file: Path, part: pl.DataFrame) -> None:
+    for complete, incomplete, has, lacks in (
+        (first, file, first_part, part),
+        (file, first, part, first_part),
+    ):
         if absent := [name for name in has.columns if name not in lacks.columns]:
             raise DataError(
                 f"{incomplete} has no {', '.join(absent)}, which {complete.name} has: the files of one "
                 "pattern "
                 "must have the same columns"
             )
-    for name in known.columns:
-        kinds = _kind(first, known.schema[name]), _kind(file, part.schema[name])
+    for name in first_part.columns:
+        kinds = _kind(first, first_part.schema[name]), _kind(file, part.schema[name])
         if None not in kinds and kinds[0] != kinds[1]:
             raise DataError(
-                f"{file} stores {name} as {part.schema[name]}, but {first.name} as {known.schema[name]}: the "
+                f"{file} stores {name} as {part.schema[name]}, but {first.name} as "
+                f"{first_part.schema[name]}: the "
                 "files of one pattern must have columns of the same type"
             )
 

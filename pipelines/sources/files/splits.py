@@ -32,7 +32,7 @@ def fill_stated_on(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFr
     Returns
     -------
     DataFrame
-        The rows with ``stated_on``, which is null for other items.
+        The rows with ``stated_on``; null for items that are neither counts nor per-share amounts.
     """
     of_split = pl.col("item").is_in(SPLIT_ITEMS)
     recorded = pl.col("stated_on") if "stated_on" in frame.columns else pl.lit(None)
@@ -80,6 +80,6 @@ def _undo_later_splits(frame: pl.DataFrame, prices: pl.DataFrame, affected: pl.E
 
 
 def _day(frame: pl.DataFrame, column: str) -> pl.Expr:
-    """Return a column of dates that may be text as dates."""
+    """Return a column of dates, which may be stored as text, as dates."""
     value = pl.col(column)
     return value.str.to_date("%Y-%m-%d", strict=False) if frame.schema[column] == pl.String else value

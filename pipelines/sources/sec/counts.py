@@ -57,17 +57,17 @@ def resolve_share_counts(candidates: dict[Period, list[Candidate]]) -> tuple[int
         Number of counts that were added up over classes, and number of counts that were dropped.
     """
     periods = sorted(period for period in candidates if period[0] == SHARE_COUNT)
-    given = {period: candidates.pop(period) for period in periods}
-    whole = {period: list(_whole_firm_counts(candidates)) for period, candidates in given.items()}
-    summed = sum(bool(one.member) for counts in whole.values() for one in counts)
-    partial = sum(len(_by_tag(given[period])) - len(whole[period]) for period in periods)
+    by_period = {period: candidates.pop(period) for period in periods}
+    of_firm = {period: list(_whole_firm_counts(counts)) for period, counts in by_period.items()}
+    summed = sum(bool(one.member) for counts in of_firm.values() for one in counts)
+    partial = sum(len(_by_tag(by_period[period])) - len(of_firm[period]) for period in periods)
     mean: float | None = None
     for period in periods:  # ascending by end date
-        means = [one for one in whole[period] if one.tag in AVERAGES]
+        means = [one for one in of_firm[period] if one.tag in AVERAGES]
         mean = max(means, key=_start).value if means else mean
-        kept = [one for one in whole[period] if mean is None or one.value >= LEAST_OF_MEAN * mean]
+        kept = [one for one in of_firm[period] if mean is None or one.value >= LEAST_OF_MEAN * mean]
         kept = [replace(one, member="") for one in kept]
-        partial += len(whole[period]) - len(kept)
+        partial += len(of_firm[period]) - len(kept)
         if kept:
             candidates[period] = kept
     return summed, partial

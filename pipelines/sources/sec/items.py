@@ -55,7 +55,7 @@ TAGS: Final[Mapping[str, tuple[str, ...]]] = {
         "NetCashProvidedByUsedInOperatingActivities",
         "NetCashProvidedByUsedInOperatingActivitiesContinuingOperations",
     ),
-    "capital_expenditure": (  # payments: positive means cash spent, as in our item
+    "capital_expenditure": (  # payments: positive means cash spent, as in the canonical item
         "PaymentsToAcquirePropertyPlantAndEquipment",
         "PaymentsToAcquireProductiveAssets",
     ),

@@ -1,4 +1,4 @@
-"""Yahoo's data about a firm other than prices: its classification and its latest quarterly statements.
+"""Yahoo's data about a firm except its prices: classification and latest quarterly statements.
 
 Yahoo describes the present. What the lake already holds is therefore never rewritten: a changed
 classification is valid from the day on which it was learnt, and so is a restated statement item.
@@ -144,8 +144,8 @@ def read_statements(
     a separate row that is known from today (or from the assumed date, if that is in the future).
 
     Yahoo restates share counts and earnings per share for every later split. These splits are undone, so that
-    a number is stated as of the end of its period and is the same before and after a split. A number that
-    equals the stored one has not been restated yet.
+    a number is stated as of the end of its period and is the same before and after a split. If
+    Yahoo's number equals the stored one, Yahoo has not restated it yet.
 
     Parameters
     ----------

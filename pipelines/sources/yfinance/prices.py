@@ -1,4 +1,4 @@
-"""Prices as quoted, recovered from Yahoo's, which are rewritten back to the first day at every split.
+"""Prices as quoted, recovered from Yahoo's history, which is adjusted again after every split.
 
 Yahoo's "raw" close, its volume and its dividends are per share of today: each is adjusted for all later
 splits. With the splits of the same answer, ``later_d = product of the ratios with ex-date > d``, so that

@@ -101,7 +101,7 @@ def test_an_entrys_model_is_its_model_key_or_its_name(tiny: dict[str, Any]) -> N
 def test_a_misspelt_model_is_reported_with_the_nearest_name_and_the_model_key(tiny: dict[str, Any]) -> None:
     message = refused(tiny, {"temporal_transfomer": {}})
     assert "a.yaml: models.temporal_transfomer is not a known name; did you mean" in message
-    assert "'temporal_transformer'? (A variant says which model it is by 'model:'.)" in message
+    assert "'temporal_transformer'? (A variant names its model with the key 'model'.)" in message
     message = refused(tiny, {"mine": {"model": "temporal_transfomer"}})
     assert message == (
         "a.yaml: models.mine.model 'temporal_transfomer' is not a known name; "
@@ -121,7 +121,7 @@ def test_the_name_or_options_of_another_model_are_refused(tiny: dict[str, Any]) 
         tiny, {"ridge": {"model": "zero"}}
     )
     assert "models.mine.width is not a known name" in refused(tiny, {"mine": {"model": "ridge", "width": 8}})
-    assert "models.mine sets pretrain, which is about a day encoder" in refused(
+    assert "models.mine sets pretrain, which needs a day encoder" in refused(
         tiny, {"mine": {"model": "ridge", "fit": {"pretrain": PRETRAIN}}}
     )
     assert config_of(tiny, {"ridge": {"model": "ridge"}, "a-fold-0-seed-0": {"model": "ridge"}}).models
