@@ -40,7 +40,7 @@ class Edgar:
     """Responses of the server, and the requests that it received."""
 
     firms: dict[int, Firm] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     agents: set[str] = field(default_factory=set)
     spoil: Callable[[str], tuple[int, bytes] | None] = lambda path: None
     url: str = ""
@@ -156,7 +156,7 @@ def serve() -> Iterator[Edgar]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            edgar.asked.append(self.path)
+            edgar.requested.append(self.path)
             edgar.agents.add(str(self.headers.get("User-Agent")))
             status, body = edgar.answer(self.path)
             self.send_response(status)

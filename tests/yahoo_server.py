@@ -118,7 +118,7 @@ class YahooServer:
         """Value of the session's `ADDRESS` that redirects Yahoo's hosts to this server."""
         return f"http://127.0.0.1:{self.port}/{{host}}"
 
-    def plant(
+    def add_fault(
         self,
         kind: FaultKind,
         symbol: str | None = None,
@@ -129,7 +129,7 @@ class YahooServer:
         """Add a fault."""
         self.faults.append(Fault(kind, symbol, root, times))
 
-    def mend(self) -> None:
+    def clear_faults(self) -> None:
         """Remove all faults."""
         self.faults.clear()
 

@@ -85,7 +85,7 @@ def describe(error: ValidationError, origin: str, raw: Any) -> str:  # noqa: ANN
 
 
 def _key_path(location: Iterable[str | int], raw: Any) -> str:  # noqa: ANN401 (YAML holds anything)
-    """Turn pydantic's location of a problem into a key's path: without the tags of unions."""
+    """Convert pydantic's location of a problem to a key's path, without the tags of unions."""
     path: list[str] = []
     for part in location:
         if isinstance(raw, Mapping) and part not in raw and part in (raw.get("kind"), raw.get("scheme")):

@@ -24,7 +24,7 @@ from pipelines.sources.tickers import read_tickers
 _BATCH: Final = 20
 _FORBIDDEN: Final = 403
 _MAX_UNANSWERED: Final = 0.05
-"""Share of tickers that may get no answer before the source counts as refusing."""
+"""Maximum share of unanswered tickers; above it, the source counts as refusing."""
 
 _NOTES: Final = (
     "A filing is known on the day of its acceptance if that was before 16:00, otherwise on the next day, and "

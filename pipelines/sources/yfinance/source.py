@@ -42,7 +42,7 @@ _OVERLAP: Final = dt.timedelta(days=10)
 _RECENT_SESSIONS: Final = 5
 _SAME_CLOSE: Final = 1.2
 _MAX_UNANSWERED: Final = 0.05
-"""Share of tickers that may get no answer before the source counts as refusing."""
+"""Maximum share of unanswered tickers; above it, the source counts as refusing."""
 
 _ONE_LETTER_EXCHANGES: Final = frozenset("FLTV")  # Frankfurt, London, Tokyo, Toronto's venture exchange
 _MAX_NAMED: Final = 5

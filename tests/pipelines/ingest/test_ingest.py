@@ -316,11 +316,11 @@ def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 3
-    said = capsys.readouterr()
-    assert "2 received           2 added" in said.out
-    assert "throttled: B (429); requested again next time" in said.out
-    assert said.err.splitlines()[-1] == "peerglass: B: later"
-    assert '"message": "2 prices of 2 tickers"' in said.err
+    output = capsys.readouterr()
+    assert "2 received           2 added" in output.out
+    assert "throttled: B (429); requested again next time" in output.out
+    assert output.err.splitlines()[-1] == "peerglass: B: later"
+    assert '"message": "2 prices of 2 tickers"' in output.err
     assert lake.read("sources")["hazards"].to_list() == ['["h"]']
 
 

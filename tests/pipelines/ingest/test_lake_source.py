@@ -167,8 +167,8 @@ def test_an_ingest_without_hazards_keeps_the_stored_ones(peerglass: Peerglass) -
 
 def test_a_hazard_with_new_numbers_replaces_the_old_one(peerglass: Peerglass) -> None:
     prices(1).write_parquet("p.parquet")
-    for said in ("12 of 1,026 firms leave in 3.5 years.", "14 of 1,027 firms leave in 3.6 years."):
-        assert peerglass({"kind": "files", "prices": "p.parquet", "hazards": [said]}) == 0
+    for hazard in ("12 of 1,026 firms leave in 3.5 years.", "14 of 1,027 firms leave in 3.6 years."):
+        assert peerglass({"kind": "files", "prices": "p.parquet", "hazards": [hazard]}) == 0
     assert hazards() == ["14 of 1,027 firms leave in 3.6 years."]
 
 

@@ -83,9 +83,9 @@ def test_rows_that_a_file_lacks_leave_the_next_version_and_stay_in_the_one_befor
     capsys.readouterr()
     assert peerglass("ingest", "c.yaml") == 0
     lines = capsys.readouterr().out.splitlines()
-    told = next(line for line in lines if line.split()[0] == "prices")
-    assert "0 added" in told
-    assert "5 unchanged         1 withdrawn  version 2" in told
+    message = next(line for line in lines if line.split()[0] == "prices")
+    assert "0 added" in message
+    assert "5 unchanged         1 withdrawn  version 2" in message
     lake = Lake("lake")
     kept = [(FIRST, "A"), *((FIRST + timedelta(days=d), t) for d in (1, 2) for t in "AB")]
     assert lake.read("prices").select("date", "ticker").rows() == kept
@@ -193,8 +193,8 @@ def test_older_sec_statements_without_a_source_stay(tmp_path: Path) -> None:
     ingest(own, lake)
     older = statement("C", 3.0, "0000000000-24-000001").with_columns(assumed=pl.lit(value=False))
     lake.upsert("fundamentals", older)
-    said = {"source": ["sec"], "notes": ["[]"], "hazards": ["[]"], "market": [None]}
-    lake.upsert("sources", pl.DataFrame(said, schema_overrides={"market": pl.String}))
+    record = {"source": ["sec"], "notes": ["[]"], "hazards": ["[]"], "market": [None]}
+    lake.upsert("sources", pl.DataFrame(record, schema_overrides={"market": pl.String}))
     ingest(own, lake)
     assert lake.read("fundamentals")["ticker"].to_list() == ["A", "C"]
     ingest(Live("sec", fundamentals=statement("D", 4.0, "0000000000-24-000002")), lake)

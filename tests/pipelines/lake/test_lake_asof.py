@@ -77,11 +77,11 @@ def test_run_and_tune_as_of_a_version_ingest_nothing(twice: Path, capsys: pytest
 def test_a_signal_file_is_evaluated_on_an_earlier_lake(twice: Path) -> None:
     rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
     rows.write_csv("signal.csv")
-    told: list[str] = []
+    message: list[str] = []
     for as_of in ("1", "2", None):
-        backtest_target("signal.csv", twice, [], Path("runs"), echo=told.append, as_of=as_of)
-    assert told[1] == told[2]
-    assert told[0] != told[1], "twice the price is another universe and half the dividend yield"
+        backtest_target("signal.csv", twice, [], Path("runs"), echo=message.append, as_of=as_of)
+    assert message[1] == message[2]
+    assert message[0] != message[1], "twice the price is another universe and half the dividend yield"
     with pytest.raises(DataError, match=r"the prices of the lake .* have no version 9; they have 1 to 2"):
         backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="9")
     with pytest.raises(DataError, match="held no prices at 1999-12-31 23:59:59 UTC"):

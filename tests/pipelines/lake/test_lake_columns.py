@@ -143,13 +143,13 @@ def test_a_missing_required_column_is_an_error_that_names_the_cure(tmp_path: Pat
     valid = check("fundamentals", rows).valid
     write_as_before(tmp_path, "fundamentals", valid, ("assumed", "months"))
     lake = Lake(tmp_path)
-    said = (
+    output = (
         rf"{re.escape(str(tmp_path))}/fundamentals lacks the column\(s\) assumed, which every row must have: "
         "ingest the source again into another lake root"
     )
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=output):
         lake.read("fundamentals")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=output):
         lake.upsert("fundamentals", valid)
     assert lake.version("fundamentals") == 1, "nothing was written"
 
@@ -163,13 +163,13 @@ def test_a_column_of_a_newer_version_is_named_and_nothing_is_written(
     rows = securities().with_columns(reason=pl.lit("merger"))
     write_as_before(tmp_path / "lake", "securities", rows, ())
     lake = Lake("lake")
-    said = (
+    output = (
         r"securities has the column\(s\) reason, which this version of Peerglass does not know: use the "
         "newer version that wrote them, or name another lake root"
     )
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=output):
         lake.read("securities")
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=output):
         lake.upsert("securities", securities(sector="metals"))
     result = CliRunner().invoke(app, ["ingest", "tiny.yaml"])
     assert isinstance(result.exception, DataError)
@@ -242,13 +242,13 @@ def test_a_row_keeps_its_hash_when_its_table_gains_columns(
     monkeypatch.setitem(SCHEMAS, table, first)
     assert rejected(table)["row_hash"] == HASHES[table]
     assert '"later":null' in rejected(table)["row"]
-    said = rejected(table, later="x")["row_hash"]
-    assert said not in {HASHES[table], rejected(table, later="y")["row_hash"]}
+    row_hash = rejected(table, later="x")["row_hash"]
+    assert row_hash not in {HASHES[table], rejected(table, later="y")["row_hash"]}
     second = type("Second", (first,), {"again": dy.Date(nullable=True, metadata={"added_later": True})})
     monkeypatch.setitem(SCHEMAS, table, second)
     assert rejected(table)["row_hash"] == HASHES[table]
-    assert rejected(table, later="x")["row_hash"] == said
-    assert rejected(table, later="x", again=date(2020, 1, 1))["row_hash"] != said
+    assert rejected(table, later="x")["row_hash"] == row_hash
+    assert rejected(table, later="x", again=date(2020, 1, 1))["row_hash"] != row_hash
 
 
 def test_a_row_that_was_released_before_stays_released(

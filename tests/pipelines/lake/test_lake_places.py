@@ -146,12 +146,12 @@ def test_as_of_a_time_and_as_of_a_version(place: Place) -> None:
     lake.upsert("securities", pl.DataFrame({**firm, "ticker": ["B"]}))
     assert lake.versions() == {"prices": 3, "securities": 3}
 
-    asked = [lake.versions_as_of(moment.isoformat()) for moment in moments]
-    assert asked == [{"prices": 1}, {"prices": 2, "securities": 1}, {"prices": 3, "securities": 2}]
+    versions = [lake.versions_as_of(moment.isoformat()) for moment in moments]
+    assert versions == [{"prices": 1}, {"prices": 2, "securities": 1}, {"prices": 3, "securities": 2}]
     naive = moments[1].replace(tzinfo=None).isoformat()
-    assert lake.versions_as_of(naive) == asked[1], "without a zone it is UTC"
+    assert lake.versions_as_of(naive) == versions[1], "without a zone it is UTC"
     elsewhere = moments[1].astimezone(datetime.strptime("+0530", "%z").tzinfo).isoformat()
-    assert lake.versions_as_of(elsewhere) == asked[1]
+    assert lake.versions_as_of(elsewhere) == versions[1]
     today = lake.versions_as_of(datetime.now(UTC).date().isoformat())
     assert today == lake.versions(), "a date alone is the end of that day"
 
@@ -288,9 +288,9 @@ def test_a_config_with_a_url_ingests_and_trains(
     monkeypatch.chdir(tmp_path)
     settings = {**tiny, "lake": place.root, "lake_options": place.options}
     config = check_config(settings, origin="tiny")
-    said: list[str] = []
-    ingest_config(config, said.append)
-    assert "prices" in said[0]
+    output: list[str] = []
+    ingest_config(config, output.append)
+    assert "prices" in output[0]
     run = open_run(train_config(config), Path("runs"))
     assert run.versions["prices"] == 1
     assert run.config.lake == place.root

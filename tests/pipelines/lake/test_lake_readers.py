@@ -62,31 +62,32 @@ def test_a_run_is_repeatable_after_a_vacuum_even_without_its_folder(
     aged(lake, "prices", [9, 8, 7, 6])
 
     monkeypatch.chdir(elsewhere)
-    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
-    assert said.code == 0, said.err
-    assert "prices: kept for runs: versions 1" in said.out
-    assert "versions that are lost: 2" in said.out
+    output = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
+    assert output.code == 0, output.err
+    assert "prices: kept for runs: versions 1" in output.out
+    assert "versions that are lost: 2" in output.out
     assert list(elsewhere.iterdir()) == [], "asking for runs makes no store and no folder"
     monkeypatch.chdir(home)
     _, after, _ = reopen_run(run_id, Path("runs"), Progress())
     assert before.panel.close_TN.tobytes() == after.panel.close_TN.tobytes()
 
     (home / "runs").rename(home / "gone")
-    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
-    assert said.code == 0, said.err
+    output = peerglass("lake", "vacuum", str(path), "--keep-days", "1")
+    assert output.code == 0, output.err
     (home / "gone").rename(home / "runs")
     _, after, _ = reopen_run(run_id, Path("runs"), Progress())
     assert before.panel.close_TN.tobytes() == after.panel.close_TN.tobytes()
 
-    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", "tiny-unknown")
-    assert said.code == 2
+    output = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", "tiny-unknown")
+    assert output.code == 2
     assert (
-        f"--forget tiny-unknown: no run of that id has recorded a version of the lake {lake.root}" in said.err
+        f"--forget tiny-unknown: no run of that id has recorded a version of the lake {lake.root}"
+        in output.err
     )
-    assert run_id in said.err
-    said = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", run_id)
-    assert said.code == 0, said.err
-    assert "versions that are lost: 1" in said.out
+    assert run_id in output.err
+    output = peerglass("lake", "vacuum", str(path), "--keep-days", "1", "--forget", run_id)
+    assert output.code == 0, output.err
+    assert "versions that are lost: 1" in output.out
     with pytest.raises(DataError, match="a vacuum removed its files"):
         lake.read("prices", version=1)
 
@@ -130,10 +131,10 @@ def test_versions_recorded_in_the_tracking_store_are_kept(
     stored_run(uri, "tiny", **{"peerglass.run_id": "tiny-old", "table_versions": '{"sources": 3}'})
     stored_run(uri, "tiny", note="no run of ours")
     assert recorded_in_store(config, lake.root) == {"sources": {1: ["other-2", "tiny-here"], 3: ["tiny-old"]}}
-    said = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
-    assert said.code == 0, said.err
-    assert "sources: kept for runs: versions 1, 3" in said.out
-    assert "versions that are lost: 2" in said.out
+    output = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2")
+    assert output.code == 0, output.err
+    assert "sources: kept for runs: versions 1, 3" in output.out
+    assert "versions that are lost: 2" in output.out
     assert [lake.read("sources", version=v)["notes"].item() for v in (1, 3, 4)] == ["v1", "v3", "v4"]
 
     broken = stored_run(uri, "tiny", table_versions="{")
@@ -148,11 +149,11 @@ def test_nothing_is_removed_while_the_tracking_store_is_unreachable(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "tracking": {"uri": "http://127.0.0.1:9"}}))
     files = sorted(Path("lake").glob("*/**/*"))  # of the tables
-    said = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2", *extra)
-    assert said.code == 6
+    output = peerglass("lake", "vacuum", "tiny.yaml", "--keep-days", "2", *extra)
+    assert output.code == 6
     assert (
         "Nothing was removed, because runs in the store may need it: The tracking store http://127.0.0.1:9"
-        in said.err
+        in output.err
     )
     assert sorted(Path("lake").glob("*/**/*")) == files
     assert [lake.read("sources", version=v)["notes"].item() for v in (1, 2, 3)] == ["v1", "v2", "v3"]

@@ -137,14 +137,14 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_second_writer_retries_and_commits_on_top(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> None:
-    said: list[str] = []
-    lake = Lake(tmp_path, notify=said.append)
+    output: list[str] = []
+    lake = Lake(tmp_path, notify=output.append)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
     monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=3))
     counts = lake.upsert("prices", bars({(0, "A"): 7.0, (1, "B"): 7.0}))
     assert (counts.added, counts.updated, counts.version) == (1, 1, 5)
-    assert [text.split("; ")[0] for text in said] == ["table prices: another process committed first"] * 3
-    assert said[1].endswith("(attempt 3 of 12)")
+    assert [text.split("; ")[0] for text in output] == ["table prices: another process committed first"] * 3
+    assert output[1].endswith("(attempt 3 of 12)")
     assert len(pauses) == 3
     for attempt, pause in enumerate(pauses, start=1):
         assert 0 < pause <= 0.05 * 2**attempt

@@ -149,10 +149,10 @@ def test_the_return_from_a_bad_tick_in_pence_is_not_flagged() -> None:
 
 def test_a_new_recorded_currency_is_flagged_on_its_first_session() -> None:
     days = weekdays(4)
-    told = securities(("A", days[0], "LSE", "GBp"), ("A", days[2], "LSE", "GBP"))
+    listings = securities(("A", days[0], "LSE", "GBp"), ("A", days[2], "LSE", "GBP"))
     frame = bars([5.0, 5.1, 5.0, 5.1])
-    assert found(frame, told) == [("currency_jump", 2)]
-    rows = find_violations(add_neighbours(valid(frame), told, None), ("currency_jump",))
+    assert found(frame, listings) == [("currency_jump", 2)]
+    rows = find_violations(add_neighbours(valid(frame), listings, None), ("currency_jump",))
     assert rows["evidence"].item() == "currency GBp -> GBP"
 
 
@@ -197,10 +197,10 @@ def test_volume_on_a_holiday_is_found_where_the_calendar_is_known(
     listing: tuple[str | None, str | None], calendar: str | None, closed: bool
 ) -> None:
     frame = bars([10.0], volume=[100.0]).with_columns(date=pl.lit(INDEPENDENCE))
-    told = securities(("A", date(2000, 1, 1), *listing))
+    listings = securities(("A", date(2000, 1, 1), *listing))
     expected = [("volume_on_closed_session", 0)] if closed else []
-    assert found(frame, told, calendar) == expected
-    assert found(frame.with_columns(volume=pl.lit(0.0)), told, calendar) == []
+    assert found(frame, listings, calendar) == expected
+    assert found(frame.with_columns(volume=pl.lit(0.0)), listings, calendar) == []
 
 
 def test_half_days_are_sessions_and_daylight_saving_moves_none() -> None:

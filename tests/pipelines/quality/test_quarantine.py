@@ -70,9 +70,9 @@ def test_the_listing_names_rejected_and_flagged_rows_with_values_and_evidence(la
         ("prices", "2020-01-03", "close_within_range")
     ]
     assert listing(lake, Selection(table="securities")).is_empty()
-    told = describe_listing(rows, limit=3)
-    assert "2 rejected  prices  duplicate_key" in told
-    assert "... and 5 more; --limit 8 shows all" in told
+    message = describe_listing(rows, limit=3)
+    assert "2 rejected  prices  duplicate_key" in message
+    assert "... and 5 more; --limit 8 shows all" in message
     assert "close 40.0 -> 20.0, split ratio 1.0" in describe_listing(rows, limit=8)
     assert describe_listing(rows.clear(), limit=3) == "nothing is quarantined or flagged"
 
@@ -81,8 +81,8 @@ def test_a_released_row_is_stored_as_delivered_and_not_quarantined_again(
     lake: Lake, source: FilesSource
 ) -> None:
     before = lake.read("prices").height
-    told = release(lake, Selection(rule="close_within_range"))
-    assert told == ("1 row released into prices: 1 added, 0 replaced, 0 already stored")
+    message = release(lake, Selection(rule="close_within_range"))
+    assert message == ("1 row released into prices: 1 added, 0 replaced, 0 already stored")
     row = lake.read("prices", filters=pl.col("ticker") == "AAA").row(1, named=True)
     assert (row["date"], row["close"], row["high"], row["source"]) == (date(2020, 1, 3), 20.5, 11.0, "files")
     assert lake.read("prices").height == before + 1
@@ -132,9 +132,9 @@ def test_rows_that_cannot_be_stored_cannot_be_released(lake: Lake, rule: str) ->
 
 
 def test_a_selection_is_released_as_far_as_possible(lake: Lake) -> None:
-    told = release(lake, Selection(ticker="BBB"))
-    assert "1 row released into prices: 1 added" in told
-    assert "1 row stays in quarantine because it cannot be stored" in told
+    message = release(lake, Selection(ticker="BBB"))
+    assert "1 row released into prices: 1 added" in message
+    assert "1 row stays in quarantine because it cannot be stored" in message
     stored = lake.read("prices", filters=pl.col("ticker") == "BBB")
     assert stored.select("date", "high", "low").rows() == [(date(2020, 1, 3), 9.0, 11.0)]
 
@@ -173,10 +173,10 @@ def test_a_removed_row_is_resolved_and_a_row_that_returns_is_rejected_again(
 
     assert states() == {"rejected": 2}
     without = "".join(line for line in BAD.splitlines(keepends=True) if "CCC" not in line)
-    for text, wanted in ((without, {"resolved": 2}), (BAD, {"rejected": 2})):
+    for text, expected in ((without, {"resolved": 2}), (BAD, {"rejected": 2})):
         (tmp_path / "prices.csv").write_text(text)
         ingest(FilesSource(tmp_path / "prices.csv"), lake)
-        assert states() == wanted
+        assert states() == expected
         versions = lake.versions()
         ingest(FilesSource(tmp_path / "prices.csv"), lake)
         assert lake.versions() == versions

@@ -46,10 +46,10 @@ def test_every_numeric_column_becomes_an_input_with_its_name(tmp_path: Path) -> 
         ("x_52w_high", date(2020, 1, 2), "CCC", 3.0),
     ]
     assert check("inputs", rows).by_rule() == {"value_is_finite": 1}
-    said = " ".join(fetched.notes)
-    assert "not numeric and are ignored: comment" in said
-    assert "5 empty values of inputs.csv are ignored" in said
-    assert "1 of the tickers in the inputs have no prices" in said
+    notes = " ".join(fetched.notes)
+    assert "not numeric and are ignored: comment" in notes
+    assert "5 empty values of inputs.csv are ignored" in notes
+    assert "1 of the tickers in the inputs have no prices" in notes
 
 
 def test_inputs_are_limited_to_the_dates_and_files_are_concatenated(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_membership_spells_are_read_and_a_file_without_universe_is_named_after_t
         ("sp500", "AAA", date(2011, 3, 7), date(2015, 2, 1)),
         ("sp500", "BBB", date(1900, 1, 1), None),
     ]
-    said = " ".join(fetched.notes)
-    assert "it is read as one universe, named sp500" in said
-    assert "1 rows of sp500.csv have no from_date: these firms are members from the start" in said
+    output = " ".join(fetched.notes)
+    assert "it is read as one universe, named sp500" in output
+    assert "1 rows of sp500.csv have no from_date: these firms are members from the start" in output
     assert fetched.hazards == ()
     named = members(tmp_path, "universe,ticker,added\nbig,AAA,2011-03-07\n")
     assert named.tables["membership"]["universe"].to_list() == ["big"]
@@ -128,10 +128,10 @@ def test_a_list_that_looks_like_an_index_without_membership_is_a_hazard(tmp_path
     days = [date(2010, 1, 4) + timedelta(days=91 * quarter) for quarter in range(20)]
     rows = [f"{day},F{firm:02},10" for i, day in enumerate(days) for firm in range(60) if firm < 40 + i]
     prices = write(tmp_path, "prices.csv", "date,ticker,close\n" + "\n".join(rows) + "\n")
-    told = ("Survivorship: the list is that of 2014.",)
-    warned = FilesSource(prices, hazards=told).fetch().hazards
+    message = ("Survivorship: the list is that of 2014.",)
+    warned = FilesSource(prices, hazards=message).fetch().hazards
     assert len(warned) == 2
     assert "No membership was given for what looks like an index: each of 59 firms" in warned[1]
     assert "15 of them start more than a year after the first session" in warned[1]
     spells = write(tmp_path, "m.csv", "ticker,from_date,to_date\nF00,2009-01-01,2015-01-01\n")
-    assert FilesSource(prices, membership=spells, hazards=told).fetch().hazards == told
+    assert FilesSource(prices, membership=spells, hazards=message).fetch().hazards == message

@@ -57,7 +57,7 @@ def test_all_statements_arrive_with_their_hazards(config: Config) -> None:
     members = check("membership", fetched.tables["membership"])
     assert members.rejected.is_empty()
     assert (members.valid["from_date"].dt.year() > 1900).sum() == 307
-    said = " ".join(fetched.hazards)
+    output = " ".join(fetched.hazards)
     for words in (
         "Survivorship",
         "Assumed reporting lag",
@@ -65,7 +65,7 @@ def test_all_statements_arrive_with_their_hazards(config: Config) -> None:
         "the last restated one",
         "Static groups",
     ):
-        assert words in said
+        assert words in output
     assert (
         check(
             "prices",

@@ -77,10 +77,10 @@ def test_one_column_per_item_becomes_one_row_per_item_in_canonical_units_and_sig
         ("BBB", date(2019, 12, 31), "current_assets", 5.0, None),
         ("BBB", date(2019, 12, 31), "revenue", 7000.0, 12),
     ]
-    said = " ".join(fetched.notes)
-    assert "1 zeros of current_assets in s.csv are treated as not reported" in said
-    assert "1 empty values of s.csv are ignored" in said
-    assert "no statements" not in said
+    output = " ".join(fetched.notes)
+    assert "1 zeros of current_assets in s.csv are treated as not reported" in output
+    assert "1 empty values of s.csv are ignored" in output
+    assert "no statements" not in output
 
 
 def test_an_assumed_lag_is_marked_on_every_row_and_is_a_hazard(tmp_path: Path) -> None:

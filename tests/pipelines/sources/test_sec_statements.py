@@ -88,10 +88,10 @@ def test_a_filing_is_known_at_the_first_close_after_its_acceptance(
 
 @given(st.datetimes(dt.datetime(2010, 1, 1), dt.datetime(2030, 1, 1)), st.sampled_from([0, 4, 5]))
 def test_nothing_is_known_before_the_next_close_in_either_time_zone(
-    told: dt.datetime, hours_ahead: int
+    message: dt.datetime, hours_ahead: int
 ) -> None:
-    truly = told - dt.timedelta(hours=hours_ahead)  # in New York
-    close = dt.datetime.combine(known_on(truly.date(), told), dt.time(16))
+    truly = message - dt.timedelta(hours=hours_ahead)  # in New York
+    close = dt.datetime.combine(known_on(truly.date(), message), dt.time(16))
     assert close > truly
     assert close - truly <= dt.timedelta(days=1, hours=hours_ahead)
 
@@ -185,10 +185,10 @@ def test_missing_liabilities_are_total_assets_less_all_equity() -> None:
     total = fact("LiabilitiesAndStockholdersEquity", None, end, 100)
     parent = fact("StockholdersEquity", None, end, 30)
     everyone = fact(minority, None, end, 40)
-    told = fact("Liabilities", None, end, 55)
+    reported = fact("Liabilities", None, end, 55)
     assert ("total_liabilities", end, 60.0, None) in values(read(total, parent, everyone))
     assert ("total_liabilities", end, 70.0, None) in values(read(total, parent))
-    assert ("total_liabilities", end, 55.0, None) in values(read(total, parent, told))
+    assert ("total_liabilities", end, 55.0, None) in values(read(total, parent, reported))
     assert values(read(parent)) == [("book_equity", end, 30.0, None)]
 
 
@@ -324,9 +324,9 @@ def test_share_counts_of_all_classes_are_summed() -> None:
     both = read(a, b, cover(50, "us-gaap:CommonClassBMember"))  # the same fact twice
     assert values(both) == [("shares_outstanding", "2019-07-20", 350.0, None)]
     assert (both.summed, both.partial) == (1, 0)
-    told = read(a, b, cover(351, None))  # the firm's own total is preferred
-    assert values(told) == [("shares_outstanding", "2019-07-20", 351.0, None)]
-    assert (told.summed, told.partial) == (0, 0)
+    with_total = read(a, b, cover(351, None))  # the firm's own total is preferred
+    assert values(with_total) == [("shares_outstanding", "2019-07-20", 351.0, None)]
+    assert (with_total.summed, with_total.partial) == (0, 0)
 
 
 def test_a_share_count_of_a_single_class_is_dropped() -> None:

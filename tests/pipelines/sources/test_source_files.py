@@ -34,10 +34,10 @@ def test_csv_is_sorted_and_typed_and_zero_bars_become_null(tmp_path: Path) -> No
         (date(2020, 1, 2), "BBB", 10.5, None, None, None, None),
         (date(2020, 1, 3), "BBB", 10.5, 10.0, 11.0, 9.0, 100.0),
     ]
-    said = " ".join(fetched.notes)
-    assert "1 rows have open = 0" in said
-    assert "no split_ratio, dividend" in said
-    assert "No securities file" in said
+    output = " ".join(fetched.notes)
+    assert "1 rows have open = 0" in output
+    assert "no split_ratio, dividend" in output
+    assert "No securities file" in output
 
 
 def test_parquet_and_gzip_give_the_same_as_csv(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ def test_every_firm_is_classified_and_assumptions_are_noted() -> None:
     assert set(securities["ticker"]) == set(fetched.tables["prices"]["ticker"])
     assert securities.select("sector", "industry", "name").null_count().row(0) == (0, 0, 0)
     assert check("securities", securities).valid.height == 20
-    said = " ".join(fetched.notes)
-    assert "no open, high, low or volume" in said
-    assert "adjusted for splits and dividends" in said
-    assert "assumed static" in said
+    output = " ".join(fetched.notes)
+    assert "no open, high, low or volume" in output
+    assert "adjusted for splits and dividends" in output
+    assert "assumed static" in output
     assert any("Survivorship" in hazard for hazard in fetched.hazards)
 
 

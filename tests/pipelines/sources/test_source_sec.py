@@ -123,7 +123,7 @@ def test_every_version_is_kept_with_its_filing_and_known_at(tmp_path: Path, edga
     ]
     assert states(summary) == {"AAPL": "ok"}
     assert edgar.agents == {IDENTITY}
-    assert f"/submissions/CIK{APPLE:010d}-submissions-001.json" in edgar.asked
+    assert f"/submissions/CIK{APPLE:010d}-submissions-001.json" in edgar.requested
 
 
 def test_a_restatement_is_visible_from_its_own_date(tmp_path: Path, edgar: Edgar) -> None:
@@ -143,9 +143,9 @@ def test_an_unchanged_firm_costs_one_request_and_a_new_filing_a_second(tmp_path:
     edgar.add(apple)
     take(tmp_path, "AAPL")
     before = stored(tmp_path)
-    edgar.asked.clear()
+    edgar.requested.clear()
     assert states(take(tmp_path, "AAPL")) == {"AAPL": "unchanged"}
-    assert edgar.asked == [f"/submissions/CIK{APPLE:010d}.json"]
+    assert edgar.requested == [f"/submissions/CIK{APPLE:010d}.json"]
     assert stored(tmp_path).equals(before)
     apple.filings.append(report)
     summary = take(tmp_path, "AAPL")
@@ -168,8 +168,8 @@ def test_statements_join_the_prices_of_another_source(
     tmp_path: Path, edgar: Edgar, tiny_config: Config
 ) -> None:
     edgar.add(firm(APPLE))
-    asked = {"kind": "sec", "tickers": ["AAPL"], "identity": IDENTITY, "start": "2020-01-01"}
-    source = make_source(tiny_config.model_validate({**tiny_config.model_dump(), "source": asked}))
+    settings = {"kind": "sec", "tickers": ["AAPL"], "identity": IDENTITY, "start": "2020-01-01"}
+    source = make_source(tiny_config.model_validate({**tiny_config.model_dump(), "source": settings}))
     assert isinstance(source, LiveSource)
     summary = ingest(source, Lake(tmp_path))
     assert set(summary.tables) == {"fundamentals"}
@@ -186,7 +186,7 @@ def test_throttling_stops_requests_and_repeating_the_command_continues(tmp_path:
         take(tmp_path, "AAPL", "KO", "MSFT")
     assert stopped.value.exit_code == 3
     assert states(stopped.value.summary) == {"AAPL": "ok", "KO": "throttled", "MSFT": "throttled"}
-    assert not any(f"{MICROSOFT:010d}" in path for path in edgar.asked)
+    assert not any(f"{MICROSOFT:010d}" in path for path in edgar.requested)
     assert stored(tmp_path)["ticker"].unique().to_list() == ["AAPL"]
     edgar.spoil = lambda path: None
     assert states(take(tmp_path, "AAPL", "KO", "MSFT")) == {"AAPL": "unchanged", "KO": "ok", "MSFT": "ok"}

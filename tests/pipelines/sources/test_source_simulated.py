@@ -355,9 +355,9 @@ def test_range_and_volume_reflect_the_regime(default: SourceTables) -> None:
         traded=(pl.col("volume") / pl.col("volume").median().over("ticker")).log(),
     )  # fmt: skip
     by = rows.group_by("turbulent").agg(pl.col("spread").median(), pl.col("traded").median(), pl.len())
-    told = {bool(turbulent): (spread, traded) for turbulent, spread, traded, _ in by.iter_rows()}
-    assert told[True][0] > 1.7 * told[False][0]
-    assert told[True][1] > 0.3 + told[False][1]
+    by_regime = {bool(turbulent): (spread, traded) for turbulent, spread, traded, _ in by.iter_rows()}
+    assert by_regime[True][0] > 1.7 * by_regime[False][0]
+    assert by_regime[True][1] > 0.3 + by_regime[False][1]
     overnight = good_prices(default).sort("ticker", "date").with_columns(
         gap=(pl.col("open") * pl.col("split_ratio") / pl.col("close").shift(1).over("ticker")).log(),
         day=(pl.col("close") * pl.col("split_ratio") / pl.col("close").shift(1).over("ticker")).log(),
@@ -381,7 +381,7 @@ def test_returns_are_shifted_to_the_decision_that_affects_them() -> None:
         ({"peer_share": float("nan")}, "peer_share is nan"),
         (
             {"temporal_share": 0, "peer_share": 0, "characteristic_share": 0},
-            "give one of them a positive value",
+            "set one of them to a positive value",
         ),
     ],
 )
@@ -391,5 +391,5 @@ def test_invalid_settings_are_refused(given: dict[str, Any], words: str) -> None
 
 
 def test_a_negative_seed_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed is -1; give 0"):
+    with pytest.raises(ValueError, match="seed is -1; it must be at least 0"):
         SimulatedSource(MarketConfig(), seed=-1)

@@ -191,9 +191,9 @@ def test_classifications_and_statements(fifty: tuple[Lake, IngestSummary, YahooS
         "total_assets": (4e10, "USD", None),
         "shares_outstanding": (pytest.approx(1.4e9 / 3), "shares", None),
     }
-    told = " ".join(summary.hazards)
+    hazards = " ".join(summary.hazards)
     for word in ("Survivorship", "Sector and industry are Yahoo's", "assumed to be known 90 days"):
-        assert word in told
+        assert word in hazards
 
 
 def test_a_split_and_a_dividend_on_one_day(serve: Serve, tmp_path: Path) -> None:
@@ -349,8 +349,8 @@ def test_the_second_fetch_requests_only_recent_sessions(serve: Serve, tmp_path: 
     summary = take(server, lake, ["AAA"])
     counts = summary.tables["prices"]
     assert (counts.added, counts.updated) == (len(DAYS) - cut, 0)
-    asked = [date.fromtimestamp(int(r.query["period1"]) + 43200) for r in server.charts("AAA")]
-    assert asked == [date(2024, 1, 1), DAYS[cut - 1] - timedelta(days=10)]
+    start_dates = [date.fromtimestamp(int(r.query["period1"]) + 43200) for r in server.charts("AAA")]
+    assert start_dates == [date(2024, 1, 1), DAYS[cut - 1] - timedelta(days=10)]
     rows = prices(lake, "AAA")
     assert rows["date"].to_list() == DAYS
     assert_frame_equal(rows.head(cut), first)  # including the time stamp

@@ -59,9 +59,9 @@ def take(
     **settings: Any,  # noqa: ANN401 (settings)
 ) -> IngestSummary:
     given = {"kind": "yfinance", "start": date(2024, 1, 1), "retries": 2, "batch_size": 8, **settings}
-    wanted = YFinanceSourceConfig(tickers=tuple(tickers), **given)
+    expected = YFinanceSourceConfig(tickers=tuple(tickers), **given)
     return ingest(
-        YFinanceSource(wanted, wait=Waits() if waits is None else waits, clock=lambda: server.now), lake
+        YFinanceSource(expected, wait=Waits() if waits is None else waits, clock=lambda: server.now), lake
     )
 
 
@@ -87,7 +87,7 @@ def complete(lake: Lake, tickers: list[str]) -> None:
 def test_temporary_throttling_is_retried(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind, root: str
 ) -> None:
-    yahoo.plant(kind, "T00", root=root, times=3)
+    yahoo.add_fault(kind, "T00", root=root, times=3)
     waits, lake = Waits(), Lake(tmp_path)
     summary = take(yahoo, lake, ["T00", "T01"], waits, retries=3)
     assert states(summary) == {"T00": "ok", "T01": "ok"}
@@ -103,7 +103,7 @@ def test_permanent_throttling_stops_and_records_no_delisting(yahoo: YahooServer,
     lake, waits = Lake(tmp_path), Waits()
     take(yahoo, lake, TICKERS[:8])
     before = lake.read("prices"), lake.read("securities")
-    yahoo.plant("throttle")
+    yahoo.add_fault("throttle")
     with pytest.raises(IngestStoppedError, match="Yahoo refused 24 of 24 tickers") as stopped:
         take(yahoo, lake, TICKERS, waits)
     assert "HTTP 429" in str(stopped.value)
@@ -114,14 +114,14 @@ def test_permanent_throttling_stops_and_records_no_delisting(yahoo: YahooServer,
     assert_frame_equal(lake.read("prices"), before[0])
     assert_frame_equal(lake.read("securities"), before[1])
     assert nobody_is_delisted(lake)
-    yahoo.mend()
+    yahoo.clear_faults()
     assert set(states(take(yahoo, lake, TICKERS)).values()) == {"ok", "unchanged"}
     complete(lake, TICKERS)
 
 
 def test_data_before_throttling_is_kept_and_requested_last(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    yahoo.plant("throttle", "T10")
+    yahoo.add_fault("throttle", "T10")
     with pytest.raises(IngestStoppedError) as stopped:
         take(yahoo, lake, TICKERS)
     got = states(stopped.value.summary)
@@ -133,28 +133,28 @@ def test_data_before_throttling_is_kept_and_requested_last(yahoo: YahooServer, t
     )  # of the second batch, the prices that arrived before the refusal
     assert {ticker for ticker, state in got.items() if state == "ok"} <= stored
     complete(lake, sorted(stored))
-    yahoo.mend()
+    yahoo.clear_faults()
     yahoo.requests.clear()
     take(yahoo, lake, TICKERS)
     complete(lake, TICKERS)
-    asked = list(dict.fromkeys(request.symbol for request in yahoo.requests))
-    unheard = set(TICKERS) - stored
-    batches = math.ceil(len(unheard) / 8)  # of eight; each ends before the next starts
-    assert unheard <= set(asked[: 8 * batches])
+    requested = list(dict.fromkeys(request.symbol for request in yahoo.requests))
+    remaining = set(TICKERS) - stored
+    batches = math.ceil(len(remaining) / 8)  # of eight; each ends before the next starts
+    assert remaining <= set(requested[: 8 * batches])
     # all of these are started before the first of the others; up to one per worker may be late
-    assert stored.isdisjoint(asked[: len(unheard) - WORKERS + 1])
+    assert stored.isdisjoint(requested[: len(remaining) - WORKERS + 1])
     assert {len(yahoo.charts(ticker)) for ticker in TICKERS} == {1}
     assert yahoo.cookies <= 2 * WORKERS  # one per ingest, or one per worker if they start simultaneously
 
 
 def test_prices_are_kept_if_later_requests_are_throttled(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    yahoo.plant("throttle", "T00", root="timeseries")
+    yahoo.add_fault("throttle", "T00", root="timeseries")
     with pytest.raises(DataError, match="only prices were received: HTTP 429"):
         take(yahoo, lake, ["T00"])
     complete(lake, ["T00"])
     assert not lake.exists("fundamentals")
-    yahoo.mend()
+    yahoo.clear_faults()
     assert states(take(yahoo, lake, ["T00"])) == {"T00": "unchanged"}
     assert lake.read("fundamentals").height == 6
     assert lake.read("securities").height == 1
@@ -167,12 +167,12 @@ def test_an_empty_answer_for_a_listed_ticker_deletes_nothing(
     lake = Lake(tmp_path)
     take(yahoo, lake, ["T00", "T01"])
     before, versions = lake.read("prices"), lake.versions()
-    yahoo.plant(kind, "T00", root="chart")
+    yahoo.add_fault(kind, "T00", root="chart")
     summary = take(yahoo, lake, ["T00", "T01"])
     assert states(summary) == {"T00": "empty", "T01": "unchanged"}
     assert_frame_equal(lake.read("prices"), before)
-    told = {"sources"}  # the source's notes on this delivery are recorded
-    assert {**lake.versions(), **dict.fromkeys(told)} == {**versions, **dict.fromkeys(told)}
+    changed = {"sources"}  # the source's notes on this delivery are recorded
+    assert {**lake.versions(), **dict.fromkeys(changed)} == {**versions, **dict.fromkeys(changed)}
     assert nobody_is_delisted(lake)
     fresh = Lake(tmp_path / "fresh")
     assert states(take(yahoo, fresh, ["T00", "T01"])) == {"T00": "empty", "T01": "ok"}
@@ -190,19 +190,19 @@ def test_an_empty_answer_for_a_listed_ticker_deletes_nothing(
     ],
 )
 def test_one_unanswered_ticker_is_named_and_the_others_arrive(
-    yahoo: YahooServer, tmp_path: Path, kind: FaultKind, said: str
+    yahoo: YahooServer, tmp_path: Path, kind: FaultKind, cause: str
 ) -> None:
     """One of 24 is below the limit: its status names the cause, and there is no error."""
     lake = Lake(tmp_path)
-    yahoo.plant(kind, "T05", root="chart")
+    yahoo.add_fault(kind, "T05", root="chart")
     began = time.monotonic()
     timeout = 0.3 if kind == "hang" else 10.0
     summary = take(yahoo, lake, TICKERS, retries=1, timeout_seconds=timeout, statements=False)
     assert time.monotonic() - began < 20
     assert states(summary) == {ticker: "failed" if ticker == "T05" else "ok" for ticker in TICKERS}
-    assert said in next(s.detail for s in summary.statuses if s.ticker == "T05")
+    assert cause in next(s.detail for s in summary.statuses if s.ticker == "T05")
     complete(lake, [ticker for ticker in TICKERS if ticker != "T05"])
-    yahoo.mend()
+    yahoo.clear_faults()
     take(yahoo, lake, TICKERS, statements=False)
     complete(lake, TICKERS)
 
@@ -211,7 +211,7 @@ def test_one_unanswered_ticker_is_named_and_the_others_arrive(
 def test_a_source_without_any_answer_counts_as_refusing(
     yahoo: YahooServer, tmp_path: Path, kind: FaultKind
 ) -> None:
-    yahoo.plant(kind)
+    yahoo.add_fault(kind)
     timeout = 0.3 if kind == "hang" else 10.0
     with pytest.raises(IngestStoppedError, match="Yahoo refused 24 of 24 tickers"):
         take(yahoo, Lake(tmp_path), TICKERS, retries=0, timeout_seconds=timeout)
@@ -246,12 +246,12 @@ def test_an_unknown_symbol_is_a_status(yahoo: YahooServer, tmp_path: Path) -> No
 
 def test_expired_crumbs_and_cookies_are_renewed(yahoo: YahooServer, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "one")
-    yahoo.plant("deny", "T00", root="quoteSummary", times=1)  # the crumb has expired
+    yahoo.add_fault("deny", "T00", root="quoteSummary", times=1)  # the crumb has expired
     assert states(take(yahoo, lake, ["T00"])) == {"T00": "ok"}
     assert yahoo.crumbs > 1
     assert lake.read("securities")["sector"].to_list() == ["Test"]
-    yahoo.mend()
-    yahoo.plant("throttle", root="crumb")  # then prices arrive, but requests that need a crumb fail
+    yahoo.clear_faults()
+    yahoo.add_fault("throttle", root="crumb")  # then prices arrive, but requests that need a crumb fail
     lake = Lake(tmp_path / "two")
     with pytest.raises(DataError, match="HTTP 401"):
         take(yahoo, lake, ["T00"])
@@ -320,26 +320,26 @@ def test_the_command_exits_with_3_and_can_be_completed(
         monkeypatch.setattr(sys, "argv", ["peerglass", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     monkeypatch.chdir(tmp_path)
     few = TICKERS[:10]
     (tmp_path / "list.csv").write_text("ticker\n" + "\n".join(few))
     source = {"kind": "yfinance", "tickers": "list.csv", "start": "2024-01-01", "batch_size": 5, "retries": 0}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**tiny, "source": source}))
-    yahoo.plant("throttle", "T06")
+    yahoo.add_fault("throttle", "T06")
     code, out, err = peerglass("ingest", "mine.yaml")
     assert code == 3
-    (said,) = [line for line in err.splitlines() if line.startswith("peerglass: ")]
-    assert "Yahoo refused" in said
-    assert "repeat the command" in said
+    (output,) = [line for line in err.splitlines() if line.startswith("peerglass: ")]
+    assert "Yahoo refused" in output
+    assert "repeat the command" in output
     assert "Traceback" not in err
     assert "throttled: T" in out
     lake = Lake(tmp_path / "lake")
     assert set(few[:5]) <= set(lake.read("prices")["ticker"]) < set(few)
     assert nobody_is_delisted(lake)
-    yahoo.mend()
+    yahoo.clear_faults()
     code, out, err = peerglass("ingest", "mine.yaml")
     assert code == 0, err
     assert "10 requested" in out
