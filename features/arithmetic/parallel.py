@@ -7,20 +7,16 @@ formula would read from and write to main memory; with a few firms at a time, th
 from __future__ import annotations
 
 import contextvars
-import ctypes
 import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
 
 _CELLS = 3 * 2**15  # per block: 0.75 MiB as float64, so that several arrays share a core's cache
 _LINE = 16  # float32 values in a cache line: blocks share no cache line
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # of glibc's mallopt(3)
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # set by process pools in their workers
 
 
@@ -28,23 +24,6 @@ def n_threads() -> int:
     """Return the number of threads to use: the number of cores, or fewer if the environment limits it."""
     limits = [int(os.environ[name]) for name in _THREAD_LIMITS if os.environ.get(name, "").isdigit()]
     return max(1, min([len(os.sched_getaffinity(0)), *limits]))
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Have this process keep what it frees in blocks below 32 MiB, up to 512 MiB, where glibc allocates.
-
-    By default glibc hands a freed block back to the system at once, so that each temporary array of a
-    formula is fetched anew, zeroed page by page and, with several threads, under the lock of the address
-    space: a sixth of the time of a pass over a panel (`benchmarks/features_speed.py`). Elsewhere than on
-    Linux, and where the environment sets glibc's own MALLOC_ variables, nothing is changed.
-    """
-    if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None:
-        for parameter, size in ((_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**29), (_TOP_PAD, 2**26)):
-            mallopt(parameter, size)
 
 
 def firm_blocks(n_sessions: int, n_firms: int) -> list[slice]:
@@ -70,7 +49,6 @@ def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterato
     object
         ``work(part)``.
     """
-    keep_freed_memory()
     workers = min(n_threads(), len(parts))
     if workers <= 1:
         yield from map(work, parts)

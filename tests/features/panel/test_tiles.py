@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import subprocess
 import sys
 import threading
@@ -211,30 +209,3 @@ with warnings.catch_warnings(record=True) as caught:
 assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
 """
     subprocess.run([sys.executable, "-c", unwritable], check=True, cwd=ROOT)
-
-
-class Allocator:
-    """A stand-in for the C library that records its calls."""
-
-    def __init__(self) -> None:
-        self.calls: dict[int, int] = {}
-
-    def mallopt(self, parameter: int, size: int) -> int:
-        """Record a setting."""
-        self.calls[parameter] = size
-        return 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
-@pytest.mark.parametrize("variable", [None, "MALLOC_ARENA_MAX"])
-def test_freed_memory_is_kept_unless_the_environment_configures_malloc(
-    variable: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    allocator = Allocator()
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: allocator)
-    for name in [name for name in os.environ if name.startswith("MALLOC_")]:
-        monkeypatch.delenv(name)
-    if variable is not None:
-        monkeypatch.setenv(variable, "2")
-    parallel.keep_freed_memory.__wrapped__()
-    assert allocator.calls == ({} if variable else {-3: 2**25, -1: 2**29, -2: 2**26})
