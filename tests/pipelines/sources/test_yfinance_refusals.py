@@ -180,7 +180,7 @@ def test_an_empty_answer_for_a_listed_ticker_deletes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "cause"),
     [
         ("truncate", "broken JSON of"),
         ("html", "HTML of 45 characters instead of JSON"),
