@@ -1,4 +1,4 @@
-"""What a model is built from: the shape of the panel, and a configuration checked on construction."""
+"""The inputs for building a model: the shape of the panel, and a validated configuration."""
 
 from __future__ import annotations
 

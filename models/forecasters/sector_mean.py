@@ -63,7 +63,7 @@ class SectorMean(Forecaster):
         return torch.cat((batch.z_BNF, recent_days(batch, self.config.recent_days, ablation)), dim=-1)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
-        """Add the mean over the other firms of the group, computed from sums over groups: N x S per date."""
+        """Add the mean over the other firms of the group, computed from group sums in O(N S) per date."""
         member_BNS = F.one_hot(batch.s_BN, self.n_groups).to(h_BND.dtype)
         member_BNS = member_BNS * (batch.s_BN > 0)[..., None]
         source_BNS = member_BNS * _source_firms(batch, ablation)[..., None]

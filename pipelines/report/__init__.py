@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file that carries everything it shows."""
+"""The report of a run: one self-contained HTML file."""

@@ -1,4 +1,4 @@
-"""What charts of several models share: splitting a frame by model, and drawing one model's line."""
+"""Helpers for charts with several models: split a frame by model, and draw the line of one model."""
 
 from __future__ import annotations
 

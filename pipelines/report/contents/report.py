@@ -156,7 +156,7 @@ class ReportData:
     Raises
     ------
     ValueError
-        If a frame lacks a column, or if the ladder has no row for the header's delay.
+        If a frame lacks a column, or if the ladder has no row for the delay of the label.
     """
 
     header: RunHeader

@@ -16,7 +16,7 @@ PLANTED_COLUMNS = ("leader", "follower", "weight", "planted")
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTruth:
-    """Results that only a simulated market allows: the best possible IC, and recovery of planted edges.
+    """Results on a simulated market: the highest possible IC, and the recovery of planted edges.
 
     Attributes
     ----------

@@ -310,7 +310,7 @@ def make_truth() -> SimulatedTruth:
 
 
 class Page(HTMLParser):
-    """Collects what a browser would see: elements with attributes, text, and scripts by kind."""
+    """Parses a page into elements with attributes, text, scripts and style."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -380,7 +380,7 @@ def test_the_page_loads_nothing(page: Page) -> None:
     assert 'plotlyServerURL: ""' in everything
 
 
-def test_the_policy_forbids_requests_and_allows_exactly_the_two_scripts(page: Page) -> None:
+def test_the_content_security_policy_allows_only_the_two_scripts(page: Page) -> None:
     metas = [
         a for tag, a in page.elements if tag == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     ]
@@ -411,7 +411,7 @@ def test_every_figure_has_its_titles_and_a_caption(page: Page) -> None:
     assert sum(tag == "figure" for tag, _ in page.elements) == len(figures)
 
 
-def test_the_page_holds_every_figure_as_data_that_parses(page: Page) -> None:
+def test_every_figure_is_in_the_page_as_valid_json(page: Page) -> None:
     places = [a["id"] for tag, a in page.elements if tag == "div" and a.get("class") == "plot"]
     drawn = {
         a["data-figure"]: json.loads(code) for a, code in page.scripts if a.get("type") == "application/json"
@@ -429,7 +429,7 @@ def test_size_stays_small_for_a_long_run() -> None:
     assert len(render(data).encode()) < 8_000_000
 
 
-def test_names_from_data_are_inert() -> None:
+def test_names_from_data_are_escaped() -> None:
     evil = "<script>alert(1)</script>"
     image = "\"><img src=x onerror=alert(2)> <a href='http://x.invalid'>y</a>"
     edges = make_edges().with_columns(leader=pl.lit(evil))
@@ -473,13 +473,13 @@ def test_names_from_data_are_inert() -> None:
     assert len([a for a, _ in page.scripts if a.get("type") is None]) == 2
     assert not any(tag == "img" for tag, _ in page.elements)
     assert not any("onerror" in attrs for _, attrs in page.elements)
-    for figure in figures_of(hostile):  # chart texts are HTML to plotly.js: nothing may arrive unescaped
+    for figure in figures_of(hostile):  # plotly.js interprets chart texts as HTML: all must be escaped
         written = json.dumps(json.loads(figure.to_json()), ensure_ascii=False)
         visible = re.sub(r'"(legendgroup)": ?"(?:[^"\\]|\\.)*"', "", written)
         assert not re.search(r"<(script|img|a |/(?!extra>))", visible)
 
 
-def test_sections_without_data_vanish() -> None:
+def test_sections_without_data_are_omitted() -> None:
     everything = [
         "models",
         "books",
@@ -511,7 +511,7 @@ def test_sections_without_data_vanish() -> None:
         ("truth", "truth"),
     ],
 )
-def test_one_missing_part_takes_only_its_section(field: str, anchor: str) -> None:
+def test_a_missing_part_removes_only_its_section(field: str, anchor: str) -> None:
     data = make_report(**{field: None})
     left = [part.anchor for part in sections(data, theme.model_styles(data.models), None)]
     assert anchor not in left
@@ -599,7 +599,7 @@ def test_the_verdict_chooses_by_validation_not_by_test() -> None:
     assert "does not beat ridge net of costs" in verdict.headline
 
 
-def test_the_verdict_names_the_evidence() -> None:
+def test_the_verdict_gives_the_evidence() -> None:
     verdict = judge(make_report())
     assert verdict.tone == "good"
     assert verdict.headline == "temporal_peer leads on validation and beats ridge and LightGBM net of costs."
@@ -609,7 +609,7 @@ def test_the_verdict_names_the_evidence() -> None:
     assert "42 trials" in verdict.evidence
 
 
-def test_the_verdict_says_what_was_not_compared_and_when_a_baseline_wins() -> None:
+def test_the_verdict_names_missing_comparisons_and_winning_baselines() -> None:
     alone = (
         make_ladder()
         .filter(pl.col("model") == "temporal_peer")
@@ -629,7 +629,7 @@ def test_the_verdict_says_what_was_not_compared_and_when_a_baseline_wins() -> No
     render(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64))))
 
 
-def test_a_long_only_book_is_shown_against_the_universe_and_the_rate_is_named() -> None:
+def test_long_only_books_are_compared_with_the_universe_and_the_rate_is_named() -> None:
     book = BOOKS[1]
     numbers = {
         "sharpe_gross": 0.913,
@@ -654,7 +654,7 @@ def test_a_long_only_book_is_shown_against_the_universe_and_the_rate_is_named() 
     assert "Sharpe ratios are in excess of a rate of 0, charged on net exposure" in plain
 
 
-def test_numbers_are_written_with_units_and_unknown_ones_as_dashes(page: Page) -> None:
+def test_numbers_have_units_and_missing_ones_are_dashes(page: Page) -> None:
     text = standard_page()
     rows = [
         [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
@@ -671,7 +671,7 @@ def test_numbers_are_written_with_units_and_unknown_ones_as_dashes(page: Page) -
     assert "return % / year" in page.text
 
 
-def test_other_delays_get_a_table_of_their_own(page: Page) -> None:
+def test_other_delays_have_their_own_tables(page: Page) -> None:
     assert "The same forecasts with a delay of 0 sessions" in page.text
     assert "it cannot be traded" in page.text
     only = make_ladder().filter(pl.col("delay") == 1)
@@ -680,7 +680,7 @@ def test_other_delays_get_a_table_of_their_own(page: Page) -> None:
     assert not any(isinstance(block, str) and "The same forecasts" in block for block in blocks)
 
 
-def test_models_keep_their_colour_in_every_chart() -> None:
+def test_a_model_has_the_same_colour_in_every_chart() -> None:
     data = make_report()
     styles = theme.model_styles(data.models)
     assert len({style.colour for style in styles.values()}) == len(MODELS)
@@ -713,9 +713,9 @@ def test_cumulative_and_rolling_rank_ic_by_hand() -> None:
     assert mean.y.tolist() == pytest.approx([0.1, -0.2, 0.05, 0.3, 0.1, 0.1, 0.15], abs=1e-6)
 
 
-def test_drawdown_is_measured_from_the_running_peak_before_thinning() -> None:
+def test_drawdowns_are_computed_before_thinning() -> None:
     nav = np.ones(5_000)
-    nav[1_001] = 2.0  # the peak itself is thinned away
+    nav[1_001] = 2.0  # thinning removes the peak itself
     frame = pl.DataFrame(
         {
             "date": pl.date_range(dt.date(2000, 1, 1), dt.date(2030, 1, 1), eager=True).head(5_000),
@@ -732,7 +732,7 @@ def test_drawdown_is_measured_from_the_running_peak_before_thinning() -> None:
     assert drawdown[-1] == pytest.approx(-0.5)
 
 
-def test_thinning_keeps_both_ends() -> None:
+def test_thinning_keeps_the_first_and_the_last_row() -> None:
     for height in (1, 999, 1_000, 1_001, 2_500, 2_501):
         kept = theme.thin(pl.DataFrame({"i": range(height)}))["i"].to_list()
         assert kept[0] == 0
@@ -740,7 +740,7 @@ def test_thinning_keeps_both_ends() -> None:
         assert len(kept) <= 1_001
 
 
-def test_the_network_draws_the_heaviest_edges_and_no_two_names_overlap() -> None:
+def test_the_network_draws_the_strongest_edges_without_overlapping_names() -> None:
     edges = make_edges()
     figure = network.peer_network(edges, "temporal_peer", n_edges=40)
     arrows = [a for a in figure.layout.annotations if a.showarrow]
@@ -755,10 +755,10 @@ def test_the_network_draws_the_heaviest_edges_and_no_two_names_overlap() -> None
     at = np.array(list(places.values()))
     gap = np.abs(at[:, None] - at[None, :])
     close = (gap[..., 0] < 48) & (gap[..., 1] < 22)
-    assert close.sum() == len(at), "a name is close to itself only"
+    assert close.sum() == len(at), "names overlap"
 
 
-def test_a_forecast_taken_apart_adds_up_and_folds_small_players_together() -> None:
+def test_the_waterfall_of_a_forecast_adds_up_and_merges_small_players() -> None:
     values = [0.5, -0.3, *([0.01] * 15)]
     example = ExampleForecast(
         "2024-01-02",
@@ -773,7 +773,7 @@ def test_a_forecast_taken_apart_adds_up_and_folds_small_players_together() -> No
     assert bars.y[-2] == "5 other players"
 
 
-def test_a_missing_column_or_delay_is_named() -> None:
+def test_missing_columns_and_delays_are_refused() -> None:
     equity = make_report().equity
     assert equity is not None
     with pytest.raises(ValueError, match="equity frame lacks nav_net"):
