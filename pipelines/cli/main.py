@@ -145,15 +145,18 @@ def audit(
 def train(
     config: ConfigArgument, overrides: SetOption = None, as_of: AsOfOption = None, wait: WaitOption = False
 ) -> None:
-    """Train the models of a config walk-forward, store their test forecasts in the lake, print the run id.
+    """Train the models of a config walk-forward, store their test forecasts, and print the run id.
 
-    Each combination of model, fold and seed is trained once. After an interruption, the same command trains
-    only what is missing.
+    Each combination of model, fold and seed is trained once, and its forecasts go to the lake. After an
+    interruption, the same command trains only the missing ones.
 
-    Settings for special trainings: `fit.pretrain` pretrains the day encoder on masked days or on the next
-    day. `init_from` starts from the day encoder of an earlier run. `fit.layer_decay` lowers the learning rate
-    layer by layer when fine-tuning. `fit.label_share` uses only a share of the labels. `fit.refit` refits the
-    model chosen on validation to the training and validation sessions together before it forecasts the test.
+    Some settings change how models are trained:
+
+    - `fit.pretrain`: pretrain the day encoder to reconstruct masked days or to predict the next day.
+    - `init_from`: start from the day encoder of an earlier run.
+    - `fit.layer_decay`: in fine-tuning, lower the learning rate layer by layer.
+    - `fit.label_share`: use only a share of the labels.
+    - `fit.refit`: refit the selected model to training and validation sessions before it forecasts the test.
     """
     from pipelines.config.load import load_config
     from pipelines.stages import train_config
@@ -190,7 +193,11 @@ app.command(rich_help_panel=_PIPELINE)(backtest)
 
 @app.command(rich_help_panel=_PIPELINE)
 def explain(run: RunArgument, output: OutputOption = RUNS_FOLDER, wait: WaitOption = False) -> None:
-    """Attribute a sample of a run's test forecasts to days, feature families and peers (Shapley values)."""
+    """Attribute a sample of a run's test forecasts to days, feature families and peers (Shapley values).
+
+    The section explain of the config sets the models, the number of dates and firms, and the number of
+    permutations. The results are stored with the run, and `peerglass report` shows them.
+    """
     from pipelines.stages import explain_run
 
     print(explain_run(run, output, wait=wait))
@@ -208,7 +215,11 @@ def report(
     output: OutputOption = RUNS_FOLDER,
     wait: WaitOption = False,
 ) -> None:
-    """Write the report of a run as one self-contained HTML file and print its path."""
+    """Write the report of a run as one self-contained HTML file and print its path.
+
+    The run is evaluated first if it has no evaluation yet. Attributions and the audit are included if they
+    were made.
+    """
     from pipelines.stages import report_run
 
     print(report_run(run, output, evaluation, wait=wait))
