@@ -30,7 +30,7 @@ from places import ROOT
 from pydantic import BaseModel
 
 from models.fitting.fit import FitConfig
-from models.registry import MODELS
+from models.registry import MODELS, ModelEntry
 from pipelines.cli.main import main as peerglass
 from pipelines.cli.reference import command_options
 from pipelines.config.load import load_config
@@ -269,6 +269,24 @@ def test_a_python_block_runs(place: str, block: str, home: Path, monkeypatch: py
     file = home / "block.py"
     file.write_text(block)
     assert runpy.run_path(str(file)), place
+
+
+def test_the_model_of_the_guide_trains_once_it_is_registered(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = next(block for block in blocks(PAGES["docs/extending.md"], "python") if "class Linear" in block)
+    (home / "linear.py").write_text(block)
+    names = runpy.run_path(str(home / "linear.py"), run_name="linear")
+    monkeypatch.setitem(MODELS, "linear", ModelEntry("neural", names["LinearConfig"], names["Linear"]))
+    (home / "linear.yaml").write_text("extends: my.yaml\nname: linear\n")
+    drop = [
+        word
+        for model in ("lightgbm", "temporal_transformer", "temporal_peer")
+        for word in ("--set", f"models.{model}=null")
+    ]
+    assert call(home, "train", "linear.yaml", "--set", "models.linear={}", *drop) == 0
+    (run,) = (home / "data/runs").glob("linear-*")
+    assert list(run.glob("checkpoints/linear/**/*.safetensors"))
 
 
 SETTINGS = [
