@@ -384,10 +384,10 @@ def ranks_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[C
 
 
 def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
-    from features.panel.labels import target as honest
+    from features.panel.labels import target as original
 
     def carried(label_TN: Array, universe_TN: Array, kind: Any) -> Array:  # noqa: ANN401 (passed on)
-        target_TN = honest(label_TN, universe_TN, kind)
+        target_TN = original(label_TN, universe_TN, kind)
         level_T1 = np.cumsum(np.nan_to_num(np.abs(label_TN)).sum(axis=1, keepdims=True), axis=0)
         scaled: Array = (target_TN * (1.0 + level_T1)).astype(np.float32)
         return scaled
@@ -398,10 +398,10 @@ def targets_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple
 
 def too_long_shorter_label(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """The label of horizon 1 covers four sessions, so it extends beyond the purge."""
-    from features.panel.labels import forward_returns as honest
+    from features.panel.labels import forward_returns as original
 
     def longer(panel: Panel, delay: int, horizon: int) -> Array:
-        return honest(panel, delay, 4 if horizon == 1 else horizon)
+        return original(panel, delay, 4 if horizon == 1 else horizon)
 
     patch.setattr(datasets, "forward_returns", longer)
     return with_shorter_horizons(config), tables
@@ -409,11 +409,11 @@ def too_long_shorter_label(patch: Patch, config: Config, tables: Tables) -> tupl
 
 def path_with_look_ahead(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
     """Forecasts at the label's horizon are clean; those at shorter horizons are the future returns."""
-    honest = tasks.run_task
+    original = tasks.run_task
 
     def knowing(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
         path_BNK = np.asarray(arrays.path_TNK)[task.fold.test]
-        return dataclasses.replace(honest(task, arrays), path_BNK=path_BNK)
+        return dataclasses.replace(original(task, arrays), path_BNK=path_BNK)
 
     patch.setattr(tasks, "run_task", knowing)
     return with_shorter_horizons(config), tables

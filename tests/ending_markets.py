@@ -77,11 +77,11 @@ def raw_market(seed: int, sessions: int = 36, firms: int = 13) -> RawMarket:
         if rng.random() < 0.4:
             gone_after = int(rng.integers(first, sessions))
         if rng.random() < 0.5:
-            told = min(max(gone_after + int(rng.integers(-2, 7)), 0), sessions - 1)
+            delisted_at = min(max(gone_after + int(rng.integers(-2, 7)), 0), sessions - 1)
             paid = float(rng.choice([-1.0, -0.6, 0.15])) if rng.random() < 0.5 else None
             records[ticker] = {
                 "valid_from": days[0],
-                "delisted_on": days[told],
+                "delisted_on": days[delisted_at],
                 "delisting_return": paid,
                 "delisting_reason": REASONS[int(rng.integers(0, 4))],
                 "exchange": str(rng.choice(["NYSE", "NASDAQ"])),

@@ -80,9 +80,9 @@ def test_a_named_interpreter_has_priority_and_replaces_another_environment(proje
     mine = interpreter(project, "mine", "3.11")
     assert make(project, f"PYTHON={mine}") == (0, "", ["venv 3.11", "pip 3.11"])
     assert make(project, f"PYTHON={mine}") == (0, "", [])
-    code, said, done = make(project, "PYTHON=python3.13")
-    assert (code, done) == (0, ["venv 3.13", "pip 3.13"])
-    assert said == "make: creating .venv again for Python 3.13.\n"
+    code, error, calls = make(project, "PYTHON=python3.13")
+    assert (code, calls) == (0, ["venv 3.13", "pip 3.13"])
+    assert error == "make: creating .venv again for Python 3.13.\n"
 
 
 @pytest.mark.parametrize("left", ["gone", "unsupported"])
@@ -95,20 +95,20 @@ def test_an_environment_with_an_unusable_interpreter_is_replaced(project: Path, 
         inside.symlink_to(project / "path" / "python3.9")
     else:
         interpreter(inside.parent, "python", "3.14")
-    code, said, done = make(project)
-    assert (code, done) == (0, ["venv 3.12", "pip 3.12"])
-    assert said == "make: creating .venv again for Python 3.12.\n"
+    code, error, calls = make(project)
+    assert (code, calls) == (0, ["venv 3.12", "pip 3.12"])
+    assert error == "make: creating .venv again for Python 3.12.\n"
 
 
 def test_without_a_supported_interpreter_the_error_names_what_to_install(project: Path) -> None:
-    code, said, done = make(project)
-    assert (code, done) == (2, [])
-    assert said.splitlines()[0] == (
+    code, error, calls = make(project)
+    assert (code, calls) == (2, [])
+    assert error.splitlines()[0] == (
         "make: found no Python 3.13, 3.12 or 3.11 with its venv module: install one (on Debian: "
         "apt install python3-venv) or set PYTHON=/path/to/python3."
     )
     interpreter(project / "path", "python3", "3.10")
-    code, said, done = make(project)
-    assert (code, done) == (2, [])
-    assert "python3 is not Python 3.13, 3.12 or 3.11 (its version is 3.10): set PYTHON=" in said
+    code, error, calls = make(project)
+    assert (code, calls) == (2, [])
+    assert "python3 is not Python 3.13, 3.12 or 3.11 (its version is 3.10): set PYTHON=" in error
     assert not (project / ".venv").exists()

@@ -69,7 +69,7 @@ def test_a_feature_with_look_ahead_gives_a_new_run_and_its_audit_fails(
 ) -> None:
     first = peerglass("run", "tiny.yaml")
     assert first.code == 0, first.err
-    (honest,) = Path("runs").glob("tiny-*")
+    (original,) = Path("runs").glob("tiny-*")
     feature = CHARACTERISTICS["return_5"]
 
     def tomorrow(panel: Panel) -> FloatArray:
@@ -80,9 +80,9 @@ def test_a_feature_with_look_ahead_gives_a_new_run_and_its_audit_fails(
     assert "has passed its audit" not in second.err
     assert second.code == 4, second.out
     assert "return_5" in second.out
-    (leaky,) = set(Path("runs").glob("tiny-*")) - {honest}
+    (leaky,) = set(Path("runs").glob("tiny-*")) - {original}
     message = (
-        f"{leaky.name} is a new run; it differs from {honest.name} in: the code that computes forecasts."
+        f"{leaky.name} is a new run; it differs from {original.name} in: the code that computes forecasts."
     )
     assert message in second.err
 

@@ -100,15 +100,15 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
         )
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=200) for process in started]
+    outputs = [process.communicate(timeout=200) for process in started]
     codes = sorted(process.returncode for process in started)
-    assert codes == ([0, 0] if wait else [0, 3]), said
+    assert codes == ([0, 0] if wait else [0, 3]), outputs
     if not wait:
-        (refused,) = [err for process, (_, err) in zip(started, said, strict=True) if process.returncode]
+        (refused,) = [err for process, (_, err) in zip(started, outputs, strict=True) if process.returncode]
         (other,) = [process.pid for process in started if not process.returncode]
         assert f"is being written by process {other} on" in refused.splitlines()[-1]
         assert "add --wait" in refused.splitlines()[-1]
-    (run_id,) = {out.strip() for out, _ in said if out}
+    (run_id,) = {out.strip() for out, _ in outputs if out}
     assert Lake("lake").version("forecasts") == 4, "each of four tasks was committed once"
     keys = Lake("lake").read("forecasts").select("model", "fold", "seed").unique()
     assert keys.height == 4
@@ -196,9 +196,9 @@ def test_commands_that_change_a_lake_wait_for_a_running_ingest_or_name_it(
         refused = call(filled, *command)
         out, err = refused.communicate(timeout=60)
         assert (refused.returncode, out) == (3, ""), err
-        said = err.splitlines()[-1]
-        assert f"The lake {lake.root} is being written by process {process.pid} on" in said
-        assert said.endswith("wait for it to finish, or add --wait.")
+        sentence = err.splitlines()[-1]
+        assert f"The lake {lake.root} is being written by process {process.pid} on" in sentence
+        assert sentence.endswith("wait for it to finish, or add --wait.")
         waiting = call(filled, *command, "--wait")
         assert waiting.stderr is not None
         assert any("waiting for it to finish" in line for line in waiting.stderr)
