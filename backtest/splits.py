@@ -189,7 +189,7 @@ def dated_fold(
     dates_T : ndarray of datetime64[D], shape (T,)
         Sessions, ascending.
     train_from, valid_from, test_from, test_to : date or datetime64
-        Days. A day that is no session means the next session (for ``test_to``: the previous one).
+        Days. A day that is not a session means the next session (for ``test_to``: the previous one).
     embargo, delay, horizon : int
         As in `FoldPlan` and `make_folds`.
 

@@ -110,12 +110,14 @@ def compare(folder: Path) -> None:
         common = ~(np.isnan(ours) | np.isnan(peers[0]) | np.isnan(peers[1]))
         share = common.sum() / max(int((~np.isnan(ours)).sum()), 1)
         floor = float(np.mean(np.abs(ours[common])))
-        apart = [
+        deviations = [
             float(np.max(np.abs(peer - ours)[common] / np.maximum(np.abs(ours[common]), floor)))
             for peer in peers
         ]
-        worst = max(worst, *apart)
-        print(f"  {feature:<34}polars {apart[0]:.1e}  pandas {apart[1]:.1e}  {share:.1%} of our cells")
+        worst = max(worst, *deviations)
+        print(
+            f"  {feature:<34}polars {deviations[0]:.1e}  pandas {deviations[1]:.1e}  {share:.1%} of our cells"
+        )
         if share < 0.99:
             raise RuntimeError(f"{feature}: the other engines have only {share:.1%} of our cells.")
     if not worst <= TOLERANCE:

@@ -109,7 +109,7 @@ def check_attention(device: str, sizes: Sizes) -> None:
     print("fused against explicit attention, largest difference over the largest value")
     torch.manual_seed(0)
     for kernel in ("softmax", "local", "linear"):
-        for dtype, most in ((torch.float32, 1e-4), (torch.bfloat16, 5e-2)):
+        for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 5e-2)):
             config = BlockConfig(width=32, heads=4, kernel=kernel)
             layer = MultiHeadAttention(config).to(device, dtype).eval()
             x = torch.randn(sizes.firms, sizes.window, 32, device=device, dtype=dtype)
@@ -117,9 +117,9 @@ def check_attention(device: str, sizes: Sizes) -> None:
             mask = AttentionMask(keys_BK=keys)
             with torch.no_grad():
                 fused, explicit = layer(x, x, mask), layer.explicit(x, x, mask)[0]
-            apart = float((fused - explicit).abs().max() / explicit.abs().max())
-            print(f"  {kernel:<8}{str(dtype).removeprefix('torch.'):<10}{apart:.1e}")
-            if not apart < most:
+            error = float((fused - explicit).abs().max() / explicit.abs().max())
+            print(f"  {kernel:<8}{str(dtype).removeprefix('torch.'):<10}{error:.1e}")
+            if not error < tolerance:
                 sys.exit(f"{kernel} attention in {dtype}: the fused and the explicit path differ")
 
 
@@ -182,13 +182,13 @@ def step_of(
     if variant == "stacked":
         modules = [built(model, data, seed) for seed in range(seeds)]
         stack = StackedSeeds(modules, data, config, range(seeds), train)
-        together, _ = make_optimizer(stack.groups(), config, 1000)
-        return lambda: stack.step(dates(seeds), together), seeds
+        optimizer_K, _ = make_optimizer(stack.groups(), config, 1000)
+        return lambda: stack.step(dates(seeds), optimizer_K), seeds
     module = built(model, data, 0)
     optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
     if variant == "eager":
-        alone = SingleSeed(module, data, config, 0, train, no_forecast)
-        return lambda: alone.step(dates(1), optimizer), 1
+        engine = SingleSeed(module, data, config, 0, train, no_forecast)
+        return lambda: engine.step(dates(1), optimizer), 1
     loss_of = torch.compile(DateLoss(module, config))
     places = int(data.mask_TN.sum(dim=1).max())
 

@@ -156,11 +156,11 @@ def main() -> None:
         took["the whole file, unchanged"] = [seconds(lambda: ingest(Given(held_rows), lake))]
         print_times("the whole file, unchanged")
         grown = pl.concat([held_rows, bars(args.firms, args.sessions + args.runs, 1)])
-        took["the whole file, a session more"] = [seconds(lambda: ingest(Given(grown), lake))]
-        print_times("the whole file, a session more")
+        took["the whole file, one more session"] = [seconds(lambda: ingest(Given(grown), lake))]
+        print_times("the whole file, one more session")
         fewer = grown.filter((pl.col("date").dt.day() != 7) | (pl.col("ticker") != "F0007"))
-        took["the whole file, some rows less"] = [seconds(lambda: ingest(Given(fewer), lake))]
-        print_times("the whole file, some rows less")
+        took["the whole file, without some rows"] = [seconds(lambda: ingest(Given(fewer), lake))]
+        print_times("the whole file, without some rows")
         assert_complete(lake, fewer.height)
         total = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(

@@ -86,7 +86,7 @@ def main() -> None:
     for model in args.models:
         for count in args.seeds:
             taken: dict[str, list[float]] = {"together": [], "one": [], "all": []}
-            apart = 0.0
+            difference = 0.0
             for _ in range(args.runs):
                 started = time.perf_counter()
                 ours = together(model, count, args.epochs)
@@ -95,7 +95,7 @@ def main() -> None:
                     started = time.perf_counter()
                     theirs = [solo(model, seed, args.epochs, threads) for seed in range(count)]
                     taken[name].append(time.perf_counter() - started)
-                    apart = max(apart, float(np.abs(np.array(ours) - theirs).max()))
+                    difference = max(difference, float(np.abs(np.array(ours) - theirs).max()))
             ratios = [
                 mine / min(one, every)
                 for mine, one, every in zip(taken["together"], taken["one"], taken["all"], strict=True)
@@ -103,7 +103,7 @@ def main() -> None:
             cells = [statistics.median(taken[name]) for name in ("together", "one", "all")]
             print(
                 f"  {model:<22}{count:>3}{cells[0]:>13.1f}{cells[1]:>13.1f}{cells[2]:>13.1f}"
-                f"{statistics.median(ratios):>13.2f}{apart:>13.1e}",
+                f"{statistics.median(ratios):>13.2f}{difference:>13.1e}",
                 flush=True,
             )
 

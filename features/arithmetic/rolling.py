@@ -281,7 +281,7 @@ def rolling_max(x_TN: FloatArray, window: int, min_count: int) -> FloatArray:
 
 
 def rolling_median(x_TN: Floats, window: int, min_count: int) -> Floats:
-    """Compute the median of the known values of the last ``window`` sessions, in float32 or float64 like x.
+    """Compute the median of the known values of the last ``window`` sessions, in the float type of x.
 
     A median selects values and averages at most two of them, so it accumulates no rounding error.
 

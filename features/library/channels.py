@@ -154,7 +154,7 @@ def scaled_return(panel: Panel) -> FloatArray:
     "channel",
     window=WINDOW + MONTH + 1 + MAX_HALT,
     warmup=WINDOW + MONTH,
-    formula="residual return on 20 statistical factors / std(return over t-62..t)",
+    formula="residual of the return on 20 statistical factors / std(return over t-62..t)",
     nan_rule="fewer than 32 returns known, or no variation",
     unit="standard deviations",
     source="Avellaneda and Lee 2010",

@@ -146,7 +146,7 @@ def statements_as_of(
     minus its first three quarters. Where ``months`` is 12 or null, the value is used unchanged. Rows of any
     other span (half years, nine months to date) are ignored.
 
-    A value is stale, hence NaN, once its period ended more than `STALE_DAYS` before t.
+    A value is NaN once its period ended more than `STALE_DAYS` before t.
 
     Share counts (``shares_outstanding``) and per-share amounts (``eps``) are adjusted to t for the splits
     with ``stated_on < date <= t``. A share count can therefore be multiplied by a raw close, and its growth

@@ -41,7 +41,7 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     -------
     ndarray of shape (T, N)
         A fraction, known at the close of ``t+delay+horizon``. NaN before the first price, where the span ends
-        after the panel, and where the firm is still held at a closing session with a data gap
+        after the panel, and where the firm is still held at the end of the span but the data have a gap there
         (`features.panel.delistings`).
 
     Raises

@@ -53,8 +53,8 @@ def test_unknown_columns_and_other_dates_do_not_change_a_bit(seed: int) -> None:
     for by_date in (ic_by_date, rank_ic_by_date):
         every_T = by_date(forecast_TN, label_TN)
         np.testing.assert_array_equal(by_date(*spaced), every_T)
-        alone = [by_date(forecast_TN[t : t + 1], label_TN[t : t + 1])[0] for t in range(len(every_T))]
-        np.testing.assert_array_equal(alone, every_T)
+        single = [by_date(forecast_TN[t : t + 1], label_TN[t : t + 1])[0] for t in range(len(every_T))]
+        np.testing.assert_array_equal(single, every_T)
     order_N = np.random.default_rng(seed).permutation(9)
     np.testing.assert_array_equal(
         rank_ic_by_date(forecast_TN[:, order_N], label_TN[:, order_N]), rank_ic_by_date(forecast_TN, label_TN)

@@ -1,6 +1,6 @@
-"""Residual returns on statistical factors, averaged over recent sessions.
+"""Residuals of returns on statistical factors, averaged over recent sessions.
 
-Shape suffixes: T sessions, N firms. ``e`` is the day's residual return on 20 statistical factors
+Shape suffixes: T sessions, N firms. ``e`` is the residual of the day's return on 20 statistical factors
 (`features.library.factors`), which are estimated at the start of each month from the 252 sessions before it.
 """
 
@@ -26,7 +26,7 @@ for _window in (1, 2, 3, 5, 10, 21):
         f"factor_residual_{_window}",
         "reversal",
         warmup=WINDOW + MONTH + _window,
-        formula=f"mean(e[t-{_window - 1}..t]) / volatility_63, e the residual return on 20 factors",
+        formula=f"mean(e[t-{_window - 1}..t]) / volatility_63, e the residual of r on 20 factors",
         unit="standard deviations per day",
         nan_rule=f"fewer than {half(_window)} e known; no variation",
         source="Avellaneda and Lee 2010",

@@ -183,7 +183,7 @@ for _window in (5, 21):
     source="Blitz, Huij and Martens 2011, with the market as the one factor and days instead of months",
 )
 def residual_momentum(panel: Panel) -> FloatArray:
-    """Compute the mean over the standard deviation of residual returns, last year without last month."""
+    """Compute mean / standard deviation of the residual returns of the last year without the last month."""
     e_TN = residual_return(panel)
     return lag(rolling_mean(e_TN, 231, half(231)) / rolling_std(e_TN, 231, half(231)), 21)
 

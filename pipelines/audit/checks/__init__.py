@@ -1,1 +1,1 @@
-"""The checks of the audit, one a file."""
+"""The checks of the audit, one file per check."""

@@ -37,7 +37,7 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"Ranks, scales and targets of {days} do not change by a bit when the raw values of all other "
+            f"Ranks, scales and targets of {days} are bitwise identical when the raw values of all other "
             "dates are replaced.",
         )
     named = list(dict.fromkeys(str(row["what"]) for row in rows))

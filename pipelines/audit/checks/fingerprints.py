@@ -82,7 +82,7 @@ def check(subject: Subject) -> Result:
         )
     first = findings[0]
     others = [one.column for one in findings[1:] if one.column != first.column]
-    also = f"; so {'does' if len(others) == 1 else 'do'} {', '.join(dict.fromkeys(others))}" if others else ""
+    also = f"; the same holds for {', '.join(dict.fromkeys(others))}" if others else ""
     what = "maximum" if first.kind in ("maximum", "smoothed") else first.kind
     rule = {
         "maximum": "Full-sample maximum",

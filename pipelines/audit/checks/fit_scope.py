@@ -70,8 +70,8 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "pass",
-        f"Channel scaler and group codes{stored} of {len(folds)} fold(s) do not change by a bit when all "
-        f"other sessions are replaced. Weights and early stopping do not change either ({listed}).",
+        f"Channel scaler and group codes{stored} of {len(folds)} fold(s) are bitwise identical when all "
+        f"other sessions are replaced, and so are weights and early stopping ({listed}).",
     )
 
 

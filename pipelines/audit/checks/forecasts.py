@@ -70,7 +70,7 @@ def _check_refits(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"{', '.join(models)}: weights and forecasts do not change by a bit when refitted with noise "
+            f"{', '.join(models)}: weights and forecasts are bitwise identical when refitted with noise "
             f"after {days}.",
         )
     t, first = diffs[0]
@@ -212,7 +212,7 @@ def _check_checkpoints(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"{checked} checkpoints repeat the stored forecasts, and their forecasts do not change by a bit "
+            f"{checked} checkpoints repeat the stored forecasts, and their forecasts are bitwise identical "
             "with noise after t.",
         )
     first = rows[0]

@@ -19,11 +19,11 @@ _NAMED = 3
 
 
 def check(subject: Subject) -> Result:
-    """Compare, to the bit, a dataset's arrays up to t with those of a dataset with a replaced future.
+    """Compare the dataset's arrays up to t with those of a dataset whose later data are replaced by noise.
 
-    The comparison covers sessions, the panel, groups, statements, the universe, channels, characteristics
-    (including inputs) and labels that end by t (including shorter horizons). The data of all firms are
-    replaced at once, which also reveals leaks through the cross-section.
+    The comparison is to the bit. It covers sessions, the panel, groups, statements, the universe, channels,
+    characteristics (including inputs) and labels that end by t (including shorter horizons). The data of all
+    firms are replaced at once, which also reveals leaks through the cross-section.
     """
     times = subject.times(subject.budget.sessions)
     if not times:
@@ -45,7 +45,7 @@ def check(subject: Subject) -> Result:
         return Result(
             NAME,
             "pass",
-            f"{compared} features, the universe and ended labels do not change by a bit when all data after "
+            f"{compared} features, the universe and ended labels are bitwise identical when all data after "
             f"{days} are replaced by noise.",
         )
     named = furthest_upstream([row["what"] for row in rows])

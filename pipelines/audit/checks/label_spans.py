@@ -43,8 +43,8 @@ def check(subject: Subject) -> Result:
             )
             if free < 0:
                 problems.append(
-                    f"Fold {fold.index}: the last {name} label ends on session {ends}, {-free} session(s) "
-                    f"into or beyond the start of {following} (session {start})."
+                    f"Fold {fold.index}: the last {name} label ends on session {ends}, but {following} "
+                    f"starts on session {start}: they overlap by {-free} session(s)."
                 )
             elif free < embargo:
                 problems.append(

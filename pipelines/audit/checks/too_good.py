@@ -88,8 +88,8 @@ def check(subject: Subject) -> Result:
     sessions = np.unique(np.concatenate([np.concatenate([f.train, f.valid]) for f in subject.folds]))
     inside_DN = subject.dataset.universe_TN[sessions]
     label_DN = rank_normal(label_TN[sessions], inside_DN)
-    apart = float(np.median(np.diff(sessions))) if len(sessions) > 1 else 1.0
-    overlap = math.ceil(subject.config.label.horizon / apart) - 1
+    spacing = float(np.median(np.diff(sessions))) if len(sessions) > 1 else 1.0
+    overlap = math.ceil(subject.config.label.horizon / spacing) - 1
     rows = []
     for name, family, feature_DN in _features(subject, sessions):
         ic_D = ic_by_date(feature_DN, label_DN)

@@ -189,8 +189,8 @@ def test_results_depend_only_on_rows_of_the_window(x_TN: FloatArray, name: str, 
     everything = roll(slice(None), x_TN)
     for t in (64, 99, 117, 149):
         first = t - window + 1
-        alone = roll(slice(max(first, 0), t + 1), x_TN)
-        assert alone[:, -1].tobytes() == everything[:, t].tobytes()
+        single = roll(slice(max(first, 0), t + 1), x_TN)
+        assert single[:, -1].tobytes() == everything[:, t].tobytes()
         other_TN = x_TN.copy()
         other_TN[t + 1 :] = rng.normal(size=other_TN[t + 1 :].shape) * 1e9
         other_TN[: max(first, 0)] = rng.normal(size=other_TN[: max(first, 0)].shape) * 1e15
@@ -204,8 +204,8 @@ def test_tiles_and_threads_do_not_change_a_bit(name: str, monkeypatch: pytest.Mo
     x_TN[rng.random(x_TN.shape) < 0.1] = nan
     roll = CASES[name][0]
     expected = roll(x_TN, 21, 5).tobytes()
-    alone = np.concatenate([roll(x_TN[:, n : n + 1], 21, 5) for n in range(150)], axis=1)
-    assert alone.tobytes() == expected
+    single = np.concatenate([roll(x_TN[:, n : n + 1], 21, 5) for n in range(150)], axis=1)
+    assert single.tobytes() == expected
     monkeypatch.setattr(parallel, "_CELLS", 16 * 90)
     assert len(parallel.firm_blocks(90, 150)) == 10
     for threads in (1, 2, 7):

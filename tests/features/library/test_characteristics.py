@@ -706,7 +706,7 @@ def test_characteristic_equals_its_scalar_reference(panel: Panel, market: Market
     assert name in REFERENCES, "a characteristic needs a slow reference, written from its formula"
     sessions = sessions_of(entry)
     expected = by_reference(market, REFERENCES[name], entry, sessions)
-    assert np.isfinite(expected).sum() > 60, "the reference must have something to say"
+    assert np.isfinite(expected).sum() > 60, "the reference must have values"
     np.testing.assert_allclose(entry.compute(panel)[sessions], expected, rtol=1e-7, atol=1e-11)
 
 

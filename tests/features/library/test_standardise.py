@@ -112,8 +112,8 @@ def test_transforms_ignore_other_dates_and_firms_outside_the_universe(
     whole = transform_characteristics(values_TNF, universe_TN, group_TN, rule)
     for t in (0, 3, 64, T - 1):
         one = slice(t, t + 1)
-        alone = transform_characteristics(values_TNF[one], universe_TN[one], group_TN[one], rule)
-        assert whole[one].tobytes() == alone.tobytes()
+        single = transform_characteristics(values_TNF[one], universe_TN[one], group_TN[one], rule)
+        assert whole[one].tobytes() == single.tobytes()
     noisy_TNF = np.where(universe_TN[:, :, None], values_TNF, np.float32(1e9))
     assert whole.tobytes() == transform_characteristics(noisy_TNF, universe_TN, group_TN, rule).tobytes()
 

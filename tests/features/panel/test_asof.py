@@ -153,8 +153,8 @@ def test_statement_arrays_are_read_only_and_firms_can_be_selected() -> None:
         )
     with pytest.raises(ValueError, match="read-only"):
         statements["revenue"][0, 0] = 1.0
-    nobody = statements_as_of(pl.DataFrame(rows), DATES_T, ("X",), np.ones((SESSIONS, 1)))
-    assert len(nobody) == 0
+    empty = statements_as_of(pl.DataFrame(rows), DATES_T, ("X",), np.ones((SESSIONS, 1)))
+    assert len(empty) == 0
 
 
 # A slow reference, written from the definition.
