@@ -25,9 +25,9 @@ class LSTMConfig:
     Attributes
     ----------
     width, layers
-        D, and the number of stacked layers.
+        D, the size of the state, and the number of stacked layers.
     dropout
-        Probability, while training, between layers and in the head.
+        Dropout probability between layers and in the head, while training.
     """
 
     width: int = 32
@@ -43,10 +43,12 @@ class LSTMLayer(nn.Module):
     """Days [M, W, C] -> states [M, W, D].
 
     ``i, f, g, o = W_x x_t + W_h h_(t-1) + b``,
-    ``c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)`` and ``h_t = sigmoid(o) tanh(c_t)``, from 0.  A day that
-    is cut is passed over: the state stays what it was.  The bias of f starts at 1, so that days are
-    remembered at first.  Equal to ``nn.LSTM`` with the same weights.  Hochreiter and Schmidhuber (1997),
-    "Long short-term memory"; Gers, Schmidhuber and Cummins (2000) for the forget gate.
+    ``c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)`` and ``h_t = sigmoid(o) tanh(c_t)``, starting from 0. An
+    ablated day leaves the state unchanged. The forget gate's bias starts at 1, so early in training the state
+    is kept. With the same weights the result equals that of ``nn.LSTM`` to rounding. The recurrence is written
+    out because `vmap`, which trains stacked seeds, cannot go through ``nn.LSTM``, and ``nn.LSTM`` cannot skip
+    an ablated day. Hochreiter and Schmidhuber (1997), "Long short-term memory"; Gers, Schmidhuber and Cummins
+    (2000) for the forget gate.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -76,7 +78,7 @@ class LSTMLayer(nn.Module):
 class LSTM(Forecaster):
     """``y = w . z + v . GELU(W [h_W, z])`` with h_W the state after the last day; v and w start at 0.
 
-    Days are read by L stacked layers, each reading the states of the one before.
+    L layers are stacked: each reads the states of the layer below.
     """
 
     uses_peers: ClassVar[bool] = False

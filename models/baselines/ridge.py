@@ -35,8 +35,8 @@ class RidgeConfig:
     Attributes
     ----------
     alphas
-        Penalties to choose from by validation rank IC, per training cell: ``alpha = 1`` shrinks a
-        characteristic of unit variance by half, whatever the number of cells.
+        Penalties per training cell, one of which is chosen by validation rank IC. ``alpha = 1`` halves the
+        coefficient of a single characteristic of unit variance, whatever the number of cells.
     """
 
     alphas: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -49,8 +49,9 @@ class RidgeConfig:
 class Ridge(Baseline):
     """Linear in the characteristics: ``min |y - a - Z w|^2 + alpha M |w|^2`` over the M training cells.
 
-    Solved in float64 from the normal equations, centred, one eigendecomposition for every penalty;
-    scikit-learn's ``Ridge(alpha * M)`` to rounding.  Hoerl and Kennard (1970).
+    Solved in float64 from the centred normal equations, with one eigendecomposition for all penalties. The
+    solution equals scikit-learn's ``Ridge(alpha * M)`` to rounding. Hoerl and Kennard (1970), "Ridge
+    regression: biased estimation for nonorthogonal problems".
     """
 
     def __init__(self, config: RidgeConfig, shape: Shape) -> None:
