@@ -38,8 +38,7 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
-from pipelines.train.plan import collect_arrays
-from pipelines.train.task import to_tensors
+from pipelines.train.task import collect_arrays, to_tensors
 
 PARTS = ("characteristic", "temporal", "peer")
 MARKETS: dict[str, tuple[str, ...]] = {**{part: (part,) for part in PARTS}, "all": PARTS}

@@ -36,8 +36,7 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
-from pipelines.train.plan import collect_arrays
-from pipelines.train.task import to_tensors
+from pipelines.train.task import collect_arrays, to_tensors
 
 Start = Literal["scratch", "masked_days", "next_day"]
 MODELS = ("temporal_transformer", "temporal_peer")

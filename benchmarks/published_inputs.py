@@ -31,8 +31,9 @@ from pipelines.dataset.build import Dataset, build_dataset, to_panel
 from pipelines.dataset.folds import plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
-from pipelines.train import plan
 from pipelines.train import task as tasks
+from pipelines.train import walkforward
+from pipelines.train.task import collect_arrays
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 HISTORY = dt.date(2011, 6, 1)  # before the first training session, for the characteristics' warm-up
@@ -69,8 +70,8 @@ def measure(name: str, tables: dict[str, pl.DataFrame], config: Config) -> None:
     dataset = build_dataset(tables, config)
     (fold,) = plan_folds(dataset, config)
     with temporary_run(config.model_copy(update={"models": {"ridge": {}}})) as run:
-        (task,) = list(plan.plan_tasks(run, dataset, [fold]))
-        outcome = tasks.run_task(task, plan.collect_arrays(dataset, config.features.window))
+        (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
+        outcome = tasks.run_task(task, collect_arrays(dataset, config.features.window))
     print_row(
         name, outcome.test_BN, dataset, fold.test, f"{outcome.valid_ic:>10.4f}{outcome.valid_rank_ic:>10.4f}"
     )

@@ -33,8 +33,8 @@ from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
-from pipelines.train import plan
 from pipelines.train import task as tasks
+from pipelines.train import walkforward
 
 Tables = dict[str, pl.DataFrame]
 Array = npt.NDArray[Any]
@@ -234,7 +234,7 @@ def scaler_on_all_sessions(patch: Patch, config: Config, tables: Tables) -> tupl
             scaler=fit_inputs(dataset, dataclasses.replace(fold, train=everything)).scaler,
         )
 
-    patch.setattr(plan, "fit_inputs", fitted)
+    patch.setattr(walkforward, "fit_inputs", fitted)
     return config, tables
 
 
@@ -244,7 +244,7 @@ def groups_of_all_sessions(patch: Patch, config: Config, tables: Tables) -> tupl
         every = np.unique(dataset.panel.group_TN)
         return dataclasses.replace(fit_inputs(dataset, fold), groups_G=every[every >= 0].astype(np.int64))
 
-    patch.setattr(plan, "fit_inputs", fitted)
+    patch.setattr(walkforward, "fit_inputs", fitted)
     return config, tables
 
 

@@ -43,12 +43,14 @@ class LSTMLayer(nn.Module):
     """Days [M, W, C] -> states [M, W, D].
 
     ``i, f, g, o = W_x x_t + W_h h_(t-1) + b``,
-    ``c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)`` and ``h_t = sigmoid(o) tanh(c_t)``, starting from 0. An
-    ablated day leaves the state unchanged. The forget gate's bias starts at 1, so early in training the state
-    is kept. With the same weights the result equals that of ``nn.LSTM`` to rounding. The recurrence is written
-    out because `vmap`, which trains stacked seeds, cannot go through ``nn.LSTM``, and ``nn.LSTM`` cannot skip
-    an ablated day. Hochreiter and Schmidhuber (1997), "Long short-term memory"; Gers, Schmidhuber and Cummins
-    (2000) for the forget gate.
+    ``c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)`` and ``h_t = sigmoid(o) tanh(c_t)``, starting from 0.
+    An ablated day leaves the state unchanged. The bias of the forget gate starts at 1, so that early in
+    training the state is kept.
+
+    With the same weights the result equals that of ``nn.LSTM`` to rounding. The recurrence is written out
+    because `vmap`, which trains stacked seeds, cannot go through ``nn.LSTM``, and because ``nn.LSTM`` cannot
+    skip an ablated day. Hochreiter and Schmidhuber (1997), "Long short-term memory"; Gers, Schmidhuber and
+    Cummins (2000) for the forget gate.
     """
 
     def __init__(self, inputs: int, width: int) -> None:

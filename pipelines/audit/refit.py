@@ -18,9 +18,9 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
-from pipelines.train import plan
 from pipelines.train import task as tasks
-from pipelines.train.task import Arrays, Outcome, Task
+from pipelines.train import walkforward
+from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
 
 IntArray = npt.NDArray[np.int64]
 
@@ -51,11 +51,11 @@ def fits(
     columns_N
         Firms to fit on; None for all.
     """
-    arrays = plan.collect_arrays(dataset, config.features.window)
+    arrays = collect_arrays(dataset, config.features.window)
     if columns_N is not None:
         arrays = select_firms(arrays, columns_N)
     with temporary_run(small_fit_config(config, models)) as run:
-        planned = plan.plan_tasks(run, dataset, [fold])
+        planned = walkforward.plan_tasks(run, dataset, [fold])
         return [(task, tasks.run_task(task, arrays)) for task in planned]
 
 
@@ -77,7 +77,7 @@ def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
 def fit_inputs(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
     """Fit a fold's inputs (scaler and group codes) with the pipeline's own code."""
     with temporary_run(small_fit_config(config, tuple(config.models)[:1])) as run:
-        return next(iter(plan.plan_tasks(run, dataset, [fold]))).inputs
+        return next(iter(walkforward.plan_tasks(run, dataset, [fold]))).inputs
 
 
 def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:

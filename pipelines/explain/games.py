@@ -29,8 +29,7 @@ from pipelines.device import resolve_device
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
-from pipelines.train.plan import collect_arrays
-from pipelines.train.task import to_tensors
+from pipelines.train.task import collect_arrays, to_tensors
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float64]

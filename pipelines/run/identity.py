@@ -35,10 +35,9 @@ CODE = (
     "pipelines/dataset/fold_inputs.py",
     "pipelines/dataset/folds.py",
     "pipelines/run/warm_start.py",
-    "pipelines/train/execute.py",
-    "pipelines/train/plan.py",
     "pipelines/train/stacks.py",
     "pipelines/train/task.py",
+    "pipelines/train/walkforward.py",
 )
 """Source files that turn tables into forecasts, relative to the folder of the packages."""
 

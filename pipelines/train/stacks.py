@@ -14,8 +14,16 @@ import torch
 
 from models.fitting.fit import fit_stacked
 from models.fitting.stacked import can_stack
-from pipelines.train.execute import translate_fit_errors
-from pipelines.train.task import Arrays, Key, Outcome, Task, learning_curve, outcome_of, to_tensors
+from pipelines.train.task import (
+    Arrays,
+    Key,
+    Outcome,
+    Task,
+    learning_curve,
+    outcome_of,
+    to_tensors,
+    translate_fit_errors,
+)
 
 
 def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[list[Task]]:

@@ -1,4 +1,6 @@
-"""A task of the walk-forward: fit one model on one fold with one seed, and forecast the test of the fold.
+"""Tasks of the walk-forward: fit one model on one fold with one seed, and forecast the test of the fold.
+
+:func:`execute` runs tasks in this process or in a pool of processes; :func:`run_task` is what one task does.
 
 A task is a pure function of its arguments and is computed on one thread, so that repeating it after an
 interruption gives the same numbers. A network saves a snapshot after every epoch and resumes from it.
@@ -7,7 +9,7 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,10 +23,13 @@ from backtest.metrics import forecast_metrics
 from backtest.splits import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
-from models.fitted import Fitted, OnEpoch
-from models.fitting.fit import EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
+from models.fitted import Fitted, NoTrainingSignal, OnEpoch
+from models.fitting.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
 from models.fitting.snapshot import UnusableSnapshot
+from models.spec import IncompatibleConfig
+from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
+from pipelines.errors import ConfigError, DivergedError
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.warm_start import load_warm_start
 from pipelines.train.quantiles import Scores, score_quantiles
@@ -120,6 +125,74 @@ class Outcome:
     state: FittedState
     path_BNK: npt.NDArray[np.float32] | None = None
     quantile_scores: Scores | None = None
+
+
+def collect_arrays(dataset: Dataset, window: int) -> Arrays:
+    """Collect the arrays that tasks read."""
+    delay = next(iter(dataset.labels))
+    return Arrays(
+        channels_TNC=dataset.channels_TNC,
+        characteristics_TNF=dataset.characteristics_TNF,
+        universe_TN=dataset.universe_TN,
+        group_TN=dataset.panel.group_TN.astype(np.int64),
+        target_TN=dataset.target_TN,
+        label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
+        path_TNK=dataset.path_TNK,
+        characteristic_names=dataset.characteristic_names,
+        tickers=tuple(dataset.panel.tickers_N),
+        window=window,
+    )
+
+
+def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
+    """Run tasks in this process, or in a pool of single-threaded processes that memory-map the arrays.
+
+    Outcomes are yielded as tasks finish. A pool is used if there are at least two tasks, more than one worker
+    and no GPU.
+    """
+    if workers == 1 or len(tasks) < 2 or tasks[0].device != "cpu":
+        for index, _ in enumerate(tasks):
+            yield tasks[index], _attempt(index, tasks, arrays)[1]
+        return
+    from joblib import Parallel, delayed
+
+    pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
+    for index, outcome in pool(delayed(_attempt)(index, tasks, arrays) for index in range(len(tasks))):
+        yield tasks[index], outcome
+
+
+def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
+    task = tasks[index]
+    snapshots = None if task.snapshot is None else FileSnapshotStore(task.snapshot)
+    with translate_fit_errors(task, f"seed {task.seed}"):
+        return index, run_task(task, arrays, snapshots)
+
+
+@contextmanager
+def translate_fit_errors(task: Task, seeds: str) -> Iterator[None]:
+    """Turn errors of a fit into one sentence: exit code 5, or 2 if the options do not fit the data."""
+    subject = f"{task.model}, fold {task.fold.index}, {seeds}"
+    try:
+        yield
+    except IncompatibleConfig as error:
+        raise ConfigError(f"models.{task.model}: {error}") from None
+    except NoTrainingSignal as error:
+        raise DivergedError(f"{subject}: {error} Finished folds are kept.") from None
+    except Diverged as error:
+        cure = f"Lower models.{task.model}.fit.lr (now {task.fit.lr}); finished folds are kept."
+        raise DivergedError(f"{subject}: {error} {cure}") from None
+    except torch.OutOfMemoryError:
+        raise DivergedError(
+            f"{subject}: the device {task.device} ran out of memory at fit.batch_dates "
+            f"{task.fit.batch_dates}. {_less_memory(task, seeds)}; finished folds are kept."
+        ) from None
+
+
+def _less_memory(task: Task, seeds: str) -> str:
+    if task.fit.batch_dates > 1:
+        cure = f"Lower models.{task.model}.fit.batch_dates"
+        return cure if seeds.startswith("seed ") else f"{cure}, or set stack_seeds: false"
+    return "A single date is too large: use a smaller model or universe, or set device: cpu"
 
 
 def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = None) -> Outcome:

@@ -30,10 +30,9 @@ from pipelines.run.open import prepare_run
 from pipelines.run.record import Run
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, warm_start_runs
 from pipelines.tracking.store import track_trial
-from pipelines.train.plan import collect_arrays
 from pipelines.train.search import Space, Value, nest, space_of
 from pipelines.train.study import Study, Trial
-from pipelines.train.task import Arrays, to_tensors
+from pipelines.train.task import Arrays, collect_arrays, to_tensors
 from pipelines.train.trials import record_trials
 
 _SHOWN = 5

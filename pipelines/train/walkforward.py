@@ -10,24 +10,36 @@ resumes from it.
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.splits import Fold
+from models.fitting.fit import FitConfig
+from pipelines.config.load import build_settings, settings_of
+from pipelines.config.models import registry_name
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.device import resolve_device
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import remove_partial_checkpoints
+from pipelines.run.checkpoints import checkpoint_exists, remove_partial_checkpoints, save_checkpoint
 from pipelines.run.completeness import describe_missing
 from pipelines.run.hazards import collect_hazards
-from pipelines.run.provenance import TrainingEnded, TrainingStarted, environment, record
+from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
 from pipelines.run.record import Run
-from pipelines.run.warm_start import write_folds
-from pipelines.train.commit import commit
-from pipelines.train.execute import execute
-from pipelines.train.plan import collect_arrays, constant_channels, done_tasks, plan_tasks
+from pipelines.run.scores import score_file
+from pipelines.run.snapshots import FileSnapshotStore
+from pipelines.run.warm_start import warm_start_checkpoint, write_folds
+from pipelines.train.quantiles import write_quantile_scores
 from pipelines.train.stacks import run_stacks, stacks_of
+from pipelines.train.task import Key, Outcome, Task, collect_arrays, execute
 from pipelines.train.trials import record_trials, trial_count
 from pipelines.train.watch import watch_curves
 
@@ -75,6 +87,114 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
                 )
     if tasks:
         record(run, TrainingEnded(seconds=round(time.monotonic() - started, 1)))
+
+
+def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
+    """Yield all tasks of a run, ordered by fold, seed and model. Inputs are fitted once per fold."""
+    device = resolve_device(run.config.device)
+    inputs = {fold.index: fit_inputs(dataset, fold) for fold in folds}
+    for fold in folds:
+        for seed in run.config.seeds:
+            for model in run.config.models:
+                settings, fit_settings = settings_of(run.config, model)
+                yield Task(
+                    model=model,
+                    registered=registry_name(run.config, model),
+                    settings=settings,
+                    fit=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
+                    fold=fold,
+                    seed=seed,
+                    inputs=inputs[fold.index],
+                    device=device,
+                    curve=run.curve(model, fold.index, seed),
+                    snapshot=run.snapshot(model, fold.index, seed),
+                    start=warm_start_checkpoint(run.config, dataset, fold, model, seed),
+                )
+
+
+def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
+    """Describe the channels that are constant on a fold's training sessions; its models ignore them."""
+    constant = {
+        (name, task.fold.index)
+        for task in tasks
+        for name, std in zip(dataset.channel_names, task.inputs.scaler.std_C, strict=True)
+        if np.isinf(std)
+    }
+    return [
+        f"Channel {name} is constant on the training sessions of fold {fold}, so its models ignore it."
+        for name, fold in sorted(constant)
+    ]
+
+
+def done_tasks(run: Run, lake: Lake) -> set[Key]:
+    """Return the tasks whose forecasts are committed and whose checkpoint and scores exist."""
+    if not lake.exists("forecasts"):
+        return set()
+    keys = lake.read(
+        "forecasts", filters=pl.col("run_id") == run.run_id, columns=["model", "fold", "seed"]
+    ).unique()
+    return {
+        (model, fold, seed)
+        for model, fold, seed in keys.iter_rows()
+        if checkpoint_exists(run.checkpoint(model, fold, seed))
+        and (run.folder / score_file(model, fold, seed)).is_file()
+    }
+
+
+def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
+    """Store the outcome of a task. The score file is written last and marks the task as done."""
+    save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
+    if outcome.path_BNK is not None:
+        steps = zip(dataset.shorter_labels.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
+        parts = [
+            _rows(run, dataset, task, path_BN, label_TN).with_columns(
+                pl.lit(horizon, dtype=pl.Int64).alias("horizon")
+            )
+            for (horizon, label_TN), path_BN in steps
+        ]
+        lake.upsert("forecast_paths", pl.concat(parts))
+    label_TN = dataset.labels[run.config.label.delay]
+    lake.upsert("forecasts", _rows(run, dataset, task, outcome.test_BN, label_TN))
+    scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
+    if outcome.state.config.get("pretraining"):
+        scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
+    if outcome.quantile_scores is not None:
+        write_quantile_scores(run, task.key, outcome.quantile_scores)
+    # the event comes before the score file, so that every task that counts as done has its event
+    record(run, TaskDone(model=task.model, fold=task.fold.index, seed=task.seed))
+    run.write_text(score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
+    if task.snapshot is not None:
+        snapshots = FileSnapshotStore(task.snapshot)
+        snapshots.delete()
+        snapshots.sibling("refit").delete()
+
+
+def _rows(
+    run: Run,
+    dataset: Dataset,
+    task: Task,
+    forecast_BN: npt.NDArray[np.float32],
+    label_TN: npt.NDArray[np.float64],
+) -> pl.DataFrame:
+    """Convert a task's test forecasts to rows of the lake's table, one per date and firm."""
+    rows, columns = np.nonzero(np.isfinite(forecast_BN))
+    return pl.DataFrame(
+        {
+            "date": dataset.panel.dates_T[task.fold.test][rows],
+            "ticker": np.asarray(dataset.panel.tickers_N)[columns],
+            "forecast": forecast_BN[rows, columns].astype(np.float64),
+            "label": label_TN[task.fold.test][rows, columns],
+        }
+    ).select(
+        pl.lit(run.run_id).alias("run_id"),
+        pl.lit(task.model).alias("model"),
+        pl.lit(task.fold.index, dtype=pl.Int64).alias("fold"),
+        pl.lit(task.seed, dtype=pl.Int64).alias("seed"),
+        pl.col("date").cast(pl.Date),
+        "ticker",
+        "forecast",
+        pl.col("label").fill_nan(None),
+    )
 
 
 def _started(run: Run, dataset: Dataset, lake: Lake, *, done: int, planned: int) -> TrainingStarted:

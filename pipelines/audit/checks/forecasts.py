@@ -29,9 +29,8 @@ from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
 from pipelines.errors import DataError
-from pipelines.train import plan
 from pipelines.train import task as tasks
-from pipelines.train.task import Outcome
+from pipelines.train.task import Outcome, collect_arrays
 
 NAME = "forecasts"
 _DATES = 4  # test sessions of a run that are forecast again, for each t
@@ -173,7 +172,7 @@ def _check_checkpoints(subject: Subject) -> Result:
     assert stored is not None
     rng = np.random.default_rng((subject.seed, 3))
     folds = subject.folds[-subject.budget.refits :]
-    arrays = plan.collect_arrays(subject.dataset, run.config.features.window)
+    arrays = collect_arrays(subject.dataset, run.config.features.window)
     rows: list[dict[str, Any]] = []
     checked = 0
     for fold in folds:
@@ -181,7 +180,7 @@ def _check_checkpoints(subject: Subject) -> Result:
         noisy = datasets.build_dataset(
             replace_future(subject.tables, subject.day(t), seed=subject.seed + t), run.config
         )
-        noisy_arrays = plan.collect_arrays(noisy, run.config.features.window)
+        noisy_arrays = collect_arrays(noisy, run.config.features.window)
         columns = [
             noisy.panel.tickers_N.index(name)
             for name in subject.dataset.panel.tickers_N

@@ -20,8 +20,9 @@ from features.information_coefficient import ic_by_date, is_constant
 from pipelines.audit.refit import sample_columns, select_firms
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject, temporary_run
-from pipelines.train import plan
 from pipelines.train import task as tasks
+from pipelines.train import walkforward
+from pipelines.train.task import collect_arrays
 
 NAME = "shuffled_labels"
 QUICK_MODELS: Final = {
@@ -94,14 +95,14 @@ def _fits(
     subject: Subject, fold: Fold, target_TN: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
 ) -> list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
     """Fit the quick models on a target; return their test forecasts, with the target itself as the label."""
-    whole = plan.collect_arrays(subject.dataset, subject.config.features.window)
+    whole = collect_arrays(subject.dataset, subject.config.features.window)
     label_TN = np.where(whole.universe_TN, target_TN, np.nan).astype(np.float64)
     arrays = select_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
     settings = {"models": dict(QUICK_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
     with temporary_run(subject.config.model_copy(update=settings)) as run:
         return [
             (task.model, tasks.run_task(task, arrays).test_BN, arrays.label_TN[fold.test])
-            for task in plan.plan_tasks(run, subject.dataset, [fold])
+            for task in walkforward.plan_tasks(run, subject.dataset, [fold])
         ]
 
 

@@ -35,9 +35,8 @@ from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.record import Run
-from pipelines.train import plan
-from pipelines.train.plan import collect_arrays
-from pipelines.train.task import Outcome, run_task, to_tensors
+from pipelines.train import walkforward
+from pipelines.train.task import Outcome, collect_arrays, run_task, to_tensors
 
 Tables = Mapping[str, pl.DataFrame]
 Array = npt.NDArray[Any]
@@ -70,7 +69,7 @@ def forecasts_until(  # noqa: PLR0917 (what, on what, when, where)
     """Forecasts of every session up to ``t``, by a model fitted as ``peerglass train`` does."""
     only = config.model_copy(update={"models": {model: config.models[model]}})
     run = Run("tiny", only, None, folder)
-    (task,) = list(plan.plan_tasks(run, dataset, [fold]))
+    (task,) = list(walkforward.plan_tasks(run, dataset, [fold]))
     arrays = collect_arrays(dataset, config.features.window)
     outcome = run_task(task, arrays)
     data: PanelTensors = to_tensors(arrays, task.inputs, "cpu")
@@ -280,7 +279,7 @@ def test_planted_fit_beyond_training_sessions_is_detected(  # noqa: PLR0917 (fix
         unpurged = dataclasses.replace(last, train=np.arange(last.train[0], t + 1))
         monkeypatch.setattr(f"{__name__}.fold_until", lambda *_: unpurged)
     else:
-        monkeypatch.setattr(plan, "fit_inputs", fitted_on_all)
+        monkeypatch.setattr(walkforward, "fit_inputs", fitted_on_all)
     noisy = build_dataset(replace_future(market, day_of(true, t), seed=1), tiny_config)
     if model == "ridge" and leak != "purge":  # ridge uses neither channels nor groups
         compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)

@@ -39,10 +39,10 @@ from pipelines.run.record import Run, open_run
 from pipelines.run.scores import read_curves, read_scores
 from pipelines.run.warm_start import warm_start_checkpoint
 from pipelines.stages import train_config
-from pipelines.train.plan import plan_tasks
 from pipelines.train.search import SPACES, Range
 from pipelines.train.stacks import stacks_of
 from pipelines.train.trials import read_trials, trial_count
+from pipelines.train.walkforward import plan_tasks
 
 MODEL = "temporal_transformer"
 ENCODER = {"width": 8, "heads": 2, "layers": 1}

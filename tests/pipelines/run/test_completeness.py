@@ -19,7 +19,7 @@ from pipelines.run.checkpoints import save_checkpoint
 from pipelines.run.completeness import common_dates, comparable_folds, describe_missing, missing_tasks
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_scores
-from pipelines.train import commit
+from pipelines.train import walkforward
 
 SENTENCE = "mlp: seed 1 of fold 1"
 
@@ -45,7 +45,7 @@ def interrupted(
         save_checkpoint(folder, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(commit, "save_checkpoint", stop)
+        patched.setattr(walkforward, "save_checkpoint", stop)
         answer = peerglass("train", "tiny.yaml")
     assert answer.code == 130
     return answer

@@ -29,8 +29,8 @@ from pipelines.run.record import Run, open_run
 from pipelines.run.scores import read_scores
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.stages import train_config
-from pipelines.train.plan import collect_arrays, plan_tasks
-from pipelines.train.task import run_task
+from pipelines.train.task import collect_arrays, run_task
+from pipelines.train.walkforward import plan_tasks
 
 MODEL = "temporal_transformer"
 ENCODER = {"width": 8, "heads": 2, "layers": 1}

@@ -16,6 +16,7 @@ from mlflow.entities import Run as MlflowRun
 from pipelines.lake.lake import Lake
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_scores
+from pipelines.train import walkforward
 
 MODELS = {"ridge": {}, "mlp": {"width": 8}}
 
@@ -145,13 +146,12 @@ def test_a_run_that_ends_with_an_error_is_marked_as_failed(here: Path, peerglass
 def test_an_interrupted_training_is_marked_as_failed_until_it_is_completed(
     here: Path, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipelines.train import commit
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(commit, "save_checkpoint", stop)
+        patched.setattr(walkforward, "save_checkpoint", stop)
         assert peerglass("train", "tiny.yaml").code == 130
     parent, children = tracked()
     assert (parent.info.status, parent.data.tags["peerglass.error"]) == ("FAILED", "KeyboardInterrupt")

@@ -20,10 +20,10 @@ from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.run.record import Run
-from pipelines.train import execute
 from pipelines.train import task as tasks
-from pipelines.train.plan import collect_arrays, plan_tasks
-from pipelines.train.task import run_task, to_tensors
+from pipelines.train import task as tasks_module
+from pipelines.train.task import collect_arrays, run_task, to_tensors
+from pipelines.train.walkforward import plan_tasks
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_options_that_do_not_fit_the_data_are_config_errors(  # noqa: PLR0917 (f
 ) -> None:
     task, arrays = task_of(name, options, dataset, tiny_config, tmp_path)
     with pytest.raises(ConfigError, match=words):
-        execute._attempt(0, [task], arrays)
+        tasks_module._attempt(0, [task], arrays)
 
 
 @pytest.mark.parametrize("name", ["ridge", "lightgbm", "sector_mean"])
@@ -79,7 +79,7 @@ def test_a_constant_label_is_a_failed_training(
     task, arrays = task_of(name, {}, dataset, tiny_config, tmp_path)
     flat = dataclasses.replace(arrays, target_TN=np.zeros_like(arrays.target_TN))
     with pytest.raises(DivergedError, match=f"{name}, fold 0, seed 0: The training targets are all the same"):
-        execute._attempt(0, [task], flat)
+        tasks_module._attempt(0, [task], flat)
 
 
 def test_nested_options_are_checked_when_a_config_is_read(tiny: dict[str, Any]) -> None:

@@ -27,8 +27,8 @@ from pipelines.run.scores import read_scores
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.warm_start import write_folds
 from pipelines.stages import train_config
-from pipelines.train.plan import collect_arrays, plan_tasks
-from pipelines.train.task import Arrays, Task, run_task
+from pipelines.train.task import Arrays, Task, collect_arrays, run_task
+from pipelines.train.walkforward import plan_tasks
 
 MODEL = "temporal_peer"
 FIT = {"epochs": 3, "patience": 3, "batch_dates": 16}

@@ -120,7 +120,7 @@ def test_seeds_are_stacked_on_a_gpu_unless_the_config_says_otherwise(  # noqa: P
     from pipelines.dataset.folds import plan_folds
     from pipelines.progress import Progress
     from pipelines.run.open import prepare_run
-    from pipelines.train.plan import plan_tasks
+    from pipelines.train.walkforward import plan_tasks
 
     run, dataset, _ = prepare_run(prepared(tmp_path / "here", tiny, monkeypatch, device=device), Progress())
     tasks = list(plan_tasks(run, dataset, plan_folds(dataset, run.config)))
