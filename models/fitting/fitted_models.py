@@ -143,8 +143,8 @@ def untrained(fitted: NeuralFitted, seed: int) -> Forecaster:
     return model.to(device).eval()
 
 
-def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
-    """Rebuild a fitted forecaster; its forecasts equal those of the stored one to the bit.
+def restore(state: FittedState) -> Fitted:
+    """Rebuild a fitted forecaster on the CPU; its forecasts equal those of the stored one to the bit.
 
     Raises
     ------
@@ -181,6 +181,6 @@ def restore(state: FittedState, device: torch.device | str = "cpu") -> Fitted:
             for key, value in expected.items()
         }
     )
-    fitted = NeuralFitted(name, options, shape, history, model.to(device))
+    fitted = NeuralFitted(name, options, shape, history, model)
     fitted.pretraining = pretraining
     return fitted

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backtest.splits import Fold
+from features.arrays import IntArray
 from models.registry import MODELS
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
@@ -21,8 +22,6 @@ from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.train import task as tasks
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
-
-IntArray = npt.NDArray[np.int64]
 
 
 def models_to_fit(subject: Subject) -> tuple[str, ...]:

@@ -216,10 +216,6 @@ class Subject:
         at = np.searchsorted(dates_T, dated)
         return np.union1d(np.flatnonzero(changes_T), at[(at > 0) & (at < len(dates_T))] - 1)
 
-    def name_of(self, column: int) -> str:
-        """Ticker of a column."""
-        return self.dataset.panel.tickers_N[column] if column >= 0 else "-"
-
 
 @contextmanager
 def temporary_run(config: Config) -> Iterator[Run]:

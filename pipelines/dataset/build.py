@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arrays import BoolArray, Float32Array, FloatArray
 from features.library.channels import available_channels, compute_channels
 from features.library.characteristics import available_characteristics, compute_characteristics
 from features.library.factors import residualise_factors, statistical_factors
@@ -23,10 +24,6 @@ from pipelines.errors import ConfigError, DataError
 
 INPUT_PREFIX = "input_"
 """Prefix of a user's own inputs among the names of characteristics."""
-
-FloatArray = npt.NDArray[np.float64]
-Float32Array = npt.NDArray[np.float32]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from backtest.splits import Fold
+from features.arrays import IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from pipelines.dataset.build import Dataset
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from backtest.splits import Fold
+from features.arrays import FloatArray, IntArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING
 from models.batch import PanelTensors
@@ -30,9 +30,6 @@ from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
 from pipelines.train.task import collect_arrays, to_tensors
-
-IntArray = npt.NDArray[np.integer]
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

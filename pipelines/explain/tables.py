@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
+from features.arrays import BoolArray, IntArray
 from models.explain.network import (
     PeerNetwork,
     attention_network,
@@ -22,9 +22,8 @@ from models.explain.network import (
     peer_network,
 )
 from pipelines.dataset.build import Dataset
-from pipelines.explain.games import IntArray, ModelExplanation
+from pipelines.explain.games import ModelExplanation
 
-BoolArray = npt.NDArray[np.bool_]
 _STRONGEST = 20  # peers per firm in the stored network
 _ROC_POINTS = 200
 

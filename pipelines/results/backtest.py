@@ -8,7 +8,8 @@ import time
 import numpy as np
 import polars as pl
 
-from pipelines.dataset.build import Dataset, FloatArray, to_panel
+from features.arrays import FloatArray
+from pipelines.dataset.build import Dataset, to_panel
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake

@@ -12,12 +12,12 @@ from backtest.accounting import run_book
 from backtest.books import BOOKS, equal_weighted
 from backtest.costs import CostModel
 from backtest.result import BookResult
+from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.config.schema import BookConfig, Config
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError
 
-FloatArray = npt.NDArray[np.float64]
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 _FREE = CostModel(half_spread_bps=0.0, commission_bps=0.0, borrow_bps_per_year=0.0)
 

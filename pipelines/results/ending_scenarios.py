@@ -10,12 +10,13 @@ import polars as pl
 
 from backtest.performance import book_metrics
 from backtest.result import BookResult
+from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
-from pipelines.dataset.build import BoolArray, Dataset
+from pipelines.dataset.build import Dataset
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.book_orders import BookOrders, book_orders
-from pipelines.results.evaluate import FloatArray, ensemble
+from pipelines.results.evaluate import ensemble
 
 UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
 """Returns on the last price, by the suffix of the table's columns."""

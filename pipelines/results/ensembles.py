@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.lake.pipeline_tables import EnsembleForecasts
-from pipelines.results.evaluate import FloatArray, ensemble, seed_dispersion
+from pipelines.results.evaluate import ensemble, seed_dispersion
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:

@@ -12,14 +12,12 @@ import polars as pl
 
 from backtest.metrics import ForecastMetrics, forecast_metrics
 from backtest.performance import active_metrics, book_metrics
+from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.book_orders import Benchmarks, book_orders
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ import numpy as np
 import polars as pl
 
 from backtest.metrics import forecast_metrics
+from features.arrays import FloatArray
 from models.registry import MODELS
 from pipelines.config.load import digest, init_from_of, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.results.evaluate import FloatArray, ensemble
+from pipelines.results.evaluate import ensemble
 from pipelines.settings import Settings
 from pipelines.tracking.store import flatten
 

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.config.schema import Config
-from pipelines.dataset.build import BoolArray, FloatArray, build_dataset, to_panel
+from pipelines.dataset.build import build_dataset, to_panel
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.results.describe import describe_ladder

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arrays import FloatArray
 from pipelines.errors import DataError
 
-FloatArray = npt.NDArray[np.float64]
 Key = tuple[str, int, int]
 """Model, fold and seed of a task."""
 

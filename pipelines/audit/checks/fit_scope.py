@@ -13,6 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.splits import Fold
+from features.arrays import BoolArray
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.refit import (
     fit_inputs,
@@ -29,7 +30,6 @@ from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.train.task import Outcome
 
 NAME = "fit_scope"
-BoolArray = npt.NDArray[np.bool_]
 FloatT = TypeVar("FloatT", np.float32, np.float64)
 _SCOPES = {
     "train": "its training sessions",

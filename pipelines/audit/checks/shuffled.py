@@ -16,6 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.splits import Fold
+from features.arrays import IntArray
 from features.information_coefficient import ic_by_date, is_constant
 from pipelines.audit.refit import sample_columns, select_firms
 from pipelines.audit.result import Result
@@ -92,7 +93,7 @@ def _thinned(fold: Fold, most: int) -> Fold:
 
 
 def _fits(
-    subject: Subject, fold: Fold, target_TN: npt.NDArray[np.float32], columns: npt.NDArray[np.int64]
+    subject: Subject, fold: Fold, target_TN: npt.NDArray[np.float32], columns: IntArray
 ) -> list[tuple[str, npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
     """Fit the quick models on a target; return their test forecasts, with the target itself as the label."""
     whole = collect_arrays(subject.dataset, subject.config.features.window)

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import polars as pl
 
 from features.arithmetic.transforms import rank_normal
+from features.arrays import FloatArray
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 from pipelines.dataset.build import INPUT_PREFIX, to_panel
 
 NAME = "timing"
-FloatArray = npt.NDArray[np.float64]
 Ranks = npt.NDArray[np.float32]
 AHEAD: Final = 3
 """Number of sessions ahead to compare with."""

@@ -19,6 +19,7 @@ import polars as pl
 
 from backtest.metrics import newey_west_lags, newey_west_t
 from features.arithmetic.transforms import rank_normal
+from features.arrays import FloatArray
 from features.information_coefficient import ic_by_date, is_constant
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.audit.result import Result
@@ -26,7 +27,6 @@ from pipelines.audit.subject import Subject
 from pipelines.dataset.build import INPUT_PREFIX, to_panel
 
 NAME = "too_good"
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import INDUSTRIES, MarketConfig
-from pipelines.sources.simulated.firms import BoolArray, Firms, FloatArray, Index, supplier_of
+from pipelines.sources.simulated.firms import Firms, Index, supplier_of
 
 RULES: tuple[str, ...] = ("industry", "supplier", "supplier_of_supplier", "hidden")
 WEIGHTS_BY_LAG: dict[str, dict[int, float]] = {

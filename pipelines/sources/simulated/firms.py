@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import INDUSTRIES, SESSIONS_PER_YEAR, SUPPLIERS, MarketConfig
 
-FloatArray = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import (
     REVERSAL_BY_AGE,
     REVERSAL_CALM,
@@ -32,7 +33,7 @@ from pipelines.sources.simulated.config import (
     MarketConfig,
 )
 from pipelines.sources.simulated.edges import MAX_LAG, Edges, review_edges
-from pipelines.sources.simulated.firms import BoolArray, Firms, FloatArray, draw_firms
+from pipelines.sources.simulated.firms import Firms, draw_firms
 from pipelines.sources.simulated.shocks import Shocks, draw_shocks
 from pipelines.sources.simulated.statements import Statements, draw_statements
 

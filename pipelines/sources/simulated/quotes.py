@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import REVIEW_SESSIONS, SESSIONS_PER_YEAR, MarketConfig
-from pipelines.sources.simulated.firms import BoolArray, FloatArray, Index
+from pipelines.sources.simulated.firms import Index
 from pipelines.sources.simulated.market import Market
 
 _OVERNIGHT_SHARE = 0.25  # of a day's variance

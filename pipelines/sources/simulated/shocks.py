@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import INDUSTRIES, MarketConfig
-from pipelines.sources.simulated.firms import BoolArray, Firms, FloatArray
+from pipelines.sources.simulated.firms import Firms
 
 _TAIL = 6.0  # degrees of freedom of every Student-t
 _GARCH_NEWS, _GARCH_MEMORY = 0.08, 0.90

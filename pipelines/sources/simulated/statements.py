@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import MarketConfig
-from pipelines.sources.simulated.firms import BoolArray, Firms, FloatArray
+from pipelines.sources.simulated.firms import Firms
 
 Days = npt.NDArray[np.datetime64]
 _QUARTERS_BEFORE_LISTING = 4
