@@ -211,7 +211,7 @@ def group_mean(
     -------
     ndarray of shape (T, N)
         The mean over the group's firms with a known value, the firm itself included. NaN where the group is
-        unknown or has fewer than two such firms, because a firm is no peer of itself.
+        unknown or has fewer than two such firms, because a firm is not its own peer.
     """
     from features.arithmetic.kernels_by_date import expand_groups
 

@@ -61,5 +61,5 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
 
 
 def full_panel(panel: Panel) -> Panel:
-    """Return the panel that a tile was taken from, or the panel itself if it is no tile."""
+    """Return the panel that a tile was taken from, or the panel itself if it is not a tile."""
     return _origins.get(panel, panel)

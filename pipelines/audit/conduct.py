@@ -68,7 +68,7 @@ def run_checks(subject: Subject, progress: Progress) -> Audit:
     skip = subject.config.audit.skip
     if unknown := sorted(set(skip) - set(CHECKS)):
         raise ConfigError(
-            f"audit.skip names {unknown[0]!r}, which is no check; the checks are {', '.join(CHECKS)}."
+            f"audit.skip names the unknown check {unknown[0]!r}: choose among {', '.join(CHECKS)}."
         )
     results = []
     with progress.stage("audit", total=len(CHECKS)):

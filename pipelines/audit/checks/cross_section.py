@@ -1,7 +1,8 @@
 """Cross-sections: a firm must be ranked and scaled only among the firms of its own date.
 
 The check `future` cannot find a rank over all past dates, because such a rank does not look ahead. It still
-makes a firm's value depend on the firms and the market level of other dates, so a date is no cross-section.
+makes a firm's value depend on the firms and the market level of other dates, so a date is not a
+cross-section.
 
 Shape suffixes: T sessions, N firms, F characteristics.
 """

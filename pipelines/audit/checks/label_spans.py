@@ -61,8 +61,8 @@ def check(subject: Subject) -> Result:
         NAME,
         "pass",
         f"{len(subject.folds)} fold(s): every label of delay up to {label.max_delay} and horizon "
-        f"{label.horizon} ends at least {least} session(s) before the next segment; the embargo is "
-        f"{embargo}.",
+        f"{label.horizon} ends before the next segment, with at least {least} session(s) in "
+        f"between; the embargo is {embargo}.",
         evidence,
     )
 

@@ -77,7 +77,7 @@ def check(subject: Subject) -> Result:
 
 
 def _colliding(subject: Subject, table: pl.DataFrame) -> Iterator[_Finding]:
-    """Versions of one item that share a known_at; the contract rejects them into the quarantine."""
+    """Versions of one item with the same known_at; the contract rejects them, so they are quarantined."""
     if subject.quarantine is None:
         return
     kept_out = subject.quarantine.filter(

@@ -22,7 +22,7 @@ STILL_TRADING: Final = 21
 def check(subject: Subject) -> Result:
     """Count the firms that stop trading; warn if there are too few.
 
-    It is a warning and no failure, because features stay causal, but results are biased.
+    The verdict is not a failure, because features stay causal; but results are biased.
     """
     panel = subject.dataset.panel
     ever_N = subject.dataset.universe_TN.any(axis=0)
