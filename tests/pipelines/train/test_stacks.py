@@ -22,7 +22,11 @@ from pipelines.train.stacks import stacks_of
 
 MODELS: Mapping[str, Any] = {
     "ridge": {},
-    "temporal_peer": {"encoder": {"width": 8, "heads": 2, "dropout": 0.2}, "peer_dropout": 0.2},
+    "temporal_peer": {
+        "encoder": {"width": 8, "heads": 2, "dropout": 0.2},
+        "peer_heads": 2,
+        "peer_dropout": 0.2,
+    },
     "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6}},
 }
 SEEDS = (0, 4, 2)
@@ -46,12 +50,9 @@ def forecasts() -> pl.DataFrame:
 def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    without_dropout: dict[str, Any] = {
-        "models": {
-            **MODELS,
-            "temporal_peer": {"encoder": {"width": 8, "heads": 2, "dropout": 0.0}, "peer_dropout": 0.0},
-        }
-    }
+    encoder = {"width": 8, "heads": 2, "dropout": 0.0}
+    temporal_peer = {"encoder": encoder, "peer_heads": 2, "peer_dropout": 0.0}
+    without_dropout: dict[str, Any] = {"models": {**MODELS, "temporal_peer": temporal_peer}}
     alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **without_dropout))
     alone = forecasts()
     scores = read_scores(open_run(str(Path("runs", alone_id)))).sort("model", "fold", "seed")
