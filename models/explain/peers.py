@@ -178,8 +178,8 @@ def _explain_date(
     values_NP, error_NP = shapley.values_PO.T, shapley.error_PO.T
     forecast_N = forecast(module, batch, None)[0]
     phi_NN = np.full((n_firms, n_firms), np.nan)
-    alone = [(p, firms[0]) for p, firms in enumerate(players) if not names[p]]
-    for p, firm in alone:
+    singles = [(p, firms[0]) for p, firms in enumerate(players) if not names[p]]
+    for p, firm in singles:
         phi_NN[:, firm] = values_NP[:, p]
     return PeerAttribution(
         session=session,
@@ -200,32 +200,37 @@ def _explain_date(
 def _players(
     attention_NN: FloatArray, group_N: IntArray, config: PeerGameConfig, rng: np.random.Generator
 ) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
-    n_firms, most = len(group_N), config.max_peer_players
+    n_firms, max_players = len(group_N), config.max_peer_players
     if config.choice == "group":
-        return _group_players(group_N, most)
-    if n_firms <= most:
+        return _group_players(group_N, max_players)
+    if n_firms <= max_players:
         return tuple(np.array([firm]) for firm in range(n_firms)), ("",) * n_firms
     if config.choice == "attention":
         order_N = np.argsort(-attention_NN.sum(axis=0), kind="stable")
     else:
         order_N = rng.permutation(n_firms)
-    alone, rest = np.sort(order_N[: most - 1]), np.sort(order_N[most - 1 :])
-    return (*(np.array([firm]) for firm in alone), rest), ("",) * len(alone) + (f"{len(rest)} other firms",)
+    singles, merged = np.sort(order_N[: max_players - 1]), np.sort(order_N[max_players - 1 :])
+    return (*(np.array([firm]) for firm in singles), merged), ("",) * len(singles) + (
+        f"{len(merged)} other firms",
+    )
 
 
-def _group_players(group_N: IntArray, most: int) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
+def _group_players(group_N: IntArray, max_players: int) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
     # code 0 of a batch is the unknown group, whose firms are players of their own; panel codes are one less
     codes, counts = np.unique(group_N[group_N > 0], return_counts=True)
     order = codes[np.argsort(-counts, kind="stable")]
     players = [np.flatnonzero(group_N == code) for code in order]
     names = [f"group {code - 1}" for code in order]
-    alone = np.flatnonzero(group_N == 0)
-    players += [np.array([firm]) for firm in alone]
-    names += [""] * len(alone)
-    if len(players) > most:
-        players, rest = players[: most - 1], players[most - 1 :]
-        names = [*names[: most - 1], _others(max(len(order) - most + 1, 0), min(len(alone), len(rest)))]
-        players.append(np.sort(np.concatenate(rest)))
+    singles = np.flatnonzero(group_N == 0)
+    players += [np.array([firm]) for firm in singles]
+    names += [""] * len(singles)
+    if len(players) > max_players:
+        players, merged = players[: max_players - 1], players[max_players - 1 :]
+        names = [
+            *names[: max_players - 1],
+            _others(max(len(order) - max_players + 1, 0), min(len(singles), len(merged))),
+        ]
+        players.append(np.sort(np.concatenate(merged)))
     return tuple(players), tuple(names)
 
 
@@ -243,18 +248,18 @@ def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Ga
     with torch.inference_mode():
         h_1ND = module.embed(batch)
 
-    def play(keep_MP: BoolArray) -> FloatArray:
+    def evaluate(keep_MP: BoolArray) -> FloatArray:
         keep_MN = torch.as_tensor(keep_MP[:, player_N], device=device)
         outputs: list[npt.NDArray[np.float64]] = []
         with torch.inference_mode():
             for keep_BN in torch.split(keep_MN, step):
-                many = repeat_batch(batch, len(keep_BN))
+                repeated = repeat_batch(batch, len(keep_BN))
                 h_BND = h_1ND.expand(len(keep_BN), -1, -1)
-                y_BN = module.mix(h_BND, many, Ablation(peers_keep_BN=keep_BN))
+                y_BN = module.mix(h_BND, repeated, Ablation(peers_keep_BN=keep_BN))
                 outputs.append(y_BN.double().cpu().numpy())
         return np.concatenate(outputs)
 
-    return play
+    return evaluate
 
 
 def attention_matrices(

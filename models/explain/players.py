@@ -155,7 +155,7 @@ def group_game(
     z_NF, donated_KNF = batch.z_BNF[0], batch.z_BNF[0][torch.as_tensor(donor_KN, device=device)]
     step = max(1, _DAY_CELLS * (_CUDA_FACTOR if device.type == "cuda" else 1) // (n_firms * window))
 
-    def play(keep_MP: BoolArray) -> FloatArray:
+    def evaluate(keep_MP: BoolArray) -> FloatArray:
         days_MW = np.ones((len(keep_MP), window), dtype=np.bool_)
         column_MF = np.ones((len(keep_MP), z_NF.shape[1]), dtype=np.bool_)
         peers_M1 = np.ones((len(keep_MP), 1), dtype=np.bool_)
@@ -176,15 +176,15 @@ def group_game(
                 torch.as_tensor(days_MW[part], device=device) if "days" in kinds else None,
                 peers_B1.expand(-1, n_firms) if "peers" in kinds else None,
             )
-            many = repeat_batch(batch, len(column_B1F))
+            repeated = repeat_batch(batch, len(column_B1F))
             by_donor_K = [
-                forecast(model, replace(many, z_BNF=torch.where(column_B1F, z_NF, donor_NF)), ablation)
+                forecast(model, replace(repeated, z_BNF=torch.where(column_B1F, z_NF, donor_NF)), ablation)
                 for donor_NF in donated_KNF
             ]
             outputs.append(np.mean(by_donor_K, axis=0)[:, sample_E])
         return np.concatenate(outputs)
 
-    return play
+    return evaluate
 
 
 def forecast(model: Unwrapped, batch: Batch, ablation: Ablation | None) -> FloatArray:

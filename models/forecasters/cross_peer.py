@@ -122,13 +122,13 @@ class CrossPeer(Forecaster):
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the reference firms; 0 for all other firms."""
         h_BND = self.embed(batch, ablation)
-        targets, references, keep_B1NK, place_BM = self._targets_and_references(h_BND, batch, ablation)
+        targets, references, keep_B1NK, position_BM = self._targets_and_references(h_BND, batch, ablation)
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
             h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), references, keep_B1NK)
             every_BHNN = weights_BHNK.new_zeros(*weights_BHNK.shape[:3], h_BND.shape[1])
-            at_BHNM = place_BM[:, None, None, :].expand_as(weights_BHNK[..., :-1])
+            at_BHNM = position_BM[:, None, None, :].expand_as(weights_BHNK[..., :-1])
             maps.append(every_BHNN.scatter(-1, at_BHNM, weights_BHNK[..., :-1]))
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
@@ -141,13 +141,13 @@ class CrossPeer(Forecaster):
         inverse_size_rank_BN = inverse_size_rank(batch, self.reference.size)
         targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN, inverse_size_rank_BN)
         chosen_BN = self.reference.choose(batch)
-        most = max(1, int(chosen_BN.sum(dim=1).max()))  # without references, one masked position
-        place_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
+        max_references = max(1, int(chosen_BN.sum(dim=1).max()))  # without references, one masked position
+        position_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :max_references]
         if ablation is not None and ablation.peers_keep_BN is not None:
             chosen_BN = chosen_BN & ablation.peers_keep_BN
-        other_BNM = place_BM[:, None, :] != torch.arange(h_BND.shape[1], device=h_BND.device)[:, None]
-        keep_BNM = chosen_BN.gather(1, place_BM)[:, None, :] & other_BNM
-        return targets, targets.select(place_BM), F.pad(keep_BNM[:, None], (0, 1), value=True), place_BM
+        other_BNM = position_BM[:, None, :] != torch.arange(h_BND.shape[1], device=h_BND.device)[:, None]
+        keep_BNM = chosen_BN.gather(1, position_BM)[:, None, :] & other_BNM
+        return targets, targets.select(position_BM), F.pad(keep_BNM[:, None], (0, 1), value=True), position_BM
 
     def _identity(self, batch: Batch) -> Tensor:
         return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)

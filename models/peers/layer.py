@@ -107,16 +107,16 @@ class Firms:
         """Replace the tokens."""
         return dataclasses.replace(self, token_BND=token_BND)
 
-    def select(self, place_BM: Tensor) -> Firms:
+    def select(self, position_BM: Tensor) -> Firms:
         """Select the firms at positions [B, M] of each date."""
 
         def take(value_BNX: Tensor) -> Tensor:
-            return value_BNX.gather(1, place_BM[..., None].expand(-1, -1, value_BNX.shape[-1]))
+            return value_BNX.gather(1, position_BM[..., None].expand(-1, -1, value_BNX.shape[-1]))
 
         recent_BMR = None if self.recent_BNR is None else take(self.recent_BNR)
-        group_BM = self.group_BN.gather(1, place_BM)
+        group_BM = self.group_BN.gather(1, position_BM)
         inverse_size_rank_BM = (
-            None if self.inverse_size_rank_BN is None else self.inverse_size_rank_BN.gather(1, place_BM)
+            None if self.inverse_size_rank_BN is None else self.inverse_size_rank_BN.gather(1, position_BM)
         )
         return Firms(
             take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM, inverse_size_rank_BM
@@ -198,10 +198,12 @@ class PeerLayer(nn.Module):
                 self.value.weight.zero_()
                 self.value.bias.zero_()
             if self.group_bias_HSS is not None:
-                own = (heads + 3) // 4
-                self.group_bias_HSS[:own] = OWN_GROUP_BIAS / LOGIT_GAIN * torch.eye(sizes.n_groups)
-                self.group_bias_HSS[own:].normal_(std=GROUP_PAIR_BIAS_STD / LOGIT_GAIN)
-                self.null_bias_H[own:] = NULL_BIAS / LOGIT_GAIN
+                own_group_heads = (heads + 3) // 4
+                self.group_bias_HSS[:own_group_heads] = (
+                    OWN_GROUP_BIAS / LOGIT_GAIN * torch.eye(sizes.n_groups)
+                )
+                self.group_bias_HSS[own_group_heads:].normal_(std=GROUP_PAIR_BIAS_STD / LOGIT_GAIN)
+                self.null_bias_H[own_group_heads:] = NULL_BIAS / LOGIT_GAIN
         self.forward_norm = nn.LayerNorm(tokens)
         self.forward_in = nn.Linear(tokens, 4 * tokens)
         self.forward_out = zero_linear(4 * tokens, tokens)
