@@ -126,17 +126,7 @@ class DayEncoder(nn.Module):
         self.config = config
         length = window + (config.pooling == "cls")
         self.input = nn.Linear(n_channels, config.width)
-        if config.positions == "learned":
-            self.position_WD = nn.Parameter(0.02 * torch.randn(length, config.width))
-        elif config.positions == "sinusoidal":
-            self.register_buffer("position_WD", pos.sinusoidal(length, config.width), persistent=False)
-        table = pos.rotary(length, config.width // config.heads) if config.positions == "rotary" else None
-        self.register_buffer("rotary_W2d", table, persistent=False)
-        if config.positions == "relative":
-            self.bias_HR = nn.Parameter(torch.zeros(config.heads, 2 * length - 1))
-        else:
-            bias_HR = pos.alibi(length, config.heads) if config.positions == "alibi" else None
-            self.register_buffer("bias_HR", bias_HR, persistent=False)
+        self._create_positions(length)
         self.blocks = nn.ModuleList(Block(config.block()) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         if config.pooling == "cls":
@@ -205,6 +195,21 @@ class DayEncoder(nn.Module):
         if self.config.positions in ("learned", "sinusoidal"):
             h_MWD = h_MWD + self.position_WD
         return h_MWD, AttentionMask(days_keep_MW, self.config.causal, self.rotary_W2d, self.bias_HR)
+
+    def _create_positions(self, length: int) -> None:
+        """Create the parameters or constants of the position encoding."""
+        config = self.config
+        if config.positions == "learned":
+            self.position_WD = nn.Parameter(0.02 * torch.randn(length, config.width))
+        elif config.positions == "sinusoidal":
+            self.register_buffer("position_WD", pos.sinusoidal(length, config.width), persistent=False)
+        table = pos.rotary(length, config.width // config.heads) if config.positions == "rotary" else None
+        self.register_buffer("rotary_W2d", table, persistent=False)
+        if config.positions == "relative":
+            self.bias_HR = nn.Parameter(torch.zeros(config.heads, 2 * length - 1))
+        else:
+            bias_HR = pos.alibi(length, config.heads) if config.positions == "alibi" else None
+            self.register_buffer("bias_HR", bias_HR, persistent=False)
 
     def _pooling_weights(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
         """Pooling weights [M, W] of the days; 0 for ablated days."""

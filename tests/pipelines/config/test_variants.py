@@ -87,7 +87,7 @@ def test_an_entrys_model_is_its_model_key_or_its_name(tiny: dict[str, Any]) -> N
         "pretrained_10": MODEL,
     }
     plain = settings_of(config, MODEL)
-    assert plain[0].items() >= OPTIONS.items()
+    assert plain[0]["encoder"].items() >= ENCODER.items()
     assert settings_of(config, "tt_linear")[0] == {
         **plain[0],
         "encoder": {**plain[0]["encoder"], "kernel": "linear"},
@@ -448,7 +448,7 @@ def test_seeds_of_a_variant_are_stacked_and_the_audit_reduces_it(
     done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    models = {"peers": {"model": "self_peer", **OPTIONS}, "trees": {"model": "lightgbm"}}
+    models = {"peers": {"model": "self_peer", **ENCODER}, "trees": {"model": "lightgbm"}}
     config = check_config(plain(done, models) | {"stack_seeds": True}, origin="stacked")
     ingest_config(config, echo=lambda _: None)
     run, dataset, _ = prepare_run(config, Progress())
