@@ -19,7 +19,8 @@ from features.panel.derived import row_mean
 from features.panel.labels import forward_returns, target
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
-from pipelines.config.schema import Config, LabelConfig
+from pipelines.config.schema import Config
+from pipelines.config.sections import LabelConfig
 from pipelines.errors import ConfigError, DataError
 
 INPUT_PREFIX = "input_"

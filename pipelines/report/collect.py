@@ -11,7 +11,8 @@ import polars as pl
 
 from pipelines.config.load import to_yaml
 from pipelines.config.models import registry_name
-from pipelines.config.schema import Config, ExplainConfig
+from pipelines.config.schema import Config
+from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.risk_free import describe_rate

@@ -14,7 +14,8 @@ from backtest.costs import CostModel
 from backtest.result import BookResult
 from features.arrays import FloatArray
 from features.panel.panel import Panel
-from pipelines.config.schema import BookConfig, Config
+from pipelines.config.schema import Config
+from pipelines.config.sections import BookConfig
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError
 

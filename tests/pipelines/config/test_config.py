@@ -142,7 +142,7 @@ def test_yaml_cannot_construct_objects(tmp_path: Path) -> None:
 
 def test_the_transform_section_has_the_fields_and_defaults_of_its_rule() -> None:
     from features.library.standardise import TransformRule
-    from pipelines.config.schema import TransformConfig
+    from pipelines.config.sections import TransformConfig
 
     assert TransformRule(**TransformConfig().model_dump()) == TransformRule()
     changed = TransformConfig(

@@ -11,7 +11,7 @@ from models.registry import MODELS
 from pipelines.config import errors
 from pipelines.config.errors import RENAMED
 from pipelines.config.load import check_config
-from pipelines.config.schema import AuditConfig, LabelConfig, TransformConfig
+from pipelines.config.sections import AuditConfig, LabelConfig, TransformConfig
 from pipelines.errors import ConfigError
 from pipelines.settings import Section
 from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig

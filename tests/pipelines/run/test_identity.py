@@ -123,6 +123,7 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
         "pipelines.config.load",  # the identity holds the resolved settings
         "pipelines.config.models",  # the identity holds the resolved names of models
         "pipelines.config.schema",
+        "pipelines.config.sections",
         "pipelines.device",  # the identity holds the device
         "pipelines.errors",
         "pipelines.lake.lake",  # reads the rows of a version
