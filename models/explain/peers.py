@@ -235,8 +235,11 @@ def _group_players(group_N: IntArray, max_players: int) -> tuple[tuple[IntArray,
 
 
 def _others(groups: int, firms: int) -> str:
-    parts = [f"{groups} other groups"] if groups else []
-    return " and ".join([*parts, f"{firms} firms of unknown group"] if firms else parts)
+    def count(number: int, noun: str) -> str:
+        return f"{number} {noun}{'' if number == 1 else 's'}"
+
+    parts = [count(groups, "other group")] if groups else []
+    return " and ".join([*parts, f"{count(firms, 'firm')} of unknown group"] if firms else parts)
 
 
 def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Game:

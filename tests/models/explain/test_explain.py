@@ -453,7 +453,7 @@ def test_firms_of_unknown_group_are_single_players_and_surplus_players_are_merge
     assert names == ("group 1", "group 0", "group 2", "", "")
     players, names = _group_players(group_N, 3)
     assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [1, 4, 7]]
-    assert names == ("group 1", "group 0", "1 other groups and 2 firms of unknown group")
+    assert names == ("group 1", "group 0", "1 other group and 2 firms of unknown group")
     players, names = _group_players(group_N, 4)
     assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [7], [1, 4]]
     assert names[-1] == "2 firms of unknown group"
