@@ -159,9 +159,9 @@ def test_settings_are_checked_by_name_and_init_from_changes_no_other_setting(
         ({"fit": {"label_share": 0}}, "label_share"),
         (
             {"models": {"mlp": {"fit": {"pretrain": PRETRAIN}}}},
-            "models.mlp sets pretrain, which is about a day",
+            "models.mlp sets pretrain, which needs a day encoder",
         ),
-        ({"models": {"ridge": {"init_from": "x"}}}, "models.ridge sets init_from, which is about a day"),
+        ({"models": {"ridge": {"init_from": "x"}}}, "models.ridge sets init_from, which needs a day encoder"),
     ):
         with pytest.raises(ConfigError, match=message):
             config_of(home, tiny_settings, **wrong)
