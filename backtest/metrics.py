@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from backtest.inference import newey_west_lags, newey_west_t
 from backtest.performance import ratio
 from backtest.ranking import RankSelector, as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
@@ -155,41 +156,6 @@ def icir(ic_T: FloatArray) -> float:
     known_T = ic_T[~np.isnan(ic_T)]
     deviation = float(known_T.std()) if len(known_T) else 0.0
     return ratio(mean_known(known_T), deviation if deviation > ROUNDING else 0.0)
-
-
-def newey_west_lags(n: int) -> int:
-    """Lags for n observations: ``floor(4 (n / 100)^(2/9))`` (Newey and West 1994)."""
-    return math.floor(4.0 * math.pow(n / 100.0, 2.0 / 9.0))
-
-
-def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
-    """t-statistic of a series' mean with Newey-West errors.
-
-    ``mean / sqrt(S / n)`` with ``S = g_0 + 2 sum_{l=1..L} (1 - l / (L+1)) g_l`` and
-    ``g_l = (1/n) sum_t e_t e_{t-l}``, no small-sample correction (Newey and West 1987).
-
-    Parameters
-    ----------
-    x_T : ndarray of shape (T,)
-        The series. NaN values are dropped, and their neighbours are treated as adjacent.
-    lags : int or None
-        L, limited to n - 1; None: `newey_west_lags`.
-
-    Returns
-    -------
-    float
-        NaN with fewer than 2 values or no variation.
-    """
-    known_T = x_T[~np.isnan(x_T)]
-    n = len(known_T)
-    if n < 2:
-        return math.nan
-    most = min(newey_west_lags(n) if lags is None else lags, n - 1)
-    error_T = known_T - known_T.mean()
-    variance = float(error_T @ error_T) / n
-    for lag in range(1, most + 1):
-        variance += 2.0 * (1.0 - lag / (most + 1.0)) * float(error_T[lag:] @ error_T[:-lag]) / n
-    return ratio(float(known_T.mean()), math.sqrt(max(variance, 0.0) / n))
 
 
 def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int = 5) -> FloatArray:

@@ -1,0 +1,205 @@
+"""Stationary-bootstrap intervals of Sharpe ratios, and of the difference of two books' Sharpe ratios.
+
+A Sharpe ratio is a ratio of moments of returns that have fat tails and clusters of volatility, so its
+interval comes from resampled histories and not from a formula. Daily returns are resampled in blocks, which
+keeps the dependence of neighbouring sessions.
+
+Shape suffixes: T sessions, R samples, K books.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from backtest.costs import SESSIONS_PER_YEAR
+from backtest.inference import LEVEL, known_values, require_level
+from features.arrays import FloatArray, require_shape
+
+REPETITIONS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class SharpeInterval:
+    """An annualised Sharpe ratio, or a difference of two, with a bootstrap interval.
+
+    Attributes
+    ----------
+    n : int
+        Number of sessions used.
+    block : float
+        Mean block length of the bootstrap, in sessions.
+    estimate, lower, upper : float
+        Estimate and bounds of the interval, annualised.
+    p_value : float
+        Two-sided, of the null hypothesis that the true value is zero.
+    """
+
+    n: int
+    block: float
+    estimate: float
+    lower: float
+    upper: float
+    p_value: float
+
+
+def bootstrap_block(n: int) -> float:
+    """Mean block length of the stationary bootstrap for n sessions: ``n^(1/3)``, at least 1.
+
+    The rate is that of the optimal length (Politis and White 2004): 6 sessions for one year, 14 for ten.
+    Daily returns depend little on each other, so the length matters little: on simulated returns with
+    clusters of volatility, half of it and one and a half times of it changed the rate of false rejections by
+    at most 1 percentage point.
+    """
+    return max(math.cbrt(n), 1.0)
+
+
+def bootstrap_counts(n: int, *, block: float, repetitions: int = REPETITIONS, seed: int = 0) -> FloatArray:
+    """Count how often each session occurs in each sample of the stationary bootstrap.
+
+    A sample joins blocks of consecutive sessions, the first session following the last. A block starts at a
+    session drawn at random, and ends after each session with probability ``1 / block``
+    (Politis and Romano 1994).
+
+    Parameters
+    ----------
+    n : int
+        Number of sessions, at least 1.
+    block : float
+        Mean block length in sessions, at least 1.
+    repetitions : int
+        Number of samples.
+    seed : int
+        Seed of the draws.
+
+    Returns
+    -------
+    ndarray of shape (R, T)
+        Counts; every row adds up to n.
+
+    Raises
+    ------
+    ValueError
+        If ``block`` is below 1.
+    """
+    if not block >= 1:
+        msg = f"block is {block}; it must be at least 1 session."
+        raise ValueError(msg)
+    rng = np.random.default_rng(seed)
+    session_T = np.arange(n)
+    counts_RT = np.empty((repetitions, n))
+    for r in range(repetitions):  # one at a time, to need little memory
+        starts_T = rng.random(n) < 1.0 / block
+        starts_T[0] = True
+        first_T = rng.integers(n, size=n)  # the session that a block starting here would start from
+        begun_T = np.maximum.accumulate(np.where(starts_T, session_T, 0))
+        counts_RT[r] = np.bincount((first_T[begun_T] + session_T - begun_T) % n, minlength=n)
+    return counts_RT
+
+
+def sharpe_interval(
+    return_T: FloatArray,
+    *,
+    counts_RT: FloatArray | None = None,
+    block: float | None = None,
+    level: float = LEVEL,
+) -> SharpeInterval:
+    """Annualised Sharpe ratio of daily returns with a stationary-bootstrap interval.
+
+    The interval lies between the ``level / 2`` and ``1 - level / 2`` quantiles of the Sharpe ratios of the
+    bootstrap samples.
+
+    Parameters
+    ----------
+    return_T : ndarray of shape (T,)
+        Excess return per session, a fraction; NaN values are dropped.
+    counts_RT : ndarray of shape (R, T), optional
+        Samples of `bootstrap_counts` for the known sessions, to use the same samples for many books. None:
+        2,000 samples with seed 0.
+    block : float, optional
+        Mean block length in sessions of the samples; None: `bootstrap_block`.
+    level : float
+        Two-sided error rate.
+
+    Returns
+    -------
+    SharpeInterval
+        NaN without variation or with fewer than 2 sessions.
+
+    Raises
+    ------
+    ValueError
+        If ``level`` is not between 0 and 1, a return is infinite, or the counts are for another number of
+        sessions.
+    """
+    require_level(level)
+    known_T = known_values("the returns", return_T)
+    return _interval(known_T[:, None], np.array([1.0]), counts_RT, block, level)
+
+
+def sharpe_difference(
+    a_T: FloatArray,
+    b_T: FloatArray,
+    *,
+    counts_RT: FloatArray | None = None,
+    block: float | None = None,
+    level: float = LEVEL,
+) -> SharpeInterval:
+    """Annualised Sharpe ratio of a less that of b, with a stationary-bootstrap interval.
+
+    Both books are resampled on the same sessions, so what they have in common cancels (Ledoit and Wolf 2008).
+
+    Parameters
+    ----------
+    a_T, b_T : ndarray of shape (T,)
+        Excess returns of the two books per session. Sessions with a NaN in either are dropped.
+    counts_RT, block, level
+        As in `sharpe_interval`.
+
+    Returns
+    -------
+    SharpeInterval
+        Of the difference; NaN if either book has no variation, or with fewer than 2 sessions.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or as in `sharpe_interval`.
+    """
+    require_level(level)
+    require_shape("the second book's returns", b_T, a_T.shape)
+    both_T = ~(np.isnan(a_T) | np.isnan(b_T))
+    returns_T2 = np.column_stack([known_values("the returns", x_T[both_T]) for x_T in (a_T, b_T)])
+    return _interval(returns_T2, np.array([1.0, -1.0]), counts_RT, block, level)
+
+
+def _interval(
+    returns_TK: FloatArray,
+    sign_K: FloatArray,
+    counts_RT: FloatArray | None,
+    block: float | None,
+    level: float,
+) -> SharpeInterval:
+    """Interval of the signed sum of the Sharpe ratios of K books."""
+    n = len(returns_TK)
+    block = bootstrap_block(n) if block is None else block
+    if n < 2 or (returns_TK == returns_TK[0]).all(axis=0).any():
+        return SharpeInterval(n, block, math.nan, math.nan, math.nan, math.nan)
+    if counts_RT is None:
+        counts_RT = bootstrap_counts(n, block=block)
+    require_shape("the bootstrap counts", counts_RT, (len(counts_RT), n))
+    mean_K = returns_TK.mean(axis=0)
+    centred_TK = returns_TK - mean_K
+    annual = math.sqrt(SESSIONS_PER_YEAR)
+    shift_RK = counts_RT @ centred_TK / n
+    variance_RK = (counts_RT @ centred_TK**2 - n * shift_RK**2) / (n - 1)
+    varies_R = (variance_RK > 0).all(axis=1)  # a sample of one session only has no Sharpe ratio
+    sharpe_RK = (mean_K + shift_RK[varies_R]) / np.sqrt(variance_RK[varies_R]) * annual
+    sample_R = sharpe_RK @ sign_K
+    lower, upper = np.quantile(sample_R, [level / 2.0, 1.0 - level / 2.0])
+    estimate = float((mean_K / returns_TK.std(axis=0, ddof=1) * sign_K).sum()) * annual
+    side = min(int((sample_R <= 0).sum()), int((sample_R >= 0).sum()))
+    p_value = min(2.0 * (side + 1) / (len(sample_R) + 1), 1.0)
+    return SharpeInterval(n, block, estimate, float(lower), float(upper), p_value)
