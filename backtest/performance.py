@@ -159,6 +159,18 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     )
 
 
+def excess_return(result: BookResult, rate_T: FloatArray | None = None) -> FloatArray:
+    """Net return of each session less the risk-free rate on net exposure, shape (T,).
+
+    Arguments and errors are those of `book_metrics`, whose `sharpe_net` is the Sharpe ratio of these returns.
+    NaN before the first trade and after ruin.
+    """
+    span = _counted(result)
+    excess_T = np.full_like(result.return_net_T, np.nan)
+    excess_T[span] = result.return_net_T[span] - _free(result, rate_T)[span]
+    return excess_T
+
+
 def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
     """Compare a book, net of costs, with a benchmark, gross of costs; see `ActiveMetrics`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from pipelines.report.contents.attribution import ExampleForecast, ModelAttribut
 from pipelines.report.contents.header import SESSION_SCHEMA, RunHeader
 from pipelines.report.contents.report import ReportData
 from pipelines.report.contents.truth import SimulatedTruth
-from pipelines.report.verdict import BASELINES
+from pipelines.report.ladder import report_ladder
+from pipelines.results.comparisons import tradable_delay
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (
     AuditMade,
@@ -51,6 +52,7 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
     book = next(iter(config.backtest.books))
     main = pl.col("delay") == config.label.delay
     curves = read_curves(run)
+    comparisons = evaluation.read_table("comparisons")
     return ReportData(
         header=_header(
             run,
@@ -61,7 +63,13 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
             lake=lake,
             book=book,
         ),
-        ladder=_ladder(ladder, book, {name: registry_name(config, name) for name in config.models}),
+        ladder=report_ladder(
+            ladder,
+            book,
+            {name: registry_name(config, name) for name in config.models},
+            comparisons=comparisons,
+            significance=evaluation.read_table("significance"),
+        ),
         folds=fold_table(dataset, plan_folds(dataset, config)),
         equity=evaluation.table("equity").filter(main),
         ic_series=evaluation.table("ic_series").filter(main),
@@ -70,6 +78,7 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
         cost_breakdown=evaluation.table("costs").filter(main),
         learning=curves if curves.height else None,
         truth=_truth(run, ladder),
+        comparisons=comparisons,
         horizons=evaluation.read_table("horizons"),
         quantile_scores=evaluation.read_table("quantile_scores"),
         label_shares=evaluation.read_table("label_shares"),
@@ -98,7 +107,7 @@ def _header(
     lake: Lake,
     book: str,
 ) -> RunHeader:
-    measured = evaluation.record
+    measured, verdict_delay = evaluation.record, tradable_delay(config.label.delays)
     trained = [started for started, _ in sessions(events)]
     tested = np.concatenate([fold.test for fold in plan_folds(dataset, config)])
     versions = [
@@ -120,6 +129,8 @@ def _header(
         trial_count=measured.trials,
         seeds=config.seeds,
         label_delay=config.label.delay,
+        verdict_delay=verdict_delay,
+        execution_delay=verdict_delay if config.backtest.delay is None else config.backtest.delay,
         label_horizon=config.label.horizon,
         label_transform=config.label.transform,
         universe=", ".join(
@@ -209,33 +220,6 @@ def _evaluations(run: Run, shown: str) -> pl.DataFrame:
         for one in list_evaluations(run)
     ]
     return pl.DataFrame(rows)
-
-
-def _ladder(ladder: pl.DataFrame, book: str, registered: Mapping[str, str]) -> pl.DataFrame:
-    """Add the columns of the main book without prefix, and comparisons of net Sharpe with the baselines.
-
-    If a baseline has variants, models are compared with the best of them. The variants themselves are not
-    compared.
-    """
-    names = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
-    frame = ladder.with_columns(
-        *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in names),
-        share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
-        baseline=pl.col("model").replace_strict(
-            {name: model if model in BASELINES else None for name, model in registered.items()},
-            return_dtype=pl.String,
-        ),
-    )
-    for rival in BASELINES:
-        own = pl.col("baseline") == rival
-        best = frame.filter(own).group_by("delay").agg(pl.col("sharpe_net").max().alias("_rival"))
-        frame = frame.join(best, on="delay", how="left", maintain_order="left").with_columns(
-            pl.when(own.fill_null(value=False).not_())
-            .then(pl.col("sharpe_net") > pl.col("_rival"))
-            .alias(f"beats_{rival}")
-        )
-        frame = frame.drop("_rival")
-    return frame
 
 
 def _assumptions(config: Config) -> pl.DataFrame:

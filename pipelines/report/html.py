@@ -21,7 +21,9 @@ from pipelines.report.sections.assemble import sections
 from pipelines.report.sections.audit import audit_block
 from pipelines.report.sections.section import Section
 from pipelines.report.theme import model_styles
-from pipelines.report.verdict import BASELINES, Verdict, baseline_of, judge
+from pipelines.report.verdict import RULE, Verdict, baseline_of, deciding_comparisons, judge
+from pipelines.results.comparisons import BASELINES
+from pipelines.results.describe import describe_interval
 
 _VERDICT_WORDS = {"good": "Confirmed on the test", "caution": "Doubtful", "bad": "Do not trade"}
 
@@ -115,7 +117,8 @@ def _head(data: ReportData, verdict: Verdict) -> str:
         f'<p class="byline">run {html.escape(header.run_id)} \N{MIDDLE DOT} {html.escape(header.created_at)} '
         f"\N{MIDDLE DOT} config {html.escape(header.config_hash[:12])}{_evaluation(data)}</p>{noscript}"
         f'<div class="verdict {verdict.tone}"><p class="headline"><b>{_VERDICT_WORDS[verdict.tone]}.</b> '
-        f"{html.escape(verdict.headline)}</p><p>{html.escape(verdict.evidence)}</p></div>"
+        f"{html.escape(verdict.headline)}</p><p>{html.escape(verdict.evidence)}</p>"
+        f'<p class="rule">{html.escape(RULE)}</p></div>'
         f"{_tiles(data, verdict.best)}{audit_block(header.audit)}{_box('hazards', 'Hazards', header.hazards)}"
         f"{_box('notes', 'Notes', header.notes)}</header>\n"
     )
@@ -143,21 +146,34 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
     tiles = [
         ("validation rank IC", _figure(best["valid_rank_ic"], 3), "used to choose the model"),
         ("test IC", _figure(best["ic"], 3), f"t {_figure(best['ic_t'], 1)} (Newey-West)"),
-        ("net Sharpe", _figure(best["sharpe_net"], 2), f"{_figure(best['sharpe_gross'], 2)} before costs"),
+        ("net Sharpe", _figure(best["sharpe_net"], 2), _sharpe_detail(best)),
+        ("deflated Sharpe", _figure(best["deflated_sharpe"], 2), "probability of skill"),
         ("net return", _figure(best["annual_return_net"], 1, 100, "%"), "per year"),
         ("turnover", _figure(best["turnover"], 1, 100, "%"), "of NAV per session"),
     ]
+    compared = deciding_comparisons(data, best["model"])
     for baseline, title in BASELINES.items():
         if baseline_of(best) != baseline:
-            beats = best[f"beats_{baseline}"]
-            answer = "unknown" if beats is None else "yes" if beats else "no"
-            tiles.append((f"beats {title}", answer, "net of costs"))
+            answer = best[f"beats_{baseline}"] or "unknown"
+            tiles.append((f"beats {title}", answer, _difference_detail(compared.get(baseline))))
     tiles.append(("trials", f"{data.header.trial_count:,}", "in the ledger"))
     cells = "".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(detail)}</small></dd></div>"
         for name, value, detail in tiles
     )
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _sharpe_detail(best: dict[str, Any]) -> str:
+    lower, upper = _figure(best["sharpe_lower"], 2), _figure(best["sharpe_upper"], 2)
+    return f"[{lower}, {upper}]; {_figure(best['sharpe_gross'], 2)} before costs"
+
+
+def _difference_detail(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not tested"
+    ic = describe_interval(row["ic_difference"], row["ic_lower"], row["ic_upper"], digits=4, signed=True)
+    return f"IC difference {ic}".replace("-", "\N{MINUS SIGN}")
 
 
 def _figure(value: float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:

@@ -37,6 +37,11 @@ def number(digits: int) -> Format:
     return lambda value: _minus(f"{value:,.{digits}f}")
 
 
+def signed(digits: int) -> Format:
+    """Write a number with its sign and ``digits`` decimals."""
+    return lambda value: _minus(f"{value:+,.{digits}f}")
+
+
 def percent(digits: int) -> Format:
     """Write a fraction in per cent, without the per cent sign (it belongs in the header)."""
     return lambda value: _minus(f"{100 * value:,.{digits}f}")
@@ -65,6 +70,12 @@ def neutral_yes_no(value: object) -> str:
 def yes_no(value: object) -> str:
     """Write yes or no with a mark, so that the colour is not needed to read it."""
     return "\N{CHECK MARK} yes" if value else "\N{MULTIPLICATION X} no"
+
+
+def answer(value: object) -> str:
+    """Write yes, no or unclear with a mark, so that the colour is not needed to read it."""
+    marks = {"yes": "\N{CHECK MARK}", "no": "\N{MULTIPLICATION X}"}
+    return f"{marks.get(str(value), '?')} {value}"
 
 
 def table(
@@ -144,6 +155,8 @@ def _cell(value: object, column: Column, styles: Mapping[str, Style] | None) -> 
     written = html.escape(column.format(value))
     if column.format is yes_no:
         return f'<td class="{"yes" if value else "no"}">{written}</td>'
+    if column.format is answer:
+        return f'<td class="{html.escape(str(value))}">{written}</td>'
     if column.field == "model" and styles is not None and value in styles:
         chip = f'<span class="chip" style="background:{styles[str(value)].colour}"></span>'
         return f'<td class="name">{chip}{written}</td>'

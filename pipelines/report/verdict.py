@@ -7,11 +7,22 @@ from typing import Any, Literal
 
 import polars as pl
 
+from backtest.inference import LEVEL
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
+from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows
 
 Tone = Literal["good", "caution", "bad"]
-BASELINES = {"ridge": "ridge", "lightgbm": "LightGBM"}
+
+RULE = (
+    "How this is decided: by the results at the first delay of at least 1 session that was measured. "
+    "Confirmed on the test: the run is complete, the net Sharpe ratio is above 0, its deflated value is at "
+    f"least {MIN_DEFLATED_SHARPE:.2f}, the {1 - LEVEL:.0%} interval of the test IC lies above 0, and the "
+    f"model beats both baselines. It beats a baseline if the {1 - LEVEL:.0%} interval of the daily IC "
+    "difference lies above 0 and its net Sharpe ratio is higher. The answer is no if the interval of the IC "
+    "difference or of the net Sharpe difference lies below 0, and unclear otherwise. Do not trade: the book "
+    "loses money net of costs, or no model could be chosen. Doubtful: everything else."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +44,25 @@ def baseline_of(row: dict[str, Any]) -> str | None:
     return named
 
 
+def deciding_comparisons(data: ReportData, model: str) -> dict[str, dict[str, Any]]:
+    """Baseline -> the row of ``data.comparisons`` that decides whether a model beats it."""
+    if data.comparisons is None:
+        return {}
+    own = data.comparisons.filter(pl.col("model") == model)
+    return {row["baseline"]: row for row in deciding_rows(own)}
+
+
 def judge(data: ReportData) -> Verdict:
-    """Choose the model by validation rank IC alone and judge it by its test.
+    """Choose the model by validation rank IC alone and judge it by its test at the delay of the verdict.
 
     Returns
     -------
     Verdict
-        ``good``: the run is complete, net Sharpe is positive and higher than that of both baselines, and the
-        t-statistic of the test IC is at least 2. ``bad``: the book loses money net of costs, or no model
-        could be chosen. ``caution``: all other cases.
+        ``good``, ``bad`` or ``caution``, as `RULE` says.
     """
-    trials = f"{data.header.trial_count:,} trial{'s' if data.header.trial_count != 1 else ''} in the ledger"
-    candidates = data.main_ladder.with_columns(
+    header = data.header
+    trials = f"{header.trial_count:,} trial{'s' if header.trial_count != 1 else ''} in the ledger"
+    candidates = data.verdict_ladder.with_columns(
         pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)
     ).drop_nulls("valid_rank_ic")
     if candidates.is_empty():
@@ -56,22 +74,36 @@ def judge(data: ReportData) -> Verdict:
         )
     best = candidates.sort("valid_rank_ic", descending=True, maintain_order=True).row(0, named=True)
     doubts = _doubts(best)
-    if data.header.incomplete is not None:
+    if header.execution_delay < 1:
+        doubts.append("no delay that can be traded was measured")
+    if header.incomplete is not None:
         doubts.append("the run is incomplete")
     model = best["model"]
     loses = not is_missing(best["sharpe_net"]) and best["sharpe_net"] <= 0
     if not doubts:
-        headline = f"{model} leads on validation and beats ridge and LightGBM net of costs."
+        headline = f"{model} leads on validation and beats ridge and LightGBM on the test."
     else:
         headline = f"{model} leads on validation, but {_join(doubts)}."
     evidence = (
-        f"{_incomplete(data)}Validation rank IC {_number(best['valid_rank_ic'], 3)}. On the test sessions: "
+        f"{_incomplete(data)}Validation rank IC {_number(best['valid_rank_ic'], 3)}. On the test sessions at "
+        f"delay {header.verdict_delay}: "
         f"IC {_number(best['ic'], 3)} (t {_number(best['ic_t'], 1)}), "
-        f"Sharpe {_number(best['sharpe_net'], 2)} net and {_number(best['sharpe_gross'], 2)} before costs "
-        f"({data.header.main_book}). {trials}: the more "
+        f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
+        f"{_number(best['sharpe_gross'], 2)} before costs ({header.main_book}), deflated Sharpe "
+        f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{trials}: the more "
         "trials, the more likely a good result is luck."
     )
     return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
+
+
+def _compared(data: ReportData, model: str) -> str:
+    """One sentence per baseline with both differences; empty if there is no comparison."""
+    sentences = []
+    for row in deciding_comparisons(data, model).values():
+        ic = f"IC difference {_number(row['ic_difference'], 4)}{_interval(row, 'ic', 4)}"
+        sharpe = f"net Sharpe difference {_number(row['sharpe_difference'], 2)}{_interval(row, 'sharpe', 2)}"
+        sentences.append(f"Beats {row['rival']}: {row['beats']} ({ic}, {sharpe}). ")
+    return "".join(sentences)
 
 
 def _incomplete(data: ReportData) -> str:
@@ -90,25 +122,47 @@ def _doubts(best: dict[str, Any]) -> list[str]:
         doubts.append("it has no net Sharpe ratio")
     elif best["sharpe_net"] <= 0:
         doubts.append("it loses money net of costs")
-    if is_missing(best["ic_t"]):
-        doubts.append("its test IC has no t-statistic")
-    elif best["ic_t"] < 2:
-        doubts.append("its test IC is not significantly different from zero")
-    beaten_by = []
+    elif is_missing(best["deflated_sharpe"]):
+        doubts.append("it has no deflated Sharpe ratio")
+    elif best["deflated_sharpe"] < MIN_DEFLATED_SHARPE:
+        doubts.append(
+            f"its deflated Sharpe ratio is {_number(best['deflated_sharpe'], 2)}, below {MIN_DEFLATED_SHARPE}"
+        )
+    if is_missing(best["ic_lower"]):
+        doubts.append("its test IC has no interval")
+    elif best["ic_lower"] <= 0:
+        doubts.append("its test IC is not significantly above zero")
+    return [*doubts, *_doubts_on_baselines(best)]
+
+
+def _doubts_on_baselines(best: dict[str, Any]) -> list[str]:
+    doubts, worse, unclear = [], [], []
     for baseline, title in BASELINES.items():
         if baseline_of(best) == baseline:
-            doubts.append("it is itself a baseline, and no other model did better")
+            doubts.append("it is itself a baseline, and no other model did better on validation")
         elif best[f"beats_{baseline}"] is None:
             doubts.append(f"it was not compared with {title}")
-        elif not best[f"beats_{baseline}"]:
-            beaten_by.append(title)
-    if beaten_by:
-        doubts.append(f"it does not beat {' or '.join(beaten_by)} net of costs")
+        elif best[f"beats_{baseline}"] == "no":
+            worse.append(title)
+        elif best[f"beats_{baseline}"] == "unclear":
+            unclear.append(title)
+    if worse:
+        doubts.append(f"it does not beat {' or '.join(worse)}")
+    if unclear:
+        doubts.append(f"it is unclear whether it beats {' or '.join(unclear)}")
     return doubts
 
 
 def _join(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _interval(row: dict[str, Any], name: str, digits: int) -> str:
+    """Write an interval after its estimate, as in " [0.31, 2.10]"; empty if it is unknown."""
+    bounds = (row[f"{name}_lower"], row[f"{name}_upper"])
+    if any(is_missing(bound) for bound in bounds):
+        return ""
+    return f" [{', '.join(_number(bound, digits) for bound in bounds)}]"
 
 
 def _number(value: float | None, digits: int) -> str:

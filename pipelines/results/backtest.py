@@ -14,6 +14,7 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.results.comparisons import comparison_table, significance_table
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
@@ -87,12 +88,16 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             truth_TN=load_truth(run, dataset, lake),
             sessions=np.unique(np.concatenate([fold.test for fold in plan])),
         )
+        now, trials = environment(), trial_count(run.folder.parent)
+        sessions_T = dataset.panel.dates_T
         tables = {
             "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
             "ic_series": result.ic_series,
             "quantiles": result.quantiles,
             "equity": result.equity,
             "costs": result.costs,
+            "comparisons": comparison_table(result, config, sessions_T),
+            "significance": significance_table(result, config, sessions_T, trials),
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
             "label_shares": label_share_table(config, ordered, dataset, scores),
@@ -100,7 +105,6 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
         measured = dataset.panel.dates_T[dates_T].astype("datetime64[D]")
-        now, trials = environment(), trial_count(run.folder.parent)
         new = EvaluationRecord(
             evaluation=evaluation_id(config),
             made_at=dt.datetime.now(dt.UTC),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.run.evaluations import StoredEvaluation
 
 _LADDER_CELLS = (  # column, heading, scale, digits, width
@@ -24,10 +27,13 @@ _LADDER_CELLS = (  # column, heading, scale, digits, width
 
 
 def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
-    """Format an evaluation: its settings, the ladder, and the tasks without forecasts."""
+    """Format an evaluation: its settings, the ladder, the tests, and the tasks without forecasts."""
     record = evaluation.record
     settings = f"evaluation {record.evaluation}: {record.assumptions}"
     parts = [settings, describe_ladder(evaluation.table("ladder"), config)]
+    significance = evaluation.read_table("significance")
+    if significance is not None:
+        parts.append(describe_tests(significance, evaluation.read_table("comparisons")))
     if record.incomplete is not None:
         parts.append(
             f"The run is incomplete. Missing: {record.incomplete}. Models are compared on the {record.dates} "
@@ -77,6 +83,62 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     if ladder["truth_ic"].drop_nulls().len():
         lines.append("(true mean): the simulated market's true expected return, the best possible forecast.")
     return "\n".join(lines)
+
+
+def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None) -> str:
+    """Format the tests: one line per model with the main book's Sharpe ratio and the answers on baselines.
+
+    Parameters
+    ----------
+    significance, comparisons
+        Tables of `pipelines.results.comparisons`; None if the run has no baseline to compare with.
+    """
+    first = significance.row(0, named=True)
+    delay, book = first["delay"], first["book"]
+    tradable = "" if delay >= 1 else " (cannot be traded; set label.extra_delays to 1 or more)"
+    answers: dict[str, list[str]] = {}
+    for row in [] if comparisons is None else deciding_rows(comparisons):
+        answers.setdefault(row["model"], []).append(describe_comparison(row))
+    lines = [f"tests at delay {delay}{tradable}, {book} net of costs, intervals at {1 - first['level']:.0%}"]
+    rows = significance.filter(pl.col("book") == book)
+    width = max(22, *(len(model) + 2 for model in rows["model"]))
+    for row in rows.iter_rows(named=True):
+        sharpe = describe_interval(*(row[f"sharpe_{name}"] for name in ("net", "lower", "upper")), digits=2)
+        parts = [f"Sharpe {sharpe}, deflated {_number(row['deflated_sharpe'], 2)}"]
+        parts += answers.get(row["model"], [])
+        lines.append(f"  {row['model']:<{width}}{'; '.join(parts)}")
+    lines.append(
+        f"deflated: probability of skill, given {first['trials']} trials in the ledger; "
+        f"{MIN_DEFLATED_SHARPE:.2f} or more is strong evidence."
+    )
+    if answers:
+        lines.append(
+            "beats: yes if the interval of the IC difference is above 0 and net Sharpe is higher; no if the "
+            "interval of the IC or of the Sharpe difference is below 0."
+        )
+    return "\n".join(lines)
+
+
+def describe_comparison(row: Mapping[str, Any]) -> str:
+    """Format a row of `comparison_table`: "beats ridge: yes (IC difference +0.0100 [+0.0020, +0.0180])"."""
+    ic = describe_interval(row["ic_difference"], row["ic_lower"], row["ic_upper"], digits=4, signed=True)
+    text = f"IC difference {ic}"
+    if row["beats"] == "no" and not (row["ic_upper"] is not None and row["ic_upper"] < 0):
+        bounds = (row[f"sharpe_{name}"] for name in ("difference", "lower", "upper"))
+        text += f", net Sharpe difference {describe_interval(*bounds, digits=2, signed=True)}"
+    elif row["beats"] == "unclear" and row["ic_lower"] is not None and row["ic_lower"] > 0:
+        text += ", net Sharpe not higher"
+    return f"beats {row['rival']}: {row['beats']} ({text})"
+
+
+def describe_interval(
+    estimate: float | None, lower: float | None, upper: float | None, *, digits: int, signed: bool = False
+) -> str:
+    """Format an estimate with its interval, as in "1.20 [0.31, 2.10]"; a dash if it is unknown."""
+    if estimate is None or lower is None or upper is None:
+        return "-"
+    style = f"{'+' if signed else ''}.{digits}f"
+    return f"{estimate:{style}} [{lower:{style}}, {upper:{style}}]"
 
 
 def _number(value: float | None, digits: int, scale: int = 1) -> str:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.metrics import ForecastMetrics, forecast_metrics
-from backtest.performance import active_metrics, book_metrics
+from backtest.performance import active_metrics, book_metrics, excess_return
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
@@ -36,7 +36,8 @@ class Evaluation:
     quantiles
         model, delay, quantile (1 holds the lowest forecasts), mean_return_bps (per session).
     equity
-        date, model, book, delay, nav_gross, nav_net.
+        date, model, book, delay, nav_gross, nav_net, excess_net (net return over the risk-free rate; null
+        before the first trade and after ruin).
     costs
         model, book, delay, and one column per kind of cost in bps of NAV per year.
     """
@@ -181,7 +182,12 @@ def evaluate(
                 keys = {"model": model, "book": book, "delay": delay}
                 equity.append(
                     pl.DataFrame(
-                        {"date": dates_T[held], "nav_gross": result.nav_gross_T, "nav_net": result.nav_net_T}
+                        {
+                            "date": dates_T[held],
+                            "nav_gross": result.nav_gross_T,
+                            "nav_net": result.nav_net_T,
+                            "excess_net": pl.Series(excess_return(result, rate_T[held])).fill_nan(None),
+                        }
                     ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
                 )
                 costs.append({**keys, **metrics.costs_bps_per_year})

@@ -36,6 +36,7 @@ _MODULES: Final = (
     "dataset/risk_free",
     "results/backtest",
     "results/book_orders",
+    "results/comparisons",
     "results/ending_scenarios",
     "results/ensembles",
     "results/evaluate",

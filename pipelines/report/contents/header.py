@@ -47,7 +47,12 @@ class RunHeader:
     seeds
         Seeds of the ensemble.
     label_delay, label_horizon
-        In sessions. The verdict is based on the rows of the ladder with this delay.
+        In sessions.
+    verdict_delay
+        The first delay that can be traded among those that were measured, in sessions; ``label_delay`` if
+        there is none. The verdict is based on the rows of the ladder with this delay.
+    execution_delay
+        Sessions between decision and trade of the books in these rows.
     label_transform
         raw, demean or rank.
     universe
@@ -92,6 +97,8 @@ class RunHeader:
     seeds: tuple[int, ...]
     label_delay: int
     label_horizon: int
+    verdict_delay: int
+    execution_delay: int
     label_transform: str
     universe: str
     mean_firms_per_date: float

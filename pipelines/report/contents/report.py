@@ -44,8 +44,13 @@ LADDER_COLUMNS = (
     "literature_sr",
     "valid_rank_ic",
     "share_of_truth",
+    "ic_lower",
+    "ic_upper",
     "sharpe_gross",
     "sharpe_net",
+    "sharpe_lower",
+    "sharpe_upper",
+    "deflated_sharpe",
     "turnover",
     "annual_return_net",
     "max_drawdown_net",
@@ -81,6 +86,23 @@ ENDING_COLUMNS = (
     "paid_out",
     *(f"{name}_{suffix}" for name in ("sharpe_net", "annual_return_net") for suffix in ("0", "30", "55")),
 )
+COMPARISON_COLUMNS = (
+    "model",
+    "baseline",
+    "rival",
+    "delay",
+    "level",
+    "ic_difference",
+    "ic_lower",
+    "ic_upper",
+    "ic_p",
+    "dm_p",
+    "sharpe_difference",
+    "sharpe_lower",
+    "sharpe_upper",
+    "sharpe_p",
+    "beats",
+)
 HORIZON_COLUMNS = ("model", "horizon", "seeds", "ic", "ic_t", "icir", "rank_ic")
 LEARNING_COLUMNS = ("model", "fold", "seed", "epoch", "train_loss", "valid_rank_ic")
 
@@ -105,8 +127,10 @@ class ReportData:
         - valid_rank_ic (validation); share_of_truth (fraction of the ceiling, null on real data);
         - sharpe_gross, sharpe_net (annualised); turnover (fraction of NAV traded per session);
           annual_return_net (fraction); max_drawdown_net (fraction, negative or positive);
-        - beats_ridge, beats_lightgbm (bool): whether the net Sharpe ratio is higher with the same book and
-          costs; null where the models are not comparable.
+        - ic_lower, ic_upper (interval of the IC); sharpe_lower, sharpe_upper (interval of sharpe_net);
+          deflated_sharpe (probability); null at other delays than that of the verdict;
+        - beats_ridge, beats_lightgbm (yes, no or unclear): the answers of ``comparisons``; null where the
+          models were not compared, and at other delays.
 
         Optional columns: seed_dispersion (standard deviation between seeds, averaged over firms and dates);
         missing (description of the folds and seeds without forecasts, null if there are none); baseline
@@ -131,6 +155,12 @@ class ReportData:
         model, fold, seed, epoch, train_loss, valid_rank_ic.
     truth
         Only for a simulated market.
+    comparisons
+        One row per model and rival (a baseline or a variant of one) at the delay of the verdict: model,
+        baseline, rival, delay, level, then ic_difference, its interval (ic_lower, ic_upper) and p-value
+        (ic_p), the p-value of the Diebold-Mariano test (dm_p), sharpe_difference (annualised, net of costs),
+        its interval (sharpe_lower, sharpe_upper) and p-value (sharpe_p), and beats (yes, no or unclear). None
+        if there was no baseline to compare with.
     horizons
         model, horizon (sessions), seeds, ic, ic_t, icir, rank_ic: scores of the seed ensemble on test
         sessions, for models that forecast shorter horizons before that of the label.
@@ -169,6 +199,7 @@ class ReportData:
     cost_breakdown: pl.DataFrame | None = None
     learning: pl.DataFrame | None = None
     truth: SimulatedTruth | None = None
+    comparisons: pl.DataFrame | None = None
     horizons: pl.DataFrame | None = None
     quantile_scores: pl.DataFrame | None = None
     label_shares: pl.DataFrame | None = None
@@ -185,15 +216,20 @@ class ReportData:
         require_columns("cost_assumptions", self.cost_assumptions, ASSUMPTION_COLUMNS)
         require_columns("cost_breakdown", self.cost_breakdown, COST_COLUMNS)
         require_columns("learning", self.learning, LEARNING_COLUMNS)
+        require_columns("comparisons", self.comparisons, COMPARISON_COLUMNS)
         require_columns("horizons", self.horizons, HORIZON_COLUMNS)
         require_columns("quantile_scores", self.quantile_scores, QUANTILE_SCORE_COLUMNS)
         require_columns("endings", self.endings, ENDING_COLUMNS)
         require_columns("label_shares", self.label_shares, LABEL_SHARE_COLUMNS)
-        if self.header.label_delay not in self.ladder["delay"].to_list():
-            raise ValueError(
-                f"The ladder has no row with delay {self.header.label_delay}, the delay of the label; "
-                "add one row per model for that delay."
-            )
+        for delay, use in (
+            (self.header.label_delay, "label"),
+            (self.header.verdict_delay, "verdict"),
+        ):
+            if delay not in self.ladder["delay"].to_list():
+                raise ValueError(
+                    f"The ladder has no row with delay {delay}, the delay of the {use}; "
+                    "add one row per model for that delay."
+                )
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -204,3 +240,8 @@ class ReportData:
     def main_ladder(self) -> pl.DataFrame:
         """The rows of the ladder with the delay of the label."""
         return self.ladder.filter(pl.col("delay") == self.header.label_delay)
+
+    @property
+    def verdict_ladder(self) -> pl.DataFrame:
+        """The rows of the ladder with the delay of the verdict."""
+        return self.ladder.filter(pl.col("delay") == self.header.verdict_delay)

@@ -10,7 +10,7 @@ import polars as pl
 from pipelines.report.charts import performance
 from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.section import MODEL_COLUMN, Block, count_sessions, has_values, paragraph
-from pipelines.report.tables import Column, number, percent, significant, table, text, yes_no
+from pipelines.report.tables import Column, answer, number, percent, signed, significant, table, text
 from pipelines.report.theme import Style
 
 _TEST = "test sessions"
@@ -97,11 +97,34 @@ _BOOK_COLUMNS = (
     MODEL_COLUMN,
     Column("sharpe_gross", "gross", number(2), group="Sharpe (annual)"),
     Column("sharpe_net", "net", number(2), group="Sharpe (annual)"),
+    Column("sharpe_lower", "from", number(2), group="Sharpe (annual)", hint="95% interval of the net ratio"),
+    Column("sharpe_upper", "to", number(2), group="Sharpe (annual)", hint="95% interval of the net ratio"),
+    Column(
+        "deflated_sharpe",
+        "deflated",
+        number(2),
+        group="Sharpe (annual)",
+        hint="probability of skill, given the number of trials in the ledger",
+    ),
     Column("annual_return_net", "return % / year", percent(1), group="net of costs"),
     Column("max_drawdown_net", "max drawdown %", percent(1), group="net of costs"),
     Column("turnover", "turnover % / session", percent(1), hint="traded value in per cent of NAV"),
-    Column("beats_ridge", "ridge", yes_no, numeric=False, group="higher net Sharpe than"),
-    Column("beats_lightgbm", "LightGBM", yes_no, numeric=False, group="higher net Sharpe than"),
+    Column("beats_ridge", "ridge", answer, numeric=False, group="beats"),
+    Column("beats_lightgbm", "LightGBM", answer, numeric=False, group="beats"),
+)
+_COMPARISON_COLUMNS = (
+    MODEL_COLUMN,
+    Column("rival", "compared with", text, numeric=False),
+    Column("ic_difference", "difference", signed(4), group="daily IC"),
+    Column("ic_lower", "from", signed(4), group="daily IC"),
+    Column("ic_upper", "to", signed(4), group="daily IC"),
+    Column("ic_p", "p", number(3), group="daily IC", hint="paired test with Newey-West errors"),
+    Column("dm_p", "p (DM)", number(3), group="daily IC", hint="Diebold-Mariano test of the losses 1 - IC"),
+    Column("sharpe_difference", "difference", signed(2), group="net Sharpe"),
+    Column("sharpe_lower", "from", signed(2), group="net Sharpe"),
+    Column("sharpe_upper", "to", signed(2), group="net Sharpe"),
+    Column("sharpe_p", "p", number(3), group="net Sharpe", hint="stationary bootstrap"),
+    Column("beats", "beats", answer, numeric=False),
 )
 _OPTIONAL = {
     "missing",
@@ -109,6 +132,9 @@ _OPTIONAL = {
     "share_of_truth",
     "precision_at_10",
     "literature_sr",
+    "sharpe_lower",
+    "sharpe_upper",
+    "deflated_sharpe",
     "beats_ridge",
     "beats_lightgbm",
 }
@@ -145,6 +171,16 @@ def model_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
         "Hollow marks show validation, which chose the model; filled marks show the test. A filled mark far "
         "to the left of its hollow mark is a sign of overfitting to validation.",
     )
+    if data.comparisons is not None and not data.comparisons.is_empty():
+        level = data.comparisons["level"][0]
+        yield f"<h3>Tests against the baselines, delay {header.verdict_delay}</h3>"
+        yield paragraph(
+            f"Model less baseline, on the same dates, with {1 - level:.0%} intervals. A model beats a "
+            "baseline if the interval of the IC difference lies above zero and its net Sharpe ratio is "
+            "higher. The answer is no if the interval of the IC difference or of the net Sharpe difference "
+            "lies below zero, and unclear otherwise: then the test is too short to tell the two apart."
+        )
+        yield table(data.comparisons, _COMPARISON_COLUMNS, label="Tests against the baselines", styles=styles)
     if data.horizons is not None and not data.horizons.is_empty():
         yield "<h3>Shorter horizons</h3>"
         yield paragraph(

@@ -27,7 +27,6 @@ from pipelines.errors import ConfigError
 from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.report.collect import _ladder
 from pipelines.report.sections.label_shares import label_share_blocks
 from pipelines.results.describe import describe_ladder
 from pipelines.results.label_shares import label_share_table
@@ -472,23 +471,6 @@ def models_to_fit_of(config: Config) -> tuple[str, ...]:
             self.budget = type("Budget", (), {"models": 2})
 
     return models_to_fit(Subject())  # type: ignore[arg-type]  # what is read of a subject
-
-
-def test_a_model_must_beat_the_best_variant_of_a_baseline() -> None:
-    sharpes = {"ridge": 0.4, "ridge-strong": 0.9, "lightgbm": 0.1, MODEL: 0.6, "tt_linear": 1.0}
-    ladder = pl.DataFrame(
-        [
-            {"model": name, "delay": 0, "rank_ic": 0.1, "truth_rank_ic": 0.2}
-            | {f"book.{key}": sharpe for key in ("sharpe_gross", "sharpe_net", "turnover")}
-            | {"book.annual_return_net": 0.0, "book.max_drawdown_net": 0.0}
-            for name, sharpe in sharpes.items()
-        ]
-    )
-    registered = {"ridge": "ridge", "ridge-strong": "ridge", "lightgbm": "lightgbm"}
-    registered |= {MODEL: MODEL, "tt_linear": MODEL}
-    shown = _ladder(ladder, "book", registered)
-    assert shown["beats_ridge"].to_list() == [None, None, False, False, True]
-    assert shown["beats_lightgbm"].to_list() == [True, True, None, True, True]
 
 
 def test_a_long_name_does_not_break_the_ladders_columns(done: Run) -> None:

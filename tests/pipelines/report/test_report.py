@@ -53,6 +53,7 @@ def make_report(**changes: object) -> ReportData:
         "folds": make_folds(),
         **make_series(),
         "quantiles": make_quantiles(),
+        "comparisons": make_comparisons(),
         "cost_assumptions": pl.DataFrame(
             {
                 "assumption": ["half-spread", "commission", "borrow on shorts"],
@@ -88,6 +89,8 @@ def make_header(**changes: object) -> RunHeader:
         "trial_count": 42,
         "seeds": (0, 1, 2),
         "label_delay": 1,
+        "verdict_delay": 1,
+        "execution_delay": 1,
         "label_horizon": 1,
         "label_transform": "rank",
         "universe": "price of at least 1, median dollar volume of at least 100,000 over 63 sessions",
@@ -101,6 +104,40 @@ def make_header(**changes: object) -> RunHeader:
         "notes": ("No volume in the source: liquidity characteristics are left out.",),
     }
     return RunHeader(**(parts | changes))
+
+
+def answer(model: str, baseline: str) -> str | None:
+    """Say yes or no if the planted ICs differ by 0.01 or more."""
+    gap = SKILL[model] - SKILL[baseline]
+    return None if model == baseline else "yes" if gap > 0.0101 else "no" if gap < -0.0099 else "unclear"
+
+
+def make_comparisons() -> pl.DataFrame:
+    rows = []
+    for baseline in ("ridge", "lightgbm"):
+        for model in MODELS:
+            gap = SKILL[model] - SKILL[baseline]
+            if model != baseline:
+                rows.append(
+                    {
+                        "model": model,
+                        "baseline": baseline,
+                        "rival": baseline,
+                        "delay": 1,
+                        "level": 0.05,
+                        "ic_difference": gap,
+                        "ic_lower": gap - 0.0101,
+                        "ic_upper": gap + 0.0099,
+                        "ic_p": 0.0321,
+                        "dm_p": 0.0432,
+                        "sharpe_difference": 55 * gap,
+                        "sharpe_lower": 55 * gap - 0.7,
+                        "sharpe_upper": 55 * gap + 0.7,
+                        "sharpe_p": 0.0765,
+                        "beats": answer(model, baseline),
+                    }
+                )
+    return pl.DataFrame(rows)
 
 
 def make_ladder() -> pl.DataFrame:
@@ -129,13 +166,16 @@ def make_ladder() -> pl.DataFrame:
                     "share_of_truth": None if flat else ic / 0.081,
                     "sharpe_gross": 0.0 if flat else 70 * ic,
                     "sharpe_net": net,
+                    "ic_lower": None if flat or delay != 1 else ic - 0.012,
+                    "ic_upper": None if flat or delay != 1 else ic + 0.012,
+                    "sharpe_lower": None if flat or delay != 1 else net - 0.9,
+                    "sharpe_upper": None if flat or delay != 1 else net + 0.9,
+                    "deflated_sharpe": None if flat or delay != 1 else 0.7 + 0.2 * net,
                     "turnover": 0.0 if flat else 0.62,
                     "annual_return_net": 0.09 * net,
                     "max_drawdown_net": -0.02 if flat else -0.08 - 0.02 / (1 + ic),
-                    "beats_ridge": None if model == "ridge" else net > 55 * SKILL["ridge"] * strength - 0.9,
-                    "beats_lightgbm": None
-                    if model == "lightgbm"
-                    else net > 55 * SKILL["lightgbm"] * strength - 0.9,
+                    "beats_ridge": None if delay != 1 else answer(model, "ridge"),
+                    "beats_lightgbm": None if delay != 1 else answer(model, "lightgbm"),
                 }
             )
     return pl.DataFrame(rows)
@@ -588,41 +628,103 @@ def ladder_with(model: str, **values: object) -> pl.DataFrame:
 
 def test_the_verdict_chooses_by_validation_not_by_test() -> None:
     ladder = ladder_with(
-        "self_peer", valid_rank_ic=0.09, ic=-0.01, ic_t=-0.8, sharpe_net=-0.4, beats_ridge=False
+        "self_peer", valid_rank_ic=0.09, ic=-0.01, ic_lower=-0.02, sharpe_net=-0.4, beats_ridge="no"
     )
     verdict = judge(make_report(ladder=ladder))
     assert verdict.best is not None
     assert verdict.best["model"] == "self_peer"
     assert verdict.tone == "bad"
     assert "loses money net of costs" in verdict.headline
-    assert "not significantly different from zero" in verdict.headline
-    assert "does not beat ridge net of costs" in verdict.headline
+    assert "not significantly above zero" in verdict.headline
+    assert "does not beat ridge" in verdict.headline
+    assert "unclear whether it beats LightGBM" in verdict.headline
 
 
 def test_the_verdict_gives_the_evidence() -> None:
     verdict = judge(make_report())
     assert verdict.tone == "good"
-    assert verdict.headline == "temporal_peer leads on validation and beats ridge and LightGBM net of costs."
+    assert verdict.headline == "temporal_peer leads on validation and beats ridge and LightGBM on the test."
     assert "Validation rank IC 0.045" in verdict.evidence
-    assert "IC 0.041 (t 6.6)" in verdict.evidence
-    assert "Sharpe 1.35 net and 2.87 before costs" in verdict.evidence
+    assert "On the test sessions at delay 1: IC 0.041 (t 6.6)" in verdict.evidence
+    assert "Sharpe 1.35 [0.45, 2.25] net and 2.87 before costs" in verdict.evidence
+    assert "deflated Sharpe 0.97" in verdict.evidence
+    assert (
+        "Beats ridge: yes (IC difference 0.0200 [0.0099, 0.0299], net Sharpe difference 1.10 [0.40, 1.80])"
+        in verdict.evidence
+    )
+    assert "Beats lightgbm: yes" in verdict.evidence
     assert "42 trials" in verdict.evidence
+
+
+@pytest.mark.parametrize(
+    ("values", "doubt"),
+    [
+        ({"deflated_sharpe": 0.94}, "its deflated Sharpe ratio is 0.94, below 0.95"),
+        ({"deflated_sharpe": None}, "it has no deflated Sharpe ratio"),
+        ({"ic_lower": 0.0}, "its test IC is not significantly above zero"),
+        ({"ic_lower": None}, "its test IC has no interval"),
+        (
+            {"beats_ridge": "unclear", "beats_lightgbm": "unclear"},
+            "it is unclear whether it beats ridge or LightGBM",
+        ),
+        ({"beats_lightgbm": "no"}, "it does not beat LightGBM"),
+    ],
+)
+def test_each_threshold_of_the_verdict_is_a_doubt(values: dict[str, object], doubt: str) -> None:
+    verdict = judge(make_report(ladder=ladder_with("temporal_peer", **values)))
+    assert verdict.tone == "caution"
+    assert verdict.headline == f"temporal_peer leads on validation, but {doubt}."
+
+
+def test_the_verdict_is_about_the_first_delay_that_can_be_traded() -> None:
+    trained_at_0 = make_report(header=make_header(label_delay=0, verdict_delay=1))
+    assert judge(trained_at_0) == judge(make_report())
+    page = Page(render(trained_at_0)).text
+    assert "1.35" in page[: page.index("Hazards")]
+    untradable = make_report(header=make_header(label_delay=0, verdict_delay=0, execution_delay=0))
+    verdict = judge(untradable)
+    assert verdict.tone == "caution"
+    assert "no delay that can be traded was measured" in verdict.headline
+    assert "On the test sessions at delay 0: IC 0.055" in verdict.evidence
+    at_once = judge(make_report(header=make_header(execution_delay=0)))
+    assert at_once.headline.endswith("but no delay that can be traded was measured.")
+
+
+def test_the_report_says_how_it_decides_and_shows_the_tests(page: Page) -> None:
+    head = page.text[: page.text.index("Hazards")]
+    assert "How this is decided" in head
+    assert "deflated value is at least 0.95" in head
+    assert "the 95% interval of the daily IC difference lies above 0" in head
+    assert "IC difference +0.0200 [+0.0099, +0.0299]" in head, "in the tile"
+    text = standard_page()
+    found = re.search(r'aria-label="Tests against the baselines">.*?</table>', text, re.DOTALL)
+    assert found is not None
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr>.*?</tr>", found[0])
+    ]
+    peer = next(row for row in rows if row[:2] == ["self_peer", "lightgbm"])
+    minus = "\N{MINUS SIGN}"
+    assert peer[2:7] == ["+0.0080", f"{minus}0.0021", "+0.0179", "0.032", "0.043"]
+    assert peer[7:] == ["+0.44", f"{minus}0.26", "+1.14", "0.076", "? unclear"]
+    assert '<td class="unclear">? unclear</td>' in text
+    untested = render(make_report(comparisons=None))
+    assert "Tests against the baselines" not in untested
+    assert "not tested" in untested
 
 
 def test_the_verdict_names_missing_comparisons_and_winning_baselines() -> None:
     alone = (
         make_ladder()
         .filter(pl.col("model") == "temporal_peer")
-        .with_columns(
-            beats_ridge=pl.lit(None, dtype=pl.Boolean), beats_lightgbm=pl.lit(None, dtype=pl.Boolean)
-        )
+        .with_columns(beats_ridge=pl.lit(None, dtype=pl.String), beats_lightgbm=pl.lit(None, dtype=pl.String))
     )
-    verdict = judge(make_report(ladder=alone))
+    verdict = judge(make_report(ladder=alone, comparisons=None))
     assert verdict.tone == "caution"
     assert "was not compared with ridge" in verdict.headline
     wins = judge(make_report(ladder=ladder_with("ridge", valid_rank_ic=0.2)))
     assert wins.tone == "caution"
-    assert "it is itself a baseline, and no other model did better" in wins.headline
+    assert "it is itself a baseline, and no other model did better on validation" in wins.headline
     unscored = judge(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan")))))
     assert unscored.tone == "bad"
     assert unscored.best is None
@@ -662,7 +764,18 @@ def test_numbers_have_units_and_missing_ones_are_dashes(page: Page) -> None:
     ]
     forecast = ["3", "0.045", "0.041", "6.6", "0.29", "0.038", "0.27", "54.1", "2.46", "51"]
     forecast += ["100.0", "97.5", "0.0"]
-    book = ["2.87", "1.35", "12.2", "\N{MINUS SIGN}9.9", "62.0", "\N{CHECK MARK} yes", "\N{CHECK MARK} yes"]
+    book = [
+        "2.87",
+        "1.35",
+        "0.45",
+        "2.25",
+        "0.97",
+        "12.2",
+        "\N{MINUS SIGN}9.9",
+        "62.0",
+        "\N{CHECK MARK} yes",
+        "\N{CHECK MARK} yes",
+    ]
     assert rows[:2] == [["temporal_peer", *forecast], ["temporal_peer", *book]]
     assert len(rows) == 4, "the chosen model is highlighted at both delays"
     assert "\N{EN DASH}</td>" in text

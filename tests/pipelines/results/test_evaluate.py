@@ -14,7 +14,6 @@ from features.panel.panel import Panel
 from pipelines.dataset.build import Dataset, to_panel
 from pipelines.explain.games import families_of
 from pipelines.explain.tables import planted_edges
-from pipelines.report.collect import _ladder
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion
 
@@ -121,21 +120,3 @@ def test_families_hold_every_column_once() -> None:
     families = families_of(("return_1", "volatility_21", "return_5"))
     assert sorted(column for columns in families.values() for column in columns) == [0, 1, 2]
     assert families["reversal"] == [0, 2]
-
-
-def test_a_model_without_a_sharpe_ratio_beats_no_baseline_and_no_model_is_compared_with_itself() -> None:
-    frame = pl.DataFrame(
-        {
-            "model": ["zero", "ridge", "lightgbm", "net"],
-            "delay": [0] * 4,
-            "rank_ic": [NAN, 0.02, 0.03, 0.04],
-            "truth_rank_ic": [None] * 4,
-            **{f"ls.{name}": [NAN, 0.5, 1.0, 0.75] for name in ("sharpe_gross", "sharpe_net", "turnover")},
-            **{f"ls.{name}": [0.0] * 4 for name in ("annual_return_net", "max_drawdown_net")},
-        },
-        schema_overrides={"truth_rank_ic": pl.Float64},
-    )
-    ladder = _ladder(frame, "ls", {name: name for name in frame["model"]})
-    assert ladder["beats_ridge"].to_list() == [None, None, True, True]
-    assert ladder["beats_lightgbm"].to_list() == [None, False, None, False]
-    assert ladder["share_of_truth"].to_list() == [None] * 4

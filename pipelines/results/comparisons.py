@@ -1,0 +1,247 @@
+"""Tests of a run's models at the first delay that can be traded: intervals, and comparisons with baselines.
+
+A model beats a baseline by a test and not by a point estimate. Models forecast the same dates and trade the
+same sessions, so their daily differences are tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from backtest.bootstrap import (
+    SharpeInterval,
+    bootstrap_block,
+    bootstrap_counts,
+    sharpe_difference,
+    sharpe_interval,
+)
+from backtest.inference import LEVEL, MeanTest, diebold_mariano, mean_test, paired_test
+from backtest.overfitting import deflated_sharpe, probabilistic_sharpe
+from features.arrays import FloatArray
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.results.evaluate import Evaluation, label_overlap
+
+BASELINES: Final[Mapping[str, str]] = MappingProxyType({"ridge": "ridge", "lightgbm": "LightGBM"})
+"""Models that every other model is compared with, and their titles."""
+
+MIN_DEFLATED_SHARPE: Final = 0.95
+"""Deflated Sharpe ratio that a confirmed model has at least."""
+
+ANSWERS: Final = ("no", "unclear", "yes")
+
+
+def tradable_delay(delays: Iterable[int]) -> int:
+    """Return the shortest delay of 1 session or more; the first delay if there is none.
+
+    ``delays`` are those of `LabelConfig.delays`: the trained delay comes first.
+    """
+    every = tuple(delays)
+    return min((delay for delay in every if delay >= 1), default=every[0])
+
+
+def beats(ic: MeanTest, sharpe: SharpeInterval, level: float = LEVEL) -> str:
+    """Say whether a model beats another one, from the tests of two differences (model less the other).
+
+    Parameters
+    ----------
+    ic
+        Difference of the daily ICs.
+    sharpe
+        Difference of the net Sharpe ratios of the main book.
+    level
+        Level of both tests.
+
+    Returns
+    -------
+    str
+        ``yes`` if the interval of the IC difference lies above zero and the Sharpe ratio is higher; ``no`` if
+        the interval of either difference lies below zero; ``unclear`` otherwise, also if a test is undefined.
+    """
+    if (ic.p_value < level and ic.mean < 0) or sharpe.upper < 0:
+        return "no"
+    if ic.p_value < level and ic.mean > 0 and sharpe.estimate > 0:
+        return "yes"
+    return "unclear"
+
+
+def comparison_table(
+    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]
+) -> pl.DataFrame | None:
+    """Compare every model with every variant of each baseline, at the first delay that can be traded.
+
+    Parameters
+    ----------
+    result
+        Daily ICs and daily net returns of the seed ensembles.
+    config
+        Models, books and label.
+    dates_T
+        Sessions of the panel.
+
+    Returns
+    -------
+    polars.DataFrame or None
+        One row per model and rival; None if the run has no baseline and another model. model; baseline
+        (ridge or lightgbm); rival (the entry of the config that is this baseline or a variant of it); delay
+        (sessions); level; dates and lags of the IC test; ic_difference with ic_lower, ic_upper, ic_t and ic_p
+        (`backtest.inference.paired_test`); dm_t and dm_p (`backtest.inference.diebold_mariano` of the daily
+        losses 1 - IC; a positive dm_t means that the model loses less); book (the main one) and its number of
+        sessions; sharpe_difference with sharpe_lower, sharpe_upper and sharpe_p
+        (`backtest.bootstrap.sharpe_difference`, annualised, net of costs); beats (`beats`). Null: unknown.
+    """
+    series = _Series(result, config, dates_T)
+    book = next(iter(config.backtest.books))
+    kinds = {model: registry_name(config, model) for model in series.models}
+    rows = []
+    for model in series.models:
+        for rival in series.models:
+            baseline = kinds[rival]
+            if baseline not in BASELINES or kinds[model] == baseline:
+                continue
+            ic = {name: series.ic(name) for name in (model, rival)}
+            test = paired_test(ic[model], ic[rival], overlap=series.overlap, level=LEVEL)
+            dm = diebold_mariano(1.0 - ic[rival], 1.0 - ic[model], horizon=series.overlap)
+            one, other = series.returns(model, book), series.returns(rival, book)
+            counts = _samples(int((~np.isnan(one - other)).sum()))
+            sharpe = sharpe_difference(one, other, counts_RT=counts, level=LEVEL)
+            rows.append(
+                {
+                    "model": model,
+                    "baseline": baseline,
+                    "rival": rival,
+                    "delay": series.delay,
+                    "level": LEVEL,
+                    "dates": test.n,
+                    "lags": test.lags,
+                    "ic_difference": test.mean,
+                    "ic_lower": test.lower,
+                    "ic_upper": test.upper,
+                    "ic_t": test.t,
+                    "ic_p": test.p_value,
+                    "dm_t": dm.t,
+                    "dm_p": dm.p_value,
+                    "book": book,
+                    "sessions": sharpe.n,
+                    "sharpe_difference": sharpe.estimate,
+                    "sharpe_lower": sharpe.lower,
+                    "sharpe_upper": sharpe.upper,
+                    "sharpe_p": sharpe.p_value,
+                    "beats": beats(test, sharpe),
+                }
+            )
+    return _frame(rows) if rows else None
+
+
+def significance_table(
+    result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64], trials: int
+) -> pl.DataFrame:
+    """Compute intervals of IC and net Sharpe ratio, and the deflated Sharpe ratio, of every model and book.
+
+    Parameters
+    ----------
+    result, config, dates_T
+        As in `comparison_table`.
+    trials
+        Number of trials in the ledger.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row per model and book, at the first delay that can be traded: model, book, delay, level, ic with
+        ic_lower, ic_upper and ic_p (`backtest.inference.mean_test`), sessions, sharpe_net with sharpe_lower
+        and sharpe_upper (`backtest.bootstrap.sharpe_interval`, annualised), probabilistic_sharpe and
+        deflated_sharpe (probabilities, `backtest.overfitting`), trials. Null: unknown.
+    """
+    series = _Series(result, config, dates_T)
+    rows = []
+    for model in series.models:
+        ic = mean_test(series.ic(model), overlap=series.overlap, level=LEVEL)
+        for book in config.backtest.books:
+            returns = series.returns(model, book)
+            counts = _samples(int((~np.isnan(returns)).sum()))
+            sharpe = sharpe_interval(returns, counts_RT=counts, level=LEVEL)
+            rows.append(
+                {
+                    "model": model,
+                    "book": book,
+                    "delay": series.delay,
+                    "level": LEVEL,
+                    "ic": ic.mean,
+                    "ic_lower": ic.lower,
+                    "ic_upper": ic.upper,
+                    "ic_p": ic.p_value,
+                    "sessions": sharpe.n,
+                    "sharpe_net": sharpe.estimate,
+                    "sharpe_lower": sharpe.lower,
+                    "sharpe_upper": sharpe.upper,
+                    "probabilistic_sharpe": probabilistic_sharpe(returns),
+                    "deflated_sharpe": deflated_sharpe(returns, max(trials, 1)),
+                    "trials": trials,
+                }
+            )
+    return _frame(rows)
+
+
+def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield one row per model and baseline: the rival that decides, because it is the hardest to beat.
+
+    A model beats a baseline if it beats all of its variants. The rival with the worst answer decides, and
+    among equal answers the one with the smallest IC difference.
+    """
+    ranked = comparisons.with_columns(
+        rank=pl.col("beats").replace_strict({answer: n for n, answer in enumerate(ANSWERS)})
+    ).sort("rank", "ic_difference", maintain_order=True, nulls_last=True)
+    first = ranked.unique(["model", "baseline"], keep="first", maintain_order=True)
+    found = {(row["model"], row["baseline"]): row for row in first.drop("rank").iter_rows(named=True)}
+    for model in comparisons["model"].unique(maintain_order=True):
+        for baseline in BASELINES:
+            if (model, baseline) in found:
+                yield found[model, baseline]
+
+
+class _Series:
+    """Daily ICs and returns of all models at the first delay that can be traded, on common dates."""
+
+    def __init__(self, result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]) -> None:
+        self.delay = tradable_delay(config.label.delays)
+        own = pl.col("delay") == self.delay
+        ics = result.ic_series.filter(own)
+        self.models: list[str] = ics["model"].unique(maintain_order=True).to_list()
+        self._ics = ics.pivot(on="model", index="date", values="ic").sort("date")
+        self._returns = {
+            str(book): part.pivot(on="model", index="date", values="excess_net").sort("date")
+            for (book,), part in result.equity.filter(own).partition_by(["book"], as_dict=True).items()
+        }
+        rows_T = np.searchsorted(dates_T.astype("datetime64[D]"), self._ics["date"].to_numpy())
+        self.overlap = max(label_overlap(rows_T, config.label.horizon), 1)
+
+    def ic(self, model: str) -> FloatArray:
+        """Daily IC; NaN where it is undefined."""
+        return _floats(self._ics[model])
+
+    def returns(self, model: str, book: str) -> FloatArray:
+        """Net excess return per session; NaN on sessions without positions."""
+        return _floats(self._returns[book][model])
+
+
+@lru_cache(maxsize=2)
+def _samples(n: int) -> FloatArray | None:
+    """Bootstrap samples of n sessions, which all models and books share; None for fewer than 2 sessions."""
+    return bootstrap_counts(n, block=bootstrap_block(n)) if n > 1 else None
+
+
+def _floats(series: pl.Series) -> FloatArray:
+    values: FloatArray = series.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    return values
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None))

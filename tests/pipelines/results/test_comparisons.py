@@ -1,0 +1,251 @@
+"""Comparisons with baselines: when a model beats one, how often equal models do, and how it is printed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pytest
+
+from backtest.bootstrap import sharpe_difference
+from backtest.inference import diebold_mariano, mean_test, paired_test
+from backtest.performance import sharpe
+from pipelines.config.schema import Config
+from pipelines.results.comparisons import (
+    comparison_table,
+    deciding_rows,
+    significance_table,
+    tradable_delay,
+)
+from pipelines.results.describe import describe_comparison, describe_interval, describe_tests
+from pipelines.results.evaluate import Evaluation
+
+MODELS: dict[str, Any] = {"zero": {}, "ridge": {}, "lightgbm": {}, "tcn": {}}
+N = 300
+DATES_T = np.datetime64("2020-01-01") + np.arange(N)
+
+
+def config(*, delays: tuple[int, ...] = (0, 1), horizon: int = 1, models: Any = MODELS) -> Config:  # noqa: ANN401
+    return Config.model_validate(
+        {
+            "name": "test",
+            "source": {"kind": "simulated"},
+            "label": {"delay": delays[0], "extra_delays": delays[1:], "horizon": horizon},
+            "lake": "lake",
+            "folds": {"scheme": "expanding", "train": 10, "valid": 10, "test": 10, "embargo": 0},
+            "models": models,
+            "backtest": {
+                "books": {
+                    "long_short": {"kind": "quantile_long_short", "quantiles": 5},
+                    "long_only": {"kind": "top_k_long_only", "k": 20},
+                }
+            },
+        }
+    )
+
+
+def evaluation(
+    ics: dict[tuple[str, int], np.ndarray], returns: dict[tuple[str, str, int], np.ndarray]
+) -> Evaluation:
+    """Build an evaluation from daily ICs and daily net returns; nothing else of it is read."""
+    ic = [
+        pl.DataFrame({"date": DATES_T, "ic": ic_T}).with_columns(model=pl.lit(model), delay=pl.lit(delay))
+        for (model, delay), ic_T in ics.items()
+    ]
+    equity = [
+        pl.DataFrame({"date": DATES_T, "excess_net": return_T}).with_columns(
+            pl.col("excess_net").fill_nan(None), model=pl.lit(model), book=pl.lit(book), delay=pl.lit(delay)
+        )
+        for (model, book, delay), return_T in returns.items()
+    ]
+    return cast("Evaluation", SimpleNamespace(ic_series=pl.concat(ic), equity=pl.concat(equity)))
+
+
+def simulated(
+    seed: int, skill: dict[str, float], *, delays: tuple[int, ...] = (0, 1), pay: float = 0.05
+) -> Evaluation:
+    """Models with a given mean IC; half of an IC's variance is common to all, and books earn their IC."""
+    rng = np.random.default_rng(seed)
+    ics, returns = {}, {}
+    for delay in delays:
+        shared_T = 0.07 * rng.normal(size=N)
+        for model, mean in skill.items():
+            ic_T = mean + shared_T + 0.07 * rng.normal(size=N)
+            ics[model, delay] = ic_T
+            for book in ("long_short", "long_only"):
+                returns[model, book, delay] = pay * ic_T + 0.003 * rng.normal(size=N)
+    return evaluation(ics, returns)
+
+
+@pytest.mark.parametrize(
+    ("delays", "expected"), [((0, 1, 3), 1), ((0, 3, 1), 1), ((2, 1), 1), ((2, 0), 2), ((0,), 0)]
+)
+def test_the_first_delay_that_can_be_traded(delays: tuple[int, ...], expected: int) -> None:
+    assert tradable_delay(delays) == expected
+
+
+def test_the_tables_are_the_tests_at_the_first_delay_that_can_be_traded() -> None:
+    skill = {"ridge": 0.02, "lightgbm": 0.03, "tcn": 0.05}
+    result = simulated(1, skill)
+    table = comparison_table(result, config(horizon=5), DATES_T)
+    assert table is not None
+    pairs = table.select("model", "baseline", "rival").rows()
+    assert pairs == [
+        ("ridge", "lightgbm", "lightgbm"),
+        ("lightgbm", "ridge", "ridge"),
+        ("tcn", "ridge", "ridge"),
+        ("tcn", "lightgbm", "lightgbm"),
+    ]
+    row = table.row(2, named=True)
+
+    def series(frame: pl.DataFrame, model: str, value: str, **where: object) -> np.ndarray:
+        own = [pl.col(key) == value for key, value in {"model": model, "delay": 1, **where}.items()]
+        return frame.filter(*own)[value].to_numpy()
+
+    ics = [series(result.ic_series, model, "ic") for model in ("tcn", "ridge")]
+    books = [series(result.equity, model, "excess_net", book="long_short") for model in ("tcn", "ridge")]
+    test = paired_test(*ics, overlap=5)
+    dm = diebold_mariano(1 - ics[1], 1 - ics[0], horizon=5)
+    difference = sharpe_difference(*books)
+    assert (row["delay"], row["dates"], row["lags"], row["book"]) == (1, N, test.lags, "long_short")
+    assert (row["ic_difference"], row["ic_lower"], row["ic_upper"]) == (test.mean, test.lower, test.upper)
+    assert (row["ic_t"], row["ic_p"]) == (test.t, test.p_value)
+    assert (row["dm_t"], row["dm_p"]) == (dm.t, dm.p_value)
+    assert row["dm_t"] > 0
+    assert row["sharpe_difference"] == pytest.approx(sharpe(books[0]) - sharpe(books[1]))
+    assert (row["sharpe_lower"], row["sharpe_p"]) == (difference.lower, difference.p_value)
+
+    alone = significance_table(result, config(horizon=5), DATES_T, trials=40)
+    assert alone.select("model", "book").rows() == [
+        (model, book) for model in skill for book in ("long_short", "long_only")
+    ]
+    first = alone.row(4, named=True)
+    ic = mean_test(ics[0], overlap=5)
+    assert (first["model"], first["delay"], first["trials"]) == ("tcn", 1, 40)
+    assert (first["ic"], first["ic_lower"], first["ic_p"]) == (ic.mean, ic.lower, ic.p_value)
+    assert first["sharpe_net"] == pytest.approx(sharpe(books[0]))
+    assert first["sharpe_lower"] < first["sharpe_net"] < first["sharpe_upper"]
+    assert 0 < first["deflated_sharpe"] < first["probabilistic_sharpe"] < 1
+
+
+def answers(result: Evaluation, **kwargs: Any) -> dict[tuple[str, str], str]:  # noqa: ANN401
+    table = comparison_table(result, config(**kwargs), DATES_T)
+    assert table is not None
+    return {(row["model"], row["baseline"]): row["beats"] for row in deciding_rows(table)}
+
+
+def test_equal_models_rarely_beat_each_other_and_a_better_one_does() -> None:
+    two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
+    equal = [
+        answers(simulated(seed, {"ridge": 0.02, "tcn": 0.02}, delays=(1,)), **two)["tcn", "ridge"]
+        for seed in range(300)
+    ]
+    assert np.mean([answer == "yes" for answer in equal]) <= 0.07
+    assert np.mean([answer == "no" for answer in equal]) <= 0.07
+    assert equal.count("unclear") >= 0.86 * 300
+    better = [
+        answers(simulated(seed, {"ridge": 0.01, "tcn": 0.06}, delays=(1,)), **two) for seed in range(20)
+    ]
+    assert {answer["tcn", "ridge"] for answer in better} == {"yes"}
+    worse = answers(simulated(0, {"ridge": 0.06, "tcn": 0.01}, delays=(1,)), **two)
+    assert worse == {("tcn", "ridge"): "no"}
+
+
+def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
+    result = simulated(3, {"ridge": 0.01, "tcn": 0.06}, delays=(1,))
+    two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
+    dear = result.equity.with_columns(
+        excess_net=pl.col("excess_net") - pl.when(pl.col("model") == "tcn").then(0.003).otherwise(0.0)
+    )
+    slightly = cast("Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=dear))
+    assert answers(slightly, **two) == {("tcn", "ridge"): "unclear"}
+    table = comparison_table(slightly, config(**two), DATES_T)
+    assert table is not None
+    assert "net Sharpe not higher" in describe_comparison(table.row(0, named=True))
+    very = dear.with_columns(
+        excess_net=pl.col("excess_net") - pl.when(pl.col("model") == "tcn").then(0.005).otherwise(0.0)
+    )
+    ruined = cast("Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=very))
+    assert answers(ruined, **two) == {("tcn", "ridge"): "no"}
+    table = comparison_table(ruined, config(**two), DATES_T)
+    assert table is not None
+    assert "net Sharpe difference -" in describe_comparison(table.row(0, named=True))
+
+
+def test_a_baseline_with_variants_is_beaten_by_what_beats_all_of_them() -> None:
+    models = {
+        "ridge": {},
+        "ridge-strong": {"model": "ridge", "alphas": [1.0]},
+        "tcn": {},
+        "tcn-wide": {"model": "tcn"},
+    }
+    skill = {"ridge": 0.0, "ridge-strong": 0.05, "tcn": 0.05, "tcn-wide": 0.11}
+    found = answers(simulated(2, skill, delays=(1,)), delays=(1,), models=models)
+    assert found == {("tcn", "ridge"): "unclear", ("tcn-wide", "ridge"): "yes"}
+    table = comparison_table(simulated(2, skill, delays=(1,)), config(delays=(1,), models=models), DATES_T)
+    assert table is not None
+    assert table.filter(pl.col("model") == "tcn").select("rival", "beats").rows()[0] == ("ridge", "yes")
+    assert [row["rival"] for row in deciding_rows(table)] == ["ridge-strong", "ridge-strong"]
+
+
+def test_identical_and_untraded_models_are_unclear() -> None:
+    result = simulated(4, {"ridge": 0.02, "tcn": 0.02}, delays=(1,))
+    same = result.ic_series.filter(pl.col("model") == "ridge").with_columns(model=pl.lit("tcn"))
+    idle = result.equity.with_columns(
+        excess_net=pl.when(pl.col("model") == "tcn").then(0.0).otherwise(pl.col("excess_net"))
+    )
+    copied = cast(
+        "Evaluation",
+        SimpleNamespace(
+            ic_series=pl.concat([result.ic_series.filter(pl.col("model") == "ridge"), same]), equity=idle
+        ),
+    )
+    two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
+    table = comparison_table(copied, config(**two), DATES_T)
+    assert table is not None
+    row = table.row(0, named=True)
+    assert (row["beats"], row["ic_difference"], row["ic_p"], row["sharpe_difference"]) == (
+        "unclear",
+        0.0,
+        None,
+        None,
+    )
+    alone = significance_table(copied, config(**two), DATES_T, trials=0).filter(pl.col("model") == "tcn")
+    assert alone["sharpe_net"].to_list() == [None, None]
+    assert alone["deflated_sharpe"].to_list() == [None, None]
+
+
+def test_without_a_baseline_nothing_is_compared() -> None:
+    only: dict[str, Any] = {"models": {"tcn": {}, "zero": {}}, "delays": (1,)}
+    result = simulated(5, {"tcn": 0.02, "zero": 0.0}, delays=(1,))
+    assert comparison_table(result, config(**only), DATES_T) is None
+    lone = simulated(5, {"ridge": 0.02}, delays=(1,))
+    assert comparison_table(lone, config(models={"ridge": {}}, delays=(1,)), DATES_T) is None
+
+
+def test_tests_are_printed_with_one_line_per_model() -> None:
+    result, settings = simulated(6, {"ridge": 0.02, "lightgbm": 0.02, "tcn": 0.021}), config()
+    comparisons = comparison_table(result, settings, DATES_T)
+    significance = significance_table(result, settings, DATES_T, trials=12)
+    text = describe_tests(significance, comparisons)
+    lines = text.splitlines()
+    assert lines[0] == "tests at delay 1, long_short net of costs, intervals at 95%"
+    assert len([line for line in lines if line.startswith("  ")]) == 3
+    assert comparisons is not None
+    row = comparisons.filter(pl.col("model") == "tcn").row(0, named=True)
+    assert row["beats"] == "unclear"
+    bounds = f"[{row['ic_lower']:+.4f}, {row['ic_upper']:+.4f}]"
+    assert f"beats ridge: unclear (IC difference {row['ic_difference']:+.4f} {bounds})" in lines[3]
+    assert "beats lightgbm: " in lines[3]
+    assert "12 trials" in text
+    single = describe_tests(significance.with_columns(delay=pl.lit(0)), None)
+    assert single.splitlines()[0].startswith("tests at delay 0 (cannot be traded; set label.extra_delays")
+    assert "beats" not in single
+
+
+def test_intervals_are_written_with_their_digits() -> None:
+    assert describe_interval(0.0021, -0.001, 0.0052, digits=4, signed=True) == "+0.0021 [-0.0010, +0.0052]"
+    assert describe_interval(1.2, 0.3, 2.1, digits=2) == "1.20 [0.30, 2.10]"
+    assert describe_interval(None, None, None, digits=2) == "-"
