@@ -40,7 +40,7 @@ def test_the_variance_of_a_resampled_mean_is_that_of_politis_and_romano(block: f
     assert (counts_RT @ x_T / n).var() == pytest.approx(variance / n, rel=0.04)
 
 
-def test_the_interval_of_a_sharpe_ratio_is_archs() -> None:
+def test_the_interval_of_a_sharpe_ratio_is_archs_with_the_factor_for_short_samples() -> None:
     from arch.bootstrap import StationaryBootstrap  # imports for seconds
 
     rng = np.random.default_rng(5)
@@ -49,8 +49,9 @@ def test_the_interval_of_a_sharpe_ratio_is_archs() -> None:
     expected = peer.conf_int(lambda x_T: np.array([sharpe(x_T)]), reps=2000, method="percentile")[:, 0]
     found = sharpe_interval(return_T, block=8)
     assert found.estimate == pytest.approx(sharpe(return_T), rel=1e-12)
+    wider = found.estimate + math.sqrt(500 / (500 - 2 * 8 + 1)) * (expected - found.estimate)
     # the bounds of 2,000 samples are known to about 0.04
-    np.testing.assert_allclose([found.lower, found.upper], expected, atol=0.15)
+    np.testing.assert_allclose([found.lower, found.upper], wider, atol=0.12)
 
 
 def test_a_difference_is_that_of_two_sharpe_ratios_on_common_sessions() -> None:
