@@ -145,7 +145,11 @@ def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
         return ""
     tiles = [
         ("validation rank IC", _figure(best["valid_rank_ic"], 3), "used to choose the model"),
-        ("test IC", _figure(best["ic"], 3), f"t {_figure(best['ic_t'], 1)} (Newey-West)"),
+        (
+            "test IC",
+            _figure(best["ic"], 3),
+            f"at delay {data.header.verdict_delay}, t {_figure(best['ic_t'], 1)} (Newey-West)",
+        ),
         ("net Sharpe", _figure(best["sharpe_net"], 2), _sharpe_detail(best)),
         ("deflated Sharpe", _figure(best["deflated_sharpe"], 2), "probability of skill"),
         ("net return", _figure(best["annual_return_net"], 1, 100, "%"), "per year"),

@@ -17,11 +17,11 @@ Tone = Literal["good", "caution", "bad"]
 RULE = (
     "How this is decided: by the results at the first delay of at least 1 session that was measured. "
     "Confirmed on the test: the run is complete, the net Sharpe ratio is above 0, its deflated value is at "
-    f"least {MIN_DEFLATED_SHARPE:.2f}, the {1 - LEVEL:.0%} interval of the test IC lies above 0, and the "
-    f"model beats both baselines. It beats a baseline if the {1 - LEVEL:.0%} interval of the daily IC "
-    "difference lies above 0 and its net Sharpe ratio is higher. The answer is no if the interval of the IC "
-    "difference or of the net Sharpe difference lies below 0, and unclear otherwise. Do not trade: the book "
-    "loses money net of costs, or no model could be chosen. Doubtful: everything else."
+    f"least {MIN_DEFLATED_SHARPE:.2f}, the {1 - LEVEL:.0%} interval of the seed ensemble's test IC lies "
+    f"above 0, and the model beats both baselines. It beats a baseline if the {1 - LEVEL:.0%} interval of "
+    "the daily IC difference lies above 0 and its net Sharpe ratio is higher. The answer is no if the "
+    "interval of the IC difference or of the net Sharpe difference lies below 0, and unclear otherwise. Do "
+    "not trade: the book loses money net of costs, or no model could be chosen. Doubtful: everything else."
 )
 
 
@@ -87,7 +87,8 @@ def judge(data: ReportData) -> Verdict:
     evidence = (
         f"{_incomplete(data)}Validation rank IC {_number(best['valid_rank_ic'], 3)}. On the test sessions at "
         f"delay {header.verdict_delay}: "
-        f"IC {_number(best['ic'], 3)} (t {_number(best['ic_t'], 1)}), "
+        f"IC {_number(best['ic'], 3)} (seed ensemble: t {_number(best['ic_t'], 1)},"
+        f"{_interval(best, 'ic', 3) or ' no interval'}), "
         f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
         f"{_number(best['sharpe_gross'], 2)} before costs ({header.main_book}), deflated Sharpe "
         f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{trials}: the more "
@@ -125,9 +126,8 @@ def _doubts(best: dict[str, Any]) -> list[str]:
     elif is_missing(best["deflated_sharpe"]):
         doubts.append("it has no deflated Sharpe ratio")
     elif best["deflated_sharpe"] < MIN_DEFLATED_SHARPE:
-        doubts.append(
-            f"its deflated Sharpe ratio is {_number(best['deflated_sharpe'], 2)}, below {MIN_DEFLATED_SHARPE}"
-        )
+        deflated = _number(best["deflated_sharpe"], 2)
+        doubts.append(f"its deflated Sharpe ratio of {deflated} is below {MIN_DEFLATED_SHARPE}")
     if is_missing(best["ic_lower"]):
         doubts.append("its test IC has no interval")
     elif best["ic_lower"] <= 0:
@@ -139,7 +139,7 @@ def _doubts_on_baselines(best: dict[str, Any]) -> list[str]:
     doubts, worse, unclear = [], [], []
     for baseline, title in BASELINES.items():
         if baseline_of(best) == baseline:
-            doubts.append("it is itself a baseline, and no other model did better on validation")
+            doubts.append("it is itself a baseline")
         elif best[f"beats_{baseline}"] is None:
             doubts.append(f"it was not compared with {title}")
         elif best[f"beats_{baseline}"] == "no":

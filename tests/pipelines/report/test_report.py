@@ -645,7 +645,7 @@ def test_the_verdict_gives_the_evidence() -> None:
     assert verdict.tone == "good"
     assert verdict.headline == "temporal_peer leads on validation and beats ridge and LightGBM on the test."
     assert "Validation rank IC 0.045" in verdict.evidence
-    assert "On the test sessions at delay 1: IC 0.041 (t 6.6)" in verdict.evidence
+    assert "sessions at delay 1: IC 0.041 (seed ensemble: t 6.6, [0.029, 0.053])" in verdict.evidence
     assert "Sharpe 1.35 [0.45, 2.25] net and 2.87 before costs" in verdict.evidence
     assert "deflated Sharpe 0.97" in verdict.evidence
     assert (
@@ -659,7 +659,7 @@ def test_the_verdict_gives_the_evidence() -> None:
 @pytest.mark.parametrize(
     ("values", "doubt"),
     [
-        ({"deflated_sharpe": 0.94}, "its deflated Sharpe ratio is 0.94, below 0.95"),
+        ({"deflated_sharpe": 0.94}, "its deflated Sharpe ratio of 0.94 is below 0.95"),
         ({"deflated_sharpe": None}, "it has no deflated Sharpe ratio"),
         ({"ic_lower": 0.0}, "its test IC is not significantly above zero"),
         ({"ic_lower": None}, "its test IC has no interval"),
@@ -685,7 +685,7 @@ def test_the_verdict_is_about_the_first_delay_that_can_be_traded() -> None:
     verdict = judge(untradable)
     assert verdict.tone == "caution"
     assert "no delay that can be traded was measured" in verdict.headline
-    assert "On the test sessions at delay 0: IC 0.055" in verdict.evidence
+    assert "On the test sessions at delay 0: IC 0.055 (seed ensemble: t 8.9, no interval)" in verdict.evidence
     at_once = judge(make_report(header=make_header(execution_delay=0)))
     assert at_once.headline.endswith("but no delay that can be traded was measured.")
 
@@ -724,7 +724,7 @@ def test_the_verdict_names_missing_comparisons_and_winning_baselines() -> None:
     assert "was not compared with ridge" in verdict.headline
     wins = judge(make_report(ladder=ladder_with("ridge", valid_rank_ic=0.2)))
     assert wins.tone == "caution"
-    assert "it is itself a baseline, and no other model did better on validation" in wins.headline
+    assert "it is itself a baseline" in wins.headline
     unscored = judge(make_report(ladder=make_ladder().with_columns(valid_rank_ic=pl.lit(float("nan")))))
     assert unscored.tone == "bad"
     assert unscored.best is None
