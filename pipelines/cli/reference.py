@@ -100,16 +100,6 @@ def commands_page() -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def command_options() -> dict[Words, set[str]]:
-    """Words of every command, without ``peerglass`` -> its options."""
-    from pipelines.cli.main import app
-
-    return {
-        words: {one.name.split()[0] for one in _parameters(function) if one.name.startswith("-")}
-        for words, function in _commands(app, ())
-    }
-
-
 def _sections(cls: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
     """Sections below a section, each with its heading; the members of a union one by one."""
     for name, field in cls.model_fields.items():

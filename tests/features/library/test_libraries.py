@@ -15,8 +15,8 @@ import pandas as pd
 import polars as pl
 import pytest
 import statsmodels.api as sm
+from random_markets import DAYS, MAX_HALT, Tables, panel_of, random_tables
 from statsmodels.regression.rolling import RollingOLS
-from test_characteristics import DAYS, MAX_HALT, Tables, panel_of, random_tables
 
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel

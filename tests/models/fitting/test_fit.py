@@ -11,6 +11,24 @@ import numpy.typing as npt
 import pytest
 import torch
 from rank_correlations import mean_ic, mean_rank_ic
+from small_panels import (
+    NAMES,
+    NEURAL,
+    QUICK,
+    SMALL,
+    TEST,
+    TRAIN,
+    VALID,
+    C,
+    F,
+    N,
+    S,
+    T,
+    W,
+    arrays,
+    fitted,
+    panel,
+)
 
 from models.batch import PanelTensors
 from models.fitting.fit import (
@@ -28,57 +46,6 @@ from models.fitting.loop import SingleSeed, draw_firms
 from models.fitting.optimizer import RunningMean
 from models.forecaster import Forecaster
 from models.registry import MODELS
-
-T, N, C, F, W, S = 90, 24, 2, 3, 5, 3
-NAMES = ("return_1", "size", "noise")
-TRAIN, VALID, TEST = np.arange(5, 60), np.arange(62, 74), np.arange(76, 90)
-SMALL: dict[str, dict[str, Any]] = {
-    "zero": {},
-    "reversal": {},
-    "momentum": {"characteristic": "size"},
-    "ridge": {},
-    "lightgbm": {"min_data_in_leaf": 20, "rounds": 30},
-    "mlp": {"width": 8},
-    "lstm": {"width": 8},
-    "tcn": {"width": 8},
-    "temporal_transformer": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
-    "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}},
-    "sector_mean": {},
-    "kernel_regression": {},
-    "cross_peer": {"width": 8, "heads": 2, "reference": {"count": 6, "characteristic": "size"}},
-    "self_peer": {"width": 8, "heads": 2, "layers": 1},
-    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
-}
-NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
-QUICK = FitConfig(epochs=2, dates_per_epoch=8, batch_dates=4, firms_per_date=12, valid_dates=4)
-
-
-def arrays(seed: int = 0) -> dict[str, Any]:
-    """Targets linear in the second characteristic, with noise."""
-    rng = np.random.default_rng(seed)
-    z = rng.normal(size=(T, N, F)).astype(np.float32)
-    mask = rng.random((T, N)) < 0.9
-    mask[40] = False
-    target = 0.01 * (z[:, :, 1] + rng.normal(size=(T, N)))
-    target[rng.random((T, N)) < 0.05] = np.nan
-    return {
-        "channels_TNC": rng.normal(size=(T, N, C)).astype(np.float32),
-        "characteristics_TNF": z,
-        "mask_TN": mask,
-        "group_TN": np.tile(rng.integers(-1, S, size=N), (T, 1)),
-        "target_TN": target,
-    }
-
-
-def panel(given: dict[str, Any] | None = None) -> PanelTensors:
-    return PanelTensors.from_arrays(
-        **(arrays() if given is None else given), window=W, n_groups=S, characteristic_names=NAMES
-    )
-
-
-def fitted(name: str, data: PanelTensors | None = None, seed: int = 0, config: FitConfig = QUICK) -> Fitted:
-    data = panel() if data is None else data
-    return fit(name, SMALL[name], data, data.shape, TRAIN, VALID, fit_config=config, seed=seed)
 
 
 def correlation(model: Fitted, data: PanelTensors, truth_TN: npt.NDArray[np.floating[Any]]) -> float:

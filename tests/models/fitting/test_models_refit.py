@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_fit import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, panel
+from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, panel
 
 from models.batch import PanelTensors
 from models.fitted import best_record

@@ -8,10 +8,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from parts_of_batches import take_firms, without_peers
 from torch import Tensor
 
 from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
-from models.batch import Ablation, Batch, PanelTensors
+from models.batch import Ablation, PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.optimizer import make_optimizer, parameter_groups
 from models.forecaster import Forecaster
@@ -81,25 +82,11 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     return module.eval()
 
 
-def take(batch: Batch, firms: Tensor) -> Batch:
-    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
-    by_firm: dict[str, Any] = {
-        name: x[:, firms] for name, x in fields.items() if isinstance(x, Tensor) and name != "firms_N"
-    }
-    return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
-
-
-def peer_ablation(batch: Batch, *removed: int) -> Ablation:
-    keep = torch.ones_like(batch.m_BN)
-    keep[:, list(removed)] = False
-    return Ablation(peers_keep_BN=keep)
-
-
 @pytest.mark.parametrize("case", NEURAL)
 def test_forecasts_do_not_depend_on_the_order_of_firms(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
-    expected, actual = module(batch)[:, order], module(take(batch, order))
+    expected, actual = module(batch)[:, order], module(take_firms(batch, order))
     assert expected.std() > 0.1
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=2e-6)
 
@@ -147,15 +134,19 @@ def test_ablating_a_peer_equals_removing_it_for_the_other_firms(
     case: tuple[str, dict[str, Any]],
 ) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
-    ablation = peer_ablation(batch, 2)
+    ablation = without_peers(batch, 2)
     rest = torch.tensor([n for n in range(batch.firms_N.numel()) if n != 2])
-    torch.testing.assert_close(module(batch, ablation)[:, rest], module(take(batch, rest)), rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        module(batch, ablation)[:, rest], module(take_firms(batch, rest)), rtol=0, atol=2e-6
+    )
     assert not torch.allclose(module(batch, ablation)[:, rest], module(batch)[:, rest], atol=1e-5)
     if len([m for m in module.modules() if type(m).__name__ == "PeerLayer"]) == 1:
         # one layer: its own forecast still uses the others
         torch.testing.assert_close(module(batch, ablation)[:, 2], module(batch)[:, 2], rtol=0, atol=2e-6)
     all_firms = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
-    alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
+    alone = torch.cat(
+        [module(take_firms(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1
+    )
     assert alone.isfinite().all()
     torch.testing.assert_close(module(batch, all_firms), alone, rtol=0, atol=2e-6)
 
@@ -181,7 +172,7 @@ def test_an_ablated_day_does_not_affect_the_forecast(case: tuple[str, dict[str, 
 @pytest.mark.parametrize("case", NEURAL)
 def test_forward_is_mix_of_embed(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
-    ablation = peer_ablation(batch, 1)
+    ablation = without_peers(batch, 1)
     assert torch.equal(module.mix(module.embed(batch, ablation), batch, ablation), module(batch, ablation))
 
 
@@ -190,7 +181,7 @@ def test_attention_maps_are_weights_over_the_days_and_the_other_firms(
     case: tuple[str, dict[str, Any]],
 ) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
-    maps = module.attention(batch, peer_ablation(batch, 1))
+    maps = module.attention(batch, without_peers(batch, 1))
     if case[0] == "self_peer":
         assert maps.days_BNW is None
     else:

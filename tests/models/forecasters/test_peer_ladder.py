@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from parts_of_batches import take_firms, without_peers
 from torch import Tensor
 
 from models.batch import Ablation, Batch, PanelTensors, firm_key
@@ -80,20 +81,6 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
     return module.eval()
 
 
-def take(batch: Batch, firms: Tensor) -> Batch:
-    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(Batch)}
-    by_firm: dict[str, Any] = {
-        name: x[:, firms] for name, x in fields.items() if isinstance(x, Tensor) and name != "firms_N"
-    }
-    return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
-
-
-def without(batch: Batch, *firms: int) -> Ablation:
-    keep_BN = torch.ones_like(batch.m_BN)
-    keep_BN[:, list(firms)] = False
-    return Ablation(peers_keep_BN=keep_BN)
-
-
 # --- properties of every neural model -------------------------------------------------------------------
 
 
@@ -103,7 +90,7 @@ def test_permuting_firms_permutes_forecasts(case: tuple[str, dict[str, Any]]) ->
     order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
     expected = module(batch)
     assert expected.std() > 0.05
-    torch.testing.assert_close(module(take(batch, order)), expected[:, order], rtol=1e-5, atol=4e-6)
+    torch.testing.assert_close(module(take_firms(batch, order)), expected[:, order], rtol=1e-5, atol=4e-6)
 
 
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
@@ -129,7 +116,9 @@ def test_a_firm_outside_the_universe_changes_nothing(case: tuple[str, dict[str, 
 def test_a_firm_without_peers_is_forecast(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8]))
     all_firms = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
-    alone = torch.cat([module(take(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1)
+    alone = torch.cat(
+        [module(take_firms(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1
+    )
     assert alone.isfinite().all()
     assert alone.std() > 0.05
     torch.testing.assert_close(module(batch, all_firms), alone, rtol=1e-5, atol=4e-6)
@@ -162,7 +151,7 @@ def test_an_ablated_day_does_not_affect_the_forecast_of_a_model_with_days(
 @pytest.mark.parametrize("case", WITH_PEERS, ids=str)
 def test_attention_maps_match_the_effect_of_ablating_peers(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
-    maps = module.attention(batch, without(batch, 1)).peers_BLHNN
+    maps = module.attention(batch, without_peers(batch, 1)).peers_BLHNN
     assert maps is not None
     n = batch.firms_N.numel()
     assert maps.shape[-2:] == (n, n)
@@ -180,7 +169,7 @@ def test_attention_maps_match_the_effect_of_ablating_peers(case: tuple[str, dict
     weight_NN, expected_N = weights[0].sum(dim=(0, 1)), module(single)[0]
     one_layer = len([layer for layer in module.modules() if isinstance(layer, PeerLayer)]) < 2
     for j in range(single.firms_N.numel()):
-        moved_N = (module(single, without(single, j))[0] - expected_N).abs()
+        moved_N = (module(single, without_peers(single, j))[0] - expected_N).abs()
         moved_N[j] = 0.0
         assert (moved_N[weight_NN[:, j] > 1e-3] > 1e-7).all()
         if one_layer:

@@ -10,9 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
+from aged_lakes import aged, sources
 from command import Call, command
 from mlflow import MlflowClient
-from test_lake_upkeep import aged, sources
 
 from pipelines.config.load import check_config
 from pipelines.errors import DataError, TrackingError

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 import yaml
+from aged_lakes import aged, sources
 from recorded import recorded
 from typer.testing import CliRunner
 
@@ -22,26 +21,6 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import storage_options
 from pipelines.lake.upkeep import recorded_by_runs, vacuum
-
-DAY_MS = 86_400_000
-
-
-def sources(name: str) -> pl.DataFrame:
-    return pl.DataFrame({"source": ["s"], "notes": [name], "hazards": ["[]"]})
-
-
-def aged(lake: Lake, table: str, days: Sequence[float]) -> None:
-    """Rewrite a log as if its entries, including removals, had been made the given number of days ago."""
-    now = time.time() * 1000
-    for version, age in enumerate(days):
-        path = Path(lake.root) / table / "_delta_log" / f"{version:020}.json"
-        actions = [json.loads(line) for line in path.read_text().splitlines()]
-        for action in actions:
-            if "commitInfo" in action:
-                action["commitInfo"]["timestamp"] = int(now - age * DAY_MS)
-            if "remove" in action:
-                action["remove"]["deletionTimestamp"] = int(now - age * DAY_MS)
-        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
 
 
 def invoke(*arguments: str) -> str:

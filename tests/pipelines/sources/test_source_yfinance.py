@@ -1,4 +1,7 @@
-"""The real yfinance client against a loopback server: how Yahoo's numbers are stored in the lake."""
+"""The real yfinance client against a loopback server: how Yahoo's numbers are stored in the lake.
+
+This file is long because each form in which Yahoo answers has a test of what the lake then holds.
+"""
 
 from __future__ import annotations
 
