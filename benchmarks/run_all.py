@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "start_up": (),
     "features_speed": (),
     "windows": (),
+    "calibration": (),
     "lake": (),
     "seeds": ("--models", "temporal_transformer", "temporal_peer", "--epochs", "1", "--runs", "1"),
     "attention": ("--runs", "1", "--longest", "1024"),
