@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backtest.bootstrap import bootstrap_block, bootstrap_counts, sharpe_difference
-from backtest.inference import diebold_mariano, newey_west_t, paired_test
-from backtest.overfitting import deflated_sharpe
+from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_difference
+from backtest.inference.means import diebold_mariano, newey_west_t, paired_test
+from backtest.inference.overfitting import deflated_sharpe
 
 Floats = npt.NDArray[np.float64]
 PAIRS, SHARPE_PAIRS, SEARCHES, TRIALS = 6000, 1000, 300, 200

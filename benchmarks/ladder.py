@@ -27,7 +27,7 @@ import numpy.typing as npt
 import polars as pl
 import torch
 
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from models.fitting.fit import FitConfig, fit, refit
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.models import registry_name

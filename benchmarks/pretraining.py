@@ -28,7 +28,7 @@ import polars as pl
 import torch
 from ladder import World, build_world
 
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from models.fitting.fit import FitConfig, fit
 from models.fitting.objectives import PretrainConfig
 from pipelines.config.load import build_settings, digest, load_config, settings_of

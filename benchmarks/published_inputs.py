@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from pipelines.audit.subject import temporary_run
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config

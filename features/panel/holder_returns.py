@@ -13,8 +13,8 @@ unit is the firm's total return index ("the index" below).
 - **Valuation.** A unit that cannot be sold at the valuation close counts at its value on that close. If the
   index is NaN on that close, the return is unknown.
 
-`backtest.accounting` multiplies positions by `held_return` of one session; `features.panel.labels` reads
-`bought_return` over the label's span, which equals `held_return` where the firm could be bought.
+`backtest.accounts.accounting` multiplies positions by `held_return` of one session; `features.panel.labels`
+reads `bought_return` over the label's span, which equals `held_return` where the firm could be bought.
 
 Shape suffixes: T sessions, N firms.
 """

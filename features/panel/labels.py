@@ -25,7 +25,7 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     be bought and stays listed, the label is ``index[t+delay+horizon] / index[t+delay] - 1`` with
     `Panel.total_return_index_TN` as the index. An order that cannot be filled earns 0. A delisting pays its
     delisting return, then cash. Positions are held through halts. `features.panel.holder_returns` defines
-    this convention, which `backtest.accounting` also uses. A label depends on nothing dated after
+    this convention, which `backtest.accounts.accounting` also uses. A label depends on nothing dated after
     ``t+delay+horizon``.
 
     Parameters

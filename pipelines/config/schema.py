@@ -1,9 +1,10 @@
 """The configuration of a run: every setting that a YAML file may contain.
 
-Frozen pydantic models. Most sections are in :mod:`pipelines.config.sections`; those of sources and of quality
-rules are next to the code that reads them. :mod:`pipelines.config.load` reads the files and refuses unknown
-keys. The settings of models, of their fitting and of the simulated market are dataclasses of those modules,
-so that each is defined once; :func:`pipelines.config.load.load_config` checks them as well.
+Frozen pydantic models. Most sections are in :mod:`pipelines.config.sections`, ``folds`` and ``backtest`` in
+modules of their own, and those of sources and of quality rules next to the code that reads them.
+:mod:`pipelines.config.load` reads the files and refuses unknown keys. The settings of models, of their
+fitting and of the simulated market are dataclasses of those modules, so that each is defined once;
+:func:`pipelines.config.load.load_config` checks them as well.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from pipelines.config.backtest import BacktestConfig
+from pipelines.config.folds import FoldsConfig
 from pipelines.config.sections import (
     AuditConfig,
-    BacktestConfig,
     ExplainConfig,
     FeaturesConfig,
-    FoldsConfig,
     LabelConfig,
     TrackingConfig,
     UniverseConfig,

@@ -1,10 +1,12 @@
-"""Sections of a configuration: universe, features, label, folds, books, attribution, tracking and audit."""
+"""Sections of a configuration: universe, features, label, attribution, tracking and audit.
+
+The sections ``folds`` and ``backtest`` are in modules of their own.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -111,116 +113,6 @@ class LabelConfig(Section):
     def max_delay(self) -> int:
         """Longest delay in use. The purge covers the labels of every delay that is evaluated."""
         return max(self.delays)
-
-
-class WalkForwardConfig(Section):
-    """Walk-forward folds. All lengths are in sessions."""
-
-    scheme: Literal["expanding", "rolling"]
-    """``expanding`` trains on all sessions up to the purge; ``rolling`` on the last ``train`` of them."""
-    train: int = Field(ge=1)
-    """Length of the training segment; for ``expanding``, of the first fold's."""
-    valid: int = Field(ge=1)
-    """Length of the validation segment."""
-    test: int = Field(ge=1)
-    """Length of the test segment."""
-    embargo: int = Field(ge=0)
-    """Sessions left out between segments, in addition to the purge of label spans."""
-    step: int | None = Field(default=None, ge=1)
-    """Sessions from the start of one test segment to the start of the next, at least ``test``. Null:
-    ``test``."""
-    max_folds: int | None = Field(default=None, ge=1)
-    """Maximum number of folds; the earliest are kept. Null: all that fit."""
-
-
-class DatedFoldConfig(Section):
-    """One fold with given dates, as published benchmarks define it."""
-
-    scheme: Literal["dated"]
-    """Selects this scheme."""
-    train_from: dt.date
-    """First date of the training segment."""
-    valid_from: dt.date
-    """First date of the validation segment."""
-    test_from: dt.date
-    """First date of the test segment."""
-    test_to: dt.date
-    """Last date of the test segment, inclusive."""
-    embargo: int = Field(ge=0)
-    """Sessions left out between segments, in addition to the purge of label spans."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> DatedFoldConfig:
-        if not self.train_from < self.valid_from < self.test_from <= self.test_to:
-            raise ValueError(
-                "train_from < valid_from < test_from <= test_to must hold, "
-                f"but the dates are {self.train_from}, {self.valid_from}, {self.test_from}, {self.test_to}"
-            )
-        return self
-
-
-FoldsConfig = Annotated[WalkForwardConfig | DatedFoldConfig, Field(discriminator="scheme")]
-
-
-class QuantileBookConfig(Section):
-    """A long-short book: long the top quantile of forecasts, short the bottom one."""
-
-    kind: Literal["quantile_long_short"]
-    """Selects this kind of book."""
-    quantiles: int = Field(default=5, ge=2)
-    """Number of quantiles; 5 trades the top and bottom fifth."""
-    rebalance_every: int = Field(default=1, ge=1)
-    """Sessions from one rebalancing to the next."""
-
-
-class TopKBookConfig(Section):
-    """A long-only book: the ``k`` highest forecasts, equally weighted."""
-
-    kind: Literal["top_k_long_only"]
-    """Selects this kind of book."""
-    k: int = Field(default=20, ge=1)
-    """Number of positions."""
-    rebalance_every: int = Field(default=1, ge=1)
-    """Sessions from one rebalancing to the next."""
-
-
-BookConfig = Annotated[QuantileBookConfig | TopKBookConfig, Field(discriminator="kind")]
-
-
-class CostsConfig(Section):
-    """Trading and borrowing costs, in basis points."""
-
-    half_spread_bps: float = Field(default=5.0, ge=0)
-    """Half-spread, per traded amount."""
-    commission_bps: float = Field(default=0.5, ge=0)
-    """Commission, per traded amount."""
-    borrow_bps_per_year: float = Field(default=50.0, ge=0)
-    """Borrowing cost of short positions, per year."""
-
-
-class BacktestConfig(Section):
-    """Books and costs of the backtest."""
-
-    books: dict[str, BookConfig] = Field(
-        default={
-            "long_short": QuantileBookConfig(kind="quantile_long_short"),
-            "long_only": TopKBookConfig(kind="top_k_long_only"),
-        }
-    )
-    """Name -> book."""
-    costs: CostsConfig = CostsConfig()
-    """Trading and borrowing costs."""
-    delay: int | None = Field(default=None, ge=0)
-    """Sessions from the decision to the trade. Null: ``label.delay``."""
-    risk_free: float | str = 0.0
-    """Risk-free rate that Sharpe ratios are measured over: an annual rate as a fraction (0.03 is 3% a year),
-    or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
-
-    @model_validator(mode="after")
-    def _check_risk_free(self) -> BacktestConfig:
-        if not isinstance(self.risk_free, str) and not abs(self.risk_free) < 1:
-            raise ValueError(f"risk_free is {self.risk_free:g}; it must be an annual fraction, 0.05 for 5%")
-        return self
 
 
 class ExplainConfig(Section):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from backtest.costs import SESSIONS_PER_YEAR
+from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import DateArray, FloatArray
 from pipelines.errors import DataError
 

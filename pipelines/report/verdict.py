@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from backtest.inference import LEVEL
+from backtest.inference.means import LEVEL
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
 from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, deciding_rows

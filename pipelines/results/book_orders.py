@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounting import run_book
-from backtest.books import BOOKS, equal_weighted
-from backtest.costs import CostModel
-from backtest.result import BookResult
+from backtest.accounts.accounting import run_book
+from backtest.accounts.result import BookResult
+from backtest.books.rules import BOOKS, equal_weighted
+from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 from features.panel.panel import Panel
+from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
-from pipelines.config.sections import BookConfig
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError
 

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.bootstrap import (
+from backtest.inference.bootstrap import (
     SharpeInterval,
     bootstrap_block,
     bootstrap_counts,
     sharpe_difference,
     sharpe_interval,
 )
-from backtest.inference import LEVEL, MeanTest, diebold_mariano, mean_test, paired_test
-from backtest.overfitting import deflated_sharpe, probabilistic_sharpe
+from backtest.inference.means import LEVEL, MeanTest, diebold_mariano, mean_test, paired_test
+from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from features.arrays import FloatArray
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
@@ -92,10 +92,11 @@ def comparison_table(
         One row per model and rival; None if the run has no baseline and another model. model; baseline
         (ridge or lightgbm); rival (the entry of the config that is this baseline or a variant of it); delay
         (sessions); level; dates and lags of the IC test; ic_difference with ic_lower, ic_upper, ic_t and ic_p
-        (`backtest.inference.paired_test`); dm_t and dm_p (`backtest.inference.diebold_mariano` of the daily
-        losses 1 - IC; a positive dm_t means that the model loses less); book (the main one) and its number of
-        sessions; sharpe_difference with sharpe_lower, sharpe_upper and sharpe_p
-        (`backtest.bootstrap.sharpe_difference`, annualised, net of costs); beats (`beats`). Null: unknown.
+        (`backtest.inference.means.paired_test`); dm_t and dm_p (`backtest.inference.means.diebold_mariano`
+        of the daily losses 1 - IC; a positive dm_t means that the model loses less); book (the main one) and
+        its number of sessions; sharpe_difference with sharpe_lower, sharpe_upper and sharpe_p
+        (`backtest.inference.bootstrap.sharpe_difference`, annualised, net of costs); beats (`beats`). Null:
+        unknown.
     """
     series = _Series(result, config, dates_T)
     book = next(iter(config.backtest.books))
@@ -156,9 +157,10 @@ def significance_table(
     -------
     polars.DataFrame
         One row per model and book, at the first delay that can be traded: model, book, delay, level, ic with
-        ic_lower, ic_upper and ic_p (`backtest.inference.mean_test`), sessions, sharpe_net with sharpe_lower
-        and sharpe_upper (`backtest.bootstrap.sharpe_interval`, annualised), probabilistic_sharpe and
-        deflated_sharpe (probabilities, `backtest.overfitting`), trials. Null: unknown.
+        ic_lower, ic_upper and ic_p (`backtest.inference.means.mean_test`), sessions, sharpe_net with
+        sharpe_lower and sharpe_upper (`backtest.inference.bootstrap.sharpe_interval`, annualised),
+        probabilistic_sharpe and deflated_sharpe (probabilities, `backtest.inference.overfitting`), trials.
+        Null: unknown.
     """
     series = _Series(result, config, dates_T)
     rows = []

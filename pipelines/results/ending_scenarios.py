@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.performance import book_metrics
-from backtest.result import BookResult
+from backtest.accounts.performance import book_metrics
+from backtest.accounts.result import BookResult
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.metrics import ForecastMetrics, forecast_metrics
-from backtest.performance import active_metrics, book_metrics, excess_return
+from backtest.accounts.performance import active_metrics, book_metrics, excess_return
+from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config

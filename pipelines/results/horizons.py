@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from pipelines.dataset.build import Dataset, to_panel
 from pipelines.lake.lake import Lake
 from pipelines.results.evaluate import ensemble, label_overlap

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from features.arrays import FloatArray
 from models.registry import MODELS
 from pipelines.config.load import digest, init_from_of, settings_of

@@ -22,9 +22,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import backtest
 import features
+from pipelines.config.backtest import BacktestConfig
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
-from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.fingerprint import source_digest

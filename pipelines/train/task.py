@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
 from backtest.splits import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_correlations import one_date
 
-from backtest.inference import newey_west_t
-from backtest.metrics import forecast_metrics
+from backtest.forecasts.metrics import forecast_metrics
+from backtest.inference.means import newey_west_t
 from features.information_coefficient import ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, fit

@@ -24,8 +24,8 @@ from pipelines.audit.noise import replace_future
 from pipelines.audit.refit import fits, inputs_differ, models_to_fit, weights_differ
 from pipelines.audit.result import Result
 from pipelines.audit.subject import AFTER, Subject
+from pipelines.config.folds import WalkForwardConfig
 from pipelines.config.schema import Config
-from pipelines.config.sections import WalkForwardConfig
 from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset

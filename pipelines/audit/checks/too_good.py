@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.inference import newey_west_lags, newey_west_t
+from backtest.inference.means import newey_west_lags, newey_west_t
 from features.arithmetic.transforms import rank_normal
 from features.arrays import FloatArray
 from features.information_coefficient import ic_by_date, is_constant

@@ -11,9 +11,9 @@ from ending_markets import STALE, START, raw_market
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backtest.accounting import run_book
-from backtest.costs import CostModel
-from backtest.result import BookResult
+from backtest.accounts.accounting import run_book
+from backtest.accounts.result import BookResult
+from backtest.costs.model import CostModel
 from features.panel.delistings import DelistingRule
 from features.panel.labels import forward_returns
 from features.panel.panel import Panel, build_panel

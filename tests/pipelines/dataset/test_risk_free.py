@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from backtest.books import BOOKS
+from backtest.books.rules import BOOKS
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset

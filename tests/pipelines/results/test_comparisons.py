@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from backtest.bootstrap import sharpe_difference
-from backtest.inference import diebold_mariano, mean_test, paired_test
-from backtest.performance import sharpe
+from backtest.accounts.performance import sharpe
+from backtest.inference.bootstrap import sharpe_difference
+from backtest.inference.means import diebold_mariano, mean_test, paired_test
 from pipelines.config.schema import Config
 from pipelines.results.comparisons import (
     comparison_table,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.costs import SESSIONS_PER_YEAR
-from backtest.inference import LEVEL, known_values, require_level
+from backtest.costs.model import SESSIONS_PER_YEAR
+from backtest.inference.means import LEVEL, known_values, require_level
 from features.arrays import FloatArray, require_shape
 
 REPETITIONS = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backtest.costs import CostModel
+from backtest.costs.model import CostModel
 
 
 def test_basis_points_are_converted_to_fractions() -> None:

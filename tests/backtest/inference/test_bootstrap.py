@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from backtest.bootstrap import bootstrap_block, bootstrap_counts, sharpe_difference, sharpe_interval
-from backtest.performance import sharpe
+from backtest.accounts.performance import sharpe
+from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_difference, sharpe_interval
 
 NAN = math.nan
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.ranking import RankSelector, as_signal
+from backtest.forecasts.ranking import RankSelector, as_signal
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 
 

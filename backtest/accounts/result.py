@@ -45,7 +45,8 @@ class BookResult:
     cash_T : ndarray
         Cash over NAV, after trades and costs.
     kept_ledger : polars.DataFrame or None
-        The rows of `backtest.ledger.Ledger`; None unless `run_book` was called with ``keep_ledger=True``.
+        The rows of `backtest.accounts.ledger.Ledger`; None unless `run_book` was called with
+        ``keep_ledger=True``.
     first_trade : int or None
         First session with a trade; None if there was none.
     ruined_at : int or None

@@ -11,11 +11,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from backtest.accounting import run_book
-from backtest.books import BOOKS, quantile_long_short, top_k_long_only
-from backtest.costs import CostModel
-from backtest.metrics import forecast_metrics, precision_at_k, quantile_returns, top_k_sr
-from backtest.performance import sharpe
+from backtest.accounts.accounting import run_book
+from backtest.accounts.performance import sharpe
+from backtest.books.rules import BOOKS, quantile_long_short, top_k_long_only
+from backtest.costs.model import CostModel
+from backtest.forecasts.metrics import forecast_metrics, precision_at_k, quantile_returns, top_k_sr
 
 NAN = np.nan
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)

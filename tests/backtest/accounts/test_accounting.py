@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from backtest.accounting import run_book
-from backtest.books import quantile_long_short, top_k_long_only
-from backtest.costs import CostModel
-from backtest.result import BookResult
+from backtest.accounts.accounting import run_book
+from backtest.accounts.result import BookResult
+from backtest.books.rules import quantile_long_short, top_k_long_only
+from backtest.costs.model import CostModel
 
 NAN = np.nan
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)

@@ -9,11 +9,18 @@ import pytest
 import statsmodels.api as sm
 from skfolio import Portfolio
 
-from backtest.accounting import run_book
-from backtest.books import equal_weighted, quantile_long_short, top_k_long_only
-from backtest.costs import CostModel
-from backtest.performance import active_metrics, annual_return, book_metrics, max_drawdown, sharpe, sortino
-from backtest.result import BookResult
+from backtest.accounts.accounting import run_book
+from backtest.accounts.performance import (
+    active_metrics,
+    annual_return,
+    book_metrics,
+    max_drawdown,
+    sharpe,
+    sortino,
+)
+from backtest.accounts.result import BookResult
+from backtest.books.rules import equal_weighted, quantile_long_short, top_k_long_only
+from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 
 COSTS = CostModel(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)

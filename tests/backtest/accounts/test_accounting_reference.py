@@ -1,8 +1,9 @@
 """The accounts against an independent bookkeeper with share counts, from raw prices and events.
 
-The two NAVs of `backtest.accounting` share the order of events, the tradability of firms and the value of
-halted firms, so their agreement cannot reveal mistakes in these. The loop below was written from the module's
-docstring and uses no code of the package. It holds shares, splits them, reinvests dividends, and reads raw
+The two NAVs of `backtest.accounts.accounting` share the order of events, the tradability of firms and the
+value of halted firms, so their agreement cannot reveal mistakes in these. The loop below was written from the
+module's docstring and uses no code of the package. It holds shares, splits them, reinvests dividends, and
+reads raw prices.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from ending_markets import STALE, START, RawMarket, raw_market
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backtest.accounting import run_book
-from backtest.costs import CostModel
+from backtest.accounts.accounting import run_book
+from backtest.costs.model import CostModel
 from features.panel.delistings import DelistingRule
 from features.panel.panel import build_panel
 

@@ -10,7 +10,7 @@ import statsmodels.api as sm
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
 
-from backtest.inference import (
+from backtest.inference.means import (
     diebold_mariano,
     mean_test,
     mean_test_lags,

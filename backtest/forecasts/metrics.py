@@ -1,11 +1,11 @@
-"""Metrics of forecasts against labels. For metrics of books, see `backtest.performance`.
+"""Metrics of forecasts against labels. For metrics of books, see `backtest.accounts.performance`.
 
 A (date, firm) pair is used if both forecast and label are known. A date without a value for a metric is NaN
 in the metric's series and is left out of its mean; a metric without any date is NaN. Correlations within a
 date are those of `features.information_coefficient`, which early stopping also uses: a constant forecast has
-an IC of 0. Where a metric selects firms by forecast, ties share equally (`backtest.ranking`), which is the
-expectation over a random order of the tied firms. ICIR, precision at k and top-k SR follow the definitions
-that are common for the Nasdaq benchmark of Feng et al. 2019.
+an IC of 0. Where a metric selects firms by forecast, ties share equally (`backtest.forecasts.ranking`), which
+is the expectation over a random order of the tied firms. ICIR, precision at k and top-k SR follow the
+definitions that are common for the Nasdaq benchmark of Feng et al. 2019.
 
 Shape suffixes: T dates, N firms, Q quantiles.
 """
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.inference import newey_west_lags, newey_west_t
-from backtest.performance import ratio
-from backtest.ranking import RankSelector, as_signal
+from backtest.accounts.performance import ratio
+from backtest.forecasts.ranking import RankSelector, as_signal
+from backtest.inference.means import newey_west_lags, newey_west_t
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
 from features.information_coefficient import (
     MIN_FIRMS,

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import rankdata
 from skfolio.measures import deflated_sharpe_ratio, probabilistic_sharpe_ratio
 
-from backtest.overfitting import (
+from backtest.inference.overfitting import (
     deflated_sharpe,
     expected_best_sharpe,
     probabilistic_sharpe,

@@ -37,9 +37,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backtest.costs import CostModel
-from backtest.ledger import Ledger
-from backtest.result import BookResult
+from backtest.accounts.ledger import Ledger
+from backtest.accounts.result import BookResult
+from backtest.costs.model import CostModel
 from features.arrays import BoolArray, FloatArray, require_shape
 from features.panel.holder_returns import HolderMarket, held_return, holder_market
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
-from backtest.inference import newey_west_t
-from backtest.metrics import (
+from backtest.forecasts.metrics import (
     forecast_metrics,
     icir,
     monotonicity,
@@ -20,6 +19,7 @@ from backtest.metrics import (
     r2_oos,
     top_k_sr,
 )
+from backtest.inference.means import newey_west_t
 from features.information_coefficient import ic_by_date, rank_ic_by_date
 
 NAN = np.nan

@@ -1,7 +1,7 @@
 """How far the best of many backtests can be believed: probabilistic and deflated Sharpe ratios, and PBO.
 
-A Sharpe ratio is annualised here, as in `backtest.performance`; the formulas of the papers are for ratios per
-session, and are applied to those.
+A Sharpe ratio is annualised here, as in `backtest.accounts.performance`; the formulas of the papers are for
+ratios per session, and are applied to those.
 
 Shape suffixes: T sessions, V variants (trials), S blocks of sessions, M combinations of blocks.
 """
@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from backtest.costs import SESSIONS_PER_YEAR
+from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import FloatArray
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from backtest.books import BOOKS, quantile_long_short, top_k_long_only
+from backtest.books.rules import BOOKS, quantile_long_short, top_k_long_only
 from features.arrays import FloatArray
 
 NAN = np.nan

@@ -3,7 +3,7 @@
 A series has one value per session, such as the daily IC of a model. Neighbouring values are dependent if
 labels span several sessions and overlap. The tests allow for that. NaN values are dropped, and their
 neighbours are treated as adjacent; two series are compared on the sessions on which both are known. For
-Sharpe ratios, see `backtest.bootstrap`.
+Sharpe ratios, see `backtest.inference.bootstrap`.
 
 A level is a two-sided error rate: level 0.05 gives intervals that cover the true value in 95% of samples, and
 a test that rejects a true null hypothesis in 5% of them.

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.costs import SESSIONS_PER_YEAR
-from backtest.result import BookResult
+from backtest.accounts.result import BookResult
+from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import FloatArray, require_shape
 from features.information_coefficient import mean_known
 
@@ -110,7 +110,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     Parameters
     ----------
     result : BookResult
-        Accounts from `backtest.accounting.run_book`. Without any trade, all sessions count.
+        Accounts from `backtest.accounts.accounting.run_book`. Without any trade, all sessions count.
     rate_T : ndarray of shape (T,), optional
         Risk-free return of each session, a fraction, known at the previous close. None: 0.
 

@@ -1,0 +1,1 @@
+"""Books: rules that turn the signal at t into target weights at t."""

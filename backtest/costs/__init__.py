@@ -1,0 +1,1 @@
+"""Costs of trading, of short positions and of leverage."""

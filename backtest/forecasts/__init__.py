@@ -1,0 +1,1 @@
+"""Metrics of forecasts against labels."""
