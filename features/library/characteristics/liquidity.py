@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from features.arithmetic import spreads
 from features.arithmetic.regressions import rolling_correlation
-from features.arithmetic.rolling import lag, rolling_mean, rolling_std
+from features.arithmetic.rolling import rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.library.characteristics.amounts import SPLIT_REACH, positive
 from features.library.characteristics.registry import characteristic
@@ -165,13 +166,7 @@ def return_volume_correlation(panel: Panel) -> FloatArray:
 )
 def roll_spread(panel: Panel) -> FloatArray:
     """Compute the bid-ask spread implied by the autocovariance of returns; 0 if that is not negative."""
-    r_TN, before_TN = daily_return(panel), lag(daily_return(panel), 1)
-    both_TN = r_TN * before_TN
-    known_TN = ~np.isnan(both_TN)
-    r_TN, before_TN = np.where(known_TN, r_TN, np.nan), np.where(known_TN, before_TN, np.nan)
-    mean, mean_before = rolling_mean(r_TN, 63, half(63)), rolling_mean(before_TN, 63, half(63))
-    covariance_TN = rolling_mean(both_TN, 63, half(63)) - mean * mean_before
-    return 2.0 * np.sqrt(np.maximum(-covariance_TN, 0.0))
+    return spreads.roll_spread(daily_return(panel), 63)
 
 
 @characteristic(
@@ -190,17 +185,8 @@ def roll_spread(panel: Panel) -> FloatArray:
 )
 def corwin_schultz(panel: Panel) -> FloatArray:
     """Compute the bid-ask spread implied by the high-low ranges of one day and of two days."""
-    high_TN, low_TN = np.log(column(panel, "high")), np.log(column(panel, "low"))
-    before_high_TN, before_low_TN = lag(high_TN, 1), lag(low_TN, 1)
-    before_TN = lag(np.log(panel.close_TN), 1)
-    gap_TN = np.maximum(before_TN - high_TN, 0.0) + np.minimum(before_TN - low_TN, 0.0)
-    one_TN = (high_TN - low_TN) ** 2 + (before_high_TN - before_low_TN) ** 2
-    high_TN, low_TN = high_TN + gap_TN, low_TN + gap_TN
-    two_TN = (np.maximum(high_TN, before_high_TN) - np.minimum(low_TN, before_low_TN)) ** 2
-    k = 3.0 - 2.0 * np.sqrt(2.0)
-    a_TN = (np.sqrt(2.0 * one_TN) - np.sqrt(one_TN)) / k - np.sqrt(two_TN / k)
-    spread_TN = np.maximum(2.0 * np.tanh(0.5 * a_TN), 0.0)
-    return rolling_mean(spread_TN, 21, half(21))
+    high_TN, low_TN = column(panel, "high"), column(panel, "low")
+    return spreads.corwin_schultz_spread(high_TN, low_TN, panel.close_TN, 21)
 
 
 def _turnover(window: int) -> Compute:
