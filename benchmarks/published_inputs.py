@@ -27,8 +27,9 @@ from backtest.forecasts.metrics import forecast_metrics
 from pipelines.audit.subject import temporary_run
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset, to_panel
+from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.market import to_panel
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.train import task as tasks

@@ -14,57 +14,43 @@ from features.library.channels import available_channels, compute_channels
 from features.library.characteristics import available_characteristics, compute_characteristics
 from features.library.factors import residualise_factors, statistical_factors
 from features.library.standardise import TransformRule, transform_characteristics
-from features.panel.delistings import DelistingRule
 from features.panel.derived import row_mean
 from features.panel.labels import forward_returns, target
-from features.panel.panel import Panel, build_panel
-from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
+from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.config.sections import LabelConfig
+from pipelines.dataset.market import Market, build_market, to_panel
 from pipelines.errors import ConfigError, DataError
 
 INPUT_PREFIX = "input_"
 """Prefix of a user's own inputs among the names of characteristics."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dataset:
-    """Features and labels of a market, as dense arrays over (session, firm).
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Dataset(Market):
+    """A market with the features and targets of models, as dense arrays over (session, firm).
 
-    Row ``t`` of ``universe_TN``, ``channels_TNC`` and ``characteristics_TNF`` holds what was known at the
-    close of session ``t``. ``labels`` and ``target_TN`` look ahead by definition. Only fitting (on training
-    and validation sessions) and evaluation read them.
+    Row ``t`` of ``channels_TNC`` and ``characteristics_TNF`` holds what was known at the close of session
+    ``t``. ``labels`` and ``target_TN`` look ahead by definition. Only fitting (on training and validation
+    sessions) and evaluation read them.
 
     Attributes
     ----------
-    panel : prices, total-return index and groups of all firms.
-    universe_TN : True where a firm may be forecast.
     channels_TNC : unscaled window channels; NaN where unknown. Each fold scales them.
     characteristics_TNF : transformed within the date's universe (`features.library.standardise`); no NaN.
-    labels : execution delay -> simple total return of the label's span; NaN where not known yet.
     target_TN : the target of fitting: the label of the trained delay, transformed within the date.
     channel_names, characteristic_names : names of the last axes.
-    notes : what was left out, and why.
     shorter_labels : horizon below the label's -> return at the trained delay; NaN where not known yet.
     path_TNK : targets of the shorter horizons, ascending; None if the config names none.
     """
 
-    panel: Panel
-    universe_TN: BoolArray
     channels_TNC: Float32Array
     characteristics_TNF: Float32Array
-    labels: Mapping[int, FloatArray]
     target_TN: Float32Array
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
-    notes: tuple[str, ...]
     shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
     path_TNK: Float32Array | None = None
-
-    @property
-    def first_session(self) -> int:
-        """First session on which a firm is in the universe. Folds start here."""
-        return int(np.argmax(self.universe_TN.any(axis=1)))
 
 
 def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset:
@@ -77,22 +63,8 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     DataError
         If no firm is ever in the universe, or no channel or characteristic can be computed.
     """
-    panel = build_panel(
-        tables["prices"],
-        tables.get("securities"),
-        tables.get("fundamentals"),
-        group_by=config.features.group_by,
-        delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
-    )
-    rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
-    universe_TN = universe(panel, rule, _membership(tables, config))
-    universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
-    if not universe_TN.any():
-        raise DataError(
-            f"The universe is empty on all {panel.n_sessions} sessions: no firm of {panel.n_firms} passes "
-            f"{config.universe.model_dump(exclude_none=True)}; loosen universe.min_price, "
-            "universe.min_dollar_volume or universe.min_history."
-        )
+    market = build_market(tables, config)
+    panel, universe_TN, labels = market.panel, market.universe_TN, market.labels
     try:
         channels, channel_notes = available_channels(panel, config.features.channels)
         characteristics, characteristic_notes = available_characteristics(
@@ -116,7 +88,6 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     raw_TNF = raw_characteristics(panel, names, tables, config)
     transformed_TNF = within_dates(raw_TNF, universe_TN, panel.group_TN, config)
     del raw_TNF
-    labels = {delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays}
     shorter = {
         horizon: forward_returns(panel, config.label.delay, horizon)
         for horizon in config.label.shorter_horizons
@@ -134,28 +105,12 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
         channel_names=tuple(channels),
         characteristic_names=TransformRule(**transform.model_dump()).names(names),
         notes=(
-            *universe_messages(panel, rule),
+            *market.notes,
             *channel_notes,
             *characteristic_notes,
             *_target_notes(config.label),
         ),
     )
-
-
-def _membership(tables: Mapping[str, pl.DataFrame], config: Config) -> pl.DataFrame | None:
-    """Membership rows of the config's universe; None if the config names no universe."""
-    name = config.universe.membership
-    if name is None:
-        return None
-    table = tables.get("membership")
-    rows = None if table is None else table.filter(pl.col("universe") == name)
-    if rows is None or rows.is_empty():
-        known = "none" if table is None else ", ".join(table["universe"].unique().sort().to_list())
-        raise DataError(
-            f"universe.membership is {name!r}, but the lake's membership table has {known}; ingest a source "
-            "with this universe, or remove the setting."
-        )
-    return rows
 
 
 def _inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.DataFrame]:
@@ -228,16 +183,3 @@ def _target_notes(label: LabelConfig) -> tuple[str, ...]:
         return ()
     factors = f"{label.residualise_factors} statistical factor{'' if label.residualise_factors == 1 else 's'}"
     return (f"Models are trained on the residual of {factors}, and evaluated on the full label.",)
-
-
-def to_panel(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
-    """Convert a long frame (date, ticker, value) to the panel's shape [T, N]; NaN where there is no row.
-
-    Rows of dates or tickers outside the panel are left out.
-    """
-    sessions = pl.DataFrame({"date": panel.dates_T.astype("datetime64[D]")}).with_row_index("t")
-    firms = pl.DataFrame({"ticker": panel.tickers_N}).with_row_index("n")
-    placed = frame.select("date", "ticker", value).join(sessions, on="date").join(firms, on="ticker")
-    value_TN = np.full((panel.n_sessions, panel.n_firms), np.nan)
-    value_TN[placed["t"].to_numpy(), placed["n"].to_numpy()] = placed[value].to_numpy()
-    return value_TN

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 
 from features.arrays import FloatArray
-from pipelines.dataset.build import Dataset, to_panel
+from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress

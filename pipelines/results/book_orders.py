@@ -16,7 +16,7 @@ from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
@@ -79,7 +79,7 @@ class BookOrders:
             keep_ledger=keep_ledger,
         )
 
-    def benchmark(self, dataset: Dataset, cache: Benchmarks) -> BookResult | None:
+    def benchmark(self, dataset: Market, cache: Benchmarks) -> BookResult | None:
         """Run the accounting of the equal-weighted universe without costs, on this book's sessions and delay.
 
         None for a book with short positions. Models that decide on the same sessions share the result in
@@ -116,7 +116,7 @@ class BookOrders:
 
 
 def book_orders(
-    signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Dataset, config: Config, delay: int
+    signal_TN: FloatArray, rows_T: npt.NDArray[np.intp], dataset: Market, config: Config, delay: int
 ) -> Iterator[BookOrders]:
     """Build the target weights of every configured book.
 

@@ -13,7 +13,7 @@ from backtest.accounts.result import BookResult
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.book_orders import BookOrders, book_orders
 from pipelines.results.evaluate import ensemble
@@ -23,7 +23,7 @@ UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
 
 
 def ending_table(
-    forecasts: Mapping[str, Mapping[int, FloatArray]], dataset: Dataset, config: Config
+    forecasts: Mapping[str, Mapping[int, FloatArray]], dataset: Market, config: Config
 ) -> pl.DataFrame | None:
     """Evaluate every book at the trained delay with returns of 0, -30% and -55% for unknown delistings.
 

@@ -15,7 +15,7 @@ from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, to_panel
+from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.book_orders import Benchmarks, book_orders
 
@@ -96,7 +96,7 @@ def standardised(forecast_TN: FloatArray) -> FloatArray:
 
 def evaluate(
     forecasts: Mapping[str, Mapping[int, FloatArray]],
-    dataset: Dataset,
+    dataset: Market,
     config: Config,
     scores: pl.DataFrame,
     *,

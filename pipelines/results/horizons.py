@@ -7,7 +7,8 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.forecasts.metrics import forecast_metrics
-from pipelines.dataset.build import Dataset, to_panel
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import to_panel
 from pipelines.lake.lake import Lake
 from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.record import Run

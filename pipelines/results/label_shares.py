@@ -19,7 +19,7 @@ from models.registry import MODELS
 from pipelines.config.load import digest, init_from_of, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import Market
 from pipelines.results.evaluate import ensemble
 from pipelines.settings import Settings
 from pipelines.tracking.store import flatten
@@ -51,7 +51,7 @@ class _Variant:
 def label_share_table(
     config: Config,
     forecasts: Mapping[str, Mapping[int, FloatArray]],
-    dataset: Dataset,
+    dataset: Market,
     scores: pl.DataFrame,
 ) -> pl.DataFrame | None:
     """Measure variants of a model that differ in initialisation or in their share of the labels.
@@ -137,7 +137,7 @@ def _describe_initialisations(variants: list[_Variant]) -> list[str]:
     return descriptions
 
 
-def _test(config: Config, seeds: Mapping[int, FloatArray], dataset: Dataset) -> dict[int, float]:
+def _test(config: Config, seeds: Mapping[int, FloatArray], dataset: Market) -> dict[int, float]:
     """Test rank IC of each seed, over all sessions with forecasts."""
     label_TN = dataset.labels[config.label.delay]
     rows_T = np.flatnonzero(np.isfinite(ensemble(seeds)).any(axis=1))

@@ -10,7 +10,7 @@ import polars as pl
 
 from features.arrays import BoolArray, FloatArray
 from pipelines.config.schema import Config
-from pipelines.dataset.build import build_dataset, to_panel
+from pipelines.dataset.market import build_market, to_panel
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.results.describe import describe_ladder
@@ -41,7 +41,7 @@ def backtest_file(path: Path, config: Config, progress: Progress, as_of: str | N
         versions = input_versions(lake, as_of)
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
-        dataset = build_dataset(read_tables(lake, versions), config)
+        dataset = build_market(read_tables(lake, versions), config)
     signal_TN = np.where(dataset.universe_TN, to_panel(signal, "signal", dataset.panel), np.nan)
     used = int(np.isfinite(signal_TN).sum())
     if used == 0:

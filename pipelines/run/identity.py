@@ -34,6 +34,7 @@ CODE = (
     "pipelines/dataset/build.py",
     "pipelines/dataset/fold_inputs.py",
     "pipelines/dataset/folds.py",
+    "pipelines/dataset/market.py",
     "pipelines/run/warm_start.py",
     "pipelines/train/stacks.py",
     "pipelines/train/task.py",

@@ -29,6 +29,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 from pipelines.train import task as tasks
 from pipelines.train.task import Outcome, collect_arrays
@@ -261,7 +262,7 @@ def _stored(
 ) -> npt.NDArray[np.float64]:
     task = pl.all_horizontal(pl.col(name) == key[name] for name in ("model", "fold", "seed"))
     own = stored.filter(task & (pl.col("horizon") == horizon))
-    forecast_DN: npt.NDArray[np.float64] = datasets.to_panel(own, "forecast", subject.dataset.panel)[dates]
+    forecast_DN: npt.NDArray[np.float64] = to_panel(own, "forecast", subject.dataset.panel)[dates]
     return forecast_DN
 
 

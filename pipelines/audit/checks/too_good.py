@@ -24,7 +24,8 @@ from features.information_coefficient import ic_by_date, is_constant
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
-from pipelines.dataset.build import INPUT_PREFIX, to_panel
+from pipelines.dataset.build import INPUT_PREFIX
+from pipelines.dataset.market import to_panel
 
 NAME = "too_good"
 

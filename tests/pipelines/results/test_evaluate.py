@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from features.panel.panel import Panel
-from pipelines.dataset.build import Dataset, to_panel
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import to_panel
 from pipelines.explain.games import families_of
 from pipelines.explain.tables import planted_edges
 from pipelines.results.ensembles import ensemble_table

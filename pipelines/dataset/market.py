@@ -1,0 +1,115 @@
+"""The market of a config: prices, universe and labels as dense arrays, without any feature.
+
+This is all that measuring a forecast needs. :mod:`pipelines.dataset.build` adds what models learn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from features.arrays import BoolArray, FloatArray
+from features.panel.delistings import DelistingRule
+from features.panel.labels import forward_returns
+from features.panel.panel import Panel, build_panel
+from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Market:
+    """Prices, universe and labels of a config.
+
+    Row ``t`` of ``universe_TN`` holds what was known at the close of session ``t``. ``labels`` look ahead by
+    definition.
+
+    Attributes
+    ----------
+    panel : prices, total-return index and groups of all firms.
+    universe_TN : True where a firm may be forecast.
+    labels : execution delay -> simple total return of the label's span; NaN where not known yet.
+    notes : what was left out, and why.
+    """
+
+    panel: Panel
+    universe_TN: BoolArray
+    labels: Mapping[int, FloatArray]
+    notes: tuple[str, ...]
+
+    @property
+    def first_session(self) -> int:
+        """First session on which a firm is in the universe. Folds start here."""
+        return int(np.argmax(self.universe_TN.any(axis=1)))
+
+
+def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
+    """Build the market of a config from lake tables.
+
+    Parameters
+    ----------
+    tables
+        Lake table -> rows. ``prices`` is required; ``securities``, ``fundamentals`` and ``membership`` are
+        used where they exist.
+    config
+        Universe, and delays and horizon of the label.
+
+    Raises
+    ------
+    DataError
+        If no firm is ever in the universe, or the lake does not hold the universe that the config names.
+    """
+    panel = build_panel(
+        tables["prices"],
+        tables.get("securities"),
+        tables.get("fundamentals"),
+        group_by=config.features.group_by,
+        delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
+    )
+    rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
+    universe_TN = universe(panel, rule, _membership(tables, config))
+    universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
+    if not universe_TN.any():
+        raise DataError(
+            f"The universe is empty on all {panel.n_sessions} sessions: no firm of {panel.n_firms} passes "
+            f"{config.universe.model_dump(exclude_none=True)}; loosen universe.min_price, "
+            "universe.min_dollar_volume or universe.min_history."
+        )
+    return Market(
+        panel=panel,
+        universe_TN=universe_TN,
+        labels={delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays},
+        notes=universe_messages(panel, rule),
+    )
+
+
+def to_panel(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
+    """Convert a long frame (date, ticker, value) to the panel's shape [T, N]; NaN where there is no row.
+
+    Rows of dates or tickers outside the panel are left out.
+    """
+    sessions = pl.DataFrame({"date": panel.dates_T.astype("datetime64[D]")}).with_row_index("t")
+    firms = pl.DataFrame({"ticker": panel.tickers_N}).with_row_index("n")
+    placed = frame.select("date", "ticker", value).join(sessions, on="date").join(firms, on="ticker")
+    value_TN = np.full((panel.n_sessions, panel.n_firms), np.nan)
+    value_TN[placed["t"].to_numpy(), placed["n"].to_numpy()] = placed[value].to_numpy()
+    return value_TN
+
+
+def _membership(tables: Mapping[str, pl.DataFrame], config: Config) -> pl.DataFrame | None:
+    """Membership rows of the config's universe; None if the config names no universe."""
+    name = config.universe.membership
+    if name is None:
+        return None
+    table = tables.get("membership")
+    rows = None if table is None else table.filter(pl.col("universe") == name)
+    if rows is None or rows.is_empty():
+        known = "none" if table is None else ", ".join(table["universe"].unique().sort().to_list())
+        raise DataError(
+            f"universe.membership is {name!r}, but the lake's membership table has {known}; ingest a source "
+            "with this universe, or remove the setting."
+        )
+    return rows
