@@ -27,6 +27,7 @@ from pipelines.audit.subject import Subject, budget
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
+from pipelines.dataset import market as markets
 from pipelines.dataset import folds as dataset_folds
 from pipelines.dataset.build import build_dataset
 from pipelines.dataset.fold_inputs import fit_inputs
@@ -284,7 +285,7 @@ def universe_with_next_price(patch: Patch, config: Config, tables: Tables) -> tu
         kept: Array = universe(panel, *rest) & np.isfinite(ahead(panel.close_TN))
         return kept
 
-    patch.setattr(datasets, "universe", survivors)
+    patch.setattr(markets, "universe", survivors)
     return config, tables
 
 
