@@ -27,8 +27,8 @@ from pipelines.audit.subject import Subject, budget
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
-from pipelines.dataset import market as markets
 from pipelines.dataset import folds as dataset_folds
+from pipelines.dataset import market as markets
 from pipelines.dataset.build import build_dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.lake.contracts import check

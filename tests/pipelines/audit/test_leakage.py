@@ -29,7 +29,7 @@ from models.registry import MODELS
 from pipelines.audit.compare import difference, differences_until
 from pipelines.audit.noise import new_ticker, replace_future
 from pipelines.config.schema import Config
-from pipelines.dataset import build as dataset_module
+from pipelines.dataset import market as market_module
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
@@ -243,7 +243,7 @@ def test_planted_survivorship_in_the_universe_is_detected(
         next_TN = np.roll(panel.close_TN, -1, axis=0)
         return np.asarray(universe(panel, *rest) & ~np.isnan(next_TN))
 
-    monkeypatch.setattr(dataset_module, "universe", survivors)
+    monkeypatch.setattr(market_module, "universe", survivors)
     leaky = build_dataset(market, tiny_config)
     t = 200
     noisy = build_dataset(replace_future(market, day_of(leaky, t), seed=t), tiny_config)
