@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,42 +49,56 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
     """
     events = read_provenance(run)
     config = _config(run, evaluation, events)
-    ladder = evaluation.table("ladder")
-    book = next(iter(config.backtest.books))
-    main = pl.col("delay") == config.label.delay
+    header = _header(run, config, evaluation=evaluation, events=events, dataset=dataset, lake=lake)
     curves = read_curves(run)
+    return replace(
+        measured_data(
+            evaluation, config, header, {name: registry_name(config, name) for name in config.models}
+        ),
+        folds=fold_table(dataset, plan_folds(dataset, config)),
+        learning=curves if curves.height else None,
+        truth=_truth(run, evaluation.table("ladder")),
+        attribution=tuple(_attribution(run)),
+    )
+
+
+def measured_data(
+    evaluation: StoredEvaluation, config: Config, header: RunHeader, registered: Mapping[str, str]
+) -> ReportData:
+    """Collect the tables of an evaluation: what there is to show without any training.
+
+    Parameters
+    ----------
+    evaluation
+        The evaluation.
+    config
+        Config with the settings of the evaluation.
+    header
+        Header of the report.
+    registered
+        Model -> registered name, to find the baselines.
+    """
+    main = pl.col("delay") == config.label.delay
     comparisons = evaluation.read_table("comparisons")
     return ReportData(
-        header=_header(
-            run,
-            config,
-            evaluation=evaluation,
-            events=events,
-            dataset=dataset,
-            lake=lake,
-            book=book,
-        ),
+        header=header,
         ladder=report_ladder(
-            ladder,
-            book,
-            {name: registry_name(config, name) for name in config.models},
+            evaluation.table("ladder"),
+            header.main_book,
+            registered,
             comparisons=comparisons,
             significance=evaluation.read_table("significance"),
         ),
-        folds=fold_table(dataset, plan_folds(dataset, config)),
         equity=evaluation.table("equity").filter(main),
         ic_series=evaluation.table("ic_series").filter(main),
         quantiles=evaluation.table("quantiles").filter(main),
         cost_assumptions=_assumptions(config),
         cost_breakdown=evaluation.table("costs").filter(main),
-        learning=curves if curves.height else None,
-        truth=_truth(run, ladder),
         comparisons=comparisons,
         horizons=evaluation.read_table("horizons"),
         quantile_scores=evaluation.read_table("quantile_scores"),
         label_shares=evaluation.read_table("label_shares"),
         endings=evaluation.read_table("endings"),
-        attribution=tuple(_attribution(run)),
     )
 
 
@@ -105,7 +120,6 @@ def _header(
     events: Sequence[Event],
     dataset: Dataset,
     lake: Lake,
-    book: str,
 ) -> RunHeader:
     measured, verdict_delay = evaluation.record, tradable_delay(config.label.delays)
     trained = [started for started, _ in sessions(events)]
@@ -138,7 +152,7 @@ def _header(
             for key, value in rule.items()
         ),
         mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
-        main_book=book,
+        main_book=next(iter(config.backtest.books)),
         stage_seconds=_seconds(events),
         sharpe_rate=describe_rate(config.backtest.risk_free),
         hazards=tuple(dict.fromkeys(hazard for session in trained for hazard in session.hazards))
