@@ -44,6 +44,12 @@ class BookMetrics:
         Mean over sample standard deviation times sqrt(252), of excess returns over the risk-free rate.
     sortino_net : float
         Mean over ``sqrt(mean(min(r, 0)^2))`` times sqrt(252), of excess returns.
+    calmar_net : float
+        Annual return over the largest drawdown, both net.
+    skew_net : float
+        ``m3 / m2^1.5`` of the session returns, population moments.
+    worst_day_net, best_day_net : float
+        Lowest and highest return of a session.
     max_drawdown_gross, max_drawdown_net : float
         Largest fall from an earlier peak (including the starting capital), as a positive fraction.
     hit_rate_net : float
@@ -52,6 +58,8 @@ class BookMetrics:
         Mean one-way turnover per session.
     leverage : float
         Mean gross exposure over NAV.
+    net_exposure : float
+        Mean of long less short positions over NAV, ``1 - cash``.
     unfilled : float
         Mean turnover per session that could not be traded.
     max_unpriced : float
@@ -74,11 +82,16 @@ class BookMetrics:
     sharpe_gross: float
     sharpe_net: float
     sortino_net: float
+    calmar_net: float
+    skew_net: float
+    worst_day_net: float
+    best_day_net: float
     max_drawdown_gross: float
     max_drawdown_net: float
     hit_rate_net: float
     turnover: float
     leverage: float
+    net_exposure: float
     unfilled: float
     max_unpriced: float
     costs_bps_per_year: Mapping[str, float]
@@ -144,11 +157,16 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
         sharpe_gross=sharpe(gross_T - free_T),
         sharpe_net=sharpe(net_T - free_T),
         sortino_net=sortino(net_T - free_T),
+        calmar_net=calmar(net_T),
+        skew_net=skewness(net_T),
+        worst_day_net=float(net_T.min()),
+        best_day_net=float(net_T.max()),
         max_drawdown_gross=max_drawdown(gross_T),
         max_drawdown_net=max_drawdown(net_T),
         hit_rate_net=float((net_T > 0).mean()),
         turnover=float(result.turnover_T[span].mean()),
         leverage=float(result.leverage_T[span].mean()),
+        net_exposure=float(np.where(result.nav_net_T > 0, 1.0 - result.cash_T, 0.0)[span].mean()),
         unfilled=float(result.unfilled_T[span].mean()),
         max_unpriced=float(result.unpriced_T[span].max()),
         costs_bps_per_year={
@@ -245,6 +263,20 @@ def max_drawdown(return_T: FloatArray) -> float:
     """Largest fall of compounded NAV from an earlier peak, including the starting capital; 0 to 1."""
     nav_T = np.concatenate([[1.0], np.cumprod(np.maximum(1.0 + return_T, 0.0))])
     return float(np.max(1.0 - nav_T / np.maximum.accumulate(nav_T)))
+
+
+def calmar(return_T: FloatArray) -> float:
+    """Geometric annual return over the largest drawdown (Young 1991); NaN without a drawdown."""
+    return ratio(annual_return(return_T), max_drawdown(return_T))
+
+
+def skewness(return_T: FloatArray) -> float:
+    """Skewness ``m3 / m2^1.5`` of session returns, population moments; NaN without variation."""
+    if len(return_T) < 2:
+        return math.nan
+    deviation_T = return_T - return_T.mean()
+    m2 = float((deviation_T**2).mean())
+    return ratio(float((deviation_T**3).mean()), m2**1.5 if math.sqrt(m2) > ROUNDING else 0.0)
 
 
 def ratio(numerator: float, denominator: float) -> float:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import statsmodels.api as sm
 from skfolio import Portfolio
 
@@ -14,8 +15,10 @@ from backtest.accounts.performance import (
     active_metrics,
     annual_return,
     book_metrics,
+    calmar,
     max_drawdown,
     sharpe,
+    skewness,
     sortino,
 )
 from backtest.accounts.result import BookResult
@@ -59,6 +62,31 @@ def test_undefined_metrics_are_nan() -> None:
     assert max_drawdown(np.array([-0.1])) == pytest.approx(0.1)  # from the starting capital
 
 
+def test_calmar_and_skewness_equal_a_hand_computed_year_and_scipy() -> None:
+    year_T = np.zeros(252)
+    year_T[[10, 20, 30]] = [0.25, -0.2, 0.1]  # 1 -> 1.25 -> 1 -> 1.1: a year of 10%, a drawdown of 20%
+    assert calmar(year_T) == pytest.approx(0.1 / 0.2)
+    assert math.isnan(calmar(np.array([0.1, 0.2])))
+    r_T = np.random.default_rng(8).gamma(2.0, 0.01, 400) - 0.02
+    assert skewness(r_T) == pytest.approx(scipy.stats.skew(r_T))
+    assert skewness(np.array([-0.02, 0.01, 0.01])) == pytest.approx(-1 / math.sqrt(2))
+    assert math.isnan(skewness(np.full(9, 0.1)))
+    assert math.isnan(skewness(np.array([0.1])))
+
+
+def test_a_hand_computed_book_has_its_best_and_worst_day_and_its_net_exposure() -> None:
+    free = CostModel(0, 0, 0)
+    index_TN = np.array([[1.0, 1.0], [1.1, 1.0], [1.1, 0.5], [1.1, 0.5]])
+    target_TN = np.array([[0.5, -0.25], [np.nan, np.nan], [np.nan, np.nan], [0.0, 0.0]])
+    m = book_metrics(run_book(target_TN, index_TN, np.ones((4, 2), bool), free, 0))
+    # NAV: 1, 1 + 0.05, + 0.125, unchanged; net positions: 0.25, 0.55 - 0.25, 0.55 - 0.125, 0
+    assert m.best_day_net == pytest.approx(0.125 / 1.05)
+    assert m.worst_day_net == 0.0
+    assert m.net_exposure == pytest.approx((0.25 + 0.3 / 1.05 + 0.425 / 1.175 + 0.0) / 4)
+    assert m.leverage == pytest.approx((0.75 + 0.8 / 1.05 + 0.675 / 1.175 + 0.0) / 4)
+    assert math.isnan(m.calmar_net)
+
+
 def test_metrics_start_at_the_first_trade() -> None:
     rng = np.random.default_rng(2)
     total_return_index_TN = walk(rng, 200, 10)
@@ -73,6 +101,10 @@ def test_metrics_start_at_the_first_trade() -> None:
     assert m.sharpe_gross > m.sharpe_net
     assert m.annual_return_net == pytest.approx(book.nav_net_T[-1] ** (252 / 159) - 1)
     assert m.total_return_gross == pytest.approx(book.nav_gross_T[-1] - 1)
+    assert m.skew_net == pytest.approx(scipy.stats.skew(net_T))
+    assert m.calmar_net == pytest.approx(m.annual_return_net / m.max_drawdown_net)
+    assert (m.worst_day_net, m.best_day_net) == (net_T.min(), net_T.max())
+    assert m.net_exposure == pytest.approx((1 - book.cash_T[41:]).mean())
     assert m.hit_rate_net == sum(r > 0 for r in net_T) / 159
     assert m.turnover == pytest.approx(book.turnover_T.sum() / 159)
     assert m.leverage == pytest.approx(1, abs=1e-3)
@@ -92,6 +124,8 @@ def test_book_without_trades_and_ruined_book() -> None:
     target_TN = np.array([[-1.0], [np.nan], [np.nan]])
     ruined = book_metrics(run_book(target_TN, total_return_index_TN, np.ones((3, 1), bool), COSTS, 0))
     assert (ruined.ruined_at, ruined.n_sessions) == (1, 2)
+    assert ruined.net_exposure == pytest.approx(-1.0 / 2, rel=1e-3)  # short at the first close, nothing after ruin
+    assert ruined.worst_day_net == -1
     assert (ruined.total_return_net, ruined.annual_return_net, ruined.max_drawdown_net) == (-1, -1, 1)
 
 
