@@ -89,9 +89,7 @@ def quantile_long_short(signal_TN: AnyFloatArray, q: int = 5, rebalance_every: i
         raise ValueError(msg)
     selector = RankSelector(signal_TN)
     side_T = selector.count_T // q
-    weight_TN = selector.highest(side_T)
-    weight_TN -= selector.lowest(side_T)
-    weight_TN /= np.maximum(side_T, 1)[:, None]
+    weight_TN = selector.long_short(side_T)
     return _apply_schedule(weight_TN, selector.count_T, q, rebalance_every)
 
 

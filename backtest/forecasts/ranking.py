@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
+from features.arithmetic.parallel import for_each
+from features.arrays import AnyFloatArray, FloatArray, IntArray, frozen
+
+_CELLS = 2**15  # per block: 256 KiB as float64, so that several arrays share a core's cache
 
 
 def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
@@ -47,9 +50,20 @@ class RankSelector:
     """
 
     def __init__(self, x_TN: FloatArray) -> None:
-        self._x_TN = x_TN
-        self._sorted_TN: FloatArray = np.sort(x_TN, axis=1)  # NaN last
-        self.count_T: IntArray = (~np.isnan(x_TN)).sum(axis=1)
+        from backtest.forecasts.kernels import count_ties  # imports numba
+
+        self._x_TN = frozen(np.ascontiguousarray(x_TN))
+        sorted_TN = np.empty(x_TN.shape)
+        self.count_T: IntArray = np.empty(len(x_TN), dtype=np.int64)
+        self._tied_T: IntArray = np.empty(len(x_TN), dtype=np.int64)
+
+        def sort(rows: slice) -> None:
+            sorted_TN[rows] = self._x_TN[rows]
+            sorted_TN[rows].sort(axis=1)  # NaN last
+            count_ties(frozen(sorted_TN[rows]), self.count_T[rows], self._tied_T[rows])
+
+        for_each(sort, date_blocks(*x_TN.shape))
+        self._sorted_TN = frozen(sorted_TN)
 
     def lowest(self, size_T: IntArray) -> FloatArray:
         """Return each firm's share in the ``size`` lowest values of its date.
@@ -65,29 +79,50 @@ class RankSelector:
             1 inside the selection and 0 outside. Firms that are tied at its edge share the remaining places
             equally: three firms for two places get 2/3 each. A row sums to ``size``.
         """
-        edge_T1 = self._at(size_T - 1)
-        return self._share(self._x_TN < edge_T1, self._x_TN == edge_T1, size_T)
+        return self._selected(size_T, {-1: np.ones(len(size_T))})
 
     def highest(self, size_T: IntArray) -> FloatArray:
         """Return each firm's share in the ``size`` highest values of its date; see `lowest`."""
-        edge_T1 = self._at(self.count_T - size_T)
-        return self._share(self._x_TN > edge_T1, self._x_TN == edge_T1, size_T)
+        return self._selected(size_T, {1: np.ones(len(size_T))})
+
+    def long_short(self, size_T: IntArray) -> FloatArray:
+        """Return ``(highest - lowest) / size`` in one pass: +1 in the highest and -1 in the lowest values.
+
+        Parameters
+        ----------
+        size_T : ndarray of int, shape (T,)
+            Number of firms on each side, 0 to ``count_T``.
+
+        Returns
+        -------
+        ndarray of shape (T, N)
+            0 for a firm on neither side and on dates with a size of 0. A firm that is tied at both edges gets
+            the difference of its shares.
+        """
+        scale_T = 1.0 / np.maximum(size_T, 1)
+        return self._selected(size_T, {1: scale_T, -1: -scale_T})
 
     def tied(self) -> IntArray:
         """Count the known values of each date that equal another value of the date. Shape (T,)."""
-        equal_TN = np.zeros((self._x_TN.shape[0], self._x_TN.shape[1] + 1), dtype=np.bool_)
-        equal_TN[:, 1:-1] = self._sorted_TN[:, 1:] == self._sorted_TN[:, :-1]  # NaN equals nothing
-        count_T: IntArray = (equal_TN[:, 1:] | equal_TN[:, :-1]).sum(axis=1)
-        return count_T
+        return self._tied_T
 
-    def _at(self, place_T: IntArray) -> FloatArray:
-        """Return each date's value at a rank from below, as a column; any value for a rank out of range."""
-        inside_T = np.clip(place_T, 0, self._x_TN.shape[1] - 1)
-        return np.take_along_axis(self._sorted_TN, inside_T[:, None], axis=1)
+    def _selected(self, size_T: IntArray, scales: dict[int, FloatArray]) -> FloatArray:
+        """Sum over sides (1 highest, -1 lowest) of each firm's share times the side's scale."""
+        from backtest.forecasts.kernels import select
 
-    @staticmethod
-    def _share(beyond_TN: BoolArray, edge_TN: BoolArray, size_T: IntArray) -> FloatArray:
-        left_T = np.maximum(size_T - beyond_TN.sum(axis=1), 0)
-        share_T = left_T / np.maximum(edge_TN.sum(axis=1), 1)
-        share_TN: FloatArray = np.where(edge_TN, share_T[:, None], beyond_TN & (size_T > 0)[:, None])
-        return share_TN
+        size_T = np.ascontiguousarray(size_T, dtype=np.int64)
+        out_TN = np.zeros(self._x_TN.shape)
+
+        def work(rows: slice) -> None:
+            x_RN, sorted_RN = self._x_TN[rows], self._sorted_TN[rows]
+            for side, scale_T in scales.items():
+                select(x_RN, sorted_RN, size_T[rows], side, scale_T[rows], out_TN[rows])
+
+        for_each(work, date_blocks(*self._x_TN.shape))
+        return out_TN
+
+
+def date_blocks(n_dates: int, n_firms: int) -> list[slice]:
+    """Split the dates into contiguous blocks whose rows fit the processor's cache, in order."""
+    height = max(1, _CELLS // max(n_firms, 1))
+    return [slice(start, min(start + height, n_dates)) for start in range(0, n_dates, height)]

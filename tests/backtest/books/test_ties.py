@@ -16,6 +16,7 @@ from backtest.accounts.performance import sharpe
 from backtest.books.rules import BOOKS, quantile_long_short, top_k_long_only
 from backtest.costs.model import CostModel
 from backtest.forecasts.metrics import forecast_metrics, precision_at_k, quantile_returns, top_k_sr
+from backtest.forecasts.ranking import RankSelector
 
 NAN = np.nan
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
@@ -207,3 +208,13 @@ def test_tied_share_counts_pairs_with_a_label() -> None:
     signal_TN = np.array([[3.0, 2, 2, 1], [1, 1, NAN, 1], [4, 3, 2, 2]])
     label_TN = np.array([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, NAN]])
     assert forecast_metrics(signal_TN, label_TN).tied == pytest.approx((2 + 3 + 0) / (4 + 3 + 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(signal_TN=tied_signals, seed=st.integers(0, 1000))
+def test_a_long_short_selection_is_the_difference_of_its_sides(signal_TN: np.ndarray, seed: int) -> None:
+    selector = RankSelector(signal_TN)
+    size_T = np.random.default_rng(seed).integers(0, selector.count_T + 1)
+    want_TN = (selector.highest(size_T) - selector.lowest(size_T)) / np.maximum(size_T, 1)[:, None]
+    np.testing.assert_allclose(selector.long_short(size_T), want_TN, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(selector.highest(size_T).sum(axis=1), size_T, atol=1e-12)
