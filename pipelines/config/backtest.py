@@ -1,37 +1,14 @@
-"""The section ``backtest`` of a configuration: books, costs and the delay of execution."""
+"""The section ``backtest`` of a configuration: books, costs and the delay of execution.
+
+The settings of each kind of book are in :mod:`pipelines.config.books`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pydantic import Field, model_validator
 
+from pipelines.config.books import DEFAULT_BOOKS, BookConfig
 from pipelines.settings import Section
-
-
-class QuantileBookConfig(Section):
-    """A long-short book: long the top quantile of forecasts, short the bottom one."""
-
-    kind: Literal["quantile_long_short"]
-    """Selects this kind of book."""
-    quantiles: int = Field(default=5, ge=2)
-    """Number of quantiles; 5 trades the top and bottom fifth."""
-    rebalance_every: int = Field(default=1, ge=1)
-    """Sessions from one rebalancing to the next."""
-
-
-class TopKBookConfig(Section):
-    """A long-only book: the ``k`` highest forecasts, equally weighted."""
-
-    kind: Literal["top_k_long_only"]
-    """Selects this kind of book."""
-    k: int = Field(default=20, ge=1)
-    """Number of positions."""
-    rebalance_every: int = Field(default=1, ge=1)
-    """Sessions from one rebalancing to the next."""
-
-
-BookConfig = Annotated[QuantileBookConfig | TopKBookConfig, Field(discriminator="kind")]
 
 
 class CostsConfig(Section):
@@ -48,12 +25,7 @@ class CostsConfig(Section):
 class BacktestConfig(Section):
     """Books and costs of the backtest."""
 
-    books: dict[str, BookConfig] = Field(
-        default={
-            "long_short": QuantileBookConfig(kind="quantile_long_short"),
-            "long_only": TopKBookConfig(kind="top_k_long_only"),
-        }
-    )
+    books: dict[str, BookConfig] = Field(default=DEFAULT_BOOKS)
     """Name -> book."""
     costs: CostsConfig = CostsConfig()
     """Trading and borrowing costs."""

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
-from backtest.books.rules import BOOKS, equal_weighted
+from backtest.books.benchmark import equal_weighted
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 from features.panel.panel import Panel
-from pipelines.config.backtest import BookConfig
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
+from pipelines.results.book_targets import book_rule, book_targets
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 _FREE = CostModel(half_spread_bps=0.0, commission_bps=0.0, borrow_bps_per_year=0.0)
@@ -30,7 +30,7 @@ class BookOrders:
     Attributes
     ----------
     name
-        Key of the book in ``backtest.books``.
+        Name of the book in ``backtest.books`` of the config.
     long_only
         Whether the book holds no short positions.
     target_TN
@@ -144,12 +144,7 @@ def book_orders(
     held, costs = slice(int(rows_T[0]), last), CostModel(**settings.costs.model_dump())
     for name, book in settings.books.items():
         try:
-            target_TN = _target(book, signal_TN[held])
+            target_TN = book_targets(book, signal_TN[held]).target_TN
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
-        yield BookOrders(name, BOOKS[book.kind].long_only, target_TN, held, execution, costs)
-
-
-def _target(book: BookConfig, signal_TN: FloatArray) -> FloatArray:
-    size = book.quantiles if book.kind == "quantile_long_short" else book.k
-    return BOOKS[book.kind].build(signal_TN, size, book.rebalance_every)
+        yield BookOrders(name, book_rule(book).long_only, target_TN, held, execution, costs)

@@ -36,6 +36,7 @@ _MODULES: Final = (
     "dataset/risk_free",
     "results/backtest",
     "results/book_orders",
+    "results/book_targets",
     "results/comparisons",
     "results/ending_scenarios",
     "results/ensembles",

@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
+from book_weights import quantile_long_short, top_k_long_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
-from backtest.books.rules import quantile_long_short, top_k_long_only
 from backtest.costs.model import CostModel
 
 NAN = np.nan

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import statsmodels.api as sm
+from book_weights import quantile_long_short, top_k_long_only
 from skfolio import Portfolio
 
 from backtest.accounts.accounting import run_book
@@ -22,7 +23,7 @@ from backtest.accounts.performance import (
     sortino,
 )
 from backtest.accounts.result import BookResult
-from backtest.books.rules import equal_weighted, quantile_long_short, top_k_long_only
+from backtest.books.benchmark import equal_weighted
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 
@@ -124,7 +125,9 @@ def test_book_without_trades_and_ruined_book() -> None:
     target_TN = np.array([[-1.0], [np.nan], [np.nan]])
     ruined = book_metrics(run_book(target_TN, total_return_index_TN, np.ones((3, 1), bool), COSTS, 0))
     assert (ruined.ruined_at, ruined.n_sessions) == (1, 2)
-    assert ruined.net_exposure == pytest.approx(-1.0 / 2, rel=1e-3)  # short at the first close, nothing after ruin
+    assert ruined.net_exposure == pytest.approx(
+        -1.0 / 2, rel=1e-3
+    )  # short at the first close, nothing after ruin
     assert ruined.worst_day_net == -1
     assert (ruined.total_return_net, ruined.annual_return_net, ruined.max_drawdown_net) == (-1, -1, 1)
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from book_weights import quantile_long_short, top_k_long_only
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from backtest.accounts.accounting import run_book
 from backtest.accounts.performance import sharpe
-from backtest.books.rules import BOOKS, quantile_long_short, top_k_long_only
 from backtest.costs.model import CostModel
 from backtest.forecasts.metrics import forecast_metrics, precision_at_k, quantile_returns, top_k_sr
 from backtest.forecasts.ranking import RankSelector
+from features.arrays import FloatArray
 
 NAN = np.nan
+Build = Callable[[FloatArray, int], FloatArray]
+BUILDS: tuple[Build, ...] = (quantile_long_short, top_k_long_only)
 FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
 LEVELS = st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
 tied_signals = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 12)), elements=LEVELS)
@@ -44,13 +48,13 @@ def rating_market(T: int = 500, N: int = 100) -> tuple[np.ndarray, np.ndarray]:
     return total_return_index_TN, rng.integers(0, 3, (T, N)).astype(np.float64)
 
 
-@pytest.mark.parametrize("name", BOOKS)
-def test_returns_of_a_three_level_rating_do_not_depend_on_column_order(name: str) -> None:
+@pytest.mark.parametrize("build", BUILDS)
+def test_returns_of_a_three_level_rating_do_not_depend_on_column_order(build: Build) -> None:
     total_return_index_TN, rating_TN = rating_market()
     by_later_return_N = np.argsort(-total_return_index_TN[-1])
     earned = []
     for names_N in (np.arange(100), by_later_return_N, by_later_return_N[::-1]):
-        target_TN = BOOKS[name].build(rating_TN[:, names_N], 5, 1)
+        target_TN = build(rating_TN[:, names_N], 5)
         traded_TN = np.ones(total_return_index_TN.shape, dtype=np.bool_)
         earned.append(
             sharpe(run_book(target_TN, total_return_index_TN[:, names_N], traded_TN, FREE, 1).return_net_T)
@@ -130,20 +134,16 @@ def test_metrics_are_expectations_over_random_tie_breaking(signal_N: np.ndarray,
 def test_permuted_columns_permute_weights(signal_TN: np.ndarray, seed: int, size: int) -> None:
     assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
     names_N = np.random.default_rng(seed).permutation(signal_TN.shape[1])
-    for rule in BOOKS.values():
-        np.testing.assert_array_equal(
-            rule.build(signal_TN[:, names_N], size, 1), rule.build(signal_TN, size, 1)[:, names_N]
-        )
+    for build in BUILDS:
+        np.testing.assert_array_equal(build(signal_TN[:, names_N], size), build(signal_TN, size)[:, names_N])
 
 
 @settings(max_examples=100, deadline=None)
 @given(signal_TN=tied_signals, size=st.integers(2, 4))
 def test_monotone_transform_keeps_weights(signal_TN: np.ndarray, size: int) -> None:
     assume((~np.isnan(signal_TN)).sum(axis=1).max() >= size)
-    for rule in BOOKS.values():
-        np.testing.assert_array_equal(
-            rule.build(np.exp(signal_TN) * 7 - 3, size, 1), rule.build(signal_TN, size, 1)
-        )
+    for build in BUILDS:
+        np.testing.assert_array_equal(build(np.exp(signal_TN) * 7 - 3, size), build(signal_TN, size))
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from backtest.books.rules import BOOKS
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
@@ -151,4 +150,3 @@ def test_the_rate_and_the_benchmark_reach_the_ladder(
     short = write(tmp_path, {"date": rates["date"][:3], "rate": [0.2] * 3})
     with pytest.raises(DataError, match="no risk-free rate in the 45 days before"):
         evaluated(tiny_tables, tiny_config, risk_free=short)
-    assert {rule.name for rule in BOOKS.values() if rule.long_only} == {"top_k_long_only"}

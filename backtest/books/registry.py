@@ -1,0 +1,13 @@
+"""The books by kind. A new book is one file in this folder and one line here."""
+
+from __future__ import annotations
+
+from backtest.books.book import Book
+from backtest.books.quantile_long_short import QuantileLongShort
+from backtest.books.top_k_long_only import TopKLongOnly
+
+BOOKS: dict[str, type[Book]] = {
+    QuantileLongShort.kind: QuantileLongShort,
+    TopKLongOnly.kind: TopKLongOnly,
+}
+"""Kind -> class of the rule."""
