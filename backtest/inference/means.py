@@ -156,11 +156,35 @@ def mean_test(x_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> Mea
     error = newey_west_error(known_T, lags)
     if not error > 1e-14 * abs(mean):  # no variation, or one of rounding only
         return MeanTest(n, lags, mean, error, math.nan, math.nan, mean, mean)
-    b = (lags + 1) / n
-    freedom, shrink = 1.5 / b, math.sqrt(1.0 - b + b * b / 3.0)
+    freedom, shrink = _fixed_b(n, lags)
     half = float(stdtrit(freedom, 1.0 - level / 2.0)) / shrink * error
-    p_value = 2.0 * float(stdtr(freedom, -abs(mean / error) * shrink))
+    p_value = fixed_b_p_value(mean / error, n, lags)
     return MeanTest(n, lags, mean, error, mean / error, p_value, mean - half, mean + half)
+
+
+def fixed_b_p_value(t: float, n: int, lags: int) -> float:
+    """Two-sided p-value of a t-statistic with Newey-West errors, for the number of lags as in `mean_test`.
+
+    Parameters
+    ----------
+    t : float
+        Estimate over its Newey-West error.
+    n, lags : int
+        Observations, and lags of the error.
+
+    Returns
+    -------
+    float
+        NaN if t is NaN.
+    """
+    freedom, shrink = _fixed_b(n, lags)
+    return 2.0 * float(stdtr(freedom, -abs(t) * shrink))
+
+
+def _fixed_b(n: int, lags: int) -> tuple[float, float]:
+    """Degrees of freedom of Student's t, and the factor of t, for ``b = (lags + 1) / n`` held fixed."""
+    b = (lags + 1) / n
+    return 1.5 / b, math.sqrt(1.0 - b + b * b / 3.0)
 
 
 def paired_test(a_T: FloatArray, b_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> MeanTest:

@@ -1,0 +1,1 @@
+"""What a book's return is made of: styles, factors, contributions, exposures, drawdowns, capacity."""

@@ -1,0 +1,189 @@
+"""Alpha and betas of a book against factors, with Newey-West errors, and what they say in a sentence.
+
+``y_t = alpha + sum_k beta_k f_tk + e_t``. Alpha is what the book earns that its factors do not.
+
+Shape suffixes: T sessions, J factors, P regressors (the constant and the factors).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from backtest.analysis.factors import FactorReturns
+from backtest.analysis.styles import FAMILIES
+from backtest.costs.model import SESSIONS_PER_YEAR
+from backtest.inference.means import LEVEL, fixed_b_p_value, mean_test_lags
+from features.arrays import FloatArray, require_shape
+
+ALPHA = "alpha"
+MIN_KNOWN = 0.8
+"""Share of the book's sessions on which a factor must be known to be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A regressor of a factor regression.
+
+    Attributes
+    ----------
+    name : str
+        ``alpha`` or a factor.
+    coefficient : float
+        Alpha per year (252 sessions), or a beta.
+    error : float
+        Newey-West standard error, in the unit of the coefficient.
+    t, p_value : float
+        ``coefficient / error`` and its two-sided p-value.
+    variance_share : float
+        ``beta cov(f, y) / var(y)``; these add up to R2. NaN for alpha.
+    per_year : float
+        ``beta mean(f)`` times 252: what the factor earned. With alpha these add up to the book's mean return
+        per year.
+    """
+
+    name: str
+    coefficient: float
+    error: float
+    t: float
+    p_value: float
+    variance_share: float
+    per_year: float
+
+
+@dataclass(frozen=True, slots=True)
+class FactorRegression:
+    """Result of `factor_regression`.
+
+    Attributes
+    ----------
+    terms : tuple of Term
+        Alpha, then the factors.
+    r2 : float
+        Share of the variance that the factors explain.
+    n : int
+        Sessions used.
+    lags : int
+        Newey-West lags.
+    mean_per_year : float
+        Mean return of the book on these sessions, times 252.
+    """
+
+    terms: tuple[Term, ...]
+    r2: float
+    n: int
+    lags: int
+    mean_per_year: float
+
+    @property
+    def alpha(self) -> Term:
+        """The constant, per year."""
+        return self.terms[0]
+
+
+def factor_regression(return_T: FloatArray, factors: FactorReturns) -> FactorRegression | None:
+    """Regress a book's excess returns on factor returns, with Newey-West errors.
+
+    The covariance of the estimates is ``(X'X)^-1 S (X'X)^-1`` with
+    ``S = G_0 + sum_{l=1..L} (1 - l / (L+1)) (G_l + G_l')`` and ``G_l = sum_t e_t e_{t-l} x_t x_{t-l}'``
+    (Newey and West 1987), L of `backtest.inference.means.mean_test_lags`, and p-values for that many lags as
+    in `backtest.inference.means.mean_test`.
+
+    Parameters
+    ----------
+    return_T : ndarray of shape (T,)
+        Excess return of the book over the risk-free rate. NaN sessions are dropped.
+    factors : FactorReturns
+        Returns of factors on the same sessions. A factor that is unknown on more than a fifth of the book's
+        sessions is left out; sessions on which another one is unknown are dropped.
+
+    Returns
+    -------
+    FactorRegression or None
+        None if no more than twice as many sessions as regressors are left, or the book does not vary.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of sessions differ.
+    """
+    require_shape("the book's return", return_T, (len(factors.return_TJ),))
+    held_T = np.isfinite(return_T)
+    if not held_T.any():
+        return None
+    used_J = np.isfinite(factors.return_TJ[held_T]).mean(axis=0) >= MIN_KNOWN
+    names = [name for name, used in zip(factors.names, used_J, strict=True) if used]
+    known_T = held_T & np.isfinite(factors.return_TJ[:, used_J]).all(axis=1)
+    y_T, f_TJ = return_T[known_T], factors.return_TJ[known_T][:, used_J]
+    n, deviation = len(y_T), float(y_T.std()) if known_T.any() else 0.0
+    if n <= 2 * (len(names) + 1) or not deviation > 1e-12:
+        return None
+    x_TP = np.column_stack([np.ones(n), f_TJ])
+    inverse_PP = np.linalg.pinv(x_TP.T @ x_TP, rcond=1e-12, hermitian=True)
+    beta_P = inverse_PP @ (x_TP.T @ y_T)
+    lags = mean_test_lags(n)
+    error_P = np.sqrt(
+        np.diag(inverse_PP @ _long_run(x_TP * (y_T - x_TP @ beta_P)[:, None], lags) @ inverse_PP)
+    )
+    share_J = beta_P[1:] * ((f_TJ - f_TJ.mean(axis=0)).T @ (y_T - y_T.mean())) / (n * deviation**2)
+    per_year_P = beta_P * x_TP.mean(axis=0) * SESSIONS_PER_YEAR
+    terms = []
+    for p, name in enumerate((ALPHA, *names)):
+        unit = SESSIONS_PER_YEAR if p == 0 else 1.0
+        t = float(beta_P[p] / error_P[p]) if error_P[p] > 0 else math.nan
+        share = float(share_J[p - 1]) if p else math.nan
+        coefficient, error = float(beta_P[p]) * unit, float(error_P[p]) * unit
+        p_value = fixed_b_p_value(t, n, lags)
+        terms.append(Term(name, coefficient, error, t, p_value, share, float(per_year_P[p])))
+    return FactorRegression(
+        tuple(terms), float(share_J.sum()), n, lags, float(y_T.mean()) * SESSIONS_PER_YEAR
+    )
+
+
+def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:
+    """Newey-West sum of autocovariances of the scores ``x_t e_t``, not divided by n."""
+    total_PP: FloatArray = score_TP.T @ score_TP
+    for lag in range(1, lags + 1):
+        cross_PP = score_TP[lag:].T @ score_TP[:-lag]
+        total_PP = total_PP + (1.0 - lag / (lags + 1.0)) * (cross_PP + cross_PP.T)
+    return total_PP
+
+
+def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
+    """Say whether a book is more than its factors, and which factor it mostly is.
+
+    A family of factors (the three reversals are one) explains a book if it has at least half of its variance.
+    An alpha counts if it is positive and its p-value is below the level.
+
+    Parameters
+    ----------
+    result : FactorRegression
+        Of one book.
+    level : float
+        Two-sided error rate.
+
+    Returns
+    -------
+    str
+        One sentence.
+    """
+    alpha = result.alpha
+    shares: dict[str, float] = defaultdict(float)
+    for term in result.terms[1:]:
+        shares[FAMILIES[term.name]] += term.variance_share
+    family = max(shares, key=lambda name: shares[name]) if shares else ""
+    numbers = f"alpha {alpha.coefficient:+.1%} a year (t {alpha.t:.1f})"
+    mostly = shares.get(family, 0.0) >= 0.5
+    fit = f"R2 {result.r2:.2f}" + (
+        f", of which {family} {min(shares[family], result.r2):.2f}" if mostly else ""
+    )
+    if alpha.p_value < level and alpha.coefficient > 0:
+        moves = f", although its returns move with {family}" if mostly else ""
+        return f"It earns more than its factors: {numbers}{moves} ({fit})."
+    left = "not different from zero" if alpha.p_value >= level else "below zero"
+    if mostly:
+        return f"Its returns are explained by {family} ({fit}): {numbers} is {left}."
+    return f"No factor explains its returns ({fit}), and {numbers} is {left}."
