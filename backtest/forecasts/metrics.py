@@ -3,7 +3,7 @@
 A (date, firm) pair is used if both forecast and label are known. A date without a value for a metric is NaN
 in the metric's series and is left out of its mean; a metric without any date is NaN. Correlations within a
 date are those of `features.information_coefficient`, which early stopping also uses: a constant forecast has
-an IC of 0. Where a metric selects firms by forecast, ties share equally (`backtest.forecasts.ranking`), which
+an IC of 0. Where a metric selects firms by forecast, ties share equally (`backtest.forecasts.daily`), which
 is the expectation over a random order of the tied firms. ICIR, precision at k and top-k SR follow the
 definitions that are common for the Nasdaq benchmark of Feng et al. 2019.
 
@@ -18,16 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from backtest.accounts.performance import ratio
-from backtest.forecasts.ranking import RankSelector, as_signal
+from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
 from backtest.inference.means import newey_west_lags, newey_west_t
-from features.arrays import AnyFloatArray, BoolArray, FloatArray, require_shape
-from features.information_coefficient import (
-    MIN_FIRMS,
-    ic_by_date,
-    is_constant,
-    mean_known,
-    rank_ic_by_date,
-)
+from features.arrays import AnyFloatArray, BoolArray, FloatArray
+from features.information_coefficient import MIN_FIRMS, mean_known, rank_ic_by_date
 
 ROUNDING = 1e-12
 _QUANTILES = 5
@@ -91,15 +85,16 @@ class ForecastMetrics:
 
 
 def forecast_metrics(
-    forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, *, horizon: int = 1
+    forecast: AnyFloatArray | SortedPanel, label: AnyFloatArray | SortedPanel, *, horizon: int = 1
 ) -> ForecastMetrics:
     """Compute all metrics of forecasts against labels.
 
     Parameters
     ----------
-    forecast_TN, label_TN : ndarray of shape (T, N)
+    forecast, label : ndarray of shape (T, N), or SortedPanel
         Forecasts and labels; NaN = unknown. Coverage is measured against the known labels, so pass the labels
-        of all dates and firms that should have a forecast.
+        of all dates and firms that should have a forecast. Sort a panel that is used more than once
+        (`backtest.forecasts.daily.SortedPanel`).
     horizon : int
         Sessions that a label spans. Overlapping labels need at least ``horizon - 1`` Newey-West lags.
 
@@ -113,39 +108,42 @@ def forecast_metrics(
     ValueError
         If shapes differ, a value is infinite, or no pair has both forecast and label.
     """
-    labels_T, with_ic_T = (~np.isnan(label_TN)).sum(axis=1), _can_have_ic(label_TN)
-    forecast_TN, label_TN = _pairs(forecast_TN, label_TN)
-    selector = RankSelector(forecast_TN)
-    n_pairs = int(selector.count_T.sum())
+    forecast, label = sorted_panel("forecast", forecast), sorted_panel("label", label)
+    daily = daily_metrics(forecast, label, quantiles=_QUANTILES, hits=10, top=5)
+    n_pairs = int(daily.pairs_T.sum())
     if not n_pairs:
         msg = "No forecast has a label: choose dates whose labels end inside the data."
         raise ValueError(msg)
-    ic_T, rank_ic_T = ic_by_date(forecast_TN, label_TN), rank_ic_by_date(forecast_TN, label_TN)
-    known_T = ~np.isnan(ic_T)
+    known_T = ~np.isnan(daily.ic_T)
     n_dates = int(known_T.sum())
     lags = max(horizon - 1, newey_west_lags(n_dates))
-    quantile_Q = quantile_returns(forecast_TN, label_TN, _QUANTILES)
+    quantile_Q = mean_quantiles(daily)
     return ForecastMetrics(
         n_dates=n_dates,
         n_pairs=n_pairs,
-        coverage_dates=ratio(n_dates, int(with_ic_T.sum())),
-        coverage_firms=ratio(int(selector.count_T[known_T].sum()), int(labels_T[known_T].sum())),
-        tied=int(selector.tied().sum()) / n_pairs,
-        ic=mean_known(ic_T),
-        icir=icir(ic_T),
-        ic_t=newey_west_t(ic_T, lags),
-        rank_ic=mean_known(rank_ic_T),
-        rank_icir=icir(rank_ic_T),
-        rank_ic_t=newey_west_t(rank_ic_T, lags),
+        coverage_dates=ratio(n_dates, int(_can_have_ic(label).sum())),
+        coverage_firms=ratio(int(daily.pairs_T[known_T].sum()), int(label.count_T[known_T].sum())),
+        tied=int(daily.tied_T.sum()) / n_pairs,
+        ic=mean_known(daily.ic_T),
+        icir=icir(daily.ic_T),
+        ic_t=newey_west_t(daily.ic_T, lags),
+        rank_ic=mean_known(daily.rank_ic_T),
+        rank_icir=icir(daily.rank_ic_T),
+        rank_ic_t=newey_west_t(daily.rank_ic_T, lags),
         lags=lags,
-        precision_at_10=precision_at_k(forecast_TN, label_TN, 10),
-        literature_sr=top_k_sr(forecast_TN, label_TN, 5),
-        r2_oos=r2_oos(forecast_TN, label_TN),
+        precision_at_10=mean_known(daily.hits_T),
+        literature_sr=icir(daily.top_T) * LITERATURE_YEAR,
+        r2_oos=_r2(daily),
         quantile_returns=tuple(quantile_Q.tolist()),
         monotonicity=monotonicity(quantile_Q),
-        ic_T=ic_T,
-        rank_ic_T=rank_ic_T,
+        ic_T=daily.ic_T,
+        rank_ic_T=daily.rank_ic_T,
     )
+
+
+def sorted_panel(name: str, x: AnyFloatArray | SortedPanel) -> SortedPanel:
+    """Sort a panel unless it is sorted; the name is for error messages."""
+    return x if isinstance(x, SortedPanel) else SortedPanel(name, x)
 
 
 def icir(ic_T: FloatArray) -> float:
@@ -161,27 +159,15 @@ def icir(ic_T: FloatArray) -> float:
 def quantile_returns(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, q: int = 5) -> FloatArray:
     """Mean over dates of the equal-weight label of each forecast quantile, shape (Q,), lowest first.
 
-    With n pairs on a date, quantile i (from 0) takes the ranks from ``ceil(i n / q)`` up to
-    ``ceil((i + 1) n / q)``, lowest first, so sizes differ by at most one. Tied firms that straddle a boundary
-    are split between the quantiles, each firm in the same proportion. Dates with fewer than q pairs are
-    skipped.
+    `backtest.forecasts.daily.daily_metrics` defines the quantiles. Dates with fewer than q pairs are skipped.
     """
-    x_TN, y_TN = _pairs(forecast_TN, label_TN)
-    if q < 2:
-        msg = f"q is {q}; there must be at least 2 quantiles."
-        raise ValueError(msg)
-    enough_T = (~np.isnan(x_TN)).sum(axis=1) >= q
-    if not enough_T.any():
-        return np.full(q, np.nan)
-    selector, y_TN = RankSelector(x_TN[enough_T]), np.nan_to_num(y_TN[enough_T])
-    below_T, sum_below_T = np.zeros_like(selector.count_T), np.zeros(len(y_TN))
-    mean_Q = np.empty(q)
-    for i in range(q):
-        upper_T = -(-(i + 1) * selector.count_T // q)
-        sum_T = (selector.lowest(upper_T) * y_TN).sum(axis=1)
-        mean_Q[i] = np.mean((sum_T - sum_below_T) / (upper_T - below_T))
-        below_T, sum_below_T = upper_T, sum_T
-    return mean_Q
+    forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
+    return mean_quantiles(daily_metrics(forecast, label, quantiles=q))
+
+
+def mean_quantiles(daily: DailyMetrics) -> FloatArray:
+    """Mean over dates of the mean label of each quantile, shape (Q,); NaN without a date that has enough."""
+    return np.array([mean_known(mean_T) for mean_T in daily.quantile_TQ.T])
 
 
 def monotonicity(quantile_Q: FloatArray) -> float:
@@ -202,7 +188,8 @@ def precision_at_k(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int =
 
     Dates with fewer than k pairs are skipped.
     """
-    return mean_known(_top_k_mean(forecast_TN, label_TN, k, hits=True))
+    forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
+    return mean_known(daily_metrics(forecast, label, hits=k).hits_T)
 
 
 def top_k_sr(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 5) -> float:
@@ -211,8 +198,8 @@ def top_k_sr(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 5) ->
     The return of a date is the equal-weight mean label of the k highest forecasts, before costs. Intended for
     labels over one session.
     """
-    top_T = _top_k_mean(forecast_TN, label_TN, k, hits=False)
-    return icir(top_T) * LITERATURE_YEAR
+    forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
+    return icir(daily_metrics(forecast, label, top=k).top_T) * LITERATURE_YEAR
 
 
 def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:
@@ -220,33 +207,22 @@ def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:
 
     It is meaningful only for forecasts in the label's unit, not for scores or ranks.
     """
-    x_TN, y_TN = _pairs(forecast_TN, label_TN)
-    return 1.0 - ratio(float(np.nansum((y_TN - x_TN) ** 2)), float(np.nansum(y_TN**2)))
+    forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
+    return _r2(daily_metrics(forecast, label))
 
 
-def _pairs(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return both as float64, NaN where either is NaN."""
-    x_TN, y_TN = as_signal("forecast", forecast_TN), as_signal("label", label_TN)
-    require_shape("the label", y_TN, x_TN.shape)
-    unknown_TN = np.isnan(x_TN) | np.isnan(y_TN)
-    x_TN[unknown_TN] = np.nan
-    y_TN[unknown_TN] = np.nan
-    return x_TN, y_TN
+def _r2(daily: DailyMetrics) -> float:
+    return 1.0 - ratio(float(daily.squared_error_T.sum()), float(daily.squared_label_T.sum()))
 
 
-def _can_have_ic(label_TN: AnyFloatArray) -> BoolArray:
+def _can_have_ic(label: SortedPanel) -> BoolArray:
     """Flag the dates on which a complete forecast would have an IC. Shape (T,)."""
-    can_T: BoolArray = ((~np.isnan(label_TN)).sum(axis=1) >= MIN_FIRMS) & ~is_constant(label_TN)
+    if not label.x_TN.size:
+        return np.zeros(len(label.x_TN), dtype=np.bool_)
+    ends_T2 = np.column_stack([np.zeros_like(label.count_T), np.maximum(label.count_T - 1, 0)])
+    column_T2 = np.take_along_axis(label.order_TN, ends_T2, axis=1)
+    known_T = label.count_T >= MIN_FIRMS
+    column_T2[~known_T] = 0  # entries beyond the count mean nothing
+    value_T2 = np.take_along_axis(label.x_TN, column_T2, axis=1)
+    can_T: BoolArray = known_T & (value_T2[:, 0] < value_T2[:, 1])
     return can_T
-
-
-def _top_k_mean(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int, *, hits: bool) -> FloatArray:
-    """Mean label, or share of labels >= 0, of each date's k highest forecasts; NaN with fewer than k."""
-    x_TN, y_TN = _pairs(forecast_TN, label_TN)
-    if k < 1:
-        msg = f"k is {k}; it must be at least 1 firm."
-        raise ValueError(msg)
-    selector = RankSelector(x_TN)
-    value_TN = (y_TN >= 0).astype(np.float64) if hits else np.nan_to_num(y_TN)
-    sum_T = (selector.highest(np.minimum(selector.count_T, k)) * value_TN).sum(axis=1)
-    return np.where(selector.count_T >= k, sum_T / k, np.nan)

@@ -50,7 +50,7 @@ class RankSelector:
     """
 
     def __init__(self, x_TN: FloatArray) -> None:
-        from backtest.forecasts.kernels import count_ties  # imports numba
+        from backtest.forecasts.order_kernels import count_ties  # imports numba
 
         self._x_TN = frozen(np.ascontiguousarray(x_TN))
         sorted_TN = np.empty(x_TN.shape)
@@ -108,7 +108,7 @@ class RankSelector:
 
     def _selected(self, size_T: IntArray, scales: dict[int, FloatArray]) -> FloatArray:
         """Sum over sides (1 highest, -1 lowest) of each firm's share times the side's scale."""
-        from backtest.forecasts.kernels import select
+        from backtest.forecasts.order_kernels import select
 
         size_T = np.ascontiguousarray(size_T, dtype=np.int64)
         out_TN = np.zeros(self._x_TN.shape)

@@ -1,0 +1,242 @@
+"""Metrics of every date in one pass: correlations, quantiles, highest forecasts, persistence.
+
+Each panel is sorted once (`SortedPanel`): a forecast is measured against the labels of several horizons and
+delays, and a label against several models, without another sort. All statistics of a date are computed while
+its values are in the processor's cache, and dates are spread over threads; results do not depend on their
+number.
+
+Shape suffixes: T dates, N firms, Q quantiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from backtest.forecasts.ranking import as_signal, date_blocks
+from features.arithmetic.parallel import for_each
+from features.arrays import AnyFloatArray, FloatArray, IntArray, frozen, require_shape
+
+
+class SortedPanel:
+    """Values by date and firm, and their order within each date.
+
+    Parameters
+    ----------
+    name : str
+        What the values are, for error messages.
+    x_TN : ndarray of shape (T, N)
+        Values; NaN is unknown. Computations are in float64. The array must not be changed afterwards.
+
+    Attributes
+    ----------
+    x_TN : ndarray of shape (T, N)
+        The values, read-only.
+    order_TN : ndarray of int32, shape (T, N)
+        Columns of each date's known values, lowest value first and equal values in column order. Entries
+        beyond the count mean nothing.
+    count_T : ndarray of int, shape (T,)
+        Number of known values.
+
+    Raises
+    ------
+    ValueError
+        If the array is not two-dimensional or contains an infinite value.
+    """
+
+    def __init__(self, name: str, x_TN: AnyFloatArray) -> None:
+        from backtest.forecasts.order_kernels import pack_values, unpack_order  # imports numba
+
+        self.name = name
+        self.x_TN: FloatArray = frozen(np.ascontiguousarray(as_signal(name, x_TN)))
+        T, N = self.x_TN.shape
+        order_TN: npt.NDArray[np.int32] = np.empty((T, N), dtype=np.int32)
+        count_T: IntArray = np.empty(T, dtype=np.int64)
+        column = np.uint64((1 << max(N - 1, 1).bit_length()) - 1)
+
+        def sort(rows: slice) -> None:
+            x_RN = self.x_TN[rows]
+            packed_RN = np.empty(x_RN.shape, dtype=np.uint64)
+            pack_values(x_RN.view(np.uint64), column, packed_RN)
+            packed_RN.sort(axis=1)  # numpy sorts integers with vector instructions
+            unpack_order(x_RN, frozen(packed_RN), column, order_TN[rows], count_T[rows])
+
+        for_each(sort, date_blocks(T, N))
+        self.order_TN = frozen(order_TN)
+        self.count_T = frozen(count_T)
+
+    def rows(self, rows: slice) -> tuple[FloatArray, IntArray, IntArray]:
+        """Return values, order and count of some dates."""
+        return self.x_TN[rows], self.order_TN[rows], self.count_T[rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DailyMetrics:
+    """Metrics of each date, over its pairs: the firms with both a forecast and a label.
+
+    Attributes
+    ----------
+    pairs_T : ndarray of int, shape (T,)
+        Number of pairs.
+    tied_T : ndarray of int, shape (T,)
+        Number of pairs whose forecast equals that of another pair of the date.
+    ic_T, rank_ic_T : ndarray of shape (T,)
+        Pearson and Spearman correlation, with the conventions of `features.information_coefficient`.
+    hits_T : ndarray of shape (T,)
+        Share of the highest forecasts whose label is at least zero; NaN with fewer pairs than that number.
+    top_T : ndarray of shape (T,)
+        Mean label of the highest forecasts; NaN with fewer pairs than that number.
+    squared_error_T, squared_label_T : ndarray of shape (T,)
+        Sums over pairs of ``(label - forecast)^2`` and ``label^2``.
+    quantile_TQ : ndarray of shape (T, Q)
+        Mean label of each quantile of the forecasts, lowest first; NaN with fewer pairs than quantiles.
+    """
+
+    pairs_T: IntArray
+    tied_T: IntArray
+    ic_T: FloatArray
+    rank_ic_T: FloatArray
+    hits_T: FloatArray
+    top_T: FloatArray
+    squared_error_T: FloatArray
+    squared_label_T: FloatArray
+    quantile_TQ: FloatArray
+
+
+def daily_metrics(
+    forecast: SortedPanel, label: SortedPanel, *, quantiles: int = 5, hits: int = 10, top: int = 5
+) -> DailyMetrics:
+    """Measure forecasts against labels on every date.
+
+    With n pairs on a date, quantile i (from 0) takes the ranks from ``ceil(i n / q)`` up to
+    ``ceil((i + 1) n / q)``, lowest first, so sizes differ by at most one. Tied firms at the edge of a
+    quantile, or of the highest forecasts, share the places that are left equally. This is the expectation
+    over a random order of the tied firms: the label of a tied firm is replaced by the mean label of its tie.
+
+    Parameters
+    ----------
+    forecast, label : SortedPanel
+        Forecasts made at t and the labels they forecast, of the same shape (T, N).
+    quantiles : int
+        Number of quantiles, at least 2.
+    hits, top : int
+        Number of highest forecasts in ``hits_T`` and ``top_T``, at least 1.
+
+    Returns
+    -------
+    DailyMetrics
+        A date's metrics are known when its labels are.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ or a number is out of range.
+    """
+    from backtest.forecasts.date_kernels import measure_pairs
+
+    require_shape(f"the {label.name}", label.x_TN, forecast.x_TN.shape)
+    require_quantiles(quantiles)
+    for k in (hits, top):
+        if k < 1:
+            msg = f"k is {k}; it must be at least 1 firm."
+            raise ValueError(msg)
+    T, N = forecast.x_TN.shape
+    out_TM, quantile_TQ = np.empty((T, 8)), np.empty((T, quantiles))
+
+    def work(rows: slice) -> None:
+        measure_pairs(forecast.rows(rows), label.rows(rows), (hits, top), quantile_TQ[rows], out_TM[rows])
+
+    for_each(work, date_blocks(T, N))
+    series = [np.ascontiguousarray(out_TM[:, m]) for m in range(8)]
+    return DailyMetrics(
+        pairs_T=series[0].astype(np.int64),
+        tied_T=series[1].astype(np.int64),
+        ic_T=series[2],
+        rank_ic_T=series[3],
+        hits_T=series[4],
+        top_T=series[5],
+        squared_error_T=series[6],
+        squared_label_T=series[7],
+        quantile_TQ=quantile_TQ,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Persistence:
+    """How much of a signal is left after some dates; one value per date but the first ones.
+
+    Attributes
+    ----------
+    rank_autocorrelation_T : ndarray of shape (T - lag,)
+        Pearson correlation of the average ranks of both dates, over the firms that are known on both. NaN for
+        fewer than 3 firms, or if either signal is constant.
+    bottom_turnover_T, top_turnover_T : ndarray of shape (T - lag,)
+        Share of the bottom and top quantile that was not in it ``lag`` dates before. A tied firm at the edge
+        is in it with the share of its tie. NaN if either date has fewer values than quantiles.
+    """
+
+    rank_autocorrelation_T: FloatArray
+    bottom_turnover_T: FloatArray
+    top_turnover_T: FloatArray
+
+
+def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 5) -> dict[int, Persistence]:
+    """Compare a signal with itself some dates before.
+
+    The ranks of a date are over all its known values, with or without a label, as in alphalens'
+    ``factor_rank_autocorrelation`` and ``quantile_turnover``.
+
+    Parameters
+    ----------
+    signal : SortedPanel
+        Signals of shape (T, N); each row is compared with the row ``lag`` rows above it.
+    lags : tuple of int
+        Numbers of rows, at least 1.
+    quantiles : int
+        Number of quantiles, at least 2. Their sizes are those of `daily_metrics`.
+
+    Returns
+    -------
+    dict of int to Persistence
+        By lag. Row i of a series compares date ``i + lag`` with date i, and is known at the later of them.
+        Series are empty for a lag of T or more.
+
+    Raises
+    ------
+    ValueError
+        If a lag or the number of quantiles is out of range.
+    """
+    from backtest.forecasts.date_kernels import compare_dates, rank_with_edges
+
+    require_quantiles(quantiles)
+    if min(lags, default=1) < 1:
+        msg = f"A lag is {min(lags)}; it must be at least 1 date."
+        raise ValueError(msg)
+    T, N = signal.x_TN.shape
+    rank_TN, edge_TE = np.empty((T, N), dtype=np.float32), np.empty((T, 6))
+    blocks = date_blocks(T, N)
+    for_each(lambda rows: rank_with_edges(signal.rows(rows), quantiles, rank_TN[rows], edge_TE[rows]), blocks)
+    out_KTM = np.full((len(lags), T, 3), np.nan)
+
+    def work(rows: slice) -> None:
+        for k, lag in enumerate(lags):
+            now = slice(max(rows.start, lag), rows.stop)
+            if now.start < now.stop:
+                then = slice(now.start - lag, now.stop - lag)
+                compare_dates(
+                    (frozen(rank_TN[now]), frozen(edge_TE[now])),
+                    (frozen(rank_TN[then]), frozen(edge_TE[then])),
+                    out_KTM[k, now],
+                )
+
+    for_each(work, blocks)
+    return {lag: Persistence(*out_KTM[k, lag:].T.copy()) for k, lag in enumerate(lags)}
+
+
+def require_quantiles(quantiles: int) -> None:
+    """Raise ValueError for fewer than 2 quantiles."""
+    if quantiles < 2:
+        msg = f"q is {quantiles}; there must be at least 2 quantiles."
+        raise ValueError(msg)

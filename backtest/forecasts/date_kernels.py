@@ -1,0 +1,239 @@
+"""Compiled loops that measure the firms of a date: correlations, quantiles, highest forecasts, persistence.
+
+The rules of `features.arithmetic.kernels` apply: arrays are C-contiguous, a kernel starts no threads, and
+sums are not reordered. Importing this module imports numba, so it is imported inside functions.
+
+A sorted panel is passed as its values, their order (`backtest.forecasts.order_kernels`) and their number.
+
+Shape suffixes: R dates, N firms, P pairs of a date, Q quantiles, M measures, E edges.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arithmetic.kernels import compiled
+from features.arrays import Float32Array, FloatArray, IntArray
+
+Sorted = tuple[FloatArray, IntArray, IntArray]  # values (R, N), order (R, N), count (R,)
+
+
+@compiled
+def measure_pairs(
+    forecast: Sorted, label: Sorted, tops: tuple[int, int], quantile_RQ: FloatArray, out_RM: FloatArray
+) -> None:
+    """Measure forecasts against labels on each date, over the firms that have both.
+
+    Parameters
+    ----------
+    forecast, label : tuple of ndarray
+        Values of shape (R, N), order of shape (R, N) and count of shape (R,) of each.
+    tops : tuple of int
+        Number of highest forecasts for the share of labels at or above zero, and for the mean label.
+    quantile_RQ : ndarray of shape (R, Q)
+        Output: mean label of each quantile, lowest first; NaN with fewer pairs than quantiles.
+    out_RM : ndarray of shape (R, 8)
+        Output: number of pairs, tied pairs, Pearson correlation, Spearman correlation, share of the highest
+        forecasts whose label is at least zero, mean label of the highest forecasts, sum of squared errors,
+        sum of squared labels. NaN where undefined.
+    """
+    N = forecast[0].shape[1]
+    x_P, y_P = np.empty(N), np.empty(N)
+    column_P, place_N = np.empty(N, np.int64), np.empty(N)
+    mean_P, rise_P = np.empty(N), np.empty(N)
+    for r in range(len(out_RM)):
+        x, y, out = forecast[0][r], label[0][r], out_RM[r]
+        n = 0
+        for i in range(N):
+            x_P[n], y_P[n] = x[i], y[i]
+            n += 0 if np.isnan(x[i]) | np.isnan(y[i]) else 1
+        out[0] = n
+        out[2] = _pearson(x_P[:n], y_P[:n])
+        out[6], out[7] = 0.0, 0.0
+        for j in range(n):
+            out[6] += (y_P[j] - x_P[j]) ** 2
+            out[7] += y_P[j] ** 2
+        _common(forecast[1][r, : forecast[2][r]], y, column_P)
+        tied, x_square, middle = 0, 0.0, (n + 1) / 2.0
+        first = 0
+        for j in range(1, n + 1):  # groups of tied forecasts
+            if j < n and x[column_P[j]] == x[column_P[first]]:
+                continue
+            place, size = (first + 1 + j) / 2.0 - middle, j - first
+            tied += size if size > 1 else 0
+            x_square += size * place * place
+            total, rises = 0.0, 0.0
+            for k in range(first, j):
+                place_N[column_P[k]] = place
+                total += y[column_P[k]]
+                rises += 1.0 if y[column_P[k]] >= 0 else 0.0
+            mean_P[first:j] = total / size
+            rise_P[first:j] = rises / size
+            first = j
+        out[1] = tied
+        _fill_quantiles(mean_P[:n], quantile_RQ[r])
+        out[4] = _mean_of_last(rise_P[:n], tops[0])
+        out[5] = _mean_of_last(mean_P[:n], tops[1])
+        _common(label[1][r, : label[2][r]], x, column_P)
+        y_square, product, first = 0.0, 0.0, 0
+        for j in range(1, n + 1):  # groups of tied labels
+            if j < n and y[column_P[j]] == y[column_P[first]]:
+                continue
+            place = (first + 1 + j) / 2.0 - middle
+            y_square += (j - first) * place * place
+            for k in range(first, j):
+                product += place * place_N[column_P[k]]
+            first = j
+        out[3] = _correlation(n, product, x_square, y_square)
+
+
+@compiled
+def _common(order: IntArray, other: FloatArray, column_P: IntArray) -> None:
+    """Keep the columns of an order whose other value is known as well."""
+    n = 0
+    for j in range(len(order)):
+        column_P[n] = order[j]
+        n += 0 if np.isnan(other[order[j]]) else 1
+
+
+@compiled
+def _pearson(x_P: FloatArray, y_P: FloatArray) -> float:
+    """Pearson correlation with the sums of `features.information_coefficient.ic_by_date`, to the bit."""
+    n = len(x_P)
+    if n < 3:
+        return np.nan
+    x_sum, y_sum = 0.0, 0.0
+    for j in range(n):
+        x_sum += x_P[j]
+        y_sum += y_P[j]
+    x_mean, y_mean = x_sum / n, y_sum / n
+    x_square, y_square, product = 0.0, 0.0, 0.0
+    x_varies, y_varies = False, False
+    for j in range(n):
+        x, y = x_P[j] - x_mean, y_P[j] - y_mean
+        x_square += x * x
+        y_square += y * y
+        product += x * y
+        x_varies |= x_P[j] != x_P[0]
+        y_varies |= y_P[j] != y_P[0]
+    return _correlation(n, product, x_square if x_varies else 0.0, y_square if y_varies else 0.0)
+
+
+@compiled
+def _correlation(n: int, product: float, x_square: float, y_square: float) -> float:
+    """Correlation from sums over deviations: 0 for a constant x, NaN for a constant y or below 3 pairs."""
+    if n < 3 or not y_square > 0.0:
+        return np.nan
+    size = np.sqrt(x_square) * np.sqrt(y_square)
+    return min(max(product / size, -1.0), 1.0) if size > 0.0 else 0.0
+
+
+@compiled
+def _fill_quantiles(value_P: FloatArray, mean_Q: FloatArray) -> None:
+    """Compute the mean of each quantile of sorted values; `backtest.forecasts.daily` defines quantiles."""
+    n, q = len(value_P), len(mean_Q)
+    lower = 0
+    for i in range(q):
+        upper = -(-(i + 1) * n // q)
+        total = 0.0
+        for j in range(lower, upper):
+            total += value_P[j]
+        mean_Q[i] = total / (upper - lower) if n >= q else np.nan
+        lower = upper
+
+
+@compiled
+def _mean_of_last(value_P: FloatArray, k: int) -> float:
+    """Mean of the last k values; NaN if there are fewer."""
+    n = len(value_P)
+    if n < k:
+        return np.nan
+    total = 0.0
+    for j in range(n - k, n):
+        total += value_P[j]
+    return total / k
+
+
+@compiled
+def rank_with_edges(panel: Sorted, quantiles: int, rank_RN: Float32Array, edge_RE: FloatArray) -> None:
+    """Rank each date's values, and describe which firms are in the bottom and the top quantile.
+
+    Parameters
+    ----------
+    panel : tuple of ndarray
+        Values, order and count.
+    quantiles : int
+        Number of quantiles.
+    rank_RN : ndarray of float32, shape (R, N)
+        Output: average ranks from 1, exact up to 2^23 firms; NaN where unknown.
+    edge_RE : ndarray of shape (R, 6)
+        Output: rank at the edge of the bottom quantile, share of the firms of that rank that are in it, and
+        its size; then the same of the top quantile. The sizes are 0 with fewer values than quantiles.
+    """
+    for r in range(len(rank_RN)):
+        x, order, n, rank = panel[0][r], panel[1][r], panel[2][r], rank_RN[r]
+        rank[:] = np.nan
+        edge_RE[r, :] = 0.0
+        bottom, top = -(-n // quantiles), n - -(-(quantiles - 1) * n // quantiles)
+        first = 0
+        for j in range(1, n + 1):
+            if j < n and x[order[j]] == x[order[first]]:
+                continue
+            place = (first + 1 + j) / 2.0
+            for k in range(first, j):
+                rank[order[k]] = place
+            if n >= quantiles and first < bottom <= j:
+                edge_RE[r, 0], edge_RE[r, 1] = place, (bottom - first) / (j - first)
+                edge_RE[r, 2] = bottom
+            if n >= quantiles and first <= n - top < j:
+                edge_RE[r, 3], edge_RE[r, 4] = place, (j - (n - top)) / (j - first)
+                edge_RE[r, 5] = top
+            first = j
+
+
+@compiled
+def compare_dates(
+    now: tuple[Float32Array, FloatArray], then: tuple[Float32Array, FloatArray], out_RM: FloatArray
+) -> None:
+    """Compare the ranks of dates with those of earlier dates; arguments as in `rank_with_edges`.
+
+    Parameters
+    ----------
+    now, then : tuple of ndarray
+        Ranks of shape (R, N) and edges of shape (R, 6).
+    out_RM : ndarray of shape (R, 3)
+        Output: Pearson correlation of the ranks over the firms known on both dates; share of the bottom
+        quantile that was not in it before; the same of the top quantile. NaN where undefined.
+    """
+    for r in range(len(out_RM)):
+        a, b, e, f = now[0][r], then[0][r], now[1][r], then[1][r]
+        n = 0
+        a_sum, b_sum = 0.0, 0.0
+        a_square, b_square, product = 0.0, 0.0, 0.0
+        bottom, top = 0.0, 0.0
+        for i in range(len(a)):
+            x, y = np.float64(a[i]), np.float64(b[i])
+            bottom += max(_share_below(x, e[0], e[1]) - _share_below(y, f[0], f[1]), 0.0)
+            top += max(_share_below(-x, -e[3], e[4]) - _share_below(-y, -f[3], f[4]), 0.0)
+            if np.isnan(x) | np.isnan(y):
+                continue
+            n += 1
+            a_sum += x
+            b_sum += y
+            a_square += x * x
+            b_square += y * y
+            product += x * y
+        x_square, y_square = n * a_square - a_sum * a_sum, n * b_square - b_sum * b_sum
+        known = n >= 3 and x_square > 0.0
+        out_RM[r, 0] = _correlation(n, n * product - a_sum * b_sum, x_square, y_square) if known else np.nan
+        both = e[2] > 0.0 and f[2] > 0.0
+        out_RM[r, 1] = bottom / e[2] if both else np.nan
+        out_RM[r, 2] = top / e[5] if both else np.nan
+
+
+@compiled
+def _share_below(rank: float, edge: float, share: float) -> float:
+    """Share of a firm in the selection up to an edge; 0 for a firm without a rank."""
+    if rank < edge:
+        return 1.0
+    return share if rank == edge else 0.0
