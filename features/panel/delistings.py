@@ -8,7 +8,6 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -141,10 +140,9 @@ def find_delistings(
     assumed: Counter[str] = Counter()
     for n, ticker in enumerate(tickers_N):
         delistings = records.delistings.get(ticker, [])
-        traded = [*np.flatnonzero(traded_TN[:, n]).tolist(), T]
-        for last, resumes in itertools.pairwise(traded):
-            if resumes == last + 1:
-                continue
+        traded = np.append(np.flatnonzero(traded_TN[:, n]), T)
+        silent = np.flatnonzero(np.diff(traded) > 1)
+        for last, resumes in zip(traded[silent].tolist(), traded[silent + 1].tolist(), strict=True):
             paid_at, record = last + rule.stale_sessions + 1, None
             later = [known for known in delistings if known.day >= dates_T[last]]
             if later:

@@ -11,12 +11,13 @@ from pipelines.audit.result import describe, summary_line
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.tables import open_lake, read_tables
 from pipelines.errors import ConfigError, TrackingError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import open_lake, prepare_run, read_tables, reopen_run
+from pipelines.run.open import prepare_run, reopen_run
 from pipelines.run.record import Run
 
 

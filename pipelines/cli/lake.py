@@ -28,9 +28,9 @@ lake_app = typer.Typer(
 def status(config: ConfigArgument, overrides: SetOption = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.config.load import load_config
+    from pipelines.dataset.tables import open_lake
     from pipelines.lake.readers import flatten_versions, group_by_version, recorded_in_lake
     from pipelines.lake.upkeep import describe_status, recorded_by_runs
-    from pipelines.run.open import open_lake
 
     checked = load_config(config, overrides or [])
     lake = open_lake(checked)
@@ -46,10 +46,10 @@ def status(config: ConfigArgument, overrides: SetOption = None) -> None:
 def compact(config: ConfigArgument, overrides: SetOption = None, wait: WaitOption = False) -> None:
     """Join small files of many ingests into larger ones. All versions stay readable, and so do all runs."""
     from pipelines.config.load import load_config
+    from pipelines.dataset.tables import open_lake
     from pipelines.lake.upkeep import compact, describe_compaction
     from pipelines.progress import Progress
     from pipelines.run.locks import Locks
-    from pipelines.run.open import open_lake
 
     progress = Progress()
     lake = open_lake(load_config(config, overrides or []), progress.note)
@@ -109,11 +109,11 @@ def vacuum(
     from datetime import timedelta
 
     from pipelines.config.load import load_config
+    from pipelines.dataset.tables import open_lake
     from pipelines.errors import ConfigError
     from pipelines.lake.upkeep import describe_vacuum, vacuum
     from pipelines.progress import Progress
     from pipelines.run.locks import Locks
-    from pipelines.run.open import open_lake
 
     checked = load_config(config, overrides or [])
     for folder in runs or []:

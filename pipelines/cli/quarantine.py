@@ -54,8 +54,8 @@ def list_(
     time of that state, the table, ticker and date, the rule, and the values or the evidence.
     """
     from pipelines.config.load import load_config
+    from pipelines.dataset.tables import open_lake
     from pipelines.quality.quarantine import Selection, describe_listing, listing
-    from pipelines.run.open import open_lake
 
     lake = open_lake(load_config(config, overrides or []))
     print(describe_listing(listing(lake, Selection(rule, ticker, table)), limit))
@@ -85,11 +85,11 @@ def release(
     names that are paths or markup, and two rows with the same key (release one of them by its hash).
     """
     from pipelines.config.load import load_config
+    from pipelines.dataset.tables import open_lake
     from pipelines.progress import Progress
     from pipelines.quality.quarantine import Selection
     from pipelines.quality.quarantine import release as accept
     from pipelines.run.locks import Locks
-    from pipelines.run.open import open_lake
 
     progress = Progress()
     lake = open_lake(load_config(config, overrides or []), progress.note)

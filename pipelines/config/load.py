@@ -27,7 +27,7 @@ DataclassT = TypeVar("DataclassT")
 _NOT_OPTIONS = (KEY, "fit", "init_from")  # keys of a model's entry that are not options of the model
 
 
-def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
+def load_config(path: Path, overrides: Iterable[str] = (), *, models: bool = True) -> Config:
     """Read, merge and check a configuration file.
 
     Parameters
@@ -38,6 +38,9 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
         the environment variable, in memory only; ``${NAME:-default}`` has a default for an unset variable.
     overrides
         ``a.b=c`` pairs, applied last; ``c`` is parsed as YAML.
+    models
+        Whether to check the settings of models, of their fitting and of features. A command that uses none of
+        them saves the import of torch.
 
     Raises
     ------
@@ -52,18 +55,23 @@ def load_config(path: Path, overrides: Iterable[str] = ()) -> Config:
     raw = _resolve(raw, (), written, str(path))
     if isinstance(raw.get("models"), dict):
         raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
-    config = check_config(raw, origin=str(path))
+    config = check_config(raw, origin=str(path), models=models)
     config.remember(written)
     return config
 
 
-def check_config(raw: Mapping[str, Any], *, origin: str) -> Config:
-    """Validate merged settings; the error of an invalid setting is one sentence."""
+def check_config(raw: Mapping[str, Any], *, origin: str, models: bool = True) -> Config:
+    """Validate merged settings; the error of an invalid setting is one sentence.
+
+    ``models`` is that of `load_config`.
+    """
     register_all_secrets(raw)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(describe(error, origin, raw)) from None
+    if models:
+        _check_models(config, origin)
     _check_settings(config, origin)
     return config
 
@@ -130,16 +138,13 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.as_written(), sort_keys=False, allow_unicode=True)
 
 
-def _check_settings(config: Config, origin: str) -> None:
-    """Check the settings that are dataclasses of other modules: models, fitting and the simulated market."""
+def _check_models(config: Config, origin: str) -> None:
+    """Check the settings of models and of their fitting, and the names of features."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
     from models.fitting.fit import FitConfig
     from models.registry import MODELS
 
-    about_lake = lake_validation_error(config.lake, config.lake_options)
-    if about_lake is not None:
-        raise ConfigError(f"{origin}: {about_lake}.")
     build_settings(FitConfig, config.fit, f"{origin}: fit")
     for name, settings in config.models.items():
         registered = registry_name(config, name)
@@ -172,6 +177,13 @@ def _check_settings(config: Config, origin: str) -> None:
         for name in names:
             if name not in known:
                 raise ConfigError(unknown_key(f"{origin}: features.{kind}.{name}", name, known))
+
+
+def _check_settings(config: Config, origin: str) -> None:
+    """Check the lake, the delays, the calendar and the simulated market."""
+    about_lake = lake_validation_error(config.lake, config.lake_options)
+    if about_lake is not None:
+        raise ConfigError(f"{origin}: {about_lake}.")
     if min(config.label.delays) < 0:
         raise ConfigError(
             f"{origin}: label.extra_delays is {list(config.label.extra_delays)}; delays must be at least 0."

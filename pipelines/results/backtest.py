@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import time
 
 import numpy as np
@@ -15,12 +14,11 @@ from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.results.comparisons import comparison_table, significance_table
-from pipelines.results.ending_scenarios import ending_table
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
 from pipelines.results.horizons import horizon_table
 from pipelines.results.label_shares import label_share_table
+from pipelines.results.measured import evaluation_record, measured_tables
 from pipelines.results.quantile_scores import quantile_score_table
 from pipelines.run.completeness import (
     add_missing_column,
@@ -30,18 +28,10 @@ from pipelines.run.completeness import (
     missing_tasks,
     restrict_to_dates,
 )
-from pipelines.run.evaluations import (
-    EvaluationRecord,
-    StoredEvaluation,
-    evaluation_code,
-    evaluation_id,
-    rates_digest,
-    store_evaluation,
-)
+from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.provenance import EvaluationMade, environment, record
 from pipelines.run.record import Run
 from pipelines.run.scores import read_scores
-from pipelines.secrets import redact
 from pipelines.train.trials import trial_count
 
 
@@ -90,36 +80,16 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             sessions=np.unique(np.concatenate([fold.test for fold in plan])),
         )
         now, trials = environment(), trial_count(run.folder.parent)
-        sessions_T = dataset.panel.dates_T
         tables = {
+            **measured_tables(result, ordered, dataset, config, trials),
             "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
-            "ic_series": result.ic_series,
-            "quantiles": result.quantiles,
-            "equity": result.equity,
-            "costs": result.costs,
-            "comparisons": comparison_table(result, config, sessions_T),
-            "significance": significance_table(result, config, sessions_T, trials),
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
             "label_shares": label_share_table(config, ordered, dataset, scores),
-            "endings": ending_table(ordered, dataset, config),
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
-        measured = dataset.panel.dates_T[dates_T].astype("datetime64[D]")
-        new = EvaluationRecord(
-            evaluation=evaluation_id(config),
-            made_at=dt.datetime.now(dt.UTC),
-            backtest=config.backtest.model_copy(update={"risk_free": _printable(config.backtest.risk_free)}),
-            rates=rates_digest(config.backtest.risk_free),
-            delays=config.label.delays,
-            code=evaluation_code(),
-            commit=now.commit,
-            trials=trials,
-            missing=missing,
-            incomplete=describe_missing(missing, folds, config.seeds),
-            dates=len(measured),
-            first=measured[0].item(),
-            last=measured[-1].item(),
+        new = evaluation_record(config, dataset.panel.dates_T[dates_T], trials, now.commit).model_copy(
+            update={"missing": missing, "incomplete": describe_missing(missing, folds, config.seeds)}
         )
         stored = store_evaluation(
             run, new, {name: table for name, table in tables.items() if table is not None}
@@ -129,11 +99,6 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             event = EvaluationMade(environment=now, evaluation=new.evaluation, trials=trials, seconds=seconds)
             record(run, event)
     return stored
-
-
-def _printable(rate: float | str) -> float | str:
-    """Mask a secret in the path of a file of risk-free rates."""
-    return redact(rate) if isinstance(rate, str) else rate
 
 
 def missing_tasks_of_run(run: Run, dataset: Dataset, lake: Lake) -> tuple[tuple[str, int, int], ...]:

@@ -11,11 +11,11 @@ import polars as pl
 from features.arrays import BoolArray, FloatArray
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market, to_panel
+from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_tables
 from pipelines.errors import DataError
 from pipelines.progress import Progress
 from pipelines.results.describe import describe_ladder
 from pipelines.results.evaluate import evaluate
-from pipelines.run.open import describe_as_of, input_versions, open_lake, read_tables
 
 _COLUMNS = ("date", "ticker", "signal")
 # Type inference would guess the order of day and month in 05/01/2015, and read the ticker 0700 as a number.

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,11 +28,11 @@ from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.fingerprint import source_digest
-from pipelines.run.record import Run
 
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
 _MODULES: Final = (
+    "dataset/market",
     "dataset/risk_free",
     "results/backtest",
     "results/book_orders",
@@ -43,10 +43,23 @@ _MODULES: Final = (
     "results/evaluate",
     "results/horizons",
     "results/label_shares",
+    "results/measured",
     "results/quantile_scores",
     "run/completeness",
     "train/quantiles",
 )
+
+
+class Evaluated(Protocol):
+    """What has evaluations: a run, or the signals of a file."""
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run, or of the measured file."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder that holds the evaluations."""
 
 
 class EvaluationRecord(BaseModel):
@@ -164,7 +177,7 @@ def evaluation_code() -> str:
 
 
 def store_evaluation(
-    run: Run, record: EvaluationRecord, tables: Mapping[str, pl.DataFrame]
+    run: Evaluated, record: EvaluationRecord, tables: Mapping[str, pl.DataFrame]
 ) -> StoredEvaluation:
     """Write an evaluation atomically and return it.
 
@@ -191,7 +204,7 @@ def store_evaluation(
     return StoredEvaluation(record, folder)
 
 
-def list_evaluations(run: Run) -> list[StoredEvaluation]:
+def list_evaluations(run: Evaluated) -> list[StoredEvaluation]:
     """List a run's evaluations, newest first.
 
     Raises
@@ -213,12 +226,12 @@ def list_evaluations(run: Run) -> list[StoredEvaluation]:
     return sorted(found, key=lambda one: one.record.made_at, reverse=True)
 
 
-def newest_evaluation(run: Run) -> StoredEvaluation | None:
+def newest_evaluation(run: Evaluated) -> StoredEvaluation | None:
     """Return the newest evaluation; None if there is none."""
     return next(iter(list_evaluations(run)), None)
 
 
-def find_evaluation(run: Run, name: str) -> StoredEvaluation:
+def find_evaluation(run: Evaluated, name: str) -> StoredEvaluation:
     """Return the evaluation of a run with this id, or with this unique prefix of its id.
 
     Raises

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pipelines.config.load import build_settings
 from pipelines.config.schema import Config
+from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError
 from pipelines.ingest.ingest import ingest
 from pipelines.ingest.summary import IngestStoppedError, describe_ingest
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
-from pipelines.run.open import open_lake
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source
 from pipelines.sources.settings import FilesSourceConfig

@@ -2,71 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.readers import record_reader
-from pipelines.lake.schemas import SOURCE_TABLES
 from pipelines.progress import Progress
 from pipelines.run.identity import build_identity
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.secrets import masked
-
-
-def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:
-    """Return the lake of a config; ``notify`` gets a message when another writer commits first."""
-    return Lake(config.lake, config.lake_options, notify)
-
-
-def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]:
-    """Read input tables at these versions. Tables without rows, which were withdrawn, are left out."""
-    tables = {table: lake.read(table, version=version) for table, version in versions.items()}
-    return {table: frame for table, frame in tables.items() if frame.height}
-
-
-def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
-    """Return the versions of the tables that a run reads: the newest, or those of an earlier state.
-
-    Parameters
-    ----------
-    lake
-        Lake with the tables.
-    as_of
-        Value of ``--as-of`` (`Lake.versions_as_of`); None for the newest versions.
-
-    Returns
-    -------
-    dict
-        Input table -> version.
-
-    Raises
-    ------
-    DataError
-        If nothing has been ingested, or nothing up to that time.
-    ConfigError
-        If ``as_of`` is neither a version nor a date or time.
-    """
-    all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {table: version for table, version in all_versions.items() if table in SOURCE_TABLES}
-    if "prices" not in versions:
-        raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
-    return versions
-
-
-def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
-    """Name the version of each table that ``--as-of`` selects."""
-    listed = ", ".join(f"{table} version {version}" for table, version in versions.items())
-    return f"as of {as_of}: {listed}"
 
 
 def prepare_run(

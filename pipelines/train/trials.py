@@ -1,17 +1,24 @@
-"""The trial ledger: every configuration that was trained or tuned in an output folder, and its runs.
+"""The trial ledger: everything that was tried in an output folder, and the runs that tried it.
 
 There is one ledger per ``output`` folder, even if its runs read different lakes, because a user selects among
-all results in that folder. A trial is a model with its settings, features, label, universe and folds on one
-market, with every default filled in. Other seeds, newer data, newer code or a different name of the model do
-not make a new trial. The ledger lists all runs of a trial.
+all results in that folder. Three things are trials:
+
+- a model with its settings, features, label, universe and folds on one market, with every default filled in.
+  Other seeds, newer data, newer code or a different name of the model do not make a new trial;
+- a signal of a user's file, by the digest of its values, its name, and the label, universe, books and delay
+  that it is measured with on one market. Measuring it again, or with other costs, is not a new trial;
+- a variant of either, by the settings that a sweep changes.
+
+The ledger lists all runs of a trial.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -43,19 +50,75 @@ def record_trials(output: Path, run_id: str, config: Config, settings: Settings)
     settings
         `pipelines.run.identity.forecasting_settings` of the config.
     """
-    rows: dict[str, dict[str, Any]] = {}
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
     shared["folds"] = {key: value for key, value in settings["folds"].items() if key != "test_to"}
-    for model in settings["models"].values():
-        trial = {**model, **shared, "market": _market(config)}
-        rows[digest(trial)] = {
-            "trial_id": digest(trial),
+    shared["market"] = _market(config)
+    record(output, run_id, [Trial(model[KEY], {**model, **shared}) for model in settings["models"].values()])
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One thing that was tried.
+
+    Attributes
+    ----------
+    name
+        Name of the model or of the signal, for display.
+    settings
+        Everything that makes it another trial than its neighbour, as plain JSON values.
+    """
+
+    name: str
+    settings: Settings
+
+    def variant(self, changed: Settings) -> Trial:
+        """Return the trial of a variant: the same with the settings that a sweep changes."""
+        return Trial(self.name, {**self.settings, "variant": changed})
+
+
+def signal_trial(name: str, content: str, config: Config) -> Trial:
+    """Return the trial of a signal that is measured with a config.
+
+    Parameters
+    ----------
+    name
+        Name of the signal.
+    content
+        Digest of its values (`pipelines.results.signals.reading.SignalTable.content`).
+    config
+        Market, universe, label, books and delay.
+    """
+    measured = config.model_dump(mode="json", include={"universe", "label", "backtest"})
+    backtest = {key: measured["backtest"][key] for key in ("books", "delay")}
+    settings = {"universe": measured["universe"], "label": measured["label"], "backtest": backtest}
+    return Trial(name, {"signal": name, "content": content, **settings, "market": _market(config)})
+
+
+def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
+    """Record trials in the ledger of an output folder; a trial that is there already is not counted again.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    run_id
+        Id of the run or of the measured signal.
+    trials
+        What is about to be tried.
+    """
+    now = dt.datetime.now(dt.UTC)
+    rows = {
+        digest(trial.settings): {
+            "trial_id": digest(trial.settings),
             "run_id": run_id,
-            "model": model[KEY],
-            "config": json.dumps(trial, sort_keys=True, default=str),
-            "created_at": dt.datetime.now(dt.UTC),
+            "model": trial.name,
+            "config": json.dumps(trial.settings, sort_keys=True, default=str),
+            "created_at": now,
         }
-    _ledger(output).upsert("trials", pl.DataFrame(list(rows.values())))
+        for trial in trials
+    }
+    if rows:
+        _ledger(output).upsert("trials", pl.DataFrame(list(rows.values())))
 
 
 def read_trials(output: Path) -> pl.DataFrame:

@@ -22,8 +22,8 @@ from stored import measured
 from models.registry import MODELS
 from pipelines.config.load import load_config
 from pipelines.dataset.build import build_dataset
+from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.lake.lake import Lake
-from pipelines.run.open import input_versions, read_tables
 from pipelines.run.record import open_run
 from pipelines.train.trials import trial_count
 

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 from pipelines.cli.main import app
 from pipelines.config.load import load_config
+from pipelines.dataset.tables import input_versions
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
-from pipelines.run.open import input_versions, prepare_run
+from pipelines.run.open import prepare_run
 from pipelines.run.record import open_run
 from pipelines.stages import backtest_target, train_config
 

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli.main import app
 from pipelines.config.load import load_config
+from pipelines.dataset.tables import read_tables
 from pipelines.errors import DataError
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.contracts import check, quarantined
@@ -28,7 +29,7 @@ from pipelines.lake.upkeep import compact
 from pipelines.progress import Progress
 from pipelines.quality.quarantine import Selection, release
 from pipelines.run.fetch import ingest_config, make_source
-from pipelines.run.open import read_tables, reopen_run
+from pipelines.run.open import reopen_run
 from pipelines.sources.files.source import FilesSource
 from pipelines.stages import train_config
 

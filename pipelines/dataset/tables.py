@@ -1,0 +1,74 @@
+"""The tables of a lake that a dataset is built from: which versions, and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import polars as pl
+
+from features.panel.panel import PRICE_COLUMNS
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import SOURCE_TABLES
+
+_OF_MARKET = ("prices", "securities", "fundamentals", "membership")
+
+
+def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> Lake:
+    """Return the lake of a config; ``notify`` gets a message when another writer commits first."""
+    return Lake(config.lake, config.lake_options, notify)
+
+
+def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]:
+    """Read input tables at these versions. Tables without rows, which were withdrawn, are left out."""
+    tables = {table: lake.read(table, version=version) for table, version in versions.items()}
+    return {table: frame for table, frame in tables.items() if frame.height}
+
+
+def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
+    """Return the versions of the tables that a run reads: the newest, or those of an earlier state.
+
+    Parameters
+    ----------
+    lake
+        Lake with the tables.
+    as_of
+        Value of ``--as-of`` (`Lake.versions_as_of`); None for the newest versions.
+
+    Returns
+    -------
+    dict
+        Input table -> version.
+
+    Raises
+    ------
+    DataError
+        If nothing has been ingested, or nothing up to that time.
+    ConfigError
+        If ``as_of`` is neither a version nor a date or time.
+    """
+    all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
+    versions = {table: version for table, version in all_versions.items() if table in SOURCE_TABLES}
+    if "prices" not in versions:
+        raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
+    return versions
+
+
+def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
+    """Name the version of each table that ``--as-of`` selects."""
+    listed = ", ".join(f"{table} version {version}" for table, version in versions.items())
+    return f"as of {as_of}: {listed}"
+
+
+def read_market_tables(lake: Lake, versions: Mapping[str, int]) -> dict[str, pl.DataFrame]:
+    """Read the rows and columns that `pipelines.dataset.market.build_market` uses, at these versions.
+
+    The prices come in the order in which they are stored, because sorting millions of rows takes longer than
+    reading them and the market does not depend on their order.
+    """
+    tables = {
+        table: lake.read(table, version=versions[table]) for table in _OF_MARKET[1:] if table in versions
+    }
+    prices = lake.read("prices", version=versions["prices"], columns=list(PRICE_COLUMNS), ordered=False)
+    return {"prices": prices, **{table: frame for table, frame in tables.items() if frame.height}}

@@ -1,0 +1,90 @@
+"""The tables of an evaluation that need nothing but forecasts and a market, and the record of an evaluation.
+
+A run's forecasts and the signals of a user's file share them. What needs a run (folds, seeds, horizons,
+quantiles) is added in :mod:`pipelines.results.backtest`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+import polars as pl
+
+from features.arrays import DateArray, FloatArray
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market
+from pipelines.results.comparisons import comparison_table, significance_table
+from pipelines.results.ending_scenarios import ending_table
+from pipelines.results.evaluate import Evaluation
+from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, rates_digest
+from pipelines.secrets import redact
+
+
+def measured_tables(
+    result: Evaluation,
+    forecasts: Mapping[str, Mapping[int, FloatArray]],
+    market: Market,
+    config: Config,
+    trials: int,
+) -> dict[str, pl.DataFrame | None]:
+    """Compute the tables of an evaluation by their names; None for a table that does not apply.
+
+    Parameters
+    ----------
+    result
+        Metrics and books of the forecasts.
+    forecasts
+        model -> seed -> array of shape (T, N).
+    market
+        Prices, universe and labels.
+    config
+        Models, books and label. Names of ``forecasts`` that are not in its ``models`` are signals, which are
+        not compared with baselines.
+    trials
+        Number of trials in the ledger.
+    """
+    sessions_T = market.panel.dates_T
+    trained = set(forecasts) <= set(config.models)
+    return {
+        "ladder": result.ladder,
+        "ic_series": result.ic_series,
+        "quantiles": result.quantiles,
+        "equity": result.equity,
+        "costs": result.costs,
+        "comparisons": comparison_table(result, config, sessions_T) if trained else None,
+        "significance": significance_table(result, config, sessions_T, trials),
+        "endings": ending_table(forecasts, market, config),
+    }
+
+
+def evaluation_record(config: Config, measured: DateArray, trials: int, commit: str) -> EvaluationRecord:
+    """Make the record of an evaluation of complete forecasts.
+
+    Parameters
+    ----------
+    config
+        Books, costs and delays.
+    measured
+        Dates that were measured, sorted.
+    trials
+        Number of trials in the ledger.
+    commit
+        Git commit of the code.
+    """
+    rate = config.backtest.risk_free
+    printable = redact(rate) if isinstance(rate, str) else rate  # a path can hold a secret
+    days = measured.astype("datetime64[D]")
+    return EvaluationRecord(
+        evaluation=evaluation_id(config),
+        made_at=dt.datetime.now(dt.UTC),
+        backtest=config.backtest.model_copy(update={"risk_free": printable}),
+        rates=rates_digest(rate),
+        delays=config.label.delays,
+        code=evaluation_code(),
+        commit=commit,
+        trials=trials,
+        dates=len(days),
+        first=days[0].item(),
+        last=days[-1].item(),
+    )
