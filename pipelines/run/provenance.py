@@ -87,12 +87,21 @@ class TrainingStarted(_Event):
 
 
 class TaskDone(_Event):
-    """A model was trained on a fold with a seed and its forecasts were committed."""
+    """A model was trained on a fold with a seed and its forecasts were committed.
+
+    Attributes
+    ----------
+    model, fold, seed
+        The task.
+    seconds
+        Time that it took, without what an interruption had done before. None in runs that did not record it.
+    """
 
     event: Literal["task done"] = "task done"
     model: str
     fold: int
     seed: int
+    seconds: float | None = None
 
 
 class TrainingEnded(_Event):

@@ -25,6 +25,15 @@ from pipelines.run.provenance import TrainingStarted, read_provenance
 from pipelines.run.record import Run
 from pipelines.run.scores import read_scores
 from pipelines.secrets import redact
+from pipelines.tracking.datasets import log_datasets
+from pipelines.tracking.descriptions import (
+    began_and_ended,
+    describe_model,
+    describe_run,
+    durations,
+    model_seconds,
+)
+from pipelines.tracking.model_versions import log_model_version
 from pipelines.tracking.store import (
     LAKE_TAG,
     RUN_TAG,
@@ -42,6 +51,7 @@ if TYPE_CHECKING:
 
 _MODEL_TAG = "peerglass.model"
 _ERROR_TAG = "peerglass.error"
+_NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
 _FILES = ("config.yaml", "report.html", "audit.json", PROVENANCE)
 _FOLDERS = ("tables", "evaluations", "checkpoints")
 
@@ -104,9 +114,13 @@ def log_run(run: Run, failed: str | None = None) -> None:
         for model, tasks in missing.items():
             child = _run_of(client, experiment, run, model=model, parent=parent)
             _log_child(client, child, run, model)
-            _end(client, child, None if tasks is None else f"Missing: {tasks}.")
+            _end(client, child, None if tasks is None else f"Missing: {tasks}.", _ended(run, model))
+            if tasks is None:
+                text = describe_model(model, run, list_evaluations(run))
+                log_model_version(client, parent, run, model, text)
         all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
-        _end(client, parent, failed or (f"Missing: {all_missing}." if all_missing else None))
+        error = failed or (f"Missing: {all_missing}." if all_missing else None)
+        _end(client, parent, error, None if failed else _ended(run))
 
 
 def log_audit(run: Run) -> None:
@@ -136,14 +150,23 @@ def _begin(run: Run) -> None:
         parent = _run_of(client, experiment, run)
         children = [_run_of(client, experiment, run, model=m, parent=parent) for m in run.config.models]
         log_parameters(client, parent, {**_forecasting(run), "run_id": run.run_id})
+        log_datasets(client, parent, run)
         for key, value in _identity(run).items():
             client.set_tag(parent, key, value)
         for mlflow_run in (parent, *children):
             client.update_run(mlflow_run, status="RUNNING")
 
 
-def _end(client: MlflowClient, mlflow_run: str, error: str | None) -> None:
-    """Update the status and error of an MLflow run. A run with unchanged status keeps its end time."""
+def _ended(run: Run, model: str | None = None) -> int | None:
+    """When the work on a run, or on one of its models, ended: milliseconds since 1970, None if unknown."""
+    return began_and_ended(read_provenance(run), model)[1]
+
+
+def _end(client: MlflowClient, mlflow_run: str, error: str | None, at: int | None = None) -> None:
+    """Update the status and error of an MLflow run. A run with unchanged status keeps its end time.
+
+    ``at`` is the end time in milliseconds since 1970; None for now.
+    """
     known = client.get_run(mlflow_run)
     status = "FINISHED" if error is None else "FAILED"
     if error is not None:
@@ -151,7 +174,7 @@ def _end(client: MlflowClient, mlflow_run: str, error: str | None) -> None:
     elif _ERROR_TAG in known.data.tags:
         client.delete_tag(mlflow_run, _ERROR_TAG)
     if known.info.status != status:
-        client.set_terminated(mlflow_run, status=status)
+        client.set_terminated(mlflow_run, status=status, end_time=at)
 
 
 def _log_parent(client: MlflowClient, parent: str, run: Run) -> None:
@@ -160,7 +183,7 @@ def _log_parent(client: MlflowClient, parent: str, run: Run) -> None:
     for one in evaluations:
         parameters |= flatten(_settings(one), f"evaluation.{one.record.evaluation}.")
     log_parameters(client, parent, parameters)
-    tags = {**_identity(run), **_trained(run)}
+    tags = {**_identity(run), **_trained(run), _NOTE_TAG: describe_run(run, evaluations)}
     if evaluations:
         newest = evaluations[0].record
         tags |= {
@@ -173,6 +196,8 @@ def _log_parent(client: MlflowClient, parent: str, run: Run) -> None:
         if known.get(key) != value:
             client.set_tag(parent, key, value)
     _log_audit(client, parent, run)
+    log_metrics(client, parent, {0: durations(read_provenance(run))})
+    log_datasets(client, parent, run)
     log_artifacts(client, parent, _files(run))
 
 
@@ -228,6 +253,8 @@ def _files(run: Run) -> dict[str, Path]:
 
 def _log_child(client: MlflowClient, child: str, run: Run, model: str) -> None:
     log_parameters(client, child, flatten(run.config.as_written()["models"][model]))
+    log_datasets(client, child, run)
+    _describe(client, child, describe_model(model, run, list_evaluations(run)))
     numbers: dict[str, float] = {}
     for one in list_evaluations(run):
         rows = one.table("ladder").filter(pl.col("model") == model)
@@ -242,6 +269,14 @@ def _log_child(client: MlflowClient, child: str, run: Run, model: str) -> None:
     if per_fold.height:
         by_step = {row["fold"]: {key: row[key] for key in per_task} for row in per_fold.iter_rows(named=True)}
         log_metrics(client, child, by_step)
+    seconds = model_seconds(read_provenance(run), model)
+    if seconds:
+        log_metrics(client, child, {fold: {"seconds.training": value} for fold, value in seconds.items()})
+
+
+def _describe(client: MlflowClient, mlflow_run: str, text: str) -> None:
+    if client.get_run(mlflow_run).data.tags.get(_NOTE_TAG) != text:
+        client.set_tag(mlflow_run, _NOTE_TAG, text)
 
 
 def _log_audit(client: MlflowClient, parent: str, run: Run) -> None:
@@ -289,5 +324,7 @@ def _run_of(
     tags = {RUN_TAG: run.run_id, _MODEL_TAG: model or "-"}
     if parent is not None:
         tags["mlflow.parentRunId"] = parent
-    created = client.create_run(experiment, tags=tags, run_name=model or run.run_id)
+    # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
+    began = began_and_ended(read_provenance(run))[0]
+    created = client.create_run(experiment, start_time=began, tags=tags, run_name=model or run.run_id)
     return str(created.info.run_id)

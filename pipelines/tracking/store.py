@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RUN_TAG = "peerglass.run_id"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
 _MANIFEST = "manifest.json"
+_KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"  # values of MLflow's own pages
 _STUDY_TAG, _VALUES_TAG = "peerglass.study", "peerglass.values"
 
 
@@ -45,7 +46,6 @@ def store(config: Config) -> Iterator[MlflowClient]:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr shows our own progress
     for name in ("alembic", "mlflow"):  # they may have been imported earlier with another level
         logging.getLogger(name).setLevel(logging.WARNING)
-    from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     uri = config.tracking.uri
@@ -57,7 +57,7 @@ def store(config: Config) -> Iterator[MlflowClient]:
     try:
         if uri.startswith("sqlite:///"):
             _create_database(Path(uri.removeprefix("sqlite:///")))
-        yield MlflowClient(tracking_uri=uri)
+        yield _client(uri)
     except (MlflowException, OSError) as error:
         reason = redact(" ".join(str(error).split()))[:300]  # mask first: a truncated secret is not found
         raise TrackingError(
@@ -66,29 +66,61 @@ def store(config: Config) -> Iterator[MlflowClient]:
         ) from None
 
 
+def _client(uri: str) -> MlflowClient:
+    """Open the client of a store. A database's driver is imported by name, so it may be missing."""
+    from mlflow import MlflowClient
+
+    try:
+        return MlflowClient(tracking_uri=uri)
+    except ModuleNotFoundError as error:
+        cure = "'peerglass[postgres]'" if uri.startswith("postgres") else str(error.name)
+        raise ConfigError(
+            f"The tracking store {redact(uri)} needs the Python package {error.name}, which is not "
+            f"installed; run: pip install {cure}"
+        ) from None
+
+
 def _create_database(path: Path) -> None:
-    """Create an SQLite store atomically: MLflow refuses a store whose creation was interrupted."""
+    """Create an SQLite store atomically: MLflow refuses a store whose creation was interrupted.
+
+    Creating one takes seconds. Of the processes that start at once on a fresh store, one creates it and the
+    others wait.
+    """
+    from filelock import FileLock
     from mlflow import MlflowClient
 
     path = path.absolute()  # MLflow caches stores by URI, even when the working folder changes
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() or "?" in path.name or path.name == ":memory:":  # exists, or is not a plain file
         return
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
-    with suppress(FileExistsError):  # another process was faster, and its store is used
-        path.hardlink_to(partial)
-    partial.unlink()
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        if path.exists():
+            return
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
+        partial.replace(path)
 
 
 def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
-    """Return the id of an experiment; it is created if it does not exist."""
+    """Return the id of an experiment; it is created if it does not exist.
+
+    A new experiment is marked as one of machine learning. Otherwise MLflow's page asks what kind it is, and
+    may show the pages for language models.
+    """
+    from mlflow.exceptions import MlflowException
+
     existing = client.get_experiment_by_name(name)
     if existing is not None:
         return str(existing.experiment_id)
     local = config.tracking.uri.startswith("sqlite:")
     location = Path(config.tracking.artifacts).resolve().as_uri() if local else None
-    return str(client.create_experiment(name, artifact_location=location))
+    try:
+        return str(client.create_experiment(name, artifact_location=location, tags={_KIND_TAG: _KIND}))
+    except MlflowException:
+        created = client.get_experiment_by_name(name)  # by another process, a moment ago
+        if created is None:
+            raise
+        return str(created.experiment_id)
 
 
 def track_trial(

@@ -7,8 +7,10 @@ the same forecasts with and without interruptions. A stack saves no snapshots.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import torch
 
@@ -59,7 +61,7 @@ def run_stacks(
 
 
 def _run(stack: Sequence[Task], arrays: Arrays) -> list[Outcome]:
-    first, seeds = stack[0], [task.seed for task in stack]
+    first, seeds, started = stack[0], [task.seed for task in stack], time.monotonic()
     if first.device == "cpu":
         torch.set_num_threads(1)
     with translate_fit_errors(first, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
@@ -74,4 +76,8 @@ def _run(stack: Sequence[Task], arrays: Arrays) -> list[Outcome]:
             seeds=seeds,
             on_epoch=[files.enter_context(learning_curve(task.curve)) for task in stack],
         )
-        return [outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)]
+        outcomes = [
+            outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)
+        ]
+    seconds = (time.monotonic() - started) / len(stack)
+    return [replace(outcome, seconds=seconds) for outcome in outcomes]

@@ -9,9 +9,10 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,8 @@ class Outcome:
         Test forecasts at the K shorter horizons; None for a model without them.
     quantile_scores
         Test scores of the forecast quantiles; None for a model without quantiles.
+    seconds
+        Time that the task took in its process; a stack of seeds is divided evenly. None before that is known.
     """
 
     test_BN: npt.NDArray[np.float32]
@@ -125,6 +128,7 @@ class Outcome:
     state: FittedState
     path_BNK: npt.NDArray[np.float32] | None = None
     quantile_scores: Scores | None = None
+    seconds: float | None = None
 
 
 def collect_arrays(dataset: Dataset, window: int) -> Arrays:
@@ -164,8 +168,10 @@ def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tup
 def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
     task = tasks[index]
     snapshots = None if task.snapshot is None else FileSnapshotStore(task.snapshot)
+    started = time.monotonic()
     with translate_fit_errors(task, f"seed {task.seed}"):
-        return index, run_task(task, arrays, snapshots)
+        outcome = run_task(task, arrays, snapshots)
+    return index, replace(outcome, seconds=time.monotonic() - started)
 
 
 @contextmanager

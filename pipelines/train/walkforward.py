@@ -161,7 +161,9 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     if outcome.quantile_scores is not None:
         write_quantile_scores(run, task.key, outcome.quantile_scores)
     # the event comes before the score file, so that every task that counts as done has its event
-    record(run, TaskDone(model=task.model, fold=task.fold.index, seed=task.seed))
+    seconds = None if outcome.seconds is None else round(outcome.seconds, 3)
+    done = TaskDone(model=task.model, fold=task.fold.index, seed=task.seed, seconds=seconds)
+    record(run, done)
     run.write_text(score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
     if task.snapshot is not None:
         snapshots = FileSnapshotStore(task.snapshot)

@@ -1,0 +1,109 @@
+"""A real ``mlflow server`` on loopback, and a real PostgreSQL server for it. Both end with the test."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PATIENCE = 120  # seconds; a busy machine imports MLflow slowly
+
+
+@contextmanager
+def mlflow_server(folder: Path, backend: str) -> Iterator[str]:
+    """Start ``mlflow server`` with a database and an artifact store of its own; yield its URL."""
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1", "--backend-store-uri", backend]
+    command += ["--artifacts-destination", (folder / "artifacts").as_uri()]
+    log = folder / "server.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True
+        )
+    try:
+        _wait_for(lambda: _answers(f"{url}/health"), server, log)
+        yield url
+    finally:
+        server.terminate()
+        try:
+            server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, 9)
+            server.wait()
+
+
+def postgres_programs() -> Path | None:
+    """Folder of PostgreSQL's server programs (Debian keeps them off the PATH); None if not installed."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found = shutil.which("postgres")
+    return next((one for one in folders if (one / "initdb").is_file()), Path(found).parent if found else None)
+
+
+@contextmanager
+def postgres_server(folder: Path, programs: Path) -> Iterator[str]:
+    """Start PostgreSQL on loopback with a new database; yield its SQLAlchemy URL.
+
+    PostgreSQL refuses to run as root. As root, it runs as Debian's user ``postgres``.
+    """
+    data, port = folder / "postgres", _free_port()
+    data.mkdir()
+    as_user: list[str] = []
+    if os.geteuid() == 0:
+        user = pwd.getpwnam("postgres")
+        os.chown(data, user.pw_uid, user.pw_gid)
+        for parent in folder.parents:  # pytest's folders are private to their owner
+            if parent.owner() == "root" and parent != Path("/"):
+                parent.chmod(parent.stat().st_mode | 0o011)
+        folder.chmod(folder.stat().st_mode | 0o011)
+        as_user = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    initdb = [str(programs / "initdb"), "-D", str(data), "-U", "me", "--auth=trust", "-N"]
+    subprocess.run([*as_user, *initdb], cwd="/", check=True, stdout=subprocess.DEVNULL)
+    options = ["-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(data), "-F"]
+    log = folder / "postgres.log"
+    with log.open("wb") as output:
+        server = subprocess.Popen(
+            [*as_user, str(programs / "postgres"), *options], stdout=output, stderr=output, cwd="/"
+        )
+    try:
+        ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
+        _wait_for(
+            lambda: subprocess.run(ready, check=False, capture_output=True).returncode == 0, server, log
+        )
+        yield f"postgresql://me@127.0.0.1:{port}/postgres"
+    finally:
+        server.terminate()
+        server.wait(timeout=60)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # a loopback address made above
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _wait_for(is_ready: object, server: subprocess.Popen[bytes], log: Path) -> None:
+    assert callable(is_ready)
+    until = time.monotonic() + _PATIENCE
+    while not is_ready():
+        assert server.poll() is None, f"the server has ended:\n{log.read_text()[-2000:]}"
+        assert time.monotonic() < until, f"the server does not answer:\n{log.read_text()[-2000:]}"
+        time.sleep(0.2)

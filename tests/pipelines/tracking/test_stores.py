@@ -1,0 +1,207 @@
+"""What a run leaves in a tracking store: an SQLite file, and real servers on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlflow import MlflowClient
+from mlflow.data.delta_dataset_source import DeltaDatasetSource
+from mlflow.entities import Run as MlflowRun
+from mlflow_server import mlflow_server, postgres_programs, postgres_server
+
+from pipelines.config.load import check_config, load_config
+from pipelines.errors import ConfigError
+from pipelines.lake.lake import Lake
+from pipelines.run.provenance import TaskDone, read_provenance
+from pipelines.run.record import Run, open_run
+from pipelines.stages import ingest_config, report_run, train_config
+from pipelines.tracking.store import store
+
+MODELS = {"ridge": {}, "mlp": {"width": 8}}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A trained and measured run, and what its store says about it."""
+
+    client: MlflowClient
+    run: Run
+    parent: MlflowRun
+    children: Mapping[str, MlflowRun]
+
+
+@pytest.fixture(scope="module", params=["sqlite file", "server on sqlite", "server on postgres"])
+def stored(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_settings: Mapping[str, Any],
+) -> Iterator[Stored]:
+    folder = tmp_path_factory.mktemp("store")
+    with ExitStack() as servers:
+        if request.param == "sqlite file":
+            uri = f"sqlite:///{folder}/mlflow.db"
+        elif request.param == "server on sqlite":
+            uri = servers.enter_context(mlflow_server(folder, f"sqlite:///{folder}/server.db"))
+        else:
+            programs = postgres_programs()
+            if programs is None:
+                pytest.skip("PostgreSQL's server is not installed (on Debian: apt install postgresql)")
+            database = servers.enter_context(postgres_server(folder, programs))
+            uri = servers.enter_context(mlflow_server(folder, database))
+        settings = {
+            **tiny_settings,
+            "models": MODELS,
+            "seeds": [0, 1],
+            "lake": str(folder / "lake"),
+            "output": str(folder / "runs"),
+            "tracking": {"uri": uri, "artifacts": str(folder / "artifacts")},
+        }
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))  # sorted: long_only comes first
+        config = load_config(folder / "tiny.yaml")
+        ingest_config(config, print)
+        run_id = train_config(config)
+        report_run(run_id, folder / "runs")
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name("tiny")
+        assert experiment is not None
+        runs = client.search_runs([experiment.experiment_id])
+        (parent,) = [one for one in runs if "mlflow.parentRunId" not in one.data.tags]
+        children = {one.data.tags["peerglass.model"]: one for one in runs if one is not parent}
+        assert set(children) == set(MODELS)
+        yield Stored(client, open_run(run_id, folder / "runs"), parent, children)
+
+
+def test_parameters_metrics_and_artifacts_arrive(stored: Stored) -> None:
+    assert stored.parent.data.params["label.horizon"] == "1"
+    evaluation = stored.parent.data.tags["evaluation"]
+    for child in stored.children.values():
+        assert -1 <= child.data.metrics[f"{evaluation}/delay_0.ic"] <= 1
+    listed = {one.path for one in stored.client.list_artifacts(stored.parent.info.run_id)}
+    assert {"config.yaml", "report.html", "provenance.jsonl", "checkpoints"} <= listed
+
+
+def test_every_table_that_was_read_is_a_dataset_with_its_delta_version(stored: Stored) -> None:
+    assert stored.run.versions, "the run read tables"
+    lake = Lake(stored.run.config.lake)
+    for mlflow_run in (stored.parent, *stored.children.values()):
+        found = stored.client.get_run(mlflow_run.info.run_id).inputs
+        assert found is not None
+        datasets = {one.dataset.name: one.dataset for one in found.dataset_inputs}
+        assert set(datasets) == set(stored.run.versions)
+        assert len(found.dataset_inputs) == len(datasets), "each is logged once"
+        for table, at in stored.run.tables.items():
+            source = json.loads(datasets[table].source)
+            assert source["delta_table_version"] == at.version
+            assert source["delta_table_id"] == at.id
+            assert datasets[table].digest == f"{at.id[:8]}-v{at.version}"
+            read_by_mlflow = DeltaDatasetSource.from_dict(source)
+            assert read_by_mlflow.path == f"{lake.root}/{table}"
+
+
+def test_the_experiment_opens_as_one_of_machine_learning(stored: Stored) -> None:
+    experiment = stored.client.get_experiment(stored.parent.info.experiment_id)
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def test_each_model_has_a_version_whose_source_holds_its_checkpoints(stored: Stored, tmp_path: Path) -> None:
+    versions = stored.client.search_model_versions("name = 'tiny'")
+    assert {one.tags["peerglass.model"] for one in versions} == set(MODELS)
+    assert len(versions) == len(MODELS)
+    for version in versions:
+        model = version.tags["peerglass.model"]
+        assert version.tags["peerglass.run_id"] == stored.run.run_id
+        assert version.source is not None
+        assert version.source.endswith(f"/checkpoints/{model}")
+        assert version.description is not None
+        assert "net Sharpe of long_only" in version.description
+    place = "checkpoints/mlp/fold-0-seed-1/model.safetensors"
+    fetched = stored.client.download_artifacts(stored.parent.info.run_id, place, str(tmp_path))
+    assert Path(fetched).read_bytes() == (stored.run.folder / place).read_bytes()
+
+
+def test_descriptions_say_what_was_measured(stored: Stored) -> None:
+    note = stored.parent.data.tags["mlflow.note.content"]
+    folds = stored.run.read_table("folds")
+    assert folds is not None
+    first, last = folds["test_from"].to_list()[0], folds["test_to"].to_list()[-1]
+    assert f"Test: {first} to {last}, {folds.height} fold(s)." in note
+    evaluation = stored.parent.data.tags["evaluation"]
+    ic = stored.children["mlp"].data.metrics[f"{evaluation}/delay_0.ic"]
+    assert f"| mlp | {ic:.4f} |" in note
+    assert f"IC {ic:.4f}" in stored.children["mlp"].data.tags["mlflow.note.content"]
+
+
+def test_durations_are_those_of_the_work(stored: Stored) -> None:
+    events = read_provenance(stored.run)
+    tasks = [one for one in events if isinstance(one, TaskDone)]
+    assert len(tasks) == 2 * 2 * len(MODELS)
+    for model, child in stored.children.items():
+        history = stored.client.get_metric_history(child.info.run_id, "seconds.training")
+        own = [one for one in tasks if one.model == model]
+        expected = {f: sum(one.seconds or 0 for one in own if one.fold == f) for f in (0, 1)}
+        assert {one.step: one.value for one in history} == pytest.approx(expected)
+        assert all(value > 0 for value in expected.values())
+        assert child.info.end_time == round(own[-1].at.timestamp() * 1000)
+    training = [one for one in events if one.event in ("training started", "task done", "training ended")]
+    elapsed = sum((b.at - a.at).total_seconds() for a, b in pairwise(training))
+    assert stored.parent.data.metrics["seconds.training"] == pytest.approx(elapsed, abs=1e-3)
+    assert stored.parent.info.end_time is not None
+    assert stored.parent.info.end_time >= round(tasks[-1].at.timestamp() * 1000)
+
+
+def test_a_second_report_adds_nothing(stored: Stored) -> None:
+    report_run(stored.run.run_id, stored.run.folder.parent)
+    again = stored.client.get_run(stored.parent.info.run_id)
+    assert again.to_dictionary() == stored.client.get_run(again.info.run_id).to_dictionary()
+    assert again.info.end_time == stored.parent.info.end_time
+    assert again.data.metrics == stored.parent.data.metrics
+    assert len(stored.client.search_model_versions("name = 'tiny'")) == len(MODELS)
+
+
+def test_a_database_without_its_driver_is_named_with_the_cure(
+    tiny_settings: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracking = {"uri": "postgresql://me:hush@127.0.0.1:1/missing"}
+    config = check_config({**tiny_settings, "tracking": tracking}, origin="tiny")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with (
+        pytest.raises(ConfigError, match=r"psycopg.*pip install 'peerglass\[postgres\]'") as error,
+        store(config),
+    ):
+        pass
+    assert "hush" not in str(error.value)
+
+
+def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Path) -> None:
+    (tmp_path / "go.py").write_text(
+        "import sys\n"
+        "from types import SimpleNamespace as Settings\n"
+        "from pipelines.tracking.store import experiment_of, store\n"
+        "folder = sys.argv[1]\n"
+        "tracking = Settings(uri=f'sqlite:///{folder}/mlflow.db', artifacts=folder + '/artifacts')\n"
+        "with store(Settings(tracking=tracking)) as client:\n"
+        "    print(experiment_of(client, Settings(tracking=tracking), 'shared'))\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "go.py"), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(5)
+    ]
+    answers = [(*one.communicate(timeout=300), one.returncode) for one in started]
+    assert [code for *_, code in answers] == [0] * 5, answers
+    assert len({out.strip() for out, *_ in answers}) == 1, "all use one experiment"
+    assert not list(tmp_path.glob("*.partial"))
