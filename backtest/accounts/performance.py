@@ -137,7 +137,7 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     ValueError
         If the shapes of rates and accounts differ, or a rate is NaN on a session with positions.
     """
-    span = _counted(result)
+    span = counted_sessions(result)
     last = span.stop
     free_T = _free(result, rate_T)[span]
     net_T, gross_T = result.return_net_T[span], result.return_gross_T[span]
@@ -183,7 +183,7 @@ def excess_return(result: BookResult, rate_T: FloatArray | None = None) -> Float
     Arguments and errors are those of `book_metrics`, whose `sharpe_net` is the Sharpe ratio of these returns.
     NaN before the first trade and after ruin.
     """
-    span = _counted(result)
+    span = counted_sessions(result)
     excess_T = np.full_like(result.return_net_T, np.nan)
     excess_T[span] = result.return_net_T[span] - _free(result, rate_T)[span]
     return excess_T
@@ -210,13 +210,13 @@ def active_metrics(result: BookResult, benchmark: BookResult) -> ActiveMetrics:
         If the numbers of sessions differ.
     """
     require_shape("the benchmark's return", benchmark.return_gross_T, result.return_net_T.shape)
-    span = _counted(result)
+    span = counted_sessions(result)
     active_T = result.return_net_T[span] - benchmark.return_gross_T[span]
     error = annual_volatility(active_T)
     return ActiveMetrics(error, sharpe(active_T) if error > ROUNDING else math.nan)
 
 
-def _counted(result: BookResult) -> slice:
+def counted_sessions(result: BookResult) -> slice:
     """Sessions from the first trade to the end, or to the book's ruin."""
     last = len(result.nav_net_T) if result.ruined_at is None else result.ruined_at + 1
     return slice(result.first_trade or 0, last)
@@ -229,7 +229,7 @@ def _free(result: BookResult, rate_T: FloatArray | None) -> FloatArray:
     require_shape("the risk-free rate", rate_T, result.cash_T.shape)
     exposure_T = np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
     free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
-    if np.isnan(free_T[_counted(result)]).any():
+    if np.isnan(free_T[counted_sessions(result)]).any():
         msg = "The risk-free rate is unknown on a session with positions: give a rate for every session."
         raise ValueError(msg)
     return free_T

@@ -14,6 +14,7 @@ from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.results.analysis.analysis import BookAnalysis
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
 from pipelines.results.horizons import horizon_table
@@ -71,6 +72,7 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         dates_T = common_dates(ordered)
         ordered = restrict_to_dates(ordered, dates_T)
         scores = read_scores(run).filter(pl.col("fold").is_in(complete))
+        analysis = BookAnalysis(dataset, config)
         result = evaluate(
             ordered,
             dataset,
@@ -78,6 +80,7 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             scores,
             truth_TN=load_truth(run, dataset, lake),
             sessions=np.unique(np.concatenate([fold.test for fold in plan])),
+            on_book=analysis.add,
         )
         now, trials = environment(), trial_count(run.folder.parent)
         tables = {
@@ -86,6 +89,7 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
             "label_shares": label_share_table(config, ordered, dataset, scores),
+            **analysis.tables(),
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
         new = evaluation_record(config, dataset.panel.dates_T[dates_T], trials, now.commit).model_copy(

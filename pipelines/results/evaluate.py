@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
+from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.book_orders import Benchmarks, book_orders
 
 
@@ -102,6 +103,7 @@ def evaluate(
     *,
     truth_TN: FloatArray | None,
     sessions: IntArray,
+    on_book: Callable[[MeasuredBook], None] | None = None,
 ) -> Evaluation:
     """Evaluate every model's forecasts at every label delay of the config.
 
@@ -119,6 +121,8 @@ def evaluate(
         True conditional mean of a simulated market; None on real data.
     sessions
         Sessions that should be forecast; coverage is a share of them.
+    on_book
+        Called with every book and its ledger; without it no ledger is kept.
 
     Raises
     ------
@@ -165,9 +169,13 @@ def evaluate(
                 "truth_rank_ic": truth.rank_ic if truth else None,
             }
             for orders in book_orders(combined_TN, rows_T, dataset, config, delay):
-                book, held, result = orders.name, orders.held, orders.run(dataset.panel)
+                book, held = orders.name, orders.held
+                result = orders.run(dataset.panel, keep_ledger=on_book is not None)
                 require_rates(config.backtest.risk_free, rate_T[held], dates_T[held])
                 metrics = book_metrics(result, rate_T[held])
+                excess_T = excess_return(result, rate_T[held])
+                if on_book is not None:
+                    on_book(MeasuredBook(model, delay, orders, result, metrics, excess_T, rate_T[held]))
                 benchmark = orders.benchmark(dataset, benchmarks)
                 active = None if benchmark is None else active_metrics(result, benchmark)
                 row |= {
@@ -186,7 +194,7 @@ def evaluate(
                             "date": dates_T[held],
                             "nav_gross": result.nav_gross_T,
                             "nav_net": result.nav_net_T,
-                            "excess_net": pl.Series(excess_return(result, rate_T[held])).fill_nan(None),
+                            "excess_net": pl.Series(excess_T).fill_nan(None),
                         }
                     ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
                 )

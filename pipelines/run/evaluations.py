@@ -34,6 +34,10 @@ _RECORD: Final = "evaluation.json"
 _MODULES: Final = (
     "dataset/market",
     "dataset/risk_free",
+    "results/analysis/analysis",
+    "results/analysis/book_rows",
+    "results/analysis/factor_data",
+    "results/analysis/measured",
     "results/backtest",
     "results/book_orders",
     "results/book_targets",
