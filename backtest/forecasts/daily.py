@@ -10,6 +10,7 @@ Shape suffixes: T dates, N firms, Q quantiles.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,8 +65,14 @@ class SortedPanel:
             unpack_order(x_RN, frozen(packed_RN), column, order_TN[rows], count_T[rows])
 
         for_each(sort, date_blocks(T, N))
-        self.order_TN = frozen(order_TN)
-        self.count_T = frozen(count_T)
+        self.order_TN: IntArray = frozen(order_TN)
+        self.count_T: IntArray = frozen(count_T)
+
+    def first(self, dates: int) -> SortedPanel:
+        """Return the panel of the first dates, without another sort."""
+        part = copy.copy(self)
+        part.x_TN, part.order_TN, part.count_T = self.rows(slice(dates))
+        return part
 
     def rows(self, rows: slice) -> tuple[FloatArray, IntArray, IntArray]:
         """Return values, order and count of some dates."""

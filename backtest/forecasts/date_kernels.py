@@ -49,26 +49,32 @@ def measure_pairs(
             n += 0 if np.isnan(x[i]) | np.isnan(y[i]) else 1
         out[0] = n
         out[2] = _pearson(x_P[:n], y_P[:n])
-        out[6], out[7] = 0.0, 0.0
+        error_square, label_square = 0.0, 0.0
         for j in range(n):
-            out[6] += (y_P[j] - x_P[j]) ** 2
-            out[7] += y_P[j] ** 2
+            error_square += (y_P[j] - x_P[j]) ** 2
+            label_square += y_P[j] ** 2
+        out[6], out[7] = error_square, label_square
         _common(forecast[1][r, : forecast[2][r]], y, column_P)
         tied, x_square, middle = 0, 0.0, (n + 1) / 2.0
         first = 0
         for j in range(1, n + 1):  # groups of tied forecasts
-            if j < n and x[column_P[j]] == x[column_P[first]]:
+            column = column_P[first]
+            if j < n and x[column_P[j]] == x[column]:
                 continue
             place, size = (first + 1 + j) / 2.0 - middle, j - first
-            tied += size if size > 1 else 0
             x_square += size * place * place
-            total, rises = 0.0, 0.0
-            for k in range(first, j):
-                place_N[column_P[k]] = place
-                total += y[column_P[k]]
-                rises += 1.0 if y[column_P[k]] >= 0 else 0.0
-            mean_P[first:j] = total / size
-            rise_P[first:j] = rises / size
+            if size == 1:
+                place_N[column], mean_P[first] = place, y[column]
+                rise_P[first] = 1.0 if y[column] >= 0 else 0.0
+            else:
+                tied += size
+                total, rises = 0.0, 0.0
+                for k in range(first, j):
+                    place_N[column_P[k]] = place
+                    total += y[column_P[k]]
+                    rises += 1.0 if y[column_P[k]] >= 0 else 0.0
+                mean_P[first:j] = total / size
+                rise_P[first:j] = rises / size
             first = j
         out[1] = tied
         _fill_quantiles(mean_P[:n], quantile_RQ[r])

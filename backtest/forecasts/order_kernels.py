@@ -56,17 +56,18 @@ def unpack_order(
     unknown = ~np.uint64(0)
     for r in range(packed_RN.shape[0]):
         packed, x, order = packed_RN[r], x_RN[r], order_RN[r]
-        count = 0
+        count, close = 0, False
         while count < len(packed) and packed[count] != unknown:
             order[count] = packed[count] & column
+            close |= count > 0 and (packed[count] ^ packed[count - 1]) <= column
             count += 1
         count_R[r] = count
-        first = 0
-        for j in range(1, count + 1):
-            if j < count and packed[j] & ~column == packed[first] & ~column:
-                continue
-            _sort_run(x, order[first:j])
-            first = j
+        first = 0 if close else count
+        for j in range(first + 1, count + 1):
+            if j == count or (packed[j] ^ packed[first]) > column:
+                if j - first > 1:
+                    _sort_run(x, order[first:j])
+                first = j
 
 
 @compiled

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
+from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
@@ -35,7 +35,7 @@ class Evaluation:
     ic_series
         date, model, delay, ic, rank_ic of the seed ensemble, on the dates that it forecasts.
     quantiles
-        model, delay, quantile (1 holds the lowest forecasts), mean_return_bps (per session).
+        model, delay, quantile (1 holds the lowest forecasts), mean_return_bps (over the label's horizon).
     equity
         date, model, book, delay, nav_gross, nav_net, excess_net (net return over the risk-free rate; null
         before the first trade and after ruin).
@@ -138,19 +138,19 @@ def evaluate(
     means = scores.group_by("model").agg(pl.col("valid_ic", "valid_rank_ic").mean())
     valid = {row["model"]: row for row in means.iter_rows(named=True)}
     for delay, all_labels_TN in dataset.labels.items():
-        label_TN = np.where(dataset.universe_TN, all_labels_TN, np.nan)[sessions]
+        label = SortedPanel("label", np.where(dataset.universe_TN, all_labels_TN, np.nan)[sessions])
         for model, seeds in forecasts.items():
             combined_TN = ensemble(seeds)
             rows_T = np.flatnonzero(np.isfinite(combined_TN).any(axis=1))
             overlap = label_overlap(rows_T, config.label.horizon)
             single = [
-                forecast_metrics(seed_TN[sessions], label_TN, horizon=overlap) for seed_TN in seeds.values()
+                forecast_metrics(seed_TN[sessions], label, horizon=overlap) for seed_TN in seeds.values()
             ]
-            joint = forecast_metrics(combined_TN[sessions], label_TN, horizon=overlap)
+            joint = forecast_metrics(combined_TN[sessions], label, horizon=overlap)
             truth = None
             if truth_TN is not None:
                 same_cells_TN = np.where(np.isfinite(combined_TN), truth_TN, np.nan)
-                truth = forecast_metrics(same_cells_TN[sessions], label_TN, horizon=overlap)
+                truth = forecast_metrics(same_cells_TN[sessions], label, horizon=overlap)
             row: dict[str, object] = {
                 "model": model,
                 "delay": delay,
@@ -220,7 +220,7 @@ def evaluate(
     )
 
 
-def label_overlap(rows_T: npt.NDArray[np.intp], horizon: int) -> int:
+def label_overlap(rows_T: IntArray, horizon: int) -> int:
     """Number of consecutive forecasts whose labels overlap: the horizon over the median step, rounded up."""
     step = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
     return math.ceil(horizon / step)

@@ -16,7 +16,8 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.results.comparisons import comparison_table, significance_table
 from pipelines.results.ending_scenarios import ending_table
-from pipelines.results.evaluate import Evaluation
+from pipelines.results.evaluate import Evaluation, ensemble
+from pipelines.results.forecast_tables import forecast_tables
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, rates_digest
 from pipelines.secrets import redact
 
@@ -45,6 +46,7 @@ def measured_tables(
         Number of trials in the ledger.
     """
     sessions_T = market.panel.dates_T
+    signals = {model: ensemble(seeds) for model, seeds in forecasts.items()}
     trained = set(forecasts) <= set(config.models)
     return {
         "ladder": result.ladder,
@@ -52,6 +54,7 @@ def measured_tables(
         "quantiles": result.quantiles,
         "equity": result.equity,
         "costs": result.costs,
+        **forecast_tables(signals, market, config),
         "comparisons": comparison_table(result, config, sessions_T) if trained else None,
         "significance": significance_table(result, config, sessions_T, trials),
         "endings": ending_table(forecasts, market, config),

@@ -45,6 +45,7 @@ _MODULES: Final = (
     "results/ending_scenarios",
     "results/ensembles",
     "results/evaluate",
+    "results/forecast_tables",
     "results/horizons",
     "results/label_shares",
     "results/measured",

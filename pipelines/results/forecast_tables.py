@@ -1,0 +1,244 @@
+"""Tables that describe forecasts beyond the ladder: decay, quantile spread, persistence and exposures.
+
+They measure the seed ensembles on the sessions that these forecast. A signal is sorted once and measured
+against the labels of all horizons and delays (`backtest.forecasts.daily`). All tests are
+`backtest.inference.means.mean_test`.
+
+**What a table may read.** The decay uses labels of other horizons and delays than the ladder. No label ends
+after the last session that the ladder's own labels reach: the last forecast session plus the longest
+measured delay plus the label's horizon. Sessions after that stay unread, such as those after the last date of
+a dated fold. Long horizons therefore have fewer dates.
+
+Shape suffixes: T sessions, R measured sessions, N firms, S sectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from backtest.analysis.contributions import sector_names
+from backtest.analysis.styles import STYLES
+from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
+from backtest.inference.means import mean_test
+from features.arrays import FloatArray, IntArray
+from features.information_coefficient import mean_known
+from features.panel.labels import forward_returns
+from features.panel.panel import Panel
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market
+from pipelines.results.evaluate import label_overlap, standardised
+
+HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)
+"""Sessions held, at the first delay that can be traded; the label's horizon is measured as well."""
+
+DELAYS: Final = (0, 1, 2, 5)
+"""Sessions until the trade, at the label's horizon; the delays of the config are measured as well."""
+
+LAGS: Final = (1, 5, 21)
+"""Forecast dates from one signal to the one it is compared with."""
+
+QUANTILES: Final = 5
+
+_INDEPENDENT_LABELS: Final = 4  # at least; with fewer, a horizon has no error that could be estimated
+_BETA: Final = ("beta", "beta_252", 1)
+
+
+def forecast_tables(
+    signals: Mapping[str, FloatArray], market: Market, config: Config
+) -> dict[str, pl.DataFrame]:
+    """Compute all tables of this module.
+
+    Parameters
+    ----------
+    signals
+        model -> seed ensemble of shape (T, N), known at the close of session t; NaN where there is none. Only
+        sessions with a signal are measured, so pass no signal for sessions outside the test.
+    market
+        Panel and universe. Signals outside the universe are not measured.
+    config
+        Horizon and delays of the label.
+
+    Returns
+    -------
+    dict of str to polars.DataFrame
+        ic_decay
+            model, horizon and delay (sessions), ic and rank_ic (means over dates) with ic_t and rank_ic_t,
+            dates. The horizons of `HORIZONS` and the label's at the first delay that can be traded, and
+            the delays of `DELAYS` and the config's at the label's horizon. A horizon other than the label's
+            is left out if its dates hold fewer than four labels that do not overlap.
+        quantile_spread
+            model, delay (those of the config), quantiles, spread_bps (mean over dates of the mean label of
+            the top quantile less that of the bottom one, over the label's horizon) with t, lower_bps and
+            upper_bps (95%).
+        persistence
+            model, lag (forecast dates), rank_autocorrelation, top_turnover and bottom_turnover
+            (`backtest.forecasts.daily.Persistence`), means over dates. Null: never defined.
+        signal_exposures
+            model, kind, key, mean, t. For a style, the mean over dates of the rank correlation of signal and
+            style (`backtest.analysis.styles.STYLES`, and beta); a style that the data do not allow has no
+            row. For a sector, the mean over dates of the mean standardised signal of its firms.
+    """
+    measured = [_measured(model, signal_TN, market) for model, signal_TN in signals.items()]
+    decay, spread = _label_tables(measured, market, config)
+    exposures = [*_style_rows(measured, market.panel), *_sector_rows(measured, market.panel)]
+    order = {model: i for i, model in enumerate(signals)}
+
+    def frame(rows: list[dict[str, Any]], schema: Mapping[str, type[pl.DataType]], *by: str) -> pl.DataFrame:
+        table = pl.DataFrame(rows, schema={"model": pl.String, **schema}, orient="row")
+        floats = pl.col(pl.Float64).fill_nan(None)
+        rank = pl.col("model").replace_strict(order, return_dtype=pl.Int64)
+        return table.with_columns(floats).sort(rank, *by, maintain_order=True)
+
+    number, text, count = pl.Float64, pl.String, pl.Int64
+    return {
+        "ic_decay": frame(
+            decay,
+            {"horizon": count, "delay": count, "ic": number, "ic_t": number}
+            | {"rank_ic": number, "rank_ic_t": number, "dates": count},
+            "delay",
+            "horizon",
+        ),
+        "quantile_spread": frame(
+            spread,
+            {"delay": count, "quantiles": count, "spread_bps": number, "t": number}
+            | {"lower_bps": number, "upper_bps": number},
+        ),
+        "persistence": frame(
+            [row for one in measured for row in _persistence_rows(one)],
+            {"lag": count, "rank_autocorrelation": number, "top_turnover": number}
+            | {"bottom_turnover": number},
+        ),
+        "signal_exposures": frame(exposures, {"kind": text, "key": text, "mean": number, "t": number}),
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Measured:
+    """A model's signal on the sessions that it forecasts: the sessions, and their sorted signals."""
+
+    model: str
+    sessions_R: IntArray
+    signal: SortedPanel
+
+
+def _measured(model: str, signal_TN: FloatArray, market: Market) -> _Measured:
+    inside_TN = np.where(market.universe_TN, signal_TN, np.nan)
+    sessions_R = np.flatnonzero(~np.isnan(inside_TN).all(axis=1))
+    return _Measured(model, sessions_R, SortedPanel(f"signal {model}", inside_TN[sessions_R]))
+
+
+def _label_tables(
+    measured: list[_Measured], market: Market, config: Config
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of ``ic_decay`` and ``quantile_spread``."""
+    own, delays = config.label.horizon, config.label.delays
+    newest = max((int(one.sessions_R[-1]) for one in measured if len(one.sessions_R)), default=0)
+    limit = min(newest + config.label.max_delay + own, market.panel.n_sessions - 1)
+    tradable = min((delay for delay in delays if delay >= 1), default=1)
+    spans = {(horizon, tradable) for horizon in (*HORIZONS, own)} | {(own, d) for d in (*DELAYS, *delays)}
+    decay, spread = [], []
+    for horizon in sorted({horizon for horizon, _ in spans}):
+        bought_TN = forward_returns(market.panel, 0, horizon)  # a delay of d moves it up by d rows
+        for delay in sorted(d for h, d in spans if h == horizon):
+            last = limit - delay - horizon
+            for sessions_R, group in _by_sessions(measured):
+                rows_R = sessions_R[sessions_R <= last]
+                overlap = label_overlap(sessions_R, horizon)
+                if not len(rows_R) or (horizon != own and len(rows_R) < _INDEPENDENT_LABELS * overlap):
+                    continue
+                label = SortedPanel("label", bought_TN[rows_R + delay])
+                for one in group:
+                    daily = daily_metrics(one.signal.first(len(rows_R)), label, quantiles=QUANTILES)
+                    decay.append(_decay_row(one.model, horizon, delay, daily, overlap))
+                    if horizon == own and delay in delays:
+                        spread.append(_spread_row(one.model, delay, daily, overlap))
+    return decay, spread
+
+
+def _by_sessions(measured: list[_Measured]) -> Iterator[tuple[IntArray, list[_Measured]]]:
+    """Group models with the same sessions, which share sorted labels."""
+    groups: dict[bytes, list[_Measured]] = {}
+    for one in measured:
+        groups.setdefault(one.sessions_R.tobytes(), []).append(one)
+    for group in groups.values():
+        yield group[0].sessions_R, group
+
+
+def _decay_row(model: str, horizon: int, delay: int, daily: DailyMetrics, overlap: int) -> dict[str, Any]:
+    ic, rank_ic = (mean_test(x_T, overlap=overlap) for x_T in (daily.ic_T, daily.rank_ic_T))
+    return {
+        "model": model,
+        "horizon": horizon,
+        "delay": delay,
+        "ic": ic.mean,
+        "ic_t": ic.t,
+        "rank_ic": rank_ic.mean,
+        "rank_ic_t": rank_ic.t,
+        "dates": ic.n,
+    }
+
+
+def _spread_row(model: str, delay: int, daily: DailyMetrics, overlap: int) -> dict[str, Any]:
+    test = mean_test(1e4 * (daily.quantile_TQ[:, -1] - daily.quantile_TQ[:, 0]), overlap=overlap)
+    return {
+        "model": model,
+        "delay": delay,
+        "quantiles": QUANTILES,
+        "spread_bps": test.mean,
+        "t": test.t,
+        "lower_bps": test.lower,
+        "upper_bps": test.upper,
+    }
+
+
+def _persistence_rows(one: _Measured) -> Iterator[dict[str, Any]]:
+    lags = tuple(lag for lag in LAGS if lag < len(one.sessions_R))
+    for lag, found in persistence(one.signal, lags, quantiles=QUANTILES).items():
+        yield {
+            "model": one.model,
+            "lag": lag,
+            "rank_autocorrelation": mean_known(found.rank_autocorrelation_T),
+            "top_turnover": mean_known(found.top_turnover_T),
+            "bottom_turnover": mean_known(found.bottom_turnover_T),
+        }
+
+
+def _style_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, Any]]:
+    """Rank correlation with each characteristic, times the sign of its style."""
+    from features.library.characteristics import CHARACTERISTICS
+
+    styles = (*((style.name, style.characteristic, style.sign) for style in STYLES), _BETA)
+    usable = [style for style in styles if CHARACTERISTICS[style[1]].needs <= panel.fields]
+    raw_TNK = CHARACTERISTICS.compute(panel, [characteristic for _, characteristic, _ in usable])
+    for sessions_R, group in _by_sessions(measured):
+        for k, (name, _, sign) in enumerate(usable):
+            style = SortedPanel(f"style {name}", raw_TNK[sessions_R, :, k])
+            for one in group:
+                test = mean_test(sign * daily_metrics(one.signal, style).rank_ic_T)
+                if test.n:
+                    yield {"model": one.model, "kind": "style", "key": name, "mean": test.mean, "t": test.t}
+
+
+def _sector_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, Any]]:
+    """Mean standardised signal of the firms of each sector; nothing if the data have no sectors."""
+    names = sector_names(panel.groups_S)
+    if len(names) < 2:
+        return
+    S = len(names)
+    for one in measured:
+        score_RN = standardised(one.signal.x_TN)
+        r_M, firm_M = np.nonzero(~np.isnan(score_RN))
+        code_M = r_M * S + panel.group_TN[one.sessions_R[r_M], firm_M].astype(np.intp) + 1
+        size = len(one.sessions_R) * S
+        count_RS = np.bincount(code_M, minlength=size).reshape(-1, S)
+        total_RS = np.bincount(code_M, weights=score_RN[r_M, firm_M], minlength=size).reshape(-1, S)
+        mean_RS = np.divide(total_RS, count_RS, out=np.full(count_RS.shape, np.nan), where=count_RS > 0)
+        for s, name in enumerate(names):
+            test = mean_test(mean_RS[:, s])
+            if test.n:
+                yield {"model": one.model, "kind": "sector", "key": name, "mean": test.mean, "t": test.t}
