@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from backtest.analysis.exposures import scored_amounts
 from backtest.analysis.factors import FactorReturns
-from backtest.analysis.rows import LedgerRows, sum_by
+from backtest.analysis.rows import LedgerRows, keys_of, sum_by
 from backtest.analysis.styles import StyleScores
 from features.arrays import IntArray
 
@@ -52,7 +53,7 @@ def by_name(rows: LedgerRows, tickers_N: tuple[str, ...]) -> Iterator[Contributi
     """Split the profit by firm; firms that were never held are left out."""
     gross_N = sum_by(rows.firm_R, rows.pnl_R, len(tickers_N))
     cost_N = sum_by(rows.firm_R, rows.cost_R, len(tickers_N))
-    for firm in np.unique(rows.firm_R):
+    for firm in keys_of(rows.firm_R, len(tickers_N)):
         yield Contribution("name", tickers_N[firm], float(gross_N[firm]), float(cost_N[firm]))
 
 
@@ -71,7 +72,7 @@ def by_sector(rows: LedgerRows, group_TN: IntArray, groups_S: tuple[str, ...]) -
     code_R = group_TN[rows.session_R, rows.firm_R].astype(np.intp) + 1
     gross_S = sum_by(code_R, rows.pnl_R, len(groups_S) + 1)
     cost_S = sum_by(code_R, rows.cost_R, len(groups_S) + 1)
-    for code in np.unique(code_R):
+    for code in keys_of(code_R, len(groups_S) + 1):
         yield Contribution("sector", sector_names(groups_S)[code], float(gross_S[code]), float(cost_S[code]))
 
 
@@ -109,13 +110,12 @@ def by_factor(rows: LedgerRows, scores: StyleScores, factors: FactorReturns) -> 
     factors : FactorReturns
         Factor returns on the book's sessions, from the scores one session before (delay 0).
     """
-    T = len(factors.return_TJ)
-    held_TJ = np.zeros_like(factors.return_TJ)  # exposure at the previous close
-    held_TJ[:, 0] = sum_by(rows.session_R, rows.before_R, T)
-    before_R = np.maximum(rows.session_R - 1, 0)  # nothing is held before session 0
-    for k, score_TN in enumerate(scores.score_KTN):
-        exposure_R = rows.before_R * score_TN[before_R, rows.firm_R]
-        held_TJ[:, k + 1] = sum_by(rows.session_R, exposure_R, T)
+    held_TJ = np.column_stack(
+        [
+            sum_by(rows.session_R, rows.before_R, len(factors.return_TJ)),
+            scored_amounts(rows, rows.before_R, scores, sessions_ago=1),
+        ]
+    )
     earned_J = (held_TJ * np.nan_to_num(factors.return_TJ)).sum(axis=0)
     for name, earned in zip(factors.names, earned_J, strict=True):
         yield Contribution("factor", name, float(earned), 0.0)

@@ -97,6 +97,7 @@ def losers(
         add up to the book's return over these sessions.
     """
     first, last = np.searchsorted(rows.session_R, [sessions.start, sessions.stop])
-    net_N = sum_by(rows.firm_R[first:last], rows.net_R[first:last], n_firms) / capital
+    span = slice(int(first), int(last))
+    net_N = sum_by(rows.firm_R[span], rows.pnl_R[span] - rows.cost_R[span], n_firms) / capital
     worst = np.argsort(net_N, kind="stable")[:count]
     return [(int(firm), float(net_N[firm])) for firm in worst if net_N[firm] < 0]

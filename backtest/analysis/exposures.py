@@ -17,12 +17,30 @@ def style_exposures(rows: LedgerRows, scores: StyleScores, nav_T: FloatArray) ->
 
     0 in sessions without a NAV.
     """
-    T = len(nav_T)
-    exposure_TK = np.zeros((T, len(scores.names)))
-    for k, score_TN in enumerate(scores.score_KTN):
-        weighted_R = rows.position_R * score_TN[rows.session_R, rows.firm_R]
-        exposure_TK[:, k] = sum_by(rows.session_R, weighted_R, T)
-    return _over_nav(exposure_TK, nav_T)
+    return _over_nav(scored_amounts(rows, rows.position_R, scores, sessions_ago=0), nav_T)
+
+
+def scored_amounts(
+    rows: LedgerRows, amount_R: FloatArray, scores: StyleScores, *, sessions_ago: int
+) -> FloatArray:
+    """Sum amounts times scores by session, shape (T, K).
+
+    Parameters
+    ----------
+    rows : LedgerRows
+        Sessions and firms of the amounts.
+    amount_R : ndarray of shape (R,)
+        Amount of each row.
+    scores : StyleScores
+        Scores on the book's sessions.
+    sessions_ago : int
+        Age of the scores: 1 takes those of the previous close. Sessions without such a close get 0.
+    """
+    from backtest.analysis.kernels import add_scored
+
+    total_TK = np.zeros((scores.score_KTN.shape[1], len(scores.names)))
+    add_scored(rows.session_R, rows.firm_R, amount_R, scores.score_KTN, sessions_ago, total_TK)
+    return total_TK
 
 
 def sector_exposures(rows: LedgerRows, group_TN: IntArray, n_groups: int, nav_T: FloatArray) -> FloatArray:

@@ -42,11 +42,6 @@ class LedgerRows:
     pnl_R: FloatArray
     cost_R: FloatArray
 
-    @property
-    def net_R(self) -> FloatArray:  # noqa: N802  # a shape suffix
-        """Profit after costs."""
-        return self.pnl_R - self.cost_R
-
 
 def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
     """Take the arrays of a ledger (`backtest.accounts.ledger.SCHEMA`), and the positions before each session.
@@ -62,8 +57,8 @@ def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
         if name not in _NOT_COSTS:
             cost_R += column[name]
     return LedgerRows(
-        session_R=column["session"],
-        firm_R=column["firm"],
+        session_R=column["session"].astype(np.intp),
+        firm_R=column["firm"].astype(np.intp),
         before_R=before_R,
         position_R=column["position"],
         trade_R=column["trade"],
@@ -76,3 +71,9 @@ def sum_by(key_R: IntArray, amount_R: FloatArray, count: int) -> FloatArray:
     """Sum amounts by key, shape (count,)."""
     total: FloatArray = np.bincount(key_R, weights=amount_R, minlength=count).astype(np.float64, copy=False)
     return total
+
+
+def keys_of(key_R: IntArray, count: int) -> list[int]:
+    """List the keys that occur, in ascending order."""
+    present: list[int] = np.flatnonzero(np.bincount(key_R, minlength=count)).tolist()
+    return present

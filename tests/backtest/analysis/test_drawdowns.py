@@ -66,5 +66,5 @@ def test_the_losses_of_all_firms_are_the_loss_of_the_book() -> None:
     assert losers(book.rows, range(0, 5), N, 1.0) == []
     assert (
         len(losers(book.rows, range(T), N, 1.0, count=100))
-        == (np.bincount(book.rows.firm_R, book.rows.net_R, N) < 0).sum()
+        == (np.bincount(book.rows.firm_R, book.rows.pnl_R - book.rows.cost_R, N) < 0).sum()
     )
