@@ -12,6 +12,7 @@ from pipelines.cli.backtest import backtest
 from pipelines.cli.demo import demo
 from pipelines.cli.doctor import doctor
 from pipelines.cli.features import list_features
+from pipelines.cli.init import init
 from pipelines.cli.lake import lake_app
 from pipelines.cli.options import (
     RUNS_FOLDER,
@@ -33,8 +34,8 @@ app = typer.Typer(
     help=(
         "Forecast stock returns with attention over days and over peer firms, backtest the forecasts "
         "walk-forward with costs, and explain them with Shapley values.\n\n"
-        "First run: `peerglass doctor`, then `peerglass demo`. For your own data, copy configs/sample.yaml, "
-        "set its source, check it with `peerglass validate my.yaml`, and start `peerglass run my.yaml`. "
+        "First run: `peerglass doctor`, then `peerglass demo`. For your own prices, `peerglass init "
+        "prices.csv` writes a config; read it, then start `peerglass run prices.yaml`. "
         "Every command has its own `--help`.\n\n"
         "Exit codes: 0 success; 1 bug; 2 wrong config or usage; 3 data missing, stale or locked; 4 audit "
         "failed; 5 training produced no model (diverged, constant labels or out of memory); 6 tracking "
@@ -63,6 +64,7 @@ def _common(
 
 app.command(rich_help_panel=_START)(doctor)
 app.command(rich_help_panel=_START)(demo)
+app.command(rich_help_panel=_START)(init)
 
 
 @app.command(rich_help_panel=_START)

@@ -44,6 +44,7 @@ def make_source(config: Config) -> Source | LiveSource:
 def _files_source(settings: FilesSourceConfig) -> Source:
     from pipelines.sources.files.source import FilesSource
     from pipelines.sources.files.statements import StatementFiles
+    from pipelines.sources.files.text import TextFormat
 
     statements = None
     if settings.fundamentals:
@@ -70,6 +71,7 @@ def _files_source(settings: FilesSourceConfig) -> Source:
         columns=settings.columns,
         units=settings.units,
         date_format=settings.date_format,
+        text=TextFormat(settings.separator, settings.decimal, settings.encoding),
         start=settings.start,
         end=settings.end,
         hazards=tuple(masked(hazard) for hazard in settings.hazards),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import datetime as dt
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from pipelines.settings import Section, Settings
 
@@ -75,12 +76,38 @@ class FilesSourceConfig(Section):
     ``known_at``."""
     date_format: str | None = None
     """strptime format of the dates, such as ``%m/%d/%Y``. Null: ISO dates (2020-01-31 or 20200131)."""
+    separator: str = Field(default=",", min_length=1, max_length=1)
+    """Character between two columns of your text files, such as ``;`` or ``"\\t"``."""
+    decimal: Literal[".", ","] = "."
+    """Decimal mark of numbers in your text files. The other mark may separate thousands."""
+    encoding: str = "utf-8"
+    """Encoding of your text files: a Python codec, such as ``latin-1``, ``cp1252`` or ``utf-16``."""
     start: dt.date | None = None
     """First date of prices and inputs to read, inclusive. Null: the first date in the file."""
     end: dt.date | None = None
     """Last date of prices and inputs to read, inclusive. Null: the last date in the file."""
     hazards: tuple[str, ...] = ()
     """Known problems of the data, such as survivorship, one sentence each; every report repeats them."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, encoding: str) -> str:
+        try:
+            codecs.lookup(encoding)
+        except LookupError:
+            raise ValueError(
+                f"encoding is {encoding!r}, which is no encoding; use one such as utf-8, latin-1 or cp1252"
+            ) from None
+        return encoding
+
+    @model_validator(mode="after")
+    def _check_marks(self) -> FilesSourceConfig:
+        if self.separator == self.decimal:
+            raise ValueError(
+                f"separator and decimal are both {self.separator!r}; a decimal comma needs another "
+                "separator, such as ;"
+            )
+        return self
 
 
 class YFinanceSourceConfig(Section):

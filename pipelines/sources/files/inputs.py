@@ -42,7 +42,7 @@ def read_inputs(
     parts: list[pl.DataFrame] = []
     not_numeric: dict[str, None] = {}
     for file in files:
-        rows = scan(file)
+        rows = scan(file, options.text)
         available = columns_of(rows, file)
         day, ticker = (options.column_name(ours, available, file) for ours in ("date", "ticker"))
         frame = collect(rows, file)

@@ -66,7 +66,7 @@ def read_wide_closes(
     parts: list[pl.DataFrame] = []
     empty = 0
     for file in files:
-        rows = scan(file)
+        rows = scan(file, options.text)
         available = columns_of(rows, file)
         day = options.column_name("date", available, file)
         tickers = [name for name in available if name != day]

@@ -1,4 +1,4 @@
-"""Reading a user's CSV and Parquet files: paths and wildcards, column names, dates, numbers and units.
+"""Reading a user's CSV and Parquet files: column names, dates, numbers and units.
 
 CSV is read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its row rather
 than the whole file. This module interprets values; the contract decides whether they may be stored.
@@ -6,7 +6,6 @@ than the whole file. This module interprets values; the contract decides whether
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +14,13 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import DataError
+from pipelines.sources.files.text import COMMAS, TextFormat, is_text, scan_text
 
-_EXTENSIONS: Final = (".csv", ".csv.gz", ".parquet", ".pq")
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 _MAX_LISTED: Final = 12
+UNNAMED: Final = ("", "__index_level_0__")
+"""Names of an index without a name, in CSV and in Parquet, as pandas writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,15 @@ class ReadOptions:
         given, because 05/01/2015 is ambiguous.
     table_only
         Peerglass names that are mapped for this file only; the file must have these columns.
+    text
+        Separator, decimal mark and encoding of text files.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=dict)
     date_format: str | None = None
     table_only: frozenset[str] = frozenset()
+    text: TextFormat = COMMAS
 
     def for_table(self, table: str) -> ReadOptions:
         """Return the options for one table's file; names given for that table take precedence."""
@@ -78,7 +82,7 @@ class ReadOptions:
         """
         parts: list[pl.DataFrame] = []
         for file in files:
-            rows = scan(file)
+            rows = scan(file, self.text)
             names = self._columns_to_read(
                 columns_of(rows, file), file, required, optional, fall_back=fall_back
             )
@@ -115,11 +119,16 @@ class ReadOptions:
         return names
 
     def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
-        """Return the file's name of a required column: the mapped name, or Peerglass's own."""
+        """Return the file's name of a required column: the mapped name, or Peerglass's own.
+
+        A first column without a name holds the dates: this is how pandas writes an index of dates.
+        """
         mapped = self.columns.get(ours, ours)
         for theirs in (mapped,) if ours in self.table_only else (mapped, ours):
             if theirs in available:
                 return theirs
+        if ours == "date" and mapped == ours and available[0] in UNNAMED:
+            return available[0]
         raise DataError(
             f"{file} has no column {mapped!r} for {ours}; its columns are {abbreviate(available)}: "
             f"map it in source.columns, as {ours}: <name in the file>"
@@ -146,9 +155,11 @@ class ReadOptions:
         for column in columns:
             dtype = frame.schema[column]
             if dtype == pl.Date or isinstance(dtype, pl.Datetime):
-                frame = frame.with_columns(pl.col(column).cast(pl.Date))
+                day = pl.col(column) if dtype == pl.Date else pl.col(column).dt.date()  # in its time zone
+                frame = frame.with_columns(day)
                 continue
             read = frame.select(as_text(column)).select(null_if_not_available(column))
+            _refuse_shifted_days(read[column])
             value = pl.col(column)
             # drop the time of day, so that 2020-01-31 00:00:00 and 2020-01-31T00:00 are dates as well
             iso = value.str.extract(r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$")
@@ -168,51 +179,17 @@ class ReadOptions:
         return frame
 
 
-def resolve(path: Path) -> list[Path]:
-    """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
+def _refuse_shifted_days(days: pl.Series) -> None:
+    """Refuse times of late evening in UTC, which are midnights of a zone to the east written in UTC.
 
-    If a file has exactly the given name, the name is not treated as a pattern.
-
-    Raises
-    ------
-    ConfigError
-        If the path contains an environment variable that is not set, or a file is neither CSV nor Parquet.
-    DataError
-        If no such file exists.
+    Their dates are those of the day before. Read as they stand, every price would be known a day early.
     """
-    expanded = os.path.expandvars(str(path))
-    if unset := re.search(r"\$\{?\w+\}?", expanded):
-        raise ConfigError(
-            f"path {path} contains the environment variable {unset.group()}, which is not set: set it"
-        )
-    try:
-        given = Path(expanded).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(
-            f"path {path} contains a home folder that cannot be found: write the full path"
-        ) from error
-    pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
-    files = sorted(_matches(given)) if pattern else [given]
-    for file in files:
-        if not file.name.lower().endswith(_EXTENSIONS):
-            raise ConfigError(
-                f"{file} is neither CSV (.csv, .csv.gz) nor Parquet (.parquet, .pq): "
-                f"{'narrow the pattern' if pattern else 'convert it'}"
-            )
-    if pattern and not files:
+    evenings = days.str.contains(r"^\d{4}-\d{2}-\d{2}[T ](?:2[123]|20):00(?::00(?:\.0+)?)?(?:Z|\+00:?00)$")
+    if evenings.mean() == 1:
         raise DataError(
-            f"no file matches {given} (searched in {Path.cwd()}): correct the path in the config's source"
+            f"the dates are written as {days[0]}, in the late evening of UTC, which is the midnight of "
+            "another time zone: write the dates of the exchange, such as 2020-01-31"
         )
-    if not pattern and not given.is_file():
-        raise DataError(
-            f"there is no file {given} (searched in {Path.cwd()}): correct the path in the config's source"
-        )
-    return files
-
-
-def _matches(pattern: Path) -> list[Path]:
-    root = Path(pattern.anchor)  # the current folder where the pattern is relative
-    return [path for path in root.glob(str(pattern.relative_to(pattern.anchor))) if path.is_file()]
 
 
 def file_label(files: Sequence[Path]) -> str:
@@ -220,12 +197,10 @@ def file_label(files: Sequence[Path]) -> str:
     return files[0].name if len(files) == 1 else f"{files[0].name} to {files[-1].name} ({len(files)} files)"
 
 
-def scan(file: Path) -> pl.LazyFrame:
-    """Open a file lazily: CSV as text, Parquet with its own types."""
+def scan(file: Path, text: TextFormat) -> pl.LazyFrame:
+    """Open a file lazily: text files as text, Parquet with its own types."""
     try:
-        if file.name.lower().endswith((".parquet", ".pq")):
-            return pl.scan_parquet(file, glob=False)
-        return pl.scan_csv(file, glob=False, infer_schema=False)
+        return scan_text(file, text) if is_text(file) else pl.scan_parquet(file, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(file, error) from error
 
@@ -253,6 +228,8 @@ def collect(rows: pl.LazyFrame, file: Path) -> pl.DataFrame:
 
 def _unreadable(file: Path, error: Exception) -> DataError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "utf-8" in reason:
+        return DataError(f"{file} is not encoded as UTF-8: set its encoding, for example encoding: latin-1")
     return DataError(f"{file} cannot be read as {file.suffix.lstrip('.')} ({reason}): repair or replace it")
 
 

@@ -14,10 +14,12 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables
 from pipelines.sources.files.hazards import detected_hazards
 from pipelines.sources.files.inputs import read_inputs
+from pipelines.sources.files.paths import resolve
 from pipelines.sources.files.prices import OPTIONAL, REQUIRED, read_bars, read_wide_closes
-from pipelines.sources.files.reading import ReadOptions, resolve
+from pipelines.sources.files.reading import ReadOptions
 from pipelines.sources.files.securities import MEMBERSHIP, SECURITIES, read_membership, read_securities
 from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
+from pipelines.sources.files.text import COMMAS, TextFormat
 from pipelines.sources.items import ITEMS
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -61,6 +63,8 @@ class FilesSource:
         Column or statement item -> factor by which its values are multiplied.
     date_format
         strptime format of dates that are not ISO.
+    text
+        Separator, decimal mark and encoding of all text files; None for commas, points and UTF-8.
     start, end
         First and last date of prices and inputs to read, both inclusive; None for no limit.
     hazards
@@ -85,13 +89,14 @@ class FilesSource:
         columns: Mapping[str, str] | None = None,
         units: Mapping[str, float] | None = None,
         date_format: str | None = None,
+        text: TextFormat | None = None,
         start: date | None = None,
         end: date | None = None,
         hazards: tuple[str, ...] = (),
     ) -> None:
         self._prices, self._securities, self._layout = prices, securities, layout
         self._statements, self._membership, self._inputs = statements, membership, inputs
-        self._options = ReadOptions(dict(columns or {}), dict(units or {}), date_format)
+        self._options = ReadOptions(dict(columns or {}), dict(units or {}), date_format, text=text or COMMAS)
         self._start, self._end, self._hazards = start, end, hazards
         if unknown := sorted(name for name in self._options.columns if not _is_column(name)):
             raise ConfigError(

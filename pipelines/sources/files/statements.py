@@ -10,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.sources.files.paths import resolve
 from pipelines.sources.files.reading import (
     ReadOptions,
     abbreviate,
@@ -19,7 +20,6 @@ from pipelines.sources.files.reading import (
     concat_parts,
     file_label,
     read_number,
-    resolve,
     scale,
     scan,
 )
@@ -131,7 +131,7 @@ def read_statements(
 
 def _read_one(file: Path, given: StatementFiles, options: ReadOptions) -> tuple[pl.DataFrame, list[str]]:
     """Read one file into ticker, period_end, item, value and the optional columns, all unparsed."""
-    rows = scan(file)
+    rows = scan(file, options.text)
     available = columns_of(rows, file)
     names = {ours: options.column_name(ours, available, file) for ours in ("ticker", "period_end")}
     for ours in ("item", "value", *_OPTIONAL):

@@ -300,6 +300,9 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "source.files.reporting_lag_days": (BY_DATA, 60),
     "source.files.share_counts_as_of": (BY_DATA, "today"),
     "source.files.date_format": (BY_DATA, "%m/%d/%Y"),
+    "source.files.separator": (BY_DATA, ";"),
+    "source.files.decimal": (BY_DATA, ","),
+    "source.files.encoding": (BY_DATA, "latin-1"),
     "source.files.start": (BY_DATA, "2011-01-01"),
     "source.files.end": (BY_DATA, "2021-01-01"),
     "source.files.hazards": (APART, ["h"]),
@@ -413,7 +416,7 @@ DATED = {
 }
 BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "sample": {"kind": "sample"},
-    "files": {"kind": "files", "prices": "prices.csv", "fundamentals": "f.csv"},
+    "files": {"kind": "files", "prices": "prices.csv", "fundamentals": "f.csv", "separator": "|"},
     "yfinance": {"kind": "yfinance", "tickers": ["A"]},
     "sec": {"kind": "sec", "tickers": ["A"], "identity": "Jane jane@example.com"},
     "dated": DATED,

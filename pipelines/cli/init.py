@@ -1,0 +1,62 @@
+"""``peerglass init``: look at a price file and write a config that runs on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV or Parquet file of prices, or a quoted pattern.")
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="CONFIG", help="Config to write. Default: the file's name with .yaml, here."
+        ),
+    ] = None,
+    *,
+    date_format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FORMAT", help="strptime format of the dates, such as %d.%m.%Y, if it is ambiguous."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing config.")] = False,
+) -> None:
+    """Look at a price file and write a config that runs on it.
+
+    The file has one row per date and ticker with at least a close, or one column of closes per ticker.
+    Separator, decimal mark, encoding, column names and dates are recognised and written into the config, with
+    folds and books that fit the length of the history and the number of firms. Read it before you run it:
+    costs and the universe are assumptions.
+
+    Example: `peerglass init prices.csv`, then `peerglass run prices.yaml`
+    """
+    from pipelines.config.draft import draft_config
+    from pipelines.errors import ConfigError
+
+    stem = file.name.partition(".")[0] or "prices"
+    target = Path(f"{stem.replace('*', '').replace('?', '') or 'prices'}.yaml") if config is None else config
+    if target.exists() and not force:
+        raise ConfigError(
+            f"{target} exists; choose another name with --config, or overwrite it with --force."
+        )
+    draft = draft_config(file, target.parent, date_format)
+    partial = target.with_name(f".{target.name}.partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_text(draft.text, encoding="utf-8")
+    partial.replace(target)
+    market = draft.market
+    typer.echo(
+        f"{target}: {market.rows:,} prices of {market.firms:,} firms, {market.sessions:,} sessions from "
+        f"{market.first} to {market.last}"
+    )
+    if market.rejected:
+        typer.echo(f"{market.rejected:,} rows break the contract of prices and will be quarantined.")
+    for hazard in market.hazards:
+        typer.echo(f"note: {hazard}")
+    typer.echo(f"next: read {target}, then run: peerglass run {target}")

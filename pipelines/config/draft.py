@@ -1,0 +1,269 @@
+"""Draft a config for a user's price file: its source, and settings that fit its length and its firms."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+import yaml
+
+from pipelines.config.load import check_config
+from pipelines.errors import DataError
+from pipelines.lake.contracts import check
+from pipelines.sources.files.prices import day
+from pipelines.sources.files.recognise import PriceFile, recognise_prices
+from pipelines.sources.files.source import FilesSource
+from pipelines.sources.files.text import COMMAS
+
+_MIN_SESSIONS, _MIN_FIRMS = 160, 4
+_DELAY = 1
+_NOW = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # the contract asks for a time; no row is stored
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What the prices of a file contain.
+
+    Attributes
+    ----------
+    sessions, firms, rows
+        Distinct dates, distinct tickers, and rows that satisfy the contract of prices.
+    rejected
+        Rows that break it, for example repeated keys and closes that are not above zero.
+    median_firms
+        Median number of firms with a price on a session.
+    step_days
+        Median number of days between two sessions: 1 for daily data.
+    first, last
+        First and last session.
+    hazards
+        Problems that the prices show, one sentence each.
+    """
+
+    sessions: int
+    firms: int
+    rows: int
+    rejected: int
+    median_firms: int
+    step_days: int
+    first: str
+    last: str
+    hazards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A config as text, and what it was written from."""
+
+    text: str
+    market: Market
+
+
+def draft_config(path: Path, folder: Path, date_format: str | None = None) -> Draft:
+    """Look at a price file and write a config that runs on it.
+
+    Parameters
+    ----------
+    path
+        CSV or Parquet file, or a pattern.
+    folder
+        Folder that the config will be in; a path below it is written relative to it.
+    date_format
+        strptime format of the dates; None recognises it.
+
+    Raises
+    ------
+    ConfigError
+        If the file is neither CSV nor Parquet, or holds signals.
+    DataError
+        If the file cannot be read, or has too few sessions or firms for a walk-forward.
+    """
+    file = recognise_prices(path, date_format)
+    market = _look(path, file)
+    text = _write(path, folder, file, market)
+    check_config(yaml.safe_load(text), origin=f"draft for {path.name}")
+    return Draft(text, market)
+
+
+def _look(path: Path, file: PriceFile) -> Market:
+    """Read the prices as an ingest would, and count."""
+    source = FilesSource(
+        path,
+        layout=file.layout,
+        columns=dict(file.columns),
+        date_format=file.date_format,
+        text=file.text or COMMAS,
+    )
+    fetched = source.fetch()
+    prices = fetched.tables["prices"]
+    stored = prices.with_columns(pl.lit("files").alias("source"), pl.lit(_NOW).alias("ingested_at"))
+    checked = check("prices", stored)
+    valid = checked.valid
+    if checked.rejected.height > valid.height:
+        rules = ", ".join(f"{rule} ({count:,})" for rule, count in list(checked.by_rule().items())[:3])
+        raise DataError(
+            f"{path}: {checked.rejected.height:,} of {prices.height:,} rows cannot be used as prices, "
+            f"because they break the rules {rules}: correct the file"
+        )
+    by_date = valid.group_by(day(valid).alias("date")).len().sort("date")
+    step = by_date["date"].diff().dt.total_days().median()
+    assert isinstance(step, float)
+    market = Market(
+        sessions=by_date.height,
+        firms=valid["ticker"].n_unique(),
+        rows=valid.height,
+        rejected=checked.rejected.height,
+        median_firms=int(by_date["len"].median() or 0),  # type: ignore[arg-type]  # counts are numbers
+        step_days=int(step),
+        first=str(by_date["date"][0]),
+        last=str(by_date["date"][-1]),
+        hazards=fetched.hazards,
+    )
+    if market.sessions < _MIN_SESSIONS:
+        raise DataError(
+            f"{path} has {market.sessions} sessions; a walk-forward needs at least {_MIN_SESSIONS}: use a "
+            "longer history"
+        )
+    if market.median_firms < _MIN_FIRMS:
+        raise DataError(
+            f"{path} has {market.median_firms} firms on a typical session; a cross-section needs at least "
+            f"{_MIN_FIRMS}: use a file with more firms"
+        )
+    return market
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Numbers of sessions that fit a history."""
+
+    min_history: int
+    window: int
+    horizon: int
+    embargo: int
+    train: int
+    valid: int
+    test: int
+
+    @property
+    def folds(self) -> str:
+        return f"train: {self.train}, valid: {self.valid}, test: {self.test}, embargo: {self.embargo}"
+
+
+def _lengths(market: Market) -> _Lengths:
+    """Half of the history trains the first fold, an eighth validates, the rest is tested in up to 5 folds."""
+    daily, sessions = market.step_days <= 3, market.sessions
+    horizon = 5 if daily and sessions >= 500 else 1
+    min_history = min(60, sessions // 8)
+    usable = sessions - min_history
+    gap = _DELAY + 2 * horizon
+    train, valid = usable // 2, max(usable // 8, 20)
+    tested = usable - train - valid - 2 * gap - _DELAY - horizon
+    folds = min(5, max(1, tested // 100))
+    return _Lengths(
+        min_history=min_history,
+        window=20 if sessions >= 400 else 5,
+        horizon=horizon,
+        embargo=horizon,
+        train=train,
+        valid=valid,
+        test=tested // folds,
+    )
+
+
+def _write(path: Path, folder: Path, file: PriceFile, market: Market) -> str:
+    lengths, name = _lengths(market), _name(path)
+    firms = market.median_firms
+    quantiles = 10 if firms >= 200 else 5 if firms >= 25 else max(2, firms // 3)
+    attention = firms >= 8 and market.sessions >= 400
+    kind = "daily" if market.step_days <= 3 else f"one every {market.step_days} days"
+    rejected = f"; {market.rejected:,} rows break the contract of prices and will be quarantined"
+    lines = [
+        f"# Written by 'peerglass init' for {path.name}: {market.rows:,} prices of {market.firms:,} firms,",
+        f"# {market.sessions:,} sessions ({kind}) from {market.first} to {market.last}"
+        f"{rejected if market.rejected else ''}.",
+        "# Read it, check it with 'peerglass validate', and start it with 'peerglass run'.",
+        f"name: {name}",
+        "source:",
+        *(f"  {line}" for line in _source(path, folder, file)),
+        *_hazards(market),
+        f"lake: data/lake/{name}",
+        "",
+        "# Firms that may be forecast at t, decided with what is known at t. For your own rules, see",
+        "# min_price, min_dollar_volume and membership in the config reference.",
+        f"universe: {{min_history: {lengths.min_history}}}",
+        f"features: {{window: {lengths.window}}}",
+        "",
+        f"# A forecast at the close of t is traded at the close of t+{_DELAY} and held for "
+        f"{lengths.horizon} session{'' if lengths.horizon == 1 else 's'}.",
+        f"label: {{horizon: {lengths.horizon}, delay: {_DELAY}, transform: rank}}",
+        "",
+        "# Walk-forward, in sessions. Label spans are purged between the segments automatically; the embargo",
+        "# is added to that.",
+        f"folds: {{scheme: expanding, {lengths.folds}}}",
+        "",
+        "# Baselines first: a model that does not beat ridge and lightgbm net of costs is not worth using.",
+        "fit: {epochs: 8, patience: 3, dates_per_epoch: 400}",
+        "models:",
+        "  ridge: {}",
+        "  lightgbm: {}",
+        *(["  self_peer: {}  # attention over peer firms"] if attention else []),
+        "",
+        "# Costs are assumptions: set your own. Books trade net of them.",
+        "backtest:",
+        "  books:",
+        f"    long_short: {{kind: quantile_long_short, quantiles: {quantiles}, "
+        f"rebalance_every: {lengths.horizon}}}",
+        f"    long_only: {{kind: top_k_long_only, k: {min(firms, max(3, firms // 10))}, "
+        f"rebalance_every: {lengths.horizon}}}",
+        "  costs: {half_spread_bps: 5, commission_bps: 0.5, borrow_bps_per_year: 50}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _source(path: Path, folder: Path, file: PriceFile) -> list[str]:
+    """Lines of the section source."""
+    whole, base = path.expanduser().absolute(), folder.absolute()
+    inside = whole.is_relative_to(base)
+    values: dict[str, object] = {
+        "kind": "files",
+        "prices": str(whole.relative_to(base) if inside else whole),
+    }
+    if file.layout == "wide":
+        values["layout"] = "wide"
+    if file.text is not None:
+        given = {key: getattr(file.text, key) for key in ("separator", "decimal", "encoding")}
+        values |= {key: value for key, value in given.items() if value != getattr(COMMAS, key)}
+    if file.date_format is not None:
+        values["date_format"] = file.date_format
+    if file.columns:
+        values["columns"] = dict(file.columns)
+    lines = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=1000).splitlines()
+    if file.unused:
+        unused = ", ".join(" ".join(name.split()) for name in file.unused[:12])
+        lines.append(f"# not used as prices: {unused}{' and more' if len(file.unused) > 12 else ''}")
+    if "dividend" not in file.columns and file.layout == "long":
+        lines.append(
+            "# Returns include splits and dividends only if the columns split_ratio and dividend are there,"
+        )
+        lines.append("# or if the prices are adjusted for them.")
+    return lines
+
+
+def _hazards(market: Market) -> list[str]:
+    if not market.hazards:
+        return []
+    return [
+        "  # What the prices show (every report repeats it):",
+        *(f"  # - {one}" for one in market.hazards),
+    ]
+
+
+def _name(path: Path) -> str:
+    """A config's name from a file's name."""
+    stem = re.sub(r"\.(csv|parquet|pq|gz)", "", path.name.lower())
+    name = re.sub(r"[^a-z0-9]+", "_", stem).strip("_")
+    return (name if name[:1].isalpha() else f"data_{name}")[:41].rstrip("_")
