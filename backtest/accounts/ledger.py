@@ -1,14 +1,14 @@
 """The ledger of a book: one row for every session and position.
 
-Shape suffix: N firms.
+Shape suffixes: L rows, C columns.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 
-from features.arrays import BoolArray, FloatArray
+from backtest.costs.model import COST_KINDS
+from features.arrays import FloatArray
 
 SCHEMA = {
     "session": pl.Int32,
@@ -16,6 +16,7 @@ SCHEMA = {
     "position": pl.Float64,
     "trade": pl.Float64,
     "released": pl.Float64,
+    **dict.fromkeys(COST_KINDS, pl.Float64),
     "cost": pl.Float64,
     "pnl": pl.Float64,
 }
@@ -24,43 +25,30 @@ SCHEMA = {
 session, firm
     Indices.
 position
-    Value after trades.
+    Value at the close, after trades.
 trade
-    Value that was bought; negative for a sale.
+    Value that was bought, at the price of execution; negative for a sale.
 released
-    Value that was paid out after a delisting.
+    Value that was paid out after a delisting, or at the ruin of the account.
+half_spread, commission, impact, borrow, financing
+    Costs by kind. Interest on borrowed money is shared by the long positions of the previous close, in
+    proportion to their values.
 cost
-    Half-spread, commission and borrow fee.
+    Their sum.
 pnl
     Profit before costs.
 
 There is a row for every firm with a position before or after trades, and
-``position[t] = position[t-1] + pnl + trade - released``.
+``position[t] = position[t-1] + pnl + trade - released``. Over all rows, ``pnl - cost`` adds up to NAV - 1.
 """
 
 
-class Ledger:
-    """Collects the rows of a book, session by session."""
-
-    def __init__(self) -> None:
-        self._sessions: list[pl.DataFrame] = []
-
-    def add(self, session: int, held_N: BoolArray, *amounts: FloatArray) -> None:
-        """Add the rows of a session.
-
-        Parameters
-        ----------
-        session : int
-            Its index.
-        held_N : ndarray of bool, shape (N,)
-            Firms with a position before or after trades.
-        *amounts : ndarray of shape (N,)
-            position, trade, released, cost and pnl.
-        """
-        firms = np.flatnonzero(held_N)
-        columns = (np.full(len(firms), session), firms, *(amount_N[firms] for amount_N in amounts))
-        self._sessions.append(pl.DataFrame(dict(zip(SCHEMA, columns, strict=True)), schema=SCHEMA))
-
-    def frame(self) -> pl.DataFrame:
-        """All rows, by session and firm; the columns are those of `SCHEMA`."""
-        return pl.concat(self._sessions)
+def ledger_frame(rows_LC: FloatArray) -> pl.DataFrame:
+    """Build the ledger from the rows of `backtest.accounts.kernels.positions.run_lanes`."""
+    names = ("session", "firm", "position", "trade", "released", *COST_KINDS)
+    frame = pl.DataFrame({name: rows_LC[:, at] for at, name in enumerate(names)})
+    before = pl.col("position").shift(1).over("firm", order_by="session").fill_null(0.0)
+    return frame.with_columns(
+        cost=pl.sum_horizontal(COST_KINDS),
+        pnl=pl.col("position") - before - pl.col("trade") + pl.col("released"),
+    ).select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())

@@ -65,7 +65,7 @@ class BookMetrics:
     max_unpriced : float
         Largest share of NAV in positions without a known price.
     costs_bps_per_year : Mapping
-        Mean cost by kind (half_spread, commission, borrow), in basis points of NAV per year.
+        Mean cost by kind (`backtest.costs.model.COST_KINDS`), in basis points of NAV per year.
     ruined_at : int or None
         Session on which the book was ruined; None if it was not.
     identity_gap : float
@@ -141,11 +141,6 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
     last = span.stop
     free_T = _free(result, rate_T)[span]
     net_T, gross_T = result.return_net_T[span], result.return_gross_T[span]
-    kinds = {
-        "half_spread": result.half_spread_T,
-        "commission": result.commission_T,
-        "borrow": result.borrow_T,
-    }
     return BookMetrics(
         n_sessions=len(net_T),
         total_return_gross=float(result.nav_gross_T[last - 1]) - 1.0,
@@ -170,7 +165,8 @@ def book_metrics(result: BookResult, rate_T: FloatArray | None = None) -> BookMe
         unfilled=float(result.unfilled_T[span].mean()),
         max_unpriced=float(result.unpriced_T[span].max()),
         costs_bps_per_year={
-            kind: float(cost_T[span].mean()) * 1e4 * SESSIONS_PER_YEAR for kind, cost_T in kinds.items()
+            kind: float(cost_T[span].mean()) * 1e4 * SESSIONS_PER_YEAR
+            for kind, cost_T in result.costs_T.items()
         },
         ruined_at=result.ruined_at,
         identity_gap=result.identity_gap,

@@ -5,11 +5,13 @@ Shape suffix: T sessions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
+from backtest.costs.model import COST_KINDS
 from features.arrays import FloatArray
 
 
@@ -29,15 +31,18 @@ class BookResult:
     return_net_T : ndarray
         ``nav_net[t] / nav_net[t-1] - 1``.
     return_gross_T : ndarray
-        Profit before costs over ``nav_net[t-1]``. Gross minus net return is the sum of the three costs below,
+        Profit before costs over ``nav_net[t-1]``. Gross minus net return is the sum of the five costs below,
         except in the session of ruin, whose net return is -1.
-    half_spread_T, commission_T, borrow_T : ndarray
-        Costs by kind over ``nav_net[t-1]``.
+    half_spread_T, commission_T, impact_T, borrow_T, financing_T : ndarray
+        Costs by kind over ``nav_net[t-1]``; see `backtest.costs`.
     turnover_T : ndarray
-        One-way: half of the traded notional over NAV before trading costs. Replacing a whole long-only book
-        is a turnover of 1; buying it from cash is a turnover of 0.5.
+        One-way: half of the traded notional over the NAV that the orders are sized on, which is the NAV
+        before trading costs (at execution before the close: ``nav_net[t-1]``). Replacing a whole long-only
+        book is a turnover of 1; buying it from cash is a turnover of 0.5. So trades pay the half-spread on
+        twice the turnover.
     unfilled_T : ndarray
-        Orders that could not be traded, in the same unit as turnover.
+        Orders of the session that were not traded, in the same unit as turnover. With a participation cap
+        these orders stay open, and count in every session until they are filled.
     unpriced_T : ndarray
         Gross value of positions without a known price, over NAV.
     leverage_T : ndarray
@@ -45,7 +50,7 @@ class BookResult:
     cash_T : ndarray
         Cash over NAV, after trades and costs.
     kept_ledger : polars.DataFrame or None
-        The rows of `backtest.accounts.ledger.Ledger`; None unless `run_book` was called with
+        The rows of `backtest.accounts.ledger.SCHEMA`; None unless `run_book` was called with
         ``keep_ledger=True``.
     first_trade : int or None
         First session with a trade; None if there was none.
@@ -62,7 +67,9 @@ class BookResult:
     return_gross_T: FloatArray
     half_spread_T: FloatArray
     commission_T: FloatArray
+    impact_T: FloatArray
     borrow_T: FloatArray
+    financing_T: FloatArray
     turnover_T: FloatArray
     unfilled_T: FloatArray
     unpriced_T: FloatArray
@@ -72,6 +79,16 @@ class BookResult:
     first_trade: int | None
     ruined_at: int | None
     shortfall: float
+
+    @property
+    def costs_T(self) -> Mapping[str, FloatArray]:  # noqa: N802  # a shape suffix
+        """Costs by kind (`backtest.costs.model.COST_KINDS`) over ``nav_net[t-1]``."""
+        return {kind: getattr(self, f"{kind}_T") for kind in COST_KINDS}
+
+    @property
+    def net_exposure_T(self) -> FloatArray:  # noqa: N802  # a shape suffix
+        """Long minus short value over NAV after trades: 1 - cash; 0 after ruin."""
+        return np.where(self.nav_ledger_T > 0, 1.0 - self.cash_T, 0.0)
 
     @property
     def identity_gap(self) -> float:

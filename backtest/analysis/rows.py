@@ -6,14 +6,11 @@ Shape suffixes: T sessions, R rows of the ledger, one for each session and posit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import polars as pl
 
 from features.arrays import FloatArray, IntArray
-
-_NOT_COSTS: Final = ("session", "firm", "position", "trade", "released", "pnl")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +26,7 @@ class LedgerRows:
     trade_R : ndarray
         Value that was bought; negative for a sale.
     pnl_R : ndarray
-        Profit before costs, earned by ``before_R``.
+        Profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``.
     cost_R : ndarray
         Costs of all kinds.
     """
@@ -52,10 +49,6 @@ def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
     before_R = column["position"] - column["pnl"] - column["trade"] + column["released"]
     size_R = np.abs(column["position"]) + np.abs(column["trade"]) + np.abs(column["released"])
     before_R[np.abs(before_R) <= 1e-12 * size_R] = 0.0
-    cost_R = np.zeros(len(ledger))
-    for name in ledger.columns:
-        if name not in _NOT_COSTS:
-            cost_R += column[name]
     return LedgerRows(
         session_R=column["session"].astype(np.intp),
         firm_R=column["firm"].astype(np.intp),
@@ -63,7 +56,7 @@ def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
         position_R=column["position"],
         trade_R=column["trade"],
         pnl_R=column["pnl"],
-        cost_R=cost_R,
+        cost_R=column["cost"],
     )
 
 

@@ -1,54 +1,59 @@
-"""Costs of trading and of short positions."""
+"""The costs of a book: one term of each kind, chosen independently.
+
+Shape suffixes: T sessions, N firms.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from backtest.costs.borrow import Borrow
+from backtest.costs.commission import Commission
+from backtest.costs.financing import Financing
+from backtest.costs.half_spread import HalfSpread
+from backtest.costs.impact import SquareRootImpact
+
 SESSIONS_PER_YEAR = 252
+COST_KINDS = ("half_spread", "commission", "impact", "borrow", "financing")
+"""Kinds of cost in the order of tables. The first three are paid by trades, the last two by positions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CostModel:
-    """Proportional costs, in basis points (1e-4).
+    """Terms of the costs of a book. A term that is left out is free.
 
     Attributes
     ----------
-    half_spread_bps : float
-        Half of the bid-ask spread, paid on the traded notional of every trade.
-    commission_bps : float
-        Commission, paid on the traded notional of every trade.
-    borrow_bps_per_year : float
-        Borrow fee on the short market value; each session is charged 1/252 of it.
-
-    Raises
-    ------
-    ValueError
-        If a rate is negative or not finite.
+    half_spread : HalfSpread
+        Paid on the traded notional.
+    commission : Commission
+        Paid on the traded notional.
+    impact : SquareRootImpact or None
+        Paid on the traded notional; the only term that depends on the capital.
+    borrow : Borrow
+        Paid on short positions.
+    financing : Financing
+        Paid on borrowed money.
     """
 
-    half_spread_bps: float
-    commission_bps: float
-    borrow_bps_per_year: float
+    half_spread: HalfSpread = HalfSpread()  # noqa: RUF009  # frozen
+    commission: Commission = Commission()  # noqa: RUF009  # frozen
+    impact: SquareRootImpact | None = None
+    borrow: Borrow = Borrow()  # noqa: RUF009  # frozen
+    financing: Financing = Financing()  # noqa: RUF009  # frozen
 
-    def __post_init__(self) -> None:
-        for name in ("half_spread_bps", "commission_bps", "borrow_bps_per_year"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                msg = f"{name} is {value}; it must be a finite number of basis points, at least 0."
-                raise ValueError(msg)
-
-    @property
-    def half_spread(self) -> float:
-        """Half-spread as a fraction of the traded notional."""
-        return self.half_spread_bps * 1e-4
-
-    @property
-    def commission(self) -> float:
-        """Commission as a fraction of the traded notional."""
-        return self.commission_bps * 1e-4
-
-    @property
-    def borrow_per_session(self) -> float:
-        """Borrow fee of one session as a fraction of the short market value."""
-        return self.borrow_bps_per_year * 1e-4 / SESSIONS_PER_YEAR
+    @classmethod
+    def flat(
+        cls,
+        half_spread_bps: float = 0.0,
+        commission_bps: float = 0.0,
+        borrow_bps_per_year: float = 0.0,
+        financing_bps_per_year: float = 0.0,
+    ) -> CostModel:
+        """Costs with the same rates for all firms and sessions, without impact."""
+        return cls(
+            half_spread=HalfSpread(half_spread_bps),
+            commission=Commission(commission_bps),
+            borrow=Borrow(borrow_bps_per_year),
+            financing=Financing(financing_bps_per_year),
+        )

@@ -20,7 +20,7 @@ from pipelines.errors import ConfigError
 from pipelines.results.book_targets import book_rule, book_targets
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
-_FREE = CostModel(half_spread_bps=0.0, commission_bps=0.0, borrow_bps_per_year=0.0)
+_FREE = CostModel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +141,7 @@ def book_orders(
     settings = config.backtest
     execution = settings.delay if settings.delay is not None else delay
     last = min(int(rows_T[-1]) + execution + config.label.horizon + 1, dataset.panel.n_sessions)
-    held, costs = slice(int(rows_T[0]), last), CostModel(**settings.costs.model_dump())
+    held, costs = slice(int(rows_T[0]), last), CostModel.flat(**settings.costs.model_dump())
     for name, book in settings.books.items():
         try:
             target_TN = book_targets(book, signal_TN[held]).target_TN

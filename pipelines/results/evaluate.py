@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from backtest.accounts.performance import active_metrics, book_metrics, excess_return
+from backtest.costs.model import SESSIONS_PER_YEAR
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import ForecastMetrics, forecast_metrics
 from features.arrays import FloatArray, IntArray
@@ -38,9 +39,11 @@ class Evaluation:
         model, delay, quantile (1 holds the lowest forecasts), mean_return_bps (over the label's horizon).
     equity
         date, model, book, delay, nav_gross, nav_net, excess_net (net return over the risk-free rate; null
-        before the first trade and after ruin).
+        before the first trade and after ruin), turnover (one-way), unfilled, leverage, net_exposure.
     costs
-        model, book, delay, and one column per kind of cost in bps of NAV per year.
+        model, book, delay, one column per kind of cost (`backtest.costs.model.COST_KINDS`) in bps of NAV per
+        year, and turnover_per_year (one-way, in multiples of NAV). Trades pay the half-spread and the
+        commission on twice the turnover.
     """
 
     ladder: pl.DataFrame
@@ -195,10 +198,15 @@ def evaluate(
                             "nav_gross": result.nav_gross_T,
                             "nav_net": result.nav_net_T,
                             "excess_net": pl.Series(excess_T).fill_nan(None),
+                            "turnover": result.turnover_T,
+                            "unfilled": result.unfilled_T,
+                            "leverage": result.leverage_T,
+                            "net_exposure": result.net_exposure_T,
                         }
                     ).with_columns(pl.lit(value).alias(key) for key, value in keys.items())
                 )
-                costs.append({**keys, **metrics.costs_bps_per_year})
+                per_year = SESSIONS_PER_YEAR * metrics.turnover
+                costs.append({**keys, **metrics.costs_bps_per_year, "turnover_per_year": per_year})
             ladder.append(row)
             forecast_T = np.isin(sessions, rows_T)
             series = {"date": dates_T[sessions], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}

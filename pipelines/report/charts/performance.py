@@ -14,8 +14,20 @@ from pipelines.report.theme import Style, axis, finish, short, thin
 
 ROLLING_SESSIONS = 63
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
-COST_KINDS = {"half_spread": "half-spread", "commission": "commission", "borrow": "borrow"}
-_COST_COLOURS = {"half_spread": "#33475b", "commission": "#7d93a8", "borrow": "#c9a227"}
+COST_KINDS = {
+    "half_spread": "half-spread",
+    "commission": "commission",
+    "impact": "impact",
+    "borrow": "borrow",
+    "financing": "financing",
+}
+_COST_COLOURS = {
+    "half_spread": "#33475b",
+    "commission": "#7d93a8",
+    "impact": "#a8324a",
+    "borrow": "#c9a227",
+    "financing": "#5b8c5a",
+}
 
 
 def validation_against_test(ladder: pl.DataFrame, styles: Mapping[str, Style], delay: int) -> go.Figure:

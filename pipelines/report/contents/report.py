@@ -61,7 +61,7 @@ EQUITY_COLUMNS = ("date", "model", "book", "nav_gross", "nav_net")
 IC_COLUMNS = ("date", "model", "ic", "rank_ic")
 QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
-COST_COLUMNS = ("model", "book", "half_spread", "commission", "borrow")
+COST_COLUMNS = ("model", "book", "half_spread", "commission", "impact", "borrow", "financing")
 QUANTILE_SCORE_COLUMNS = ("model", "level", "pinball", "reference", "below")
 LABEL_SHARE_COLUMNS = (
     "group",
@@ -150,7 +150,7 @@ class ReportData:
     cost_assumptions
         assumption, value, unit.
     cost_breakdown
-        model, book, half_spread, commission, borrow: basis points of NAV per year.
+        model, book, half_spread, commission, impact, borrow, financing: basis points of NAV per year.
     learning
         model, fold, seed, epoch, train_loss, valid_rank_ic.
     truth

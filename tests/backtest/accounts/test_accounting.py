@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from backtest.accounts.accounting import run_book
+from backtest.accounts.ledger import SCHEMA
 from backtest.accounts.result import BookResult
 from backtest.costs.model import CostModel
 
 NAN = np.nan
-FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
+FREE = CostModel()
 # 15 bps of the traded notional, 10 bps of the short value per session
-DEAR = CostModel(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
+DEAR = CostModel.flat(half_spread_bps=10, commission_bps=5, borrow_bps_per_year=2520)
 HOLD = [NAN, NAN]
 
 
@@ -55,12 +56,13 @@ def test_three_days_two_firms_by_hand() -> None:
     assert (book.first_trade, book.ruined_at, book.shortfall) == (0, None, 0.0)
     expected = pl.DataFrame(
         [
-            (0, 0, 0.6, 0.6, 0.0, 0.0009, 0.0),
-            (0, 1, -0.4, -0.4, 0.0, 0.0006, 0.0),
-            (1, 0, 0.66, 0.0, 0.0, 0.0, 0.06),
-            (1, 1, -0.36, 0.0, 0.0, 0.0004, 0.04),
-            (2, 0, 0.47987, -0.11413, 0.0, 0.000171195, -0.066),
-            (2, 1, 0.0, 0.432, 0.0, 0.000648 + 0.00036, -0.072),
+            # position, trade, released, half-spread, commission, impact, borrow, financing, cost, pnl
+            (0, 0, 0.6, 0.6, 0.0, 0.0006, 0.0003, 0.0, 0.0, 0.0, 0.0009, 0.0),
+            (0, 1, -0.4, -0.4, 0.0, 0.0004, 0.0002, 0.0, 0.0, 0.0, 0.0006, 0.0),
+            (1, 0, 0.66, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.06),
+            (1, 1, -0.36, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0004, 0.0, 0.0004, 0.04),
+            (2, 0, 0.47987, -0.11413, 0.0, 0.00011413, 0.000057065, 0.0, 0.0, 0.0, 0.000171195, -0.066),
+            (2, 1, 0.0, 0.432, 0.0, 0.000432, 0.000216, 0.0, 0.00036, 0.0, 0.000648 + 0.00036, -0.072),
         ],
         schema=book.ledger.schema,
         orient="row",
@@ -285,7 +287,7 @@ def test_ruin_closes_the_account() -> None:
 
 
 def test_trading_costs_can_ruin() -> None:
-    dearest = CostModel(half_spread_bps=6000, commission_bps=0, borrow_bps_per_year=0)
+    dearest = CostModel.flat(half_spread_bps=6000, commission_bps=0, borrow_bps_per_year=0)
     book = run_book(np.array([[1.0, -1.0]]), np.ones((1, 2)), np.ones((1, 2), bool), dearest, 0)
     assert book.ruined_at == 0
     assert book.shortfall == pytest.approx(0.2)
@@ -295,7 +297,7 @@ def test_zero_targets_trade_nothing() -> None:
     book = run_book(np.zeros((5, 3)), np.ones((5, 3)), np.ones((5, 3), bool), DEAR, 1, keep_ledger=True)
     assert book.first_trade is None
     assert book.ledger.is_empty()
-    assert book.ledger.columns == ["session", "firm", "position", "trade", "released", "cost", "pnl"]
+    assert book.ledger.columns == list(SCHEMA)
     np.testing.assert_array_equal(book.nav_net_T, np.ones(5))
 
 

@@ -27,7 +27,7 @@ from backtest.books.benchmark import equal_weighted
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 
-COSTS = CostModel(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
+COSTS = CostModel.flat(half_spread_bps=4, commission_bps=1, borrow_bps_per_year=100)
 
 
 def walk(rng: np.random.Generator, T: int, N: int) -> FloatArray:
@@ -76,7 +76,7 @@ def test_calmar_and_skewness_equal_a_hand_computed_year_and_scipy() -> None:
 
 
 def test_a_hand_computed_book_has_its_best_and_worst_day_and_its_net_exposure() -> None:
-    free = CostModel(0, 0, 0)
+    free = CostModel()
     index_TN = np.array([[1.0, 1.0], [1.1, 1.0], [1.1, 0.5], [1.1, 0.5]])
     target_TN = np.array([[0.5, -0.25], [np.nan, np.nan], [np.nan, np.nan], [0.0, 0.0]])
     m = book_metrics(run_book(target_TN, index_TN, np.ones((4, 2), bool), free, 0))
@@ -193,7 +193,7 @@ def test_sharpe_and_information_ratio_equal_skfolio_and_statsmodels() -> None:
     target_TN = equal_weighted(universe_TN, decided_TN)
     np.testing.assert_array_equal(target_TN[0], [1 / 9] * 9 + [0])
     assert np.flatnonzero(~np.isnan(target_TN).any(axis=1)).tolist() == list(range(0, 250, 5))
-    benchmark = run_book(target_TN, total_return_index_TN, traded_TN, CostModel(0, 0, 0), 1)
+    benchmark = run_book(target_TN, total_return_index_TN, traded_TN, CostModel(), 1)
     active = active_metrics(book, benchmark)
     active_T = book.return_net_T[1:] - benchmark.return_gross_T[1:]
     fit = sm.OLS(active_T, np.ones(249)).fit()

@@ -23,7 +23,7 @@ from features.arrays import FloatArray
 NAN = np.nan
 Build = Callable[[FloatArray, int], FloatArray]
 BUILDS: tuple[Build, ...] = (quantile_long_short, top_k_long_only)
-FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
+FREE = CostModel()
 LEVELS = st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
 tied_signals = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 12)), elements=LEVELS)
 METRICS = (

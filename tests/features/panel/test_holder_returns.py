@@ -19,7 +19,7 @@ from features.panel.labels import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
 
-FREE = CostModel(half_spread_bps=0, commission_bps=0, borrow_bps_per_year=0)
+FREE = CostModel()
 NAN = np.nan
 
 

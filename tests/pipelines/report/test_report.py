@@ -254,6 +254,8 @@ def make_costs() -> pl.DataFrame:
                 "book": book,
                 "half_spread": 0.0 if model == "zero" else 640.0 * (1 + i / 9) * scale,
                 "commission": 0.0 if model == "zero" else 64.0 * scale,
+                "impact": 30.0 * scale * (model != "zero"),
+                "financing": 0.0,
                 "borrow": 50.0 * (scale == 1.0) * (model != "zero"),
             }
             for book, scale in zip(BOOKS, (1.0, 0.3), strict=True)

@@ -1,0 +1,127 @@
+"""How orders are executed: at which price, and how much of a session's volume they may take.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from backtest.costs.impact import require_capital
+from features.arrays import FloatArray
+
+Price = Literal["close", "open", "typical", "ohlc"]
+"""Price of execution.
+
+The typical price ``(high + low + close) / 3`` and the mean of open, high, low and close are proxies of the
+volume-weighted average price, which daily bars do not hold. A book that buys and sells at such a mean assumes
+that its order is spread over the session.
+"""
+
+NEEDED: dict[Price, tuple[str, ...]] = {
+    "close": (),
+    "open": ("open",),
+    "typical": ("high", "low"),
+    "ohlc": ("open", "high", "low"),
+}
+"""Fields that a price needs besides the close."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParticipationCap:
+    """Largest share of a firm's trailing dollar volume that a book trades in a session.
+
+    Attributes
+    ----------
+    fraction : float
+        Share of the daily dollar volume, above 0; 0.1 is a tenth.
+    capital : float
+        Value of the book before its first session, in the currency of the dollar volume.
+    dollar_volume_TN : ndarray of shape (T, N)
+        Trailing daily dollar volume. Row s limits the trades of session s and must be known before them.
+        NaN = unknown: the firm cannot be traded.
+
+    Raises
+    ------
+    ValueError
+        If the fraction or the capital is not finite and above 0, or a cell is negative.
+    """
+
+    fraction: float
+    capital: float
+    dollar_volume_TN: FloatArray
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.fraction) or self.fraction <= 0:
+            msg = f"The participation cap is {self.fraction}; it must be a finite fraction above 0."
+            raise ValueError(msg)
+        require_capital(self.capital)
+        if np.any(self.dollar_volume_TN < 0):
+            msg = "The dollar volume has a negative cell; use NaN where it is unknown."
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Execution:
+    """How the orders of a book are executed; the default is the whole order at the close.
+
+    Attributes
+    ----------
+    price_over_close_TN : ndarray of shape (T, N), optional
+        Price of execution in session s over the close of the same session (`price_over_close`). NaN =
+        unknown: the firm cannot be traded. None: orders are executed at the close.
+    cap : ParticipationCap, optional
+        None: orders of any size are filled.
+    """
+
+    price_over_close_TN: FloatArray | None = None
+    cap: ParticipationCap | None = None
+
+
+AT_CLOSE = Execution()
+
+
+def price_over_close(
+    price: Price,
+    close_TN: FloatArray,
+    *,
+    open_TN: FloatArray | None = None,
+    high_TN: FloatArray | None = None,
+    low_TN: FloatArray | None = None,
+) -> FloatArray | None:
+    """Compute the price of execution over the close of the same session.
+
+    Parameters
+    ----------
+    price : {"close", "open", "typical", "ohlc"}
+        See `Price`.
+    close_TN, open_TN, high_TN, low_TN : ndarray of shape (T, N)
+        Prices in one unit, adjusted alike; NaN where unknown.
+
+    Returns
+    -------
+    ndarray of shape (T, N) or None
+        None for the close. NaN where a price that is needed is unknown.
+
+    Raises
+    ------
+    ValueError
+        If a field that the price needs is missing.
+    """
+    fields = {"open": open_TN, "high": high_TN, "low": low_TN}
+    used: list[FloatArray] = []
+    for name in NEEDED[price]:
+        field_TN = fields[name]
+        if field_TN is None:
+            msg = f"Execution at the {price} price needs the field {name}, which the data do not have."
+            raise ValueError(msg)
+        used.append(field_TN)
+    if price == "close":
+        return None
+    if price == "open":
+        return used[0] / close_TN
+    return (sum(used, start=close_TN)) / ((len(used) + 1) * close_TN)

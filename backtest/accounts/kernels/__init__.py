@@ -1,0 +1,1 @@
+"""Compiled loops of the accounts. Importing them imports numba, so they are imported inside functions."""

@@ -1,0 +1,140 @@
+"""Compiled returns of a book from weights only, without units or cash: the second computation of the NAV.
+
+It visits all firms in every session and shares no code with `backtest.accounts.kernels.positions`, so that a
+mistake in one of the two shows as a difference of the two NAVs. Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from backtest.accounts.kernels.positions import Plan, Rates, Tape
+from backtest.accounts.market import GONE, TRADABLE
+from features.arithmetic.kernels import compiled
+from features.arrays import FloatArray
+
+
+@compiled
+def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatArray, FloatArray]:
+    """Compute net and gross returns of one book, shape (T,), up to the session of its ruin.
+
+    A session earns ``sum(weight * return)`` and, on the part that was traded before the close, the return
+    from the price of execution to the close. ``ruined`` is T for a book that survives; the net return of the
+    session of ruin is -1.
+    """
+    T, N = tape.value_TN.shape
+    net_T, gross_T = np.zeros(T), np.zeros(T)
+    at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
+    weight_N, order_N, target_N, nav = np.zeros(N), np.zeros(N), np.zeros(N), 1.0
+    for t in range(min(ruined + 1, T)):
+        decision = t - plan.delay
+        decided = decision >= 0 and plan.decided_T[decision]
+        if decided:
+            target_N[:] = 0.0
+            for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
+                target_N[plan.firm_K[k]] = plan.weight_K[k]
+        trading = (decided or capped) and (at_close or t > 0)
+
+        earned, charged = _hold(t, weight_N, tape, rates)
+        growth, paid = 1.0 + earned - charged, 0.0
+        if at_close:  # the weights drift to the close before they are traded
+            _drift(t, growth, weight_N, order_N, tape)
+            if trading:
+                _order(decided, target_N, weight_N, order_N, tape.value_TN[t])
+                paid, _ = _fill(t, nav * growth, tape.value_TN[t], weight_N, order_N, tape, rates)
+            weight_N /= 1.0 - paid
+            order_N /= 1.0 - paid
+            growth *= 1.0 - paid
+        else:
+            if trading:
+                _order(decided, target_N, weight_N, order_N, tape.value_TN[t - 1])
+                paid, intraday = _fill(t, nav, tape.value_TN[t - 1], weight_N, order_N, tape, rates)
+                earned += intraday
+            growth = 1.0 + earned - charged - paid
+            _drift(t, growth, weight_N, order_N, tape)
+        if not capped:
+            order_N[:] = 0.0  # what was not traded is dropped
+        gross_T[t], net_T[t] = earned, growth - 1.0
+        nav *= growth
+    if ruined < T:
+        net_T[ruined] = -1.0
+    return net_T, gross_T
+
+
+@compiled
+def _hold(t: int, weight_N: FloatArray, tape: Tape, rates: Rates) -> tuple[float, float]:
+    """Return what the weights of the previous close earn in session t, and their fees and interest."""
+    earned, fees, long = 0.0, 0.0, 0.0
+    for i in range(len(weight_N)):
+        weight = weight_N[i]
+        if weight != 0.0:
+            earned += weight * (tape.value_TN[t, i] / tape.value_TN[t - 1, i] - 1.0)
+            fees += _cell(tape.borrow_RN, t - 1, i, 1.0) * max(-weight, 0.0)
+            long += max(weight, 0.0)
+    return earned, rates.borrow_V[0] * fees + rates.financing_V[0] * max(long - 1.0, 0.0)
+
+
+@compiled
+def _drift(t: int, growth: float, weight_N: FloatArray, order_N: FloatArray, tape: Tape) -> None:
+    """Let weights and open orders drift from the previous close to that of t; delisted firms become cash."""
+    for i in range(len(weight_N)):
+        if tape.state_TN[t, i] & GONE:
+            weight_N[i] = order_N[i] = 0.0
+        elif weight_N[i] != 0.0 or order_N[i] != 0.0:
+            drift = tape.value_TN[t, i] / tape.value_TN[t - 1, i] / growth
+            weight_N[i] *= drift
+            order_N[i] *= drift
+
+
+@compiled
+def _order(
+    decided: bool, target_N: FloatArray, weight_N: FloatArray, order_N: FloatArray, price_N: FloatArray
+) -> None:
+    """Replace the open orders if there is a decision; a firm without a price cannot be ordered."""
+    if decided:
+        for i in range(len(weight_N)):
+            order_N[i] = target_N[i] - weight_N[i] if price_N[i] > 0.0 else 0.0
+
+
+@compiled
+def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int,
+    nav: float,
+    price_N: FloatArray,
+    weight_N: FloatArray,
+    order_N: FloatArray,
+    tape: Tape,
+    rates: Rates,
+) -> tuple[float, float]:
+    """Fill orders; return their costs over NAV, and what they earn up to the close over NAV."""
+    paid, intraday = 0.0, 0.0
+    for i in range(len(order_N)):
+        if order_N[i] == 0.0 or not tape.state_TN[t, i] & TRADABLE:
+            continue
+        end = tape.value_TN[t, i] / price_N[i]
+        ratio = end * _cell(tape.fill_RN, t, i, 1.0)
+        impact = _cell(tape.impact_RN, t, i, 0.0)
+        if not (ratio > 0.0 and impact >= 0.0):
+            continue
+        fill = order_N[i]
+        if len(tape.volume_RN):
+            volume = _cell(tape.volume_RN, t, i, 0.0)
+            most = rates.limit_V[0] * volume / (nav * ratio) if volume > 0.0 else 0.0
+            fill = min(max(fill, -most), most)
+        size = abs(fill) * ratio
+        rate = rates.spread_V[0] * _cell(tape.spread_RN, t, i, 1.0) + rates.commission_V[0]
+        paid += size * (rate + rates.impact_V[0] * impact * np.sqrt(size * nav))
+        intraday += fill * (end - ratio)
+        weight_N[i] += fill
+        order_N[i] -= fill
+    return paid, intraday
+
+
+@compiled
+def _cell(x_RN: FloatArray, t: int, i: int, absent: float) -> float:
+    """Value of firm i in session t, of an array with a row per session, one row, or none."""
+    rows = len(x_RN)
+    if rows == 0:
+        return absent
+    value: float = x_RN[t if rows > 1 else 0, i]
+    return value

@@ -1,0 +1,428 @@
+"""Compiled accounts from positions: units held and cash, for several books with the same targets at once.
+
+This file is long because numba's cache notices changes only in the file of the outermost loop: what the loops
+call is defined beside them. `backtest.accounts.kernels.compounding` takes the same tuples; save it as well
+after their fields have changed.
+
+The books of a call are called lanes. They share the market, the targets, the delay and the arrays of costs
+per firm, and differ in rates, capital and cap. Arrays over (firm, lane) have the lanes next to each other, so
+that the processor works on several lanes in one instruction, and no sum is reordered: a lane has the same
+numbers, to the bit, alone and among others. Only firms that are held or targeted are visited.
+
+The steps of a session are those of `backtest.accounts.accounting`. Shape suffixes: T sessions, N firms, V
+lanes, K weights of all decisions, L rows and C columns of the ledger, R rows: T sessions, 1 if constant over
+time, 0 if absent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from backtest.accounts.market import GONE, KNOWN, TRADABLE
+from features.arithmetic.kernels import compiled
+from features.arrays import BoolArray, FloatArray
+
+Firms = npt.NDArray[np.int64]
+COLUMNS = 10  # of the ledger: session, firm, position, trade, released, and five kinds of cost
+
+
+class Plan(NamedTuple):
+    """Target weights: the fields of `backtest.accounts.decisions.Decisions`, and the delay of trades."""
+
+    decided_T: BoolArray
+    start_T1: npt.NDArray[np.int64]
+    firm_K: npt.NDArray[np.int32]
+    weight_K: FloatArray
+    delay: int
+
+
+class Tape(NamedTuple):
+    """What differs between firms and sessions.
+
+    ``value`` and ``state`` are those of `backtest.accounts.market.BookMarket`. The others may be absent:
+    ``fill`` (price of execution over the close; absent: the close), ``spread`` and ``borrow`` (rates in basis
+    points; absent: the same for all firms), ``impact`` (`volatility_per_root_volume`) and ``volume``
+    (trailing dollar volume; absent: no cap).
+    """
+
+    value_TN: FloatArray
+    state_TN: npt.NDArray[np.uint8]
+    fill_RN: FloatArray
+    spread_RN: FloatArray
+    borrow_RN: FloatArray
+    impact_RN: FloatArray
+    volume_RN: FloatArray
+
+
+class Rates(NamedTuple):
+    """What differs between lanes: factors of notional or value, times the tape's rates where it has some.
+
+    ``impact`` is the coefficient times the root of the capital, ``limit`` the cap over the capital.
+    """
+
+    spread_V: FloatArray
+    commission_V: FloatArray
+    impact_V: FloatArray
+    borrow_V: FloatArray
+    financing_V: FloatArray
+    limit_V: FloatArray
+
+
+class Books(NamedTuple):
+    """Accounts that the kernel fills, in units of the starting capital; zero on entry.
+
+    ``base`` is the NAV that orders are sized on, ``before`` the NAV at the close before its trades.
+    ``ruined`` is T for a book that survives.
+    """
+
+    nav_TV: FloatArray
+    before_TV: FloatArray
+    base_TV: FloatArray
+    traded_TV: FloatArray
+    unfilled_TV: FloatArray
+    spread_TV: FloatArray
+    commission_TV: FloatArray
+    impact_TV: FloatArray
+    borrow_TV: FloatArray
+    financing_TV: FloatArray
+    gross_TV: FloatArray
+    unpriced_TV: FloatArray
+    cash_TV: FloatArray
+    ruined_V: npt.NDArray[np.int64]
+    shortfall_V: FloatArray
+
+
+class Lanes(NamedTuple):
+    """State of the lanes during the loop.
+
+    ``left`` holds units of open orders, and has no rows without a cap. ``long`` and ``short`` are values
+    after trades that interest and borrow fees are charged on in the next session; ``short`` is multiplied by
+    the firms' fees where these differ. ``bought`` (signed), ``spread`` and ``impact`` are sums over the
+    trades of a session, ``size`` the notional in one firm. ``listed`` firms are held, ordered or targeted.
+    ``last`` (position of the previous session), ``trade``, ``paid_out`` and ``interest_per_long`` are for the
+    ledger of a single lane.
+    """
+
+    units_NV: FloatArray
+    left_NV: FloatArray
+    nav_V: FloatArray
+    cash_V: FloatArray
+    long_V: FloatArray
+    short_V: FloatArray
+    bought_V: FloatArray
+    spread_V: FloatArray
+    impact_V: FloatArray
+    size_V: FloatArray
+    weight_N: FloatArray
+    listed_N: BoolArray
+    last_N: FloatArray
+    trade_N: FloatArray
+    paid_out_N: FloatArray
+    interest_per_long_V: FloatArray
+
+
+@compiled
+def cell(x_RN: FloatArray, t: int, i: int, absent: float) -> float:
+    """Value of firm i in session t, of an array with a row per session, one row, or none."""
+    rows = len(x_RN)
+    if rows == 0:
+        return absent
+    value: float = x_RN[t if rows > 1 else 0, i]
+    return value
+
+
+@compiled
+def _fill_whole(weight: float, price: float, ratio: float, units_V: FloatArray, lanes: Lanes) -> float:
+    """Move the lanes to the target; returns the trade of the last lane."""
+    per_unit, trade = 1.0 / price, 0.0
+    for v in range(len(units_V)):
+        goal = weight * lanes.nav_V[v]
+        trade = (goal - units_V[v] * price) * ratio
+        units_V[v] = goal * per_unit
+        lanes.bought_V[v] += trade
+        lanes.size_V[v] = abs(trade)
+    return trade
+
+
+@compiled
+def _drop(weight: float, price: float, units_V: FloatArray, lanes: Lanes, unfilled_V: FloatArray) -> None:
+    """Count orders that cannot be traded."""
+    for v in range(len(units_V)):
+        unfilled_V[v] += abs(weight * lanes.nav_V[v] - units_V[v] * price)
+        lanes.size_V[v] = 0.0
+
+
+@compiled
+def _reorder(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    weight: float, price: float, units_V: FloatArray, left_V: FloatArray, lanes: Lanes, unfilled_V: FloatArray
+) -> None:
+    """Replace open orders by those of a new decision; an order without a price has no size and is dropped."""
+    for v in range(len(units_V)):
+        if price > 0.0:
+            left_V[v] = weight * lanes.nav_V[v] / price - units_V[v]
+        else:
+            left_V[v] = 0.0
+            unfilled_V[v] += abs(weight * lanes.nav_V[v])
+
+
+@compiled
+def _fill_capped(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    most: float,
+    price: float,
+    ratio: float,
+    units_V: FloatArray,
+    left_V: FloatArray,
+    limit_V: FloatArray,
+    lanes: Lanes,
+    unfilled_V: FloatArray,
+) -> float:
+    """Fill open orders up to ``most * limit`` units each; returns the trade of the last lane."""
+    trade = 0.0
+    for v in range(len(units_V)):
+        room = most * limit_V[v]
+        units = min(max(left_V[v], -room), room)
+        units_V[v] += units
+        left_V[v] -= units
+        trade = units * price * ratio
+        lanes.bought_V[v] += trade
+        lanes.size_V[v] = abs(trade)
+        unfilled_V[v] += abs(left_V[v]) * price
+    return trade
+
+
+@compiled
+def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int,
+    firms: Firms,
+    decided: bool,
+    tape: Tape,
+    rates: Rates,
+    lanes: Lanes,
+    books: Books,
+) -> None:
+    """Execute the orders of session t: sized at its close, or at the previous one if filled earlier."""
+    at_close, capped = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0
+    V = len(lanes.nav_V)
+    price_N = tape.value_TN[t] if at_close else tape.value_TN[t - 1]
+    traded_V, unfilled_V = books.traded_TV[t], books.unfilled_TV[t]
+    books.base_TV[t] = lanes.nav_V
+    for i in firms:
+        price, weight, units_V = price_N[i], lanes.weight_N[i], lanes.units_NV[i]
+        ratio = 1.0 if at_close else tape.value_TN[t, i] * tape.fill_RN[t, i] / price
+        impact = cell(tape.impact_RN, t, i, 0.0)
+        can = (tape.state_TN[t, i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0 and impact >= 0.0
+        if capped:
+            left_V, volume = lanes.left_NV[i], cell(tape.volume_RN, t, i, 0.0)
+            if decided:
+                _reorder(weight, price, units_V, left_V, lanes, unfilled_V)
+            most = volume / (price * ratio) if can and volume > 0.0 else 0.0
+            filled = _fill_capped(
+                most, price, ratio if can else 0.0, units_V, left_V, rates.limit_V, lanes, unfilled_V
+            )
+        elif can:
+            filled = _fill_whole(weight, price, ratio, units_V, lanes)
+        else:
+            filled = 0.0
+            _drop(weight, price, units_V, lanes, unfilled_V)
+        lanes.trade_N[i] = filled
+        for v in range(V):
+            traded_V[v] += lanes.size_V[v]
+        if len(tape.spread_RN):
+            half_spread = cell(tape.spread_RN, t, i, 0.0)
+            for v in range(V):
+                lanes.spread_V[v] += half_spread * lanes.size_V[v]
+        if impact > 0.0:
+            for v in range(V):
+                lanes.impact_V[v] += impact * lanes.size_V[v] * np.sqrt(lanes.size_V[v])
+    _pay(t, len(tape.spread_RN) == 0, rates, lanes, books)
+
+
+@compiled
+def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
+    """Pay for the trades of session t and their costs from cash."""
+    for v in range(len(lanes.cash_V)):
+        traded = books.traded_TV[t, v]
+        books.spread_TV[t, v] = rates.spread_V[v] * (traded if flat else lanes.spread_V[v])
+        books.commission_TV[t, v] = rates.commission_V[v] * traded
+        books.impact_TV[t, v] = rates.impact_V[v] * lanes.impact_V[v]
+        paid = books.spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
+        lanes.cash_V[v] -= lanes.bought_V[v] + paid
+        lanes.bought_V[v] = lanes.spread_V[v] = lanes.impact_V[v] = 0.0
+
+
+@compiled
+def run_lanes(plan: Plan, tape: Tape, rates: Rates, books: Books, keep: bool) -> FloatArray:
+    """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
+
+    A ledger is kept for a single lane. Its columns are session, firm, position, trade, released, half-spread,
+    commission, impact, borrow and financing, shape (L, 10).
+    """
+    T, N = tape.value_TN.shape
+    at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
+    lanes = _new_lanes(N, len(rates.spread_V), capped)
+    firms, ledger_LC, rows = np.zeros(0, dtype=np.int64), np.zeros((0, COLUMNS)), 0
+    books.ruined_V[:] = T
+    for t in range(T):
+        _charge(t, rates, lanes, books)
+        decision = t - plan.delay
+        decided = decision >= 0 and plan.decided_T[decision]
+        if decided:
+            firms = _new_targets(decision, plan, lanes)
+        if (decided or capped) and not at_close and t > 0:
+            trade(t, firms, decided, tape, rates, lanes, books)
+        _value(t, firms, tape, lanes)
+        books.before_TV[t] = lanes.nav_V
+        _close_ruined(t, firms, tape, lanes, books)
+        if (decided or capped) and at_close:
+            trade(t, firms, decided, tape, rates, lanes, books)
+            lanes.nav_V[:] -= books.spread_TV[t] + books.commission_TV[t] + books.impact_TV[t]
+            _close_ruined(t, firms, tape, lanes, books)
+        if decided:
+            for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
+                lanes.weight_N[plan.firm_K[k]] = 0.0
+        if keep:
+            ledger_LC = _grown(ledger_LC, rows, rows + len(firms))
+            rows = _write_rows(t, firms, tape, rates, lanes, ledger_LC, rows)
+        _measure(t, firms, tape, lanes, books)
+    return ledger_LC[:rows]
+
+
+@compiled
+def _new_lanes(n_firms: int, n_lanes: int, capped: bool) -> Lanes:
+    """Lanes that hold cash only."""
+    n_open = n_firms if capped else 0
+    return Lanes(
+        np.zeros((n_firms, n_lanes)),  # units
+        np.zeros((n_open, n_lanes)),  # left
+        np.ones(n_lanes),  # nav
+        np.ones(n_lanes),  # cash
+        np.zeros(n_lanes),  # long
+        np.zeros(n_lanes),  # short
+        np.zeros(n_lanes),  # bought
+        np.zeros(n_lanes),  # spread
+        np.zeros(n_lanes),  # impact
+        np.zeros(n_lanes),  # size
+        np.zeros(n_firms),  # weight
+        np.zeros(n_firms, dtype=np.bool_),  # listed
+        np.zeros(n_firms),  # last
+        np.zeros(n_firms),  # trade
+        np.zeros(n_firms),  # paid_out
+        np.zeros(n_lanes),  # interest_per_long
+    )
+
+
+@compiled
+def _charge(t: int, rates: Rates, lanes: Lanes, books: Books) -> None:
+    """Pay the borrow fee and the interest on the values after the previous session's trades."""
+    for v in range(len(lanes.cash_V)):
+        books.borrow_TV[t, v] = rates.borrow_V[v] * lanes.short_V[v]
+        interest = rates.financing_V[v] * max(lanes.long_V[v] - lanes.nav_V[v], 0.0)
+        books.financing_TV[t, v] = interest
+        lanes.interest_per_long_V[v] = interest / lanes.long_V[v] if interest > 0.0 else 0.0
+        lanes.cash_V[v] -= books.borrow_TV[t, v] + books.financing_TV[t, v]
+
+
+@compiled
+def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
+    """Write the targets of a decision, and return the firms that are held or targeted, ascending."""
+    for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
+        lanes.weight_N[plan.firm_K[k]] = plan.weight_K[k]
+        lanes.listed_N[plan.firm_K[k]] = True
+    firms: Firms = np.flatnonzero(lanes.listed_N)
+    return firms
+
+
+@compiled
+def _value(t: int, firms: Firms, tape: Tape, lanes: Lanes) -> None:
+    """Compute the NAV at the close, and turn positions in delisted firms into cash."""
+    lanes.nav_V[:] = lanes.cash_V
+    for i in firms:
+        value, units_V = tape.value_TN[t, i], lanes.units_NV[i]
+        for v in range(len(units_V)):
+            lanes.nav_V[v] += units_V[v] * value
+        if tape.state_TN[t, i] & GONE:
+            lanes.paid_out_N[i] = units_V[0] * value
+            for v in range(len(units_V)):
+                lanes.cash_V[v] += units_V[v] * value
+                units_V[v] = 0.0
+            if len(lanes.left_NV):
+                lanes.left_NV[i] = 0.0
+
+
+@compiled
+def _close_ruined(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> None:
+    """Close the accounts whose NAV is zero or less: all positions are paid out, and cash is zero."""
+    for v in range(len(lanes.nav_V)):
+        if lanes.nav_V[v] > 0.0:
+            continue
+        if books.ruined_V[v] == len(books.nav_TV):
+            books.ruined_V[v], books.shortfall_V[v] = t, -lanes.nav_V[v]
+            for i in firms:
+                lanes.paid_out_N[i] += lanes.units_NV[i, v] * tape.value_TN[t, i]
+                lanes.units_NV[i, v] = 0.0
+                if len(lanes.left_NV):
+                    lanes.left_NV[i, v] = 0.0
+        lanes.nav_V[v] = lanes.cash_V[v] = 0.0
+
+
+@compiled
+def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> None:
+    """Compute NAV and exposures after trades, and drop the firms that no lane holds or orders any more."""
+    lanes.long_V[:] = 0.0
+    lanes.short_V[:] = 0.0
+    lanes.nav_V[:] = lanes.cash_V
+    gross_V = books.gross_TV[t]
+    for i in firms:
+        value, units_V = tape.value_TN[t, i], lanes.units_NV[i]
+        fee, busy = cell(tape.borrow_RN, t, i, 1.0), 0.0
+        for v in range(len(units_V)):
+            position = units_V[v] * value
+            lanes.nav_V[v] += position
+            gross_V[v] += abs(position)
+            lanes.long_V[v] += max(position, 0.0)
+            lanes.short_V[v] += fee * max(-position, 0.0)
+            busy += abs(units_V[v])
+        if not tape.state_TN[t, i] & KNOWN:
+            books.unpriced_TV[t] += np.abs(units_V * value)
+        if len(lanes.left_NV):
+            busy += np.abs(lanes.left_NV[i]).sum()
+        lanes.listed_N[i] = busy > 0.0
+    books.nav_TV[t] = lanes.nav_V
+    books.cash_TV[t] = lanes.cash_V
+
+
+@compiled
+def _grown(ledger_LC: FloatArray, rows: int, wanted: int) -> FloatArray:
+    """Return the ledger with room for the wanted number of rows."""
+    if wanted <= len(ledger_LC):
+        return ledger_LC
+    grown_LC = np.zeros((max(2 * len(ledger_LC), wanted), COLUMNS))
+    grown_LC[:rows] = ledger_LC[:rows]
+    return grown_LC
+
+
+@compiled
+def _write_rows(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int, firms: Firms, tape: Tape, rates: Rates, lanes: Lanes, ledger_LC: FloatArray, rows: int
+) -> int:
+    """Write the ledger's rows of session t for the only lane; returns the number of rows."""
+    for i in firms:
+        last, traded = lanes.last_N[i], lanes.trade_N[i]
+        position = lanes.units_NV[i, 0] * tape.value_TN[t, i]
+        if last != 0.0 or traded != 0.0:
+            size, row = abs(traded), ledger_LC[rows]
+            row[0], row[1] = t, i
+            row[2], row[3], row[4] = position, traded, lanes.paid_out_N[i]
+            row[5] = rates.spread_V[0] * cell(tape.spread_RN, t, i, 1.0) * size
+            row[6] = rates.commission_V[0] * size
+            if size > 0.0:
+                row[7] = rates.impact_V[0] * cell(tape.impact_RN, t, i, 0.0) * size * np.sqrt(size)
+            if last < 0.0:
+                row[8] = rates.borrow_V[0] * cell(tape.borrow_RN, t - 1, i, 1.0) * -last
+            row[9] = lanes.interest_per_long_V[0] * max(last, 0.0)
+            rows += 1
+        lanes.last_N[i], lanes.trade_N[i], lanes.paid_out_N[i] = position, 0.0, 0.0
+    return rows

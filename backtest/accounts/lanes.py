@@ -1,0 +1,174 @@
+"""Arguments of the compiled accounts: books that share targets, delay and arrays of costs run side by side.
+
+Shape suffixes: T sessions, N firms, V books, R rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from backtest.accounts.decisions import Decisions
+from backtest.accounts.execution import AT_CLOSE, Execution
+from backtest.accounts.market import BookMarket
+from backtest.costs.model import SESSIONS_PER_YEAR, CostModel
+from backtest.costs.rates import Rate
+from features.arrays import FloatArray, frozen, require_shape
+
+if TYPE_CHECKING:
+    from backtest.accounts.kernels.positions import Books, Plan, Rates, Tape
+
+_BPS = 1e-4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """A book to account for: targets, costs, delay and execution.
+
+    Attributes
+    ----------
+    decisions : Decisions
+        Target weights; variants with the same targets should share one object.
+    costs : CostModel
+        Terms of the costs. Variants should share the arrays of terms that are given per firm.
+    delay : int
+        Sessions between decision and trade: at least 0, and at least 1 unless orders are executed at the
+        close.
+    execution : Execution
+        Price of execution and participation cap.
+    """
+
+    decisions: Decisions
+    costs: CostModel
+    delay: int
+    execution: Execution = AT_CLOSE
+
+    def require(self, market: BookMarket) -> None:
+        """Raise ValueError unless the variant fits the market."""
+        if self.delay < 0:
+            msg = (
+                f"delay is {self.delay}; it must be at least 0, since a decision cannot be traded before it "
+                "is made."
+            )
+            raise ValueError(msg)
+        shape = market.value_TN.shape
+        decided = (len(self.decisions.decided_T), self.decisions.n_firms)
+        if decided != shape:
+            msg = f"The shape of the target is {decided}; it must be {shape}: build both from the same panel."
+            raise ValueError(msg)
+        fill_TN, cap, impact = self.execution.price_over_close_TN, self.execution.cap, self.costs.impact
+        if fill_TN is not None:
+            require_shape("the price of execution", fill_TN, shape)
+            if self.delay < 1:
+                msg = (
+                    "delay is 0, but orders are executed before the close: a decision at the close of t can "
+                    "be traded in session t+1 at the earliest. Set the delay to 1 or more, or execute at the "
+                    "close."
+                )
+                raise ValueError(msg)
+        if cap is not None:
+            require_shape("the dollar volume", cap.dollar_volume_TN, shape)
+        if impact is not None:
+            require_shape("the impact rate", impact.volatility_per_root_volume_TN, shape)
+        for name, rate in (
+            ("half_spread_bps", self.costs.half_spread.bps),
+            ("borrow_bps_per_year", self.costs.borrow.bps_per_year),
+        ):
+            if isinstance(rate, np.ndarray) and len(rate) != 1:
+                require_shape(name, rate, shape)
+            elif isinstance(rate, np.ndarray):
+                require_shape(name, rate, (1, shape[1]))
+
+    @property
+    def arrays(self) -> tuple[FloatArray | None, ...]:
+        """Arrays that books must share to run side by side: spread, borrow, impact, volume, price."""
+        spread, borrow = self.costs.half_spread.bps, self.costs.borrow.bps_per_year
+        impact, cap = self.costs.impact, self.execution.cap
+        return (
+            spread if isinstance(spread, np.ndarray) else None,
+            borrow if isinstance(borrow, np.ndarray) else None,
+            None if impact is None else impact.volatility_per_root_volume_TN,
+            None if cap is None else cap.dollar_volume_TN,
+            self.execution.price_over_close_TN,
+        )
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """Variants with the same key can run side by side."""
+        return (id(self.decisions), self.delay, *(id(array) for array in self.arrays))
+
+
+def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
+    """Build the arguments of the kernel, `run_lanes`, for variants with the same key."""
+    from backtest.accounts.kernels.positions import Plan, Rates, Tape
+
+    first = variants[0]
+    spread_RN, borrow_RN, impact_RN, volume_RN, fill_RN = (_cells(x_TN) for x_TN in first.arrays)
+    tape = Tape(
+        value_TN=market.value_TN,
+        state_TN=market.state_TN,
+        fill_RN=fill_RN,
+        spread_RN=spread_RN,
+        borrow_RN=borrow_RN,
+        impact_RN=impact_RN,
+        volume_RN=volume_RN,
+    )
+    costs = [variant.costs for variant in variants]
+    impacts = [one.impact for one in costs]
+    caps = [variant.execution.cap for variant in variants]
+    per_session = _BPS / SESSIONS_PER_YEAR
+    rates = Rates(
+        spread_V=_lanes(_scale(one.half_spread.bps) * _BPS for one in costs),
+        commission_V=_lanes(one.commission.bps * _BPS for one in costs),
+        impact_V=_lanes(one.coefficient * math.sqrt(one.capital) if one else 0.0 for one in impacts),
+        borrow_V=_lanes(_scale(one.borrow.bps_per_year) * per_session for one in costs),
+        financing_V=_lanes(one.financing.bps_per_year * per_session for one in costs),
+        limit_V=_lanes(one.fraction / one.capital if one else 0.0 for one in caps),
+    )
+    decisions = first.decisions
+    weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
+    return Plan(*weights, delay=first.delay), tape, rates
+
+
+def empty_books(n_sessions: int, n_lanes: int) -> Books:
+    """Allocate the accounts that the kernel fills."""
+    from backtest.accounts.kernels.positions import Books
+
+    def series() -> FloatArray:
+        return np.zeros((n_sessions, n_lanes))
+
+    return Books(
+        nav_TV=series(),
+        before_TV=series(),
+        base_TV=series(),
+        traded_TV=series(),
+        unfilled_TV=series(),
+        spread_TV=series(),
+        commission_TV=series(),
+        impact_TV=series(),
+        borrow_TV=series(),
+        financing_TV=series(),
+        gross_TV=series(),
+        unpriced_TV=series(),
+        cash_TV=series(),
+        ruined_V=np.zeros(n_lanes, dtype=np.int64),
+        shortfall_V=np.zeros(n_lanes),
+    )
+
+
+def _lanes(values: Iterable[float]) -> FloatArray:
+    return np.fromiter(values, dtype=np.float64)
+
+
+def _scale(rate: Rate) -> float:
+    """Return the rate of a lane: the number itself, or 1 if the rate is given per firm."""
+    return 1.0 if isinstance(rate, np.ndarray) else rate
+
+
+def _cells(x_TN: FloatArray | None) -> FloatArray:
+    """Return an array as the kernel takes it: contiguous and read-only, without rows if it is absent."""
+    return frozen(np.zeros((0, 0)) if x_TN is None else np.ascontiguousarray(x_TN, dtype=np.float64))

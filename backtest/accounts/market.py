@@ -1,0 +1,91 @@
+"""The market that books trade in: values of units, who can be traded, and prices of execution.
+
+It is prepared once and shared by all books on the same panel. Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from features.arrays import BoolArray, FloatArray, frozen, require_shape
+from features.panel.holder_returns import holder_market
+
+KNOWN, TRADABLE, GONE = 1, 2, 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BookMarket:
+    """What a book needs to know about every firm and session; build it with `prepare_market`.
+
+    Attributes
+    ----------
+    value_TN : ndarray of shape (T, N)
+        Last known total-return index; 0 before the first known value.
+    state_TN : ndarray of uint8, shape (T, N)
+        Sum of `KNOWN` (the index is known at t), `TRADABLE` (a unit can be bought or sold in session t) and
+        `GONE` (holders have been paid out by the close of t). See `features.panel.holder_returns`.
+    """
+
+    value_TN: FloatArray
+    state_TN: npt.NDArray[np.uint8]
+
+    @property
+    def n_sessions(self) -> int:
+        """Number of sessions T."""
+        return len(self.value_TN)
+
+    @property
+    def n_firms(self) -> int:
+        """Number of firms N."""
+        return len(self.value_TN[0])
+
+
+def prepare_market(
+    total_return_index_TN: FloatArray, traded_TN: BoolArray, delisted_TN: BoolArray | None = None
+) -> BookMarket:
+    """Check the inputs, and compute what all books on them share.
+
+    Parameters
+    ----------
+    total_return_index_TN : ndarray of shape (T, N)
+        A holder's total-return index (`features.panel.panel.Panel.total_return_index_TN`), in any unit; NaN
+        means unknown.
+    traded_TN : ndarray of bool, shape (T, N)
+        Whether the firm trades at t; False in halts and after a delisting.
+    delisted_TN : ndarray of bool, shape (T, N), optional
+        Whether a delisting has paid holders out by the close of t (`features.panel.panel.Panel.delisted_TN`).
+        None: nothing is ever paid out, and a position in a firm that no longer trades stays.
+
+    Returns
+    -------
+    BookMarket
+        Row t depends only on rows up to t.
+
+    Raises
+    ------
+    ValueError
+        If shapes differ, there is no session, or the index is negative or infinite.
+    """
+    if total_return_index_TN.ndim != 2 or not len(total_return_index_TN):
+        msg = (
+            f"The total-return index has shape {total_return_index_TN.shape}: it needs at least one "
+            "row (session) and one column per firm."
+        )
+        raise ValueError(msg)
+    shape = total_return_index_TN.shape
+    require_shape("traded", traded_TN, shape)
+    if delisted_TN is None:
+        delisted_TN = np.zeros(shape, dtype=np.bool_)
+    require_shape("delisted", delisted_TN, shape)
+    if np.any(total_return_index_TN < 0) or np.isinf(total_return_index_TN).any():
+        msg = "The total-return index has a negative or infinite value; use NaN where it is unknown."
+        raise ValueError(msg)
+    holder = holder_market(total_return_index_TN, traded_TN, delisted_TN)
+    state_TN = holder.known_TN * np.uint8(KNOWN)
+    state_TN |= holder.tradable_TN * np.uint8(TRADABLE)
+    state_TN |= holder.delisted_TN * np.uint8(GONE)
+    value_TN = np.nan_to_num(holder.value_TN)  # before the first price there is no position
+    return BookMarket(frozen(np.ascontiguousarray(value_TN)), frozen(state_TN))
