@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 import pytest
 
-from backtest.splits import make_folds
+from backtest.splits.walk_forward import make_folds
 from features.arithmetic.rolling import rolling_mean
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from features.arrays import IntArray
 from models.registry import MODELS
 from pipelines.audit.compare import Difference, difference

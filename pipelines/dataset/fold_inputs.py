@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from features.arrays import IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
 from pipelines.dataset.build import Dataset

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+import numpy as np
 import polars as pl
 
-from backtest.splits import Fold, FoldPlan, dated_fold, make_folds
+from backtest.splits.calendar import CalendarPlan, calendar_folds
+from backtest.splits.combinatorial import CombinatorialPlan, combinatorial_folds, path_folds
+from backtest.splits.dated import dated_fold
+from backtest.splits.fold import Fold
+from backtest.splits.walk_forward import FoldPlan, make_folds
+from features.arrays import IntArray
 from features.panel.universe import decision_sessions
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
@@ -47,50 +53,106 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
 
 def _split_sessions(dataset: Dataset, config: Config) -> list[Fold]:
     """Make the folds of the config's scheme, with every session of each segment."""
-    plan, label = config.folds, config.label
+    plan, first = config.folds, dataset.first_session
+    dates_T, delay, horizon = dataset.panel.dates_T, config.label.max_delay, config.label.horizon
+    settings = plan.model_dump(exclude={"scheme"})
     try:
         if plan.scheme == "dated":
-            fold = dated_fold(
-                dataset.panel.dates_T,
-                train_from=max(plan.train_from, _date(dataset, dataset.first_session)),
-                valid_from=plan.valid_from,
-                test_from=plan.test_from,
-                test_to=plan.test_to,
-                embargo=plan.embargo,
-                delay=label.max_delay,
-                horizon=label.horizon,
-            )
-            return [fold]
-        folds = FoldPlan(
-            scheme=plan.scheme,
-            train=plan.train,
-            valid=plan.valid,
-            test=plan.test,
-            embargo=plan.embargo,
-            step=plan.step,
-            max_folds=plan.max_folds,
-            first=dataset.first_session,
-        )
-        return make_folds(dataset.panel.n_sessions, folds, delay=label.max_delay, horizon=label.horizon)
+            settings["train_from"] = max(plan.train_from, _date(dataset, first))
+            return [dated_fold(dates_T, **settings, delay=delay, horizon=horizon)]
+        if plan.scheme == "calendar":
+            return calendar_folds(dates_T, CalendarPlan(**settings, first=first), delay, horizon)
+        if plan.scheme == "combinatorial":
+            groups = CombinatorialPlan(**settings, first=first)
+            return combinatorial_folds(len(dates_T), groups, delay, horizon)
+        walk = FoldPlan(scheme=plan.scheme, **settings, first=first)
+        return make_folds(len(dates_T), walk, delay=delay, horizon=horizon)
     except ValueError as error:
         raise DataError(f"folds: {error}") from None
 
 
+def path_of_tests(dataset: Dataset, folds: Sequence[Fold], path: int = 0) -> pl.DataFrame:
+    """List the sessions of one path of tests, and the fold whose forecasts the path uses on each.
+
+    Walk-forward folds have a single path. Combinatorial folds have several
+    (`backtest.splits.combinatorial.path_folds`).
+
+    Returns
+    -------
+    polars.DataFrame
+        date, fold. A semi join of forecasts on both columns keeps one forecast per date and firm.
+    """
+    fold_T = path_folds(folds, dataset.panel.n_sessions)[path]
+    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
+    return pl.DataFrame({"date": dates_T[fold_T >= 0], "fold": fold_T[fold_T >= 0]})
+
+
+def n_paths(dataset: Dataset, folds: Sequence[Fold]) -> int:
+    """Count the paths of tests: 1 for walk-forward folds."""
+    return len(path_folds(folds, dataset.panel.n_sessions))
+
+
+def describe_tested(dataset: Dataset, config: Config, folds: Sequence[Fold]) -> str:
+    """Say which of the usable decision dates are tested and which are not, and why.
+
+    Dates before the first test train and validate the first fold. The newest dates have no known label. All
+    other dates without a test are a choice of the config.
+    """
+    dates_T = dataset.panel.dates_T
+    decides_T = decision_sessions(dates_T, config.label.forecast_frequency)
+    usable = np.flatnonzero(decides_T[dataset.first_session :]) + dataset.first_session
+    tested = np.unique(np.concatenate([fold.test for fold in folds]))
+    known_to = len(dates_T) - config.label.max_delay - config.label.horizon  # first date without a label
+    left = np.setdiff1d(usable, tested)
+    last = min(int(tested[-1]), known_to - 1)
+    parts = (
+        (left < tested[0], "before the first test, for training and validation"),
+        ((left > tested[0]) & (left < tested[-1]), "between tests"),
+        ((left > last) & (left < known_to), "after the last test, although their labels are known"),
+        (left >= max(known_to, last + 1), "at the end, whose labels are not known yet"),
+    )
+
+    def span(sessions: IntArray) -> str:
+        first, end = (str(dates_T[t].astype("datetime64[D]")) for t in sessions[[0, -1]])
+        return first if first == end else f"{first} to {end}"
+
+    untested = [f"{part.sum():,} {why} ({span(left[part])})" for part, why in parts if part.any()]
+    return (
+        f"Tests cover {len(tested):,} of {len(usable):,} usable dates, {span(tested)}. "
+        f"Not tested: {'; '.join(untested) or 'none'}."
+    )
+
+
 def fold_table(dataset: Dataset, folds: Iterable[Fold]) -> pl.DataFrame:
-    """Make a table with one row per fold: first and last date and number of sessions of each segment."""
+    """Make a table with one row per fold.
+
+    Returns
+    -------
+    polars.DataFrame
+        fold, name (null for folds without one), and for each segment its first and last date, its number of
+        sessions, and ``<segment>_spans``: the first and last date of every stretch that no other segment
+        interrupts. Only combinatorial folds have several stretches.
+    """
+    names = ("train", "valid", "test")
+    dates_T = dataset.panel.dates_T.astype("datetime64[D]")
     rows = []
     for fold in folds:
-        row: dict[str, Any] = {"fold": fold.index}
-        for name in ("train", "valid", "test"):
-            sessions = getattr(fold, name)
-            dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
+        row: dict[str, Any] = {"fold": fold.index, "name": fold.name or None}
+        segments = [getattr(fold, name) for name in names]
+        sessions = np.concatenate(segments)
+        order = np.argsort(sessions, kind="stable")
+        kind = np.repeat(np.arange(len(names)), [len(segment) for segment in segments])[order]
+        stretches = np.split(np.arange(len(kind)), np.flatnonzero(np.diff(kind)) + 1)
+        for n, (name, segment) in enumerate(zip(names, segments, strict=True)):
+            own = [sessions[order][at[[0, -1]]] for at in stretches if kind[at[0]] == n]
             row |= {
-                f"{name}_from": dates[0].item(),
-                f"{name}_to": dates[-1].item(),
-                f"n_{name}": len(sessions),
+                f"{name}_from": dates_T[segment[0]].item(),
+                f"{name}_to": dates_T[segment[-1]].item(),
+                f"n_{name}": len(segment),
+                f"{name}_spans": [dates_T[ends].tolist() for ends in own],
             }
         rows.append(row)
-    return pl.DataFrame(rows)
+    return pl.DataFrame(rows, schema_overrides={"name": pl.String})
 
 
 def _date(dataset: Dataset, session: int) -> dt.date:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from features.arrays import FloatArray, IntArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING

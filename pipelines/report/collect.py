@@ -157,7 +157,9 @@ def _header(
         sharpe_rate=describe_rate(config.backtest.risk_free),
         hazards=tuple(dict.fromkeys(hazard for session in trained for hazard in session.hazards))
         or _unrecorded(trained),
-        notes=tuple(dict.fromkeys(note for session in trained for note in session.notes)),
+        notes=tuple(
+            dict.fromkeys(filter(None, [measured.tested, *(n for session in trained for n in session.notes)]))
+        ),
         audit=run.read_table("audit"),
         evaluation=measured.evaluation,
         evaluations=_evaluations(run, measured.evaluation),

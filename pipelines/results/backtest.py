@@ -9,7 +9,7 @@ import polars as pl
 
 from features.arrays import FloatArray
 from pipelines.dataset.build import Dataset
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
 from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
@@ -21,6 +21,7 @@ from pipelines.results.horizons import horizon_table
 from pipelines.results.label_shares import label_share_table
 from pipelines.results.measured import evaluation_record, measured_tables
 from pipelines.results.quantile_scores import quantile_score_table
+from pipelines.results.robustness.paths import path_table
 from pipelines.run.completeness import (
     add_missing_column,
     common_dates,
@@ -39,7 +40,8 @@ from pipelines.train.trials import trial_count
 def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> StoredEvaluation:
     """Measure a run's forecasts with the backtest settings of its config, and store the evaluation.
 
-    Models are compared on the dates that all of them forecast.
+    Models are compared on the dates that all of them forecast. Combinatorial folds test every date several
+    times: all tables show the first path of tests, and the table ``paths`` compares the paths.
 
     Parameters
     ----------
@@ -67,7 +69,8 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         folds = [fold.index for fold in plan]
         missing = missing_tasks(config.models, folds, config.seeds, forecasts)
         complete = comparable_folds(folds, missing, forecasts)
-        arrays = forecasts_to_arrays(forecasts, dataset.panel)
+        of_path = forecasts.join(path_of_tests(dataset, plan), on=["date", "fold"], how="semi")
+        arrays = forecasts_to_arrays(of_path, dataset.panel)
         ordered = {model: arrays[model] for model in config.models if model in arrays}
         dates_T = common_dates(ordered)
         ordered = restrict_to_dates(ordered, dates_T)
@@ -90,10 +93,15 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
             "quantile_scores": quantile_score_table(run, complete),
             "label_shares": label_share_table(config, ordered, dataset, scores),
             **analysis.tables(),
+            "paths": path_table(forecasts, plan, dataset, config),
         }
         run.write_table("ensembles", ensemble_table(ordered, dataset.panel))
         new = evaluation_record(config, dataset.panel.dates_T[dates_T], trials, now.commit).model_copy(
-            update={"missing": missing, "incomplete": describe_missing(missing, folds, config.seeds)}
+            update={
+                "missing": missing,
+                "incomplete": describe_missing(missing, folds, config.seeds),
+                "tested": describe_tested(dataset, config, plan),
+            }
         )
         stored = store_evaluation(
             run, new, {name: table for name, table in tables.items() if table is not None}

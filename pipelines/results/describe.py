@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from pipelines.config.schema import Config
@@ -30,10 +31,13 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     """Format an evaluation: its settings, the ladder, the tests, and the tasks without forecasts."""
     record = evaluation.record
     settings = f"evaluation {record.evaluation}: {record.assumptions}"
-    parts = [settings, describe_ladder(evaluation.table("ladder"), config)]
+    parts = [settings, *filter(None, [record.tested]), describe_ladder(evaluation.table("ladder"), config)]
     significance = evaluation.read_table("significance")
     if significance is not None:
         parts.append(describe_tests(significance, evaluation.read_table("comparisons")))
+    paths = evaluation.read_table("paths")
+    if paths is not None:
+        parts.append(describe_paths(paths))
     if record.incomplete is not None:
         parts.append(
             f"The run is incomplete. Missing: {record.incomplete}. Models are compared on the {record.dates} "
@@ -116,6 +120,28 @@ def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None)
             "beats: yes if the interval of the IC difference is above 0 and net Sharpe is higher; no if the "
             "interval of the IC or of the Sharpe difference is below 0."
         )
+    return "\n".join(lines)
+
+
+def describe_paths(paths: pl.DataFrame) -> str:
+    """Format the distribution over paths of combinatorial folds: median, lowest and highest per model."""
+    first = paths.row(0, named=True)
+    lines = [
+        f"{paths['path'].n_unique()} paths of combinatorial folds, delay {first['delay']}, {first['book']}: "
+        "median [lowest, highest]"
+    ]
+    width = max(22, *(len(model) + 2 for model in paths["model"]))
+    for (model,), part in paths.group_by("model", maintain_order=True):
+        cells = []
+        for name, title, digits in (("ic", "IC", 4), ("sharpe_net", "net Sharpe", 2)):
+            known = part[name].drop_nulls().drop_nans().to_numpy()
+            bounds = (np.median(known), known.min(), known.max()) if len(known) else (None, None, None)
+            cells.append(f"{title} {describe_interval(*bounds, digits=digits)}")
+        lines.append(f"  {model:<{width}}{', '.join(cells)}")
+    lines.append(
+        "All other results are those of the first path. Models are trained on sessions before and after "
+        "their tests, so none of these results could have been earned."
+    )
     return "\n".join(lines)
 
 

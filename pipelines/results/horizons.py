@@ -8,6 +8,7 @@ import polars as pl
 
 from backtest.forecasts.metrics import forecast_metrics
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import to_panel
 from pipelines.lake.lake import Lake
 from pipelines.results.evaluate import ensemble, label_overlap
@@ -37,7 +38,8 @@ def horizon_table(
         test sessions; None if no model of the run forecasts shorter horizons than the label's.
     """
     label = run.config.label
-    stored = stored_forecasts(run, lake)
+    path = path_of_tests(dataset, plan_folds(dataset, run.config))
+    stored = stored_forecasts(run, lake).join(path, on=["date", "fold"], how="semi")
     with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()
     if not with_path:
         return None

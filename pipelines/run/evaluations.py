@@ -32,6 +32,7 @@ from pipelines.run.fingerprint import source_digest
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
 _MODULES: Final = (
+    "dataset/folds",
     "dataset/market",
     "dataset/risk_free",
     "results/analysis/analysis",
@@ -50,6 +51,7 @@ _MODULES: Final = (
     "results/label_shares",
     "results/measured",
     "results/quantile_scores",
+    "results/robustness/paths",
     "run/completeness",
     "train/quantiles",
 )
@@ -94,6 +96,8 @@ class EvaluationRecord(BaseModel):
         Description of the missing tasks; None for a complete run.
     dates, first, last
         Number of dates that all models forecast, and the first and last of these dates.
+    tested
+        Description of the dates that the folds test, and of those that they do not; empty without folds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -111,6 +115,7 @@ class EvaluationRecord(BaseModel):
     dates: int
     first: dt.date
     last: dt.date
+    tested: str = ""
 
     @property
     def assumptions(self) -> str:

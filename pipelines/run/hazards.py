@@ -38,6 +38,12 @@ def collect_hazards(run: Run, dataset: Dataset, lake: Lake) -> tuple[list[str], 
             "Delay 0: the label starts at the same close that the forecast is made from, and no order can be "
             f"executed at that close. Read the result as a forecast, not as a strategy{longer}."
         )
+    if run.config.folds.scheme == "combinatorial":
+        hazards.append(
+            "Combinatorial folds: models are trained on sessions before and after their tests, so no result "
+            "could have been earned. The tables show the first of several paths; read how much the paths "
+            "differ."
+        )
     return hazards, [*notes, *dataset.notes, *_refitted(run.config)]
 
 

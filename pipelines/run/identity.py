@@ -30,7 +30,7 @@ LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")
 CODE = (
     "features/**/*.py",
     "models/**/*.py",
-    "backtest/splits.py",
+    "backtest/splits/*.py",
     "pipelines/dataset/build.py",
     "pipelines/dataset/fold_inputs.py",
     "pipelines/dataset/folds.py",
@@ -145,7 +145,7 @@ def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[
     """Settings that forecasts depend on, with every default filled in, as plain JSON values."""
     resolved = {"channels", "characteristics", "inputs"}
     folds = config.folds.model_dump(mode="json")
-    if config.folds.scheme != "dated":
+    if config.folds.scheme in ("expanding", "rolling"):
         folds["step"] = config.folds.step or config.folds.test
     settings = {
         "universe": config.universe.model_dump(mode="json"),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from models.fitting.fit import FittedState
 from pipelines.config.load import init_from_of, settings_of
 from pipelines.config.models import registry_name
@@ -125,13 +125,14 @@ def _same_model(run: Run, config: Config, model: str) -> str:
 
 def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
     """Sessions that a fold sees, including those seen by its warm starts."""
-    last = min(int(fold.valid[-1]) + config.label.delay + config.label.horizon, dataset.panel.n_sessions - 1)
+    latest = max(int(fold.train[-1]), int(fold.valid[-1]))  # combinatorial folds may train after validation
+    last = min(latest + config.label.delay + config.label.horizon, dataset.panel.n_sessions - 1)
     seen = _date(dataset, last)
     for name in sorted({init_from_of(config, model) or "" for model in config.models} - {""}):
         seen = max(seen, _latest_usable_fold(open_run(name, Path(config.output)), dataset, fold).seen_to)
     refits = any(settings_of(config, model)[1]["refit"] for model in config.models)
-    trained = fold.valid if refits else fold.train
-    return SeenSessions(fold.index, _date(dataset, int(trained[-1])), seen)
+    trained_to = latest if refits else int(fold.train[-1])
+    return SeenSessions(fold.index, _date(dataset, trained_to), seen)
 
 
 def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:

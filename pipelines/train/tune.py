@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from models.fitted import NoTrainingSignal
 from models.fitting.fit import Diverged, FitConfig, fit
 from pipelines.config.load import build_settings, check_config, digest, settings_of

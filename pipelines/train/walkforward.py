@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from models.fitting.fit import FitConfig
 from pipelines.config.load import build_settings, settings_of
 from pipelines.config.models import registry_name

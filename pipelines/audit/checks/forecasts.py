@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted
@@ -94,6 +94,7 @@ def _plan(subject: Subject) -> WalkForwardConfig:
         valid=max(budget.valid, 3 * spacing),
         test=max(4, 2 * spacing),
         embargo=subject.config.folds.embargo,
+        anchor="start",
     )
 
 

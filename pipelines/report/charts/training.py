@@ -27,8 +27,10 @@ def fold_timeline(folds: pl.DataFrame) -> go.Figure:
         y: list[object] = []
         for row in frame.iter_rows(named=True):
             name = f"fold {row['fold']}"
-            x += [str(row[f"{segment}_from"]), str(row[f"{segment}_to"]), None]
-            y += [name, name, None]
+            spans = row.get(f"{segment}_spans") or [(row[f"{segment}_from"], row[f"{segment}_to"])]
+            for start, end in spans:
+                x += [str(start), str(end), None]
+                y += [name, name, None]
         bars = go.Scatter(
             x=x,
             y=y,

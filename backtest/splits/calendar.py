@@ -1,0 +1,165 @@
+"""Calendar folds: every test is a calendar year or quarter.
+
+Shape suffixes: T sessions, P periods. Times are session indices; index t is the close of session t.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from backtest.splits.fold import Fold, label_span, require_at_least, sessions_between
+from features.arrays import DateArray, IntArray
+
+Period = Literal["year", "quarter"]
+Window = Literal["expanding", "rolling"]
+
+_MONTHS: Final = {"year": 12, "quarter": 3}
+_HOLIDAYS: Final = 7
+"""A period is complete at its start if the first session is among its first 7 days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarPlan:
+    """How sessions are split by the calendar. Lengths count periods.
+
+    Attributes
+    ----------
+    period : {"year", "quarter"}
+        Length of a test.
+    window : {"expanding", "rolling"}
+        Training starts at ``first`` in every fold (expanding), or ``train`` periods before validation
+        (rolling).
+    train, valid : int
+        Periods for training and validation, at least 1. For ``expanding``, the first fold has at least
+        ``train`` whole periods.
+    embargo : int
+        Sessions left out in addition to the purge, at least 0.
+    max_folds : int or None
+        Keep only this many folds, the latest; None: all that fit.
+    first : int
+        First usable session.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+    """
+
+    period: Period
+    window: Window
+    train: int
+    valid: int
+    embargo: int
+    max_folds: int | None = None
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if self.period not in _MONTHS:
+            msg = f"Unknown period {self.period!r}: choose year or quarter."
+            raise ValueError(msg)
+        if self.window not in ("expanding", "rolling"):
+            msg = f"Unknown window {self.window!r}: choose expanding or rolling."
+            raise ValueError(msg)
+        require_at_least(1, {"train": self.train, "valid": self.valid, "max_folds": self.max_folds})
+        require_at_least(0, {"embargo": self.embargo, "first": self.first})
+
+
+def calendar_folds(dates_T: DateArray, plan: CalendarPlan, delay: int, horizon: int) -> list[Fold]:
+    """Split sessions into folds whose tests are calendar years or quarters.
+
+    The test of period p has every session of p whose label ends inside the data. Its validation has the
+    ``valid`` periods before p, and its training the ``train`` periods before those (rolling) or everything
+    from the first usable session (expanding), both without their last ``delay + horizon + embargo``
+    sessions. The newest period may be incomplete; its test grows with the data. The folds of complete
+    periods do not change when sessions are appended.
+
+    Parameters
+    ----------
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions, ascending.
+    plan : CalendarPlan
+        Period, window, lengths and embargo.
+    delay : int
+        Sessions between decision and trade, at least 0.
+    horizon : int
+        Sessions held, at least 1.
+
+    Returns
+    -------
+    list of Fold
+        At least one, in time order, named by period: ``2016`` or ``2016Q3``.
+
+    Raises
+    ------
+    ValueError
+        If no period can be tested, a segment is shorter than the gap after it, or delay or horizon is out of
+        range.
+    """
+    span = label_span(delay, horizon)
+    gap = span + plan.embargo
+    days_T = dates_T.astype("datetime64[D]")
+    months = _MONTHS[plan.period]
+    period_T = days_T.astype("datetime64[M]").astype(np.int64) // months
+    first_period = _first_whole_period(days_T, period_T, plan.first, months)
+    newest = len(days_T) - span  # the first session whose label is unknown
+    first_test = first_period + plan.train + plan.valid
+    tested = range(first_test, int(period_T[newest - 1]) + 1) if newest > 0 else range(0)
+    if not tested:
+        msg = (
+            f"One fold needs {plan.train} whole {plan.period}s for training, {plan.valid} for validation and "
+            f"a session with a known label after them, so a test in {_name(first_test, months)}, but the "
+            f"data {_covered(days_T, plan.first)}: shorten train or valid, or use a longer history."
+        )
+        raise ValueError(msg)
+    if plan.max_folds is not None:
+        tested = tested[-plan.max_folds :]
+    folds = []
+    for k, period in enumerate(tested):
+        bounds = np.searchsorted(
+            period_T, [period - plan.valid - plan.train, period - plan.valid, period, period + 1]
+        )
+        train_from, valid_from, test_from, test_to = (int(bound) for bound in bounds)
+        train_from = plan.first if plan.window == "expanding" else max(train_from, plan.first)
+        fold = Fold(
+            index=k,
+            train=sessions_between(train_from, valid_from - gap),
+            valid=sessions_between(valid_from, test_from - gap),
+            test=sessions_between(test_from, min(test_to, newest)),
+            name=_name(period, months),
+        )
+        _require_sessions(fold, gap)
+        folds.append(fold)
+    return folds
+
+
+def _first_whole_period(days_T: DateArray, period_T: IntArray, first: int, months: int) -> int:
+    """Return the first period of which no usable session is missing at the start."""
+    if first >= len(days_T):
+        return int(period_T[-1]) + 1 if len(period_T) else 0
+    period = int(period_T[first])
+    starts = np.datetime64(period * months, "M").astype("datetime64[D]")
+    whole = days_T[first] < starts + np.timedelta64(_HOLIDAYS, "D")
+    return period if whole else period + 1
+
+
+def _require_sessions(fold: Fold, gap: int) -> None:
+    for name in ("train", "valid", "test"):
+        if not len(getattr(fold, name)):
+            msg = (
+                f"The fold of {fold.name} has no {name} session after {gap} sessions (delay + horizon + "
+                "embargo) are left out before the next segment: use longer segments."
+            )
+            raise ValueError(msg)
+
+
+def _name(period: int, months: int) -> str:
+    start = period * months  # months since 1970-01
+    year = 1970 + start // 12
+    return str(year) if months == 12 else f"{year}Q{start % 12 // 3 + 1}"
+
+
+def _covered(days_T: DateArray, first: int) -> str:
+    return f"are usable from {days_T[first]} to {days_T[-1]}" if first < len(days_T) else "have no session"

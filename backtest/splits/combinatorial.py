@@ -1,0 +1,176 @@
+"""Combinatorial purged cross-validation: every choice of groups is tested once, and the tests form paths.
+
+A walk-forward gives one path of out-of-sample results. Here the history is cut into groups of sessions, and a
+model is trained for every choice of groups to be tested, on the groups that are not. Each session is tested
+several times by different models, so that several paths cover the whole history (Lopez de Prado 2018,
+chapter 12). Training sessions lie on both sides of a test: the results show how much a backtest depends on
+what it was trained on, and not what could have been earned.
+
+Shape suffixes: T sessions, P paths. Times are session indices; index t is the close of session t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from backtest.splits.fold import Fold, label_span, read_only, require_at_least
+from features.arrays import BoolArray, IntArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinatorialPlan:
+    """How sessions are split into groups.
+
+    Attributes
+    ----------
+    groups : int
+        N: number of groups of consecutive sessions, at least 3.
+    test_groups : int
+        k: groups that are tested together, at least 1 and at most N - 2, because one group validates and at
+        least one trains.
+    embargo : int
+        Sessions left out on both sides of a test and of the validation, in addition to the purge.
+    first : int
+        First usable session.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range.
+    """
+
+    groups: int
+    test_groups: int
+    embargo: int
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(3, {"groups": self.groups})
+        require_at_least(1, {"test_groups": self.test_groups})
+        require_at_least(0, {"embargo": self.embargo, "first": self.first})
+        if self.test_groups > self.groups - 2:
+            msg = (
+                f"test_groups is {self.test_groups} and groups is {self.groups}; test_groups must be at most "
+                "groups - 2, because one group validates and at least one trains."
+            )
+            raise ValueError(msg)
+
+    @property
+    def n_folds(self) -> int:
+        """Number of folds: ``N! / (k! (N - k)!)``."""
+        return math.comb(self.groups, self.test_groups)
+
+    @property
+    def n_paths(self) -> int:
+        """Number of paths: ``n_folds * k / N``."""
+        return self.n_folds * self.test_groups // self.groups
+
+
+def combinatorial_folds(n_sessions: int, plan: CombinatorialPlan, delay: int, horizon: int) -> list[Fold]:
+    """Make one fold for every choice of groups that are tested.
+
+    The sessions from ``first`` to the newest one with a known label are cut into N groups of equal length;
+    the last group has the remainder as well. The newest group that is not tested validates, and the others
+    train. A validation date is left out if it is within ``gap = delay + horizon + embargo`` sessions of a
+    tested group, and a training date if it is within ``gap`` sessions of a tested group or of the validating
+    one, before or after. So no label of one segment overlaps a label or a decision date of another.
+
+    Parameters
+    ----------
+    n_sessions : int
+        Sessions in the data.
+    plan : CombinatorialPlan
+        Groups and embargo.
+    delay : int
+        Sessions between decision and trade, at least 0.
+    horizon : int
+        Sessions held, at least 1.
+
+    Returns
+    -------
+    list of Fold
+        In the order of `itertools.combinations`, named by the groups that are tested, counted from 1.
+
+    Raises
+    ------
+    ValueError
+        If a segment is empty after purging, or delay or horizon is out of range.
+    """
+    span = label_span(delay, horizon)
+    gap = span + plan.embargo
+    usable = n_sessions - span - plan.first
+    length = usable // plan.groups
+    if length <= 2 * gap:  # a group between two others keeps at least one session
+        msg = (
+            f"{plan.groups} groups of {max(length, 0)} sessions are too short: each loses {gap} sessions "
+            f"(delay {delay} + horizon {horizon} + embargo {plan.embargo}) on both sides, so it needs more "
+            f"than {2 * gap}: use fewer groups or a longer history."
+        )
+        raise ValueError(msg)
+    sessions_T = np.arange(plan.first, plan.first + usable)
+    group_T = np.minimum(np.arange(usable) // length, plan.groups - 1)
+    folds = []
+    for k, tested in enumerate(combinations(range(plan.groups), plan.test_groups)):
+        validating = max(set(range(plan.groups)) - set(tested))
+        test_T, valid_T = np.isin(group_T, tested), group_T == validating
+        near_test_T = within(test_T, gap)
+        folds.append(
+            Fold(
+                index=k,
+                train=read_only(sessions_T[~near_test_T & ~within(valid_T, gap)]),
+                valid=read_only(sessions_T[valid_T & ~near_test_T]),
+                test=read_only(sessions_T[test_T]),
+                name=_name(tested),
+            )
+        )
+    return folds
+
+
+def within(chosen_T: BoolArray, gap: int) -> BoolArray:
+    """Mark the sessions that are chosen, or at most ``gap`` sessions before or after a chosen one."""
+    count_T = np.concatenate([[0], np.cumsum(chosen_T)])
+    at_T = np.arange(len(chosen_T))
+    before_T, after_T = np.maximum(at_T - gap, 0), np.minimum(at_T + gap + 1, len(chosen_T))
+    near_T: BoolArray = count_T[after_T] > count_T[before_T]
+    return near_T
+
+
+def path_folds(folds: Sequence[Fold], n_sessions: int) -> IntArray:
+    """Assign tests to paths: path p has, on every session, the p-th of the folds that test this session.
+
+    Walk-forward folds are one path. Combinatorial folds are ``n_folds * k / N`` paths, each of which covers
+    every group once.
+
+    Parameters
+    ----------
+    folds : sequence of Fold
+        In the order of their indices.
+    n_sessions : int
+        Sessions in the data.
+
+    Returns
+    -------
+    ndarray of int, shape (P, T)
+        Index of the fold whose forecasts the path uses; -1 on sessions that are not tested.
+    """
+    times_T = np.zeros(n_sessions, dtype=np.int64)
+    for fold in folds:
+        times_T[fold.test] += 1
+    fold_PT = np.full((int(times_T.max(initial=0)), n_sessions), -1, dtype=np.int64)
+    times_T[:] = 0
+    for fold in folds:
+        fold_PT[times_T[fold.test], fold.test] = fold.index
+        times_T[fold.test] += 1
+    return fold_PT
+
+
+def _name(tested: tuple[int, ...]) -> str:
+    numbers = [str(group + 1) for group in tested]
+    if len(numbers) == 1:
+        return f"group {numbers[0]}"
+    return f"groups {', '.join(numbers[:-1])} and {numbers[-1]}"
