@@ -1,4 +1,4 @@
-"""Stationary-bootstrap intervals of Sharpe ratios, and of the difference of two books' Sharpe ratios.
+"""Stationary-bootstrap intervals of means, of Sharpe ratios, and of the difference of two Sharpe ratios.
 
 A Sharpe ratio is a ratio of moments of returns that have fat tails and clusters of volatility, so its
 interval comes from resampled histories and not from a formula. Daily returns are resampled in blocks, which
@@ -22,8 +22,8 @@ REPETITIONS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class SharpeInterval:
-    """An annualised Sharpe ratio, or a difference of two, with a bootstrap interval.
+class BootstrapInterval:
+    """A mean, an annualised Sharpe ratio, or a difference of two Sharpe ratios, with a bootstrap interval.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class SharpeInterval:
     block : float
         Mean block length of the bootstrap, in sessions.
     estimate, lower, upper : float
-        Estimate and bounds of the interval, annualised.
+        Estimate and bounds of the interval; Sharpe ratios are annualised.
     p_value : float
         Two-sided, of the null hypothesis that the true value is zero.
     """
@@ -97,13 +97,79 @@ def bootstrap_counts(n: int, *, block: float, repetitions: int = REPETITIONS, se
     return counts_RT
 
 
+def mean_interval(
+    x_T: FloatArray,
+    *,
+    overlap: int = 1,
+    counts_RT: FloatArray | None = None,
+    level: float = LEVEL,
+) -> BootstrapInterval:
+    """Mean of a daily series, such as the IC, with a stationary-bootstrap interval.
+
+    It needs no assumption on the distribution of the series, and is an alternative to
+    `backtest.inference.means.mean_test`. The interval is widened as in `sharpe_interval`.
+
+    Parameters
+    ----------
+    x_T : ndarray of shape (T,)
+        The series; NaN values are dropped, and their neighbours are treated as adjacent.
+    overlap : int
+        Number of consecutive values that share data, such as the sessions that a daily label spans.
+    counts_RT : ndarray of shape (R, T), optional
+        Samples of `bootstrap_counts` for the known values, with the block length `mean_block`. None: 2,000
+        samples with seed 0.
+    level : float
+        Two-sided error rate.
+
+    Returns
+    -------
+    BootstrapInterval
+        In the unit of the series. NaN without variation or with fewer than 2 values.
+
+    Raises
+    ------
+    ValueError
+        If ``overlap`` is below 1, ``level`` is not between 0 and 1, a value is infinite, or the counts are
+        for another number of values.
+    """
+    require_level(level)
+    known_T = known_values("the series", x_T)
+    n = len(known_T)
+    block = mean_block(n, overlap)
+    if n < 2 or (known_T == known_T[0]).all():
+        return BootstrapInterval(n, block, math.nan, math.nan, math.nan, math.nan)
+    if counts_RT is None:
+        counts_RT = bootstrap_counts(n, block=block)
+    require_shape("the bootstrap counts", counts_RT, (len(counts_RT), n))
+    mean = float(known_T.mean())
+    return _bounds(n, block, mean, mean + counts_RT @ (known_T - mean) / n, level)
+
+
+def mean_block(n: int, overlap: int = 1) -> float:
+    """Mean block length of `mean_interval`: that of `bootstrap_block`, but at least three overlaps.
+
+    Shorter blocks cut the dependence of overlapping values, and the interval would be too short. Limited to
+    a quarter of the series.
+
+    Raises
+    ------
+    ValueError
+        If ``overlap`` is below 1.
+    """
+    if overlap < 1:
+        msg = f"overlap is {overlap}; it must be at least 1 session."
+        raise ValueError(msg)
+    wanted = bootstrap_block(n) if overlap == 1 else max(bootstrap_block(n), 3.0 * overlap)
+    return max(min(wanted, n / 4.0), 1.0)
+
+
 def sharpe_interval(
     return_T: FloatArray,
     *,
     counts_RT: FloatArray | None = None,
     block: float | None = None,
     level: float = LEVEL,
-) -> SharpeInterval:
+) -> BootstrapInterval:
     """Annualised Sharpe ratio of daily returns with a stationary-bootstrap interval.
 
     The interval lies between the ``level / 2`` and ``1 - level / 2`` quantiles of the Sharpe ratios of the
@@ -125,7 +191,7 @@ def sharpe_interval(
 
     Returns
     -------
-    SharpeInterval
+    BootstrapInterval
         NaN without variation or with fewer than 2 sessions.
 
     Raises
@@ -146,7 +212,7 @@ def sharpe_difference(
     counts_RT: FloatArray | None = None,
     block: float | None = None,
     level: float = LEVEL,
-) -> SharpeInterval:
+) -> BootstrapInterval:
     """Annualised Sharpe ratio of a less that of b, with a stationary-bootstrap interval.
 
     Both books are resampled on the same sessions, so what they have in common cancels (Ledoit and Wolf 2008).
@@ -160,7 +226,7 @@ def sharpe_difference(
 
     Returns
     -------
-    SharpeInterval
+    BootstrapInterval
         Of the difference; NaN if either book has no variation, or with fewer than 2 sessions.
 
     Raises
@@ -181,12 +247,12 @@ def _interval(
     counts_RT: FloatArray | None,
     block: float | None,
     level: float,
-) -> SharpeInterval:
+) -> BootstrapInterval:
     """Interval of the signed sum of the Sharpe ratios of K books."""
     n = len(returns_TK)
     block = bootstrap_block(n) if block is None else block
     if n < 2 or (returns_TK == returns_TK[0]).all(axis=0).any():
-        return SharpeInterval(n, block, math.nan, math.nan, math.nan, math.nan)
+        return BootstrapInterval(n, block, math.nan, math.nan, math.nan, math.nan)
     if counts_RT is None:
         counts_RT = bootstrap_counts(n, block=block)
     require_shape("the bootstrap counts", counts_RT, (len(counts_RT), n))
@@ -198,10 +264,15 @@ def _interval(
     varies_R = (variance_RK > 0).all(axis=1)  # a sample of one session only has no Sharpe ratio
     sharpe_RK = (mean_K + shift_RK[varies_R]) / np.sqrt(variance_RK[varies_R]) * annual
     estimate = float((mean_K / returns_TK.std(axis=0, ddof=1) * sign_K).sum()) * annual
+    return _bounds(n, block, estimate, sharpe_RK @ sign_K, level)
+
+
+def _bounds(n: int, block: float, estimate: float, sample_R: FloatArray, level: float) -> BootstrapInterval:
+    """Widened percentile interval of the samples of a statistic."""
     # resampled means vary too little, by (2 block - 1) / n of the variance for independent returns
     widen = math.sqrt(n / max(n - 2.0 * block + 1.0, n / 2.0))
-    sample_R = estimate + widen * (sharpe_RK @ sign_K - estimate)
+    sample_R = estimate + widen * (sample_R - estimate)
     lower, upper = np.quantile(sample_R, [level / 2.0, 1.0 - level / 2.0])
     side = min(int((sample_R <= 0).sum()), int((sample_R >= 0).sum()))
     p_value = min(2.0 * (side + 1) / (len(sample_R) + 1), 1.0)
-    return SharpeInterval(n, block, estimate, float(lower), float(upper), p_value)
+    return BootstrapInterval(n, block, estimate, float(lower), float(upper), p_value)

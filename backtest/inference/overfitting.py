@@ -27,13 +27,20 @@ class Overfitting:
     ----------
     probability : float
         Share of the combinations whose best variant in sample is at or below the median out of sample.
+    loss_probability : float
+        Share of the combinations whose best variant in sample has a negative Sharpe ratio out of sample.
     logit_M : ndarray of shape (M,)
         ``ln(w / (1 - w))`` for each combination, with w the relative rank out of sample, in (0, 1), of the
         variant that was best in sample.
+    in_sample_M, out_of_sample_M : ndarray of shape (M,)
+        Sharpe ratios per session of that variant on the two halves.
     """
 
     probability: float
+    loss_probability: float
     logit_M: FloatArray
+    in_sample_M: FloatArray
+    out_of_sample_M: FloatArray
 
 
 def probabilistic_sharpe(return_T: FloatArray, benchmark: float = 0.0) -> float:
@@ -211,8 +218,16 @@ def probability_of_overfitting(return_TV: FloatArray, *, blocks: int = 16) -> Ov
         np.divide(mean_MV + centre_V, np.sqrt(variance_MV), out=out_MV, where=varies_MV)
         return out_MV
 
-    best_M = sharpes(chosen_MS).argmax(axis=1)
-    rank_MV = rankdata(sharpes(1.0 - chosen_MS), axis=1)
-    w_M = np.take_along_axis(rank_MV, best_M[:, None], axis=1)[:, 0] / (return_TV.shape[1] + 1.0)
+    in_MV, out_MV = sharpes(chosen_MS), sharpes(1.0 - chosen_MS)
+    best_M1 = in_MV.argmax(axis=1)[:, None]
+    rank_MV = rankdata(out_MV, axis=1)
+    w_M = np.take_along_axis(rank_MV, best_M1, axis=1)[:, 0] / (return_TV.shape[1] + 1.0)
     logit_M = np.log(w_M / (1.0 - w_M))
-    return Overfitting(float((logit_M <= 0).mean()), logit_M)
+    out_M = np.take_along_axis(out_MV, best_M1, axis=1)[:, 0]
+    return Overfitting(
+        probability=float((logit_M <= 0).mean()),
+        loss_probability=float((out_M < 0).mean()),
+        logit_M=logit_M,
+        in_sample_M=np.take_along_axis(in_MV, best_M1, axis=1)[:, 0],
+        out_of_sample_M=out_M,
+    )

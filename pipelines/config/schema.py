@@ -93,6 +93,16 @@ class Config(Section):
             raise ValueError(f"seeds is {list(self.seeds)}; it must hold distinct seeds, at least one")
         return self
 
+    @model_validator(mode="after")
+    def _check_pretraining(self) -> Config:
+        fits = [self.fit, *(options.get("fit") or {} for options in self.models.values())]
+        if self.folds.scheme == "combinatorial" and any(fit.get("pretrain") for fit in fits):
+            raise ValueError(
+                "fit.pretrain reads all windows between the first and the last training session, and with "
+                "folds.scheme combinatorial the tests lie between them; use another scheme, or no pretraining"
+            )
+        return self
+
     def without_secrets(self) -> Settings:
         """Return all settings with their values.
 

@@ -21,6 +21,7 @@ from pipelines.results.horizons import horizon_table
 from pipelines.results.label_shares import label_share_table
 from pipelines.results.measured import evaluation_record, measured_tables
 from pipelines.results.quantile_scores import quantile_score_table
+from pipelines.results.robustness.multiple_tests import overfitting_table
 from pipelines.results.robustness.paths import path_table
 from pipelines.run.completeness import (
     add_missing_column,
@@ -89,6 +90,7 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
         tables = {
             **measured_tables(result, ordered, dataset, config, trials),
             "ladder": add_missing_column(result.ladder, missing, folds, config.seeds),
+            "overfitting": overfitting_table(result, config, dataset.panel.dates_T, run),
             "horizons": horizon_table(run, lake, dataset, dates_T),
             "quantile_scores": quantile_score_table(run, complete),
             "label_shares": label_share_table(config, ordered, dataset, scores),

@@ -16,9 +16,11 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.inference.bootstrap import (
-    SharpeInterval,
+    BootstrapInterval,
     bootstrap_block,
     bootstrap_counts,
+    mean_block,
+    mean_interval,
     sharpe_difference,
     sharpe_interval,
 )
@@ -47,7 +49,7 @@ def tradable_delay(delays: Iterable[int]) -> int:
     return min((delay for delay in every if delay >= 1), default=every[0])
 
 
-def beats(ic: MeanTest, sharpe: SharpeInterval, level: float = LEVEL) -> str:
+def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:
     """Say whether a model beats another one, from the tests of two differences (model less the other).
 
     Parameters
@@ -98,7 +100,7 @@ def comparison_table(
         (`backtest.inference.bootstrap.sharpe_difference`, annualised, net of costs); beats (`beats`). Null:
         unknown.
     """
-    series = _Series(result, config, dates_T)
+    series = TradableSeries(result, config, dates_T)
     book = next(iter(config.backtest.books))
     kinds = {model: registry_name(config, model) for model in series.models}
     rows = []
@@ -157,15 +159,20 @@ def significance_table(
     -------
     polars.DataFrame
         One row per model and book, at the first delay that can be traded: model, book, delay, level, ic with
-        ic_lower, ic_upper and ic_p (`backtest.inference.means.mean_test`), sessions, sharpe_net with
+        ic_lower, ic_upper and ic_p (`backtest.inference.means.mean_test`), ic_bootstrap_lower and
+        ic_bootstrap_upper (`backtest.inference.bootstrap.mean_interval`), sessions, sharpe_net with
         sharpe_lower and sharpe_upper (`backtest.inference.bootstrap.sharpe_interval`, annualised),
         probabilistic_sharpe and deflated_sharpe (probabilities, `backtest.inference.overfitting`), trials.
         Null: unknown.
     """
-    series = _Series(result, config, dates_T)
+    series = TradableSeries(result, config, dates_T)
     rows = []
     for model in series.models:
-        ic = mean_test(series.ic(model), overlap=series.overlap, level=LEVEL)
+        daily_ic = series.ic(model)
+        ic = mean_test(daily_ic, overlap=series.overlap, level=LEVEL)
+        known = int((~np.isnan(daily_ic)).sum())
+        samples = _samples(known, mean_block(known, series.overlap))
+        resampled = mean_interval(daily_ic, overlap=series.overlap, counts_RT=samples, level=LEVEL)
         for book in config.backtest.books:
             returns = series.returns(model, book)
             counts = _samples(int((~np.isnan(returns)).sum()))
@@ -180,6 +187,8 @@ def significance_table(
                     "ic_lower": ic.lower,
                     "ic_upper": ic.upper,
                     "ic_p": ic.p_value,
+                    "ic_bootstrap_lower": resampled.lower,
+                    "ic_bootstrap_upper": resampled.upper,
                     "sessions": sharpe.n,
                     "sharpe_net": sharpe.estimate,
                     "sharpe_lower": sharpe.lower,
@@ -209,7 +218,7 @@ def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
                 yield found[model, baseline]
 
 
-class _Series:
+class TradableSeries:
     """Daily ICs and returns of all models at the first delay that can be traded, on common dates."""
 
     def __init__(self, result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]) -> None:
@@ -234,10 +243,10 @@ class _Series:
         return _floats(self._returns[book][model])
 
 
-@lru_cache(maxsize=2)
-def _samples(n: int) -> FloatArray | None:
+@lru_cache(maxsize=3)
+def _samples(n: int, block: float | None = None) -> FloatArray | None:
     """Bootstrap samples of n sessions, which all models and books share; None for fewer than 2 sessions."""
-    return bootstrap_counts(n, block=bootstrap_block(n)) if n > 1 else None
+    return bootstrap_counts(n, block=bootstrap_block(n) if block is None else block) if n > 1 else None
 
 
 def _floats(series: pl.Series) -> FloatArray:

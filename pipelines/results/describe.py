@@ -35,6 +35,11 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     significance = evaluation.read_table("significance")
     if significance is not None:
         parts.append(describe_tests(significance, evaluation.read_table("comparisons")))
+    together = describe_together(
+        evaluation.read_table("multiple_tests"), evaluation.read_table("overfitting")
+    )
+    if together:
+        parts.append(together)
     paths = evaluation.read_table("paths")
     if paths is not None:
         parts.append(describe_paths(paths))
@@ -119,6 +124,35 @@ def describe_tests(significance: pl.DataFrame, comparisons: pl.DataFrame | None)
         lines.append(
             "beats: yes if the interval of the IC difference is above 0 and net Sharpe is higher; no if the "
             "interval of the IC or of the Sharpe difference is below 0."
+        )
+    return "\n".join(lines)
+
+
+def describe_together(multiple_tests: pl.DataFrame | None, overfitting: pl.DataFrame | None) -> str:
+    """Format the tests of all models together in one line each; empty without any of them."""
+    lines = []
+    if multiple_tests is not None:
+        rows = multiple_tests.filter(pl.col("book") == multiple_tests["book"][0])
+        superior = rows.filter("in_stepm")["model"].to_list()
+        equal = rows.filter(pl.col("in_mcs").fill_null(False))["model"].to_list()
+        lines.append(
+            f"all models together: no model earns more than nothing p {_number(rows['spa_p'][0], 3)} (SPA); "
+            f"better than nothing: {', '.join(superior) or 'none'} (StepM); cannot be told from the best: "
+            f"{', '.join(equal) or 'unknown'} (model confidence set)"
+        )
+        tested = rows.drop_nulls("baseline_spa_p")
+        if tested.height:
+            better = tested.filter("in_baseline_stepm")["model"].to_list()
+            p_value = _number(tested["baseline_spa_p"][0], 3)
+            lines.append(
+                f"against {tested['baseline'][0]}, the best baseline: p {p_value} (SPA); better: "
+                f"{', '.join(better) or 'none'} (StepM)"
+            )
+    for row in [] if overfitting is None else overfitting.iter_rows(named=True):
+        lines.append(
+            f"probability of overfitting {_number(row['pbo'], 2)}, of a loss "
+            f"{_number(row['loss_probability'], 2)}, when the best of {row['variants']} is selected "
+            f"({row['candidates']}, {row['blocks']} blocks)"
         )
     return "\n".join(lines)
 

@@ -18,6 +18,8 @@ from pipelines.results.comparisons import comparison_table, significance_table
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.results.evaluate import Evaluation, ensemble
 from pipelines.results.forecast_tables import forecast_tables
+from pipelines.results.evaluate import Evaluation
+from pipelines.results.robustness.multiple_tests import multiple_test_table, overfitting_table
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, rates_digest
 from pipelines.secrets import redact
 
@@ -57,6 +59,8 @@ def measured_tables(
         **forecast_tables(signals, market, config),
         "comparisons": comparison_table(result, config, sessions_T) if trained else None,
         "significance": significance_table(result, config, sessions_T, trials),
+        "multiple_tests": multiple_test_table(result, config, sessions_T),
+        "overfitting": overfitting_table(result, config, sessions_T),
         "endings": ending_table(forecasts, market, config),
     }
 

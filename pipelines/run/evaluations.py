@@ -51,6 +51,7 @@ _MODULES: Final = (
     "results/label_shares",
     "results/measured",
     "results/quantile_scores",
+    "results/robustness/multiple_tests",
     "results/robustness/paths",
     "run/completeness",
     "train/quantiles",

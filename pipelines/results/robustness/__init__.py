@@ -1,1 +1,1 @@
-"""How far results can be believed: all models tested together, overfitting, and paths of combinatorial folds."""
+"""How far results can be believed: all models tested together, overfitting, paths of combinatorial folds."""

@@ -7,7 +7,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata
+from scipy.special import ndtri
+from scipy.stats import linregress, rankdata
 from skfolio.measures import deflated_sharpe_ratio, probabilistic_sharpe_ratio
 
 from backtest.inference.overfitting import (
@@ -99,17 +100,60 @@ def test_overfitting_is_its_definition() -> None:
     rng = np.random.default_rng(1)
     returns_TV = rng.normal(0.001, 0.01, (62, 7))  # two sessions are left over for 6 blocks
     blocks = np.split(returns_TV[2:], 6)
-    logits = []
+    logits, ins, outs = [], [], []
     for choice in combinations(range(6), 3):
         inside = np.concatenate([blocks[i] for i in choice])
         outside = np.concatenate([blocks[i] for i in range(6) if i not in choice])
         best = (inside.mean(axis=0) / inside.std(axis=0)).argmax()
+        ins.append(inside.mean(axis=0)[best] / inside.std(axis=0)[best])
+        outs.append(outside.mean(axis=0)[best] / outside.std(axis=0)[best])
         w = rankdata(outside.mean(axis=0) / outside.std(axis=0))[best] / 8
         logits.append(math.log(w / (1 - w)))
     found = probability_of_overfitting(returns_TV, blocks=6)
     np.testing.assert_allclose(found.logit_M, logits, atol=1e-12)
     assert found.probability == np.mean(np.array(logits) <= 0)
+    assert found.loss_probability == np.mean(found.out_of_sample_M < 0)
+    np.testing.assert_allclose(found.in_sample_M, ins, atol=1e-12)
+    np.testing.assert_allclose(found.out_of_sample_M, outs, atol=1e-12)
     assert 0 < found.probability < 1
+
+
+def r_normals(seed: int, n: int) -> np.ndarray:
+    """R's ``set.seed(seed); rnorm(n)``: Mersenne Twister, scrambled seed, inversion of 53 random bits."""
+    word, words = seed, []
+    for step in range(675):
+        word = (69069 * word + 1) % 2**32
+        if step > 50:  # 50 steps of scrambling, and one word that R replaces by the position
+            words.append(word)
+    twister = np.random.MT19937()
+    twister.state = {
+        "bit_generator": "MT19937",
+        "state": {"key": np.array(words, dtype=np.uint32), "pos": 624},
+    }
+    uniform = twister.random_raw(2 * n) * 2.3283064365386963e-10
+    normals: np.ndarray = ndtri((np.floor(2**27 * uniform[::2]) + uniform[1::2]) / 2**27)
+    return normals
+
+
+def test_overfitting_is_that_of_the_vignette_of_the_r_package_pbo() -> None:
+    """Barr, "Using the PBO package": p_bo 1, p_loss 1, adjusted R2 0.97, and "slope" -0.0030456.
+
+    100 random trials are scaled to the same Sharpe ratio, so what is best in one half is worst in the other.
+    The package computes lm(in sample ~ out of sample) and calls the intercept the slope. Its Sharpe ratios
+    divide by the deviation with n - 1, ours by that with n.
+    """
+    np.testing.assert_allclose(r_normals(42, 3), [1.37095845, -0.56469817, 0.36312841], atol=1e-8)
+    trials_TV = r_normals(765, 240_000).reshape(100, 2400).T
+    trials_TV *= 252**-0.5 / trials_TV.std(axis=0, ddof=1)
+    trials_TV -= trials_TV.mean(axis=0)
+    found = probability_of_overfitting(trials_TV - 0.03 / 252, blocks=8)
+    assert len(found.logit_M) == 70
+    assert found.probability == 1
+    assert found.loss_probability == 1
+    halves = math.sqrt(1199 / 1200)
+    fit = linregress(found.out_of_sample_M * halves, found.in_sample_M * halves)
+    assert fit.intercept == pytest.approx(-0.0030456, abs=5e-8)
+    assert 1 - (1 - fit.rvalue**2) * 69 / 68 == pytest.approx(0.97, abs=0.005)
 
 
 def test_overfitting_of_noise_is_even_and_of_one_good_variant_is_nought() -> None:

@@ -18,7 +18,7 @@ from features.panel.panel import Panel
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
-from pipelines.dataset.folds import plan_folds
+from pipelines.dataset.folds import describe_tested, fold_table, plan_folds
 from pipelines.errors import DataError
 
 START = np.datetime64("2001-01-01")
@@ -103,6 +103,7 @@ def check_fold(fold: Fold, label: dict[str, Any], embargo: int) -> None:
             "valid": st.integers(1, 20),
             "test": st.integers(1, 20),
             "embargo": st.integers(0, 8),
+            "anchor": st.sampled_from(["end", "start"]),
         }
     ),
     step=st.none() | st.integers(0, 10),
@@ -135,6 +136,8 @@ def test_no_label_of_a_segment_reaches_a_later_one(
         assert len(fold.train) >= folds["train"]
         if folds["scheme"] == "rolling":
             assert len(fold.train) == folds["train"]
+    if folds["anchor"] == "end":
+        assert label_end(made[-1].test, label) == sessions - 1, "the newest session with a label is tested"
 
 
 @settings(max_examples=100, deadline=None)
@@ -163,7 +166,7 @@ def test_no_label_of_a_dated_segment_reaches_a_later_one(
 
 
 def test_the_purge_covers_the_extra_delays() -> None:
-    plan = {"scheme": "rolling", "train": 10, "valid": 5, "test": 5, "embargo": 1}
+    plan = {"scheme": "rolling", "train": 10, "valid": 5, "test": 5, "embargo": 1, "anchor": "start"}
     (fold,) = plan_folds(
         sessions_only(40, 0),
         config({**plan, "max_folds": 1}, {"horizon": 1, "delay": 0, "extra_delays": [3]}),
@@ -171,6 +174,58 @@ def test_the_purge_covers_the_extra_delays() -> None:
     assert fold.train.tolist() == list(range(10))
     assert fold.valid.tolist() == [15, 16, 17, 18, 19]  # 9 + delay 3 + horizon 1 + embargo 1 < 15
     assert fold.test.tolist() == [25, 26, 27, 28, 29]
+
+
+def test_what_is_tested_and_what_is_not_is_said() -> None:
+    def said(folds: dict[str, Any], first: int = 3) -> str:
+        dataset, plan = sessions_only(60, first), config(folds, {"horizon": 2, "delay": 1})
+        return describe_tested(dataset, plan, plan_folds(dataset, plan))
+
+    # gap 4; labels are known to session 56 (2001-02-26); START is 2001-01-01
+    walk = {"scheme": "expanding", "train": 10, "valid": 5, "test": 5, "embargo": 1}
+    assert said({**walk, "step": 8}) == (
+        "Tests cover 20 of 57 usable dates, 2001-01-29 to 2001-02-26. Not tested: 25 before the first "
+        "test, for training and validation (2001-01-04 to 2001-01-28); 9 between tests (2001-02-03 to "
+        "2001-02-21); 3 at the end, whose labels are not known yet (2001-02-27 to 2001-03-01)."
+    )
+    assert said({**walk, "anchor": "start", "max_folds": 1}) == (
+        "Tests cover 5 of 57 usable dates, 2001-01-27 to 2001-01-31. Not tested: 23 before the first "
+        "test, for training and validation (2001-01-04 to 2001-01-26); 26 after the last test, although "
+        "their labels are known (2001-02-01 to 2001-02-26); 3 at the end, whose labels are not "
+        "known yet (2001-02-27 to 2001-03-01)."
+    )
+    groups = {"scheme": "combinatorial", "groups": 4, "test_groups": 2, "embargo": 1}
+    assert said(groups) == (
+        "Tests cover 54 of 57 usable dates, 2001-01-04 to 2001-02-26. Not tested: 3 at the end, whose labels "
+        "are not known yet (2001-02-27 to 2001-03-01)."
+    )
+    dated = {"scheme": "dated", "train_from": "2001-01-01", "valid_from": "2001-01-20", "embargo": 0}
+    assert said({**dated, "test_from": "2001-02-01", "test_to": "2001-02-28"}) == (
+        "Tests cover 28 of 57 usable dates, 2001-02-01 to 2001-02-28. Not tested: 28 before the first "
+        "test, for training and validation (2001-01-04 to 2001-01-31); 1 at the end, whose "
+        "labels are not known yet (2001-03-01)."
+    )
+
+
+def test_the_table_of_folds_shows_the_stretches_of_combinatorial_folds() -> None:
+    label = {"horizon": 1, "delay": 0}
+    plan = config({"scheme": "combinatorial", "groups": 4, "test_groups": 2, "embargo": 0}, label)
+    dataset = sessions_only(41, 0)
+    table = fold_table(dataset, plan_folds(dataset, plan))
+    assert table["name"].to_list()[:2] == ["groups 1 and 2", "groups 1 and 3"]
+    second = table.row(1, named=True)  # groups of 10 sessions: tested 0-9 and 20-29, validated 31-39
+    day = dt.timedelta(days=1)
+    start = dt.date(2001, 1, 1)
+    assert second["test_spans"] == [[start, start + 9 * day], [start + 20 * day, start + 29 * day]]
+    assert second["train_spans"] == [[start + 11 * day, start + 18 * day]]
+    assert second["valid_spans"] == [[start + 31 * day, start + 39 * day]]
+    assert (second["n_train"], second["n_valid"], second["n_test"]) == (8, 9, 20)
+    walk = config({"scheme": "rolling", "train": 9, "valid": 5, "test": 5, "embargo": 0}, label)
+    rows = fold_table(dataset, plan_folds(dataset, walk))
+    assert rows["name"].null_count() == rows.height > 1
+    for name in ("train", "valid", "test"):
+        ends = zip(rows[f"{name}_from"], rows[f"{name}_to"], strict=True)
+        assert rows[f"{name}_spans"].to_list() == [[list(pair)] for pair in ends]
 
 
 def test_a_universe_limit_without_data_is_reported_as_not_applied(

@@ -89,7 +89,7 @@ def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
 
 
 def test_a_segment_without_a_decision_is_named(tiny_tables: Tables, tiny_config: Config) -> None:
-    config = changed(tiny_config, label={"forecast_frequency": "quarterly"})
+    config = changed(tiny_config, label={"forecast_frequency": "quarterly"}, folds={"anchor": "start"})
     with pytest.raises(DataError, match=r"the test segment of fold 0 \(40 sessions\) has no quarterly"):
         plan_folds(build_dataset(tiny_tables, config), config)
 

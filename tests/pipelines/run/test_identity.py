@@ -360,12 +360,24 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "folds.walk.embargo": (FORECAST, 2),
     "folds.walk.step": (FORECAST, 50),
     "folds.walk.max_folds": (FORECAST, 1),
+    "folds.walk.anchor": (FORECAST, "start"),
     "folds.dated.scheme": (FORECAST, None),
     "folds.dated.train_from": (FORECAST, "2015-01-05"),
     "folds.dated.valid_from": (FORECAST, "2016-01-05"),
     "folds.dated.test_from": (FORECAST, "2017-01-05"),
     "folds.dated.test_to": (FORECAST, "2018-01-05"),
     "folds.dated.embargo": (FORECAST, 2),
+    "folds.by_period.scheme": (FORECAST, None),
+    "folds.by_period.period": (FORECAST, "quarter"),
+    "folds.by_period.window": (FORECAST, "rolling"),
+    "folds.by_period.train": (FORECAST, 4),
+    "folds.by_period.valid": (FORECAST, 2),
+    "folds.by_period.embargo": (FORECAST, 2),
+    "folds.by_period.max_folds": (FORECAST, 1),
+    "folds.combinatorial.scheme": (FORECAST, None),
+    "folds.combinatorial.groups": (FORECAST, 7),
+    "folds.combinatorial.test_groups": (FORECAST, 3),
+    "folds.combinatorial.embargo": (FORECAST, 2),
     "models": (FORECAST, {"zero": {}, "mlp": {"width": 9}}),
     "fit": (FORECAST, {"valid_dates": 3}),
     "init_from": (FORECAST, None),  # by the run's id: tested separately
@@ -405,6 +417,8 @@ VARIANTS = {
     "SecSourceConfig": "sec",
     "WalkForwardConfig": "walk",
     "DatedFoldConfig": "dated",
+    "CalendarFoldsConfig": "by_period",
+    "CombinatorialFoldsConfig": "combinatorial",
 }
 DATED = {
     "scheme": "dated",
@@ -420,6 +434,15 @@ BLOCKS: Mapping[str, Mapping[str, Any]] = {
     "yfinance": {"kind": "yfinance", "tickers": ["A"]},
     "sec": {"kind": "sec", "tickers": ["A"], "identity": "Jane jane@example.com"},
     "dated": DATED,
+    "by_period": {
+        "scheme": "calendar",
+        "period": "year",
+        "window": "expanding",
+        "train": 3,
+        "valid": 1,
+        "embargo": 1,
+    },
+    "combinatorial": {"scheme": "combinatorial", "groups": 6, "test_groups": 2, "embargo": 1},
 }
 
 

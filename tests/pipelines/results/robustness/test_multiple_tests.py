@@ -1,0 +1,130 @@
+"""Tables of the tests of all models together, and of the probability of overfitting, from runs on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from command import Call, command
+from daily_results import DATES_T, N, config, evaluation, simulated
+
+from backtest.inference.multiple import confidence_set, superior_books
+from backtest.inference.overfitting import probability_of_overfitting
+from pipelines.results.describe import describe_together
+from pipelines.results.robustness.multiple_tests import OF_THE_EVALUATION, OF_THE_LEDGER, multiple_test_table
+from pipelines.run.evaluations import StoredEvaluation, newest_evaluation
+from pipelines.run.record import open_run
+
+SKILL = {"ridge": 0.0, "lightgbm": 0.01, "tcn": 0.05, "lstm": 0.0}
+
+
+def test_the_table_has_the_tests_of_the_returns_at_the_first_delay_that_can_be_traded() -> None:
+    models: dict[str, dict[str, Any]] = {name: {} for name in SKILL}
+    result = simulated(1, SKILL)
+    table = multiple_test_table(result, config(models=models), DATES_T)
+    assert table is not None
+    assert table.select("model", "book").rows() == [
+        (m, b) for b in ("long_short", "long_only") for m in SKILL
+    ]
+    first = table.filter(pl.col("book") == "long_short")
+    own = result.equity.filter((pl.col("delay") == 1) & (pl.col("book") == "long_short"))
+    return_TV = own.pivot(on="model", index="date", values="excess_net").drop("date").to_numpy()
+    expected = superior_books(return_TV)
+    assert first["spa_p"].to_list() == [expected.p_value] * 4
+    assert first["in_stepm"].to_list() == expected.superior_V.tolist()
+    assert 0 < expected.superior_V.sum() < 4
+    p_V = confidence_set(return_TV)
+    assert first["mcs_p"].to_list() == p_V.tolist()
+    assert first["in_mcs"].to_list() == (p_V >= 0.05).tolist()
+    sharpe_V = return_TV.mean(axis=0) / return_TV.std(axis=0)
+    best = int(sharpe_V[:2].argmax())
+    against = superior_books(return_TV[:, 2:] - return_TV[:, [best]])
+    assert first["baseline"].to_list() == [None, None, *[list(SKILL)[best]] * 2]
+    assert first["baseline_spa_p"].to_list() == [None, None, against.p_value, against.p_value]
+    assert first["in_baseline_stepm"].to_list() == [None, None, *against.superior_V.tolist()]
+    assert first["sessions"].unique().to_list() == [N]
+
+    text = describe_together(table, None)
+    assert f"p {expected.p_value:.3f} (SPA); better than nothing: " in text
+    assert f"against {list(SKILL)[best]}, the best baseline: p {against.p_value:.3f} (SPA)" in text
+    assert describe_together(None, None) == ""
+
+
+def test_sessions_and_models_without_returns_are_left_out() -> None:
+    rng = np.random.default_rng(0)
+    returns = {
+        (m, b, 0): 0.01 * rng.normal(size=N) for m in ("ridge", "tcn") for b in ("long_short", "long_only")
+    }
+    returns["tcn", "long_short", 0][:100] = np.nan
+    returns["zero", "long_short", 0] = returns["zero", "long_only", 0] = np.zeros(N)
+    ics = {(model, 0): rng.normal(size=N) for model in ("ridge", "tcn", "zero")}
+    settings = config(delays=(0,), models={"ridge": {}, "tcn": {}, "zero": {}})
+    table = multiple_test_table(evaluation(ics, returns), settings, DATES_T)
+    assert table is not None
+    assert table["sessions"].to_list() == [200] * 3 + [300] * 3
+    zero = table.filter(pl.col("model") == "zero")
+    assert zero["in_stepm"].to_list() == [False, False]
+    assert zero["mcs_p"].to_list() == zero["in_mcs"].to_list() == [None, None]
+    one = {key: value for key, value in returns.items() if key[0] == "ridge"}
+    alone = evaluation({("ridge", 0): ics["ridge", 0]}, one)
+    assert multiple_test_table(alone, config(delays=(0,), models={"ridge": {}}), DATES_T) is None
+
+
+@pytest.fixture
+def peerglass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capfd)
+
+
+def evaluated(peerglass: Call, settings: dict[str, Any]) -> tuple[StoredEvaluation, str]:
+    """Train and backtest a config; return the evaluation and the output."""
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    trained = peerglass("train", "tiny.yaml")
+    assert trained.code == 0, trained.err
+    done = peerglass("backtest", trained.out.strip(), "--output", "runs")
+    assert done.code == 0, done.err
+    stored = newest_evaluation(open_run(trained.out.strip(), Path("runs")))
+    assert stored is not None
+    return stored, done.out
+
+
+def returns_of(stored: StoredEvaluation) -> pl.DataFrame:
+    equity = stored.table("equity").filter(pl.col("book") == stored.table("overfitting")["book"][0])
+    return equity.pivot(on="model", index="date", values="excess_net").sort("date").drop_nulls()
+
+
+def test_overfitting_counts_the_models_of_the_run_and_the_stored_results_of_the_ledger(
+    peerglass: Call, tiny: dict[str, Any]
+) -> None:
+    Path("tiny.yaml").write_text(yaml.safe_dump(tiny))
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    first, out = evaluated(peerglass, {**tiny, "models": {"ridge": {}, "reversal": {}, "zero": {}}})
+    table = first.table("overfitting")
+    assert table.select("candidates", "variants", "blocks").rows() == [(OF_THE_EVALUATION, 3, 8)]
+    returns = returns_of(first).drop("date")
+    expected = probability_of_overfitting(returns.to_numpy(), blocks=8)
+    assert table["pbo"].item() == expected.probability
+    assert table["loss_probability"].item() == expected.loss_probability
+    assert table["sessions"].item() == returns.height
+    assert f"probability of overfitting {expected.probability:.2f}" in out
+
+    other = {"ridge": {"alphas": [3.0]}, "momentum": {"characteristic": "return_21"}}
+    second, _ = evaluated(peerglass, {**tiny, "models": other})
+    both = second.table("overfitting")
+    assert both.select("candidates", "variants").rows() == [(OF_THE_EVALUATION, 2), (OF_THE_LEDGER, 5)]
+    joined = returns_of(second).join(returns_of(first), on="date", suffix="_first").drop("date")
+    assert joined.width == 5
+    expected = probability_of_overfitting(joined.to_numpy(), blocks=8)
+    assert both["pbo"][1] == expected.probability
+
+    elsewhere = {**tiny, "source": {**tiny["source"], "seed": 4}, "lake": "elsewhere"}
+    Path("tiny.yaml").write_text(yaml.safe_dump(elsewhere))
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    third, _ = evaluated(peerglass, {**elsewhere, "models": other})
+    assert third.table("overfitting")["candidates"].to_list() == [OF_THE_EVALUATION], (
+        "another market does not count"
+    )
