@@ -115,11 +115,11 @@ def overfitting_table(
     -------
     polars.DataFrame or None
         One row per set of candidates: candidates (the models or signals of this evaluation; and, if there are
-        more, all stored results of the ledger's runs on the same market), variants (their number), book (the main one), delay
-        (sessions, of this run), blocks, pbo and loss_probability
+        more, all stored results of the ledger's runs on the same market), variants (their number), book (the
+        main one), delay (sessions, of this evaluation), blocks, pbo and loss_probability
         (`backtest.inference.overfitting.probability_of_overfitting`), sessions. Only daily net returns that
-        are known on every session of this run count, and books without variation do not. None if there are
-        fewer than two candidates or too few sessions.
+        are known on every session of this evaluation count, and books without variation do not. None if there
+        are fewer than two candidates or too few sessions.
     """
     series = TradableSeries(result, config, dates_T)
     book = next(iter(config.backtest.books))
