@@ -18,7 +18,6 @@ from pipelines.results.comparisons import comparison_table, significance_table
 from pipelines.results.ending_scenarios import ending_table
 from pipelines.results.evaluate import Evaluation, ensemble
 from pipelines.results.forecast_tables import forecast_tables
-from pipelines.results.evaluate import Evaluation
 from pipelines.results.robustness.multiple_tests import multiple_test_table, overfitting_table
 from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, rates_digest
 from pipelines.secrets import redact
