@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from backtest.analysis.styles import FAMILIES
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
@@ -43,6 +44,10 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     paths = evaluation.read_table("paths")
     if paths is not None:
         parts.append(describe_paths(paths))
+    factor_alpha = evaluation.read_table("factor_alpha")
+    if significance is not None and factor_alpha is not None:
+        main = significance.row(0, named=True)
+        parts.append(describe_factors(factor_alpha, main["book"], main["delay"]))
     if record.incomplete is not None:
         parts.append(
             f"The run is incomplete. Missing: {record.incomplete}. Models are compared on the {record.dates} "
@@ -176,6 +181,26 @@ def describe_paths(paths: pl.DataFrame) -> str:
         "All other results are those of the first path. Models are trained on sessions before and after "
         "their tests, so none of these results could have been earned."
     )
+
+
+def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
+    """Format what the factor regressions say of one book: one line per model.
+
+    Parameters
+    ----------
+    factor_alpha
+        Table of `pipelines.results.analysis.analysis.BookAnalysis`.
+    book, delay
+        The main book, and the delay of the tests.
+    """
+    main = factor_alpha.filter(pl.col("book") == book, pl.col("delay") == delay)
+    families = dict.fromkeys(FAMILIES[term] for term in main["term"] if term in FAMILIES)
+    rows = main.filter(pl.col("term") == "alpha").select("model", "reading")
+    width = max([22, *(len(model) + 2 for model in rows["model"])])
+    lines = [
+        f"{book} net of costs at delay {delay} against factors of the same firms ({', '.join(families)})"
+    ]
+    lines += [f"  {model:<{width}}{reading}" for model, reading in rows.iter_rows()]
     return "\n".join(lines)
 
 

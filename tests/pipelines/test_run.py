@@ -175,6 +175,13 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
         "quantiles",
         "equity",
         "costs",
+        "figures",
+        "factor_alpha",
+        "contributions",
+        "exposures",
+        "drawdowns",
+        "worst_days",
+        "positions",
         "explain_players",
         "explain_edges",
     } <= names

@@ -18,6 +18,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.results.analysis.analysis import SCHEMAS, BookAnalysis
 from pipelines.results.analysis.measured import MeasuredBook
+from pipelines.results.describe import describe_factors
 from pipelines.results.evaluate import Evaluation, evaluate
 
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
@@ -138,6 +139,19 @@ def test_a_signal_that_is_only_reversal_is_called_reversal(analysed: Analysed, d
     assert terms(analysed, "momentum", delay)["momentum"]["variance_share"] > 0.5
 
 
+def test_the_terminal_has_a_line_for_every_model_and_names_the_factors(analysed: Analysed) -> None:
+    lines = describe_factors(analysed.tables["factor_alpha"], "long_short", 1).splitlines()
+    assert lines[0] == (
+        "long_short net of costs at delay 1 against factors of the same firms "
+        "(market, size, value, momentum, reversal, volatility)"
+    )
+    assert [line.split()[0] for line in lines[1:]] == ["reversal", "momentum", "noise"]
+    assert "Its returns are explained by reversal (R2 0." in lines[1]
+    assert "size" not in describe_factors(
+        analysed.tables["factor_alpha"].filter(pl.col("term") != "size"), "long_short", 1
+    )
+
+
 def test_the_market_explains_a_long_only_book(analysed: Analysed) -> None:
     table = of(analysed.tables["factor_alpha"], "noise", "long_only", 0)
     market = table.row(by_predicate=pl.col("term") == "market", named=True)
@@ -210,6 +224,19 @@ def test_positions_are_those_of_the_first_book_at_the_first_tradable_delay(analy
     np.testing.assert_allclose(net_T, book.result.return_net_T[at], atol=1e-6)
     np.testing.assert_allclose(daily["weight"].to_numpy(), book.result.leverage_T[at], atol=1e-5)
     assert daily.height > 500
+
+
+def test_a_book_that_never_trades_has_figures_and_nothing_else(analysed: Analysed) -> None:
+    constant_TN = known(analysed.market, np.zeros(analysed.market.universe_TN.shape))
+    tables = analyse(analysed.market, analysed.config, {"zero": constant_TN}).tables
+    assert of(tables["figures"], "zero", "long_short", 1)["turnover"].item() == 0
+    for name in ("factor_alpha", "drawdowns", "worst_days"):
+        assert of(tables[name], "zero", "long_short", 1).height == 0
+        assert of(tables[name], "zero", "long_only", 1).height > 0
+    parts = of(tables["contributions"], "zero", "long_short", 1)
+    assert parts.filter(pl.col("by").is_in(["name", "sector"])).height == 0
+    assert (parts["net"] == 0).all()
+    assert tables["positions"].height == 0
 
 
 def test_styles_that_the_data_do_not_allow_are_named(analysed: Analysed) -> None:
