@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "features_speed": (),
     "windows": (),
     "calibration": (),
+    "analysis": (),
     "lake": (),
     "seeds": ("--models", "temporal_transformer", "temporal_peer", "--epochs", "1", "--runs", "1"),
     "attention": ("--runs", "1", "--longest", "1024"),

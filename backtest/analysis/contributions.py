@@ -84,10 +84,12 @@ def sector_names(groups_S: tuple[str, ...]) -> tuple[str, ...]:
 def by_side(rows: LedgerRows) -> Iterator[Contribution]:
     """Split the profit into long and short positions.
 
-    Profit belongs to the side of the position that earned it. Costs belong to the side of the position after
-    the session's trades, or of the position before them if it was closed.
+    Profit belongs to the side of the position before the session's trades, or of the position after them if
+    there was none. Costs belong to the side of the position after the trades, or of the position before them
+    if it was closed.
     """
-    short_R = (rows.before_R < 0).astype(np.intp)
+    earning_R = np.where(rows.before_R != 0, rows.before_R, rows.position_R)
+    short_R = (earning_R < 0).astype(np.intp)
     paying_R = np.where(rows.position_R != 0, rows.position_R, rows.before_R)
     gross_2 = sum_by(short_R, rows.pnl_R, 2)
     cost_2 = sum_by((paying_R < 0).astype(np.intp), rows.cost_R, 2)
