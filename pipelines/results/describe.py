@@ -181,6 +181,7 @@ def describe_paths(paths: pl.DataFrame) -> str:
         "All other results are those of the first path. Models are trained on sessions before and after "
         "their tests, so none of these results could have been earned."
     )
+    return "\n".join(lines)
 
 
 def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
