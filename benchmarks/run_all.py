@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "windows": (),
     "calibration": (),
     "analysis": (),
+    "market_calibration": ("--signals", "200", "--pairs", "100", "--searches", "20"),
     "lake": (),
     "seeds": ("--models", "temporal_transformer", "temporal_peer", "--epochs", "1", "--runs", "1"),
     "attention": ("--runs", "1", "--longest", "1024"),
