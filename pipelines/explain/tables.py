@@ -45,9 +45,10 @@ def explanation_tables(
     Returns
     -------
     dict
-        ``players`` (mean absolute Shapley value of each player), ``example`` (the explained forecast that its
-        players moved most) and ``facts`` (JSON). A model with peers also has ``edges`` (the network), and on
-        a simulated market ``roc`` (recovery of the planted edges).
+        ``players`` (mean absolute Shapley value of each player, and the mean Monte Carlo standard error of
+        its values), ``example`` (the explained forecast that its players moved most) and ``facts`` (JSON). A
+        model with peers also has ``edges`` (the network), and on a simulated market ``roc`` (recovery of the
+        planted edges).
     """
     tables = {"players": _players(explanation), "example": _example(explanation, dataset)}
     facts: dict[str, Any] = _facts(explanation)
@@ -93,6 +94,8 @@ def _facts(explanation: ModelExplanation) -> dict[str, Any]:
 def _players(explanation: ModelExplanation) -> pl.DataFrame:
     players = explanation.groups[0].players
     mean_abs_P = np.abs(np.concatenate([part.values_EP for part in explanation.groups])).mean(axis=0)
+    # forecasts of a date share their coalitions, so their errors do not average out: the mean is the bound
+    error_P = np.concatenate([part.error_EP for part in explanation.groups]).mean(axis=0)
     kinds = {"days": "days", "family": "features", "peers": "peers"}
     return pl.DataFrame(
         {
@@ -100,6 +103,7 @@ def _players(explanation: ModelExplanation) -> pl.DataFrame:
             "kind": [kinds[player.kind] for player in players],
             "player": [player.name for player in players],
             "mean_abs_shap": mean_abs_P,
+            "error": error_P,
         }
     )
 
@@ -118,6 +122,7 @@ def _example(explanation: ModelExplanation, dataset: Dataset) -> pl.DataFrame:
             "forecast": [float(part.forecast_E[e])] * len(part.players),
             "player": [player.name for player in part.players],
             "value": part.values_EP[e],
+            "error": part.error_EP[e],
         }
     )
 

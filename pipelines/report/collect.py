@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,10 +16,10 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.lake.lake import Lake
-from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTables
 from pipelines.report.contents.header import SESSION_SCHEMA, RunHeader
 from pipelines.report.contents.report import ReportData
-from pipelines.report.contents.truth import SimulatedTruth
+from pipelines.report.explained import attributions, simulated_truth
 from pipelines.report.ladder import report_ladder
 from pipelines.results.comparisons import tradable_delay
 from pipelines.run.evaluations import StoredEvaluation, list_evaluations
@@ -36,9 +34,7 @@ from pipelines.run.provenance import (
     sessions,
 )
 from pipelines.run.record import Run
-from pipelines.run.scores import read_curves, read_scores
-
-_TOP_EDGES = 15
+from pipelines.run.scores import read_curves
 
 
 def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake) -> ReportData:
@@ -50,15 +46,14 @@ def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: 
     events = read_provenance(run)
     config = _config(run, evaluation, events)
     header = _header(run, config, evaluation=evaluation, events=events, dataset=dataset, lake=lake)
-    curves = read_curves(run)
     return replace(
         measured_data(
             evaluation, config, header, {name: registry_name(config, name) for name in config.models}
         ),
         folds=fold_table(dataset, plan_folds(dataset, config)),
-        learning=curves if curves.height else None,
-        truth=_truth(run, evaluation.table("ladder")),
-        attribution=tuple(_attribution(run)),
+        learning=_trained_by_epochs(read_curves(run), config),
+        truth=simulated_truth(run, evaluation.table("ladder")),
+        attribution=tuple(attributions(run)),
     )
 
 
@@ -78,7 +73,7 @@ def measured_data(
     registered
         Model -> registered name, to find the baselines.
     """
-    main = pl.col("delay") == config.label.delay
+    main = pl.col("delay") == header.verdict_delay
     comparisons = evaluation.read_table("comparisons")
     return ReportData(
         header=header,
@@ -99,7 +94,23 @@ def measured_data(
         quantile_scores=evaluation.read_table("quantile_scores"),
         label_shares=evaluation.read_table("label_shares"),
         endings=evaluation.read_table("endings"),
+        books=BookTables(**{name: evaluation.read_table(name) for name in BookTables.__dataclass_fields__}),
+        signals=SignalTables(
+            **{name: evaluation.read_table(name) for name in SignalTables.__dataclass_fields__}
+        ),
+        trials=TrialTables(
+            **{name: evaluation.read_table(name) for name in TrialTables.__dataclass_fields__}
+        ),
     )
+
+
+def _trained_by_epochs(curves: pl.DataFrame, config: Config) -> pl.DataFrame | None:
+    """The learning curves of neural models; those of others have no epochs but penalties or trees."""
+    from models.registry import MODELS
+
+    neural = [name for name in config.models if MODELS[registry_name(config, name)].kind == "neural"]
+    kept = curves.filter(pl.col("model").is_in(neural)) if curves.height else curves
+    return kept if kept.height else None
 
 
 def _config(run: Run, evaluation: StoredEvaluation, events: Sequence[Event]) -> Config:
@@ -157,14 +168,14 @@ def _header(
         sharpe_rate=describe_rate(config.backtest.risk_free),
         hazards=tuple(dict.fromkeys(hazard for session in trained for hazard in session.hazards))
         or _unrecorded(trained),
-        notes=tuple(
-            dict.fromkeys(filter(None, [measured.tested, *(n for session in trained for n in session.notes)]))
-        ),
+        notes=tuple(dict.fromkeys(note for session in trained for note in session.notes)),
         audit=run.read_table("audit"),
         evaluation=measured.evaluation,
         evaluations=_evaluations(run, measured.evaluation),
         sessions=_sessions(events),
         incomplete=measured.incomplete,
+        coverage=(measured.tested,) if measured.tested else (),
+        tables=str(evaluation.folder.relative_to(run.folder)),
         measured_on=f"{measured.dates:,} dates from {measured.first} to {measured.last}",
     )
 
@@ -256,86 +267,3 @@ def _risk_free(setting: float | str) -> list[tuple[str, float | None, str]]:
     if isinstance(setting, str):
         return [("risk-free rate", None, f"per year: {describe_rate(setting)}")]
     return [("risk-free rate", 100 * setting, "% per year, on net exposure")]
-
-
-def _truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
-    known = ladder.filter(pl.col("truth_ic").is_not_null())
-    if known.is_empty():
-        return None
-    ceiling = known.group_by("delay", maintain_order=True).first()
-    ceiling = ceiling.select(
-        "delay", pl.col("truth_ic").alias("ic"), pl.col("truth_rank_ic").alias("rank_ic")
-    )
-    facts = {model: fact for model, fact in _facts(run).items() if "auc_shap" in fact}
-    if not facts:
-        return SimulatedTruth(ceiling=ceiling)
-    model = _best_by_validation(run, list(facts))
-    fact = facts[model]
-    roc, edges = run.read_table("explain_roc"), run.read_table("explain_edges")
-    return SimulatedTruth(
-        ceiling=ceiling,
-        edge_model=model,
-        edge_auc=pl.DataFrame(
-            {
-                "method": ["shap", "attention", "attention before training", "random"],
-                "auc": [fact[f"auc_{by}"] for by in ("shap", "attention", "untrained", "random")],
-            }
-        ),
-        roc=None if roc is None else roc.filter(pl.col("model") == model),
-        top_edges=None
-        if edges is None
-        else edges.filter(pl.col("model") == model).sort("weight", descending=True).head(_TOP_EDGES),
-        n_planted=fact["n_planted"],
-        n_pairs=fact["n_pairs"],
-    )
-
-
-def _best_by_validation(run: Run, models: list[str]) -> str:
-    scores = read_scores(run).group_by("model").agg(pl.col("valid_rank_ic").mean())
-    score = dict(scores.select("model", "valid_rank_ic").iter_rows())
-    return max(models, key=lambda model: score.get(model, float("-inf")))
-
-
-def _facts(run: Run) -> dict[str, dict[str, Any]]:
-    table = run.read_table("explain_facts")
-    return {} if table is None else {model: json.loads(facts) for model, facts in table.iter_rows()}
-
-
-def _attribution(run: Run) -> list[ModelAttribution]:
-    players, examples = run.read_table("explain_players"), run.read_table("explain_example")
-    edges = run.read_table("explain_edges")
-    if players is None or examples is None:
-        return []
-    result = []
-    for model, fact in _facts(run).items():
-        own = pl.col("model") == model
-        example = examples.filter(own)
-        first = example.row(0, named=True)
-        agreement = [
-            {"kind": kind, "rank_correlation": fact[f"agreement_{kind}"]}
-            for kind in ("days", "peers")
-            if f"agreement_{kind}" in fact
-        ]
-        own_edges = None if edges is None else edges.filter(own)
-        result.append(
-            ModelAttribution(
-                model=model,
-                n_forecasts=fact["n_forecasts"],
-                players=players.filter(own),
-                additivity_max_abs=fact["additivity_max_abs"],
-                additivity_relative=fact["additivity_relative"],
-                monte_carlo_error=fact["monte_carlo_error"],
-                agreement=pl.DataFrame(agreement) if agreement else None,
-                example=ExampleForecast(
-                    date=first["date"],
-                    ticker=first["ticker"],
-                    base_value=first["base_value"],
-                    forecast=first["forecast"],
-                    contributions=example.select("player", "value"),
-                ),
-                edges=own_edges if own_edges is not None and own_edges.height else None,
-                homophily=fact.get("homophily"),
-                homophily_by_chance=fact.get("homophily_by_chance"),
-            )
-        )
-    return result

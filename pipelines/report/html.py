@@ -10,22 +10,16 @@ import base64
 import hashlib
 import html
 from importlib.resources import files
-from typing import Any
 
-import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
+from pipelines.report.embed import DatePool, figure_html
+from pipelines.report.head import head
 from pipelines.report.sections.assemble import sections
-from pipelines.report.sections.audit import audit_block
 from pipelines.report.sections.section import Section
 from pipelines.report.theme import model_styles
-from pipelines.report.verdict import RULE, Verdict, baseline_of, deciding_comparisons, judge
-from pipelines.results.comparisons import BASELINES
-from pipelines.results.describe import describe_interval
-
-_VERDICT_WORDS = {"good": "Confirmed on the test", "caution": "Doubtful", "bad": "Do not trade"}
+from pipelines.report.verdict import judge
 
 
 def render(data: ReportData) -> str:
@@ -39,8 +33,8 @@ def render(data: ReportData) -> str:
     Returns
     -------
     str
-        An HTML document of about 5 MB, most of it plotly.js, which is included once. The page loads nothing
-        else. Its tables can be read without scripts.
+        An HTML document: plotly.js (about 5 MB), which is included once, and less than 2 MB of results. The
+        page loads nothing else. Its tables can be read without scripts.
     """
     styles = model_styles(data.models)
     verdict = judge(data)
@@ -60,28 +54,22 @@ def render(data: ReportData) -> str:
         f"<title>{title}</title>\n<style>\n{_asset('report.css')}</style>\n"
         f"<script>{scripts[0]}</script>\n</head>\n<body>\n"
         f'<nav aria-label="Contents"><a class="top" href="#top">Verdict</a>{contents}</nav>\n'
-        f'<main id="top">\n{_head(data, verdict)}{body}</main>\n'
+        f'<main id="top">\n{head(data, verdict)}{body}</main>\n'
+        f'<script type="application/json" id="dates">{figures.pool.to_json()}</script>\n'
         f"<script>{scripts[1]}</script>\n</body>\n</html>\n"
     )
 
 
 class _Figures:
-    """Numbers the figures of a page, so that each has a unique id."""
+    """Numbers the figures of a page, so that each has a unique id, and collects their date axes."""
 
     def __init__(self) -> None:
         self._count = 0
+        self.pool = DatePool()
 
-    def place(self, figure: go.Figure, caption: str) -> str:
+    def next_name(self) -> str:
         self._count += 1
-        name = f"figure-{self._count}"
-        # inside a script element, only "<" can end the element or open a comment
-        payload = str(figure.to_json()).replace("<", "\\u003c")
-        height = int(figure.layout.height)
-        return (
-            f'<figure><div class="plot" id="{name}" style="height:{height}px"></div>'
-            f'<script type="application/json" data-figure="{name}">{payload}</script>'
-            f"<figcaption>{html.escape(caption)}</figcaption></figure>\n"
-        )
+        return f"figure-{self._count}"
 
 
 def _policy(scripts: tuple[str, ...]) -> str:
@@ -101,93 +89,11 @@ def _asset(name: str) -> str:
 
 def _section(section: Section, figures: _Figures) -> str:
     blocks = (
-        block + "\n" if isinstance(block, str) else figures.place(block[0], block[1])
+        block + "\n"
+        if isinstance(block, str)
+        else figure_html(block[0], figures.next_name(), block[1], figures.pool)
         for block in section.blocks
     )
     return (
         f'<section id="{section.anchor}"><h2>{html.escape(section.title)}</h2>\n{"".join(blocks)}</section>\n'
     )
-
-
-def _head(data: ReportData, verdict: Verdict) -> str:
-    header = data.header
-    noscript = "<noscript><p>Charts need scripts, which are disabled. All tables are shown.</p></noscript>"
-    return (
-        f"<header><h1>{html.escape(header.name)}</h1>"
-        f'<p class="byline">run {html.escape(header.run_id)} \N{MIDDLE DOT} {html.escape(header.created_at)} '
-        f"\N{MIDDLE DOT} config {html.escape(header.config_hash[:12])}{_evaluation(data)}</p>{noscript}"
-        f'<div class="verdict {verdict.tone}"><p class="headline"><b>{_VERDICT_WORDS[verdict.tone]}.</b> '
-        f"{html.escape(verdict.headline)}</p><p>{html.escape(verdict.evidence)}</p>"
-        f'<p class="rule">{html.escape(RULE)}</p></div>'
-        f"{_tiles(data, verdict.best)}{audit_block(header.audit)}{_box('hazards', 'Hazards', header.hazards)}"
-        f"{_box('notes', 'Notes', header.notes)}</header>\n"
-    )
-
-
-def _evaluation(data: ReportData) -> str:
-    """Name the evaluation shown, with a link to the others; empty if there is no list of evaluations."""
-    header = data.header
-    if header.evaluations is None:
-        return ""
-    shown = header.evaluations.filter("shown")["assumptions"].item()
-    others = header.evaluations.height - 1
-    more = (
-        f'; <a href="#provenance">{others} other evaluation{"s" if others > 1 else ""}</a>' if others else ""
-    )
-    return (
-        f" \N{MIDDLE DOT} evaluation {html.escape(header.evaluation)}</p>"
-        f'<p class="byline">{html.escape(shown)}{more}'
-    )
-
-
-def _tiles(data: ReportData, best: dict[str, Any] | None) -> str:
-    if best is None:
-        return ""
-    tiles = [
-        ("validation rank IC", _figure(best["valid_rank_ic"], 3), "used to choose the model"),
-        (
-            "test IC",
-            _figure(best["ic"], 3),
-            f"at delay {data.header.verdict_delay}, t {_figure(best['ic_t'], 1)} (Newey-West)",
-        ),
-        ("net Sharpe", _figure(best["sharpe_net"], 2), _sharpe_detail(best)),
-        ("deflated Sharpe", _figure(best["deflated_sharpe"], 2), "probability of skill"),
-        ("net return", _figure(best["annual_return_net"], 1, 100, "%"), "per year"),
-        ("turnover", _figure(best["turnover"], 1, 100, "%"), "of NAV per session"),
-    ]
-    compared = deciding_comparisons(data, best["model"])
-    for baseline, title in BASELINES.items():
-        if baseline_of(best) != baseline:
-            answer = best[f"beats_{baseline}"] or "unknown"
-            tiles.append((f"beats {title}", answer, _difference_detail(compared.get(baseline))))
-    tiles.append(("trials", f"{data.header.trial_count:,}", "in the ledger"))
-    cells = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(detail)}</small></dd></div>"
-        for name, value, detail in tiles
-    )
-    return f'<dl class="tiles">{cells}</dl>'
-
-
-def _sharpe_detail(best: dict[str, Any]) -> str:
-    lower, upper = _figure(best["sharpe_lower"], 2), _figure(best["sharpe_upper"], 2)
-    return f"[{lower}, {upper}]; {_figure(best['sharpe_gross'], 2)} before costs"
-
-
-def _difference_detail(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "not tested"
-    ic = describe_interval(row["ic_difference"], row["ic_lower"], row["ic_upper"], digits=4, signed=True)
-    return f"IC difference {ic}".replace("-", "\N{MINUS SIGN}")
-
-
-def _figure(value: float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:
-    if value is None or is_missing(value):
-        return "\N{EN DASH}"
-    return f"{scale * value:.{digits}f}{unit}".replace("-", "\N{MINUS SIGN}")
-
-
-def _box(kind: str, title: str, sentences: tuple[str, ...]) -> str:
-    if not sentences:
-        return ""
-    items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
-    return f'<div class="{kind}"><h2>{title}</h2><ul>{items}</ul></div>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pipelines.report.contents.frames import is_missing
 from pipelines.report.theme import Style
 
 DASH = "\N{EN DASH}"
+SHORT = 24  # rows of a table that is not split between pages
+TOTAL = "total"  # a row with this key is set off from the others
 Format = Callable[[Any], str]
 
 
@@ -21,7 +24,7 @@ class Column:
     """One column of a table: field of the frame, title and format.
 
     ``format`` returns plain text, which is escaped here. Neighbouring columns with the same ``group`` share a
-    header. ``hint`` is shown when the pointer rests on the title.
+    header. ``hint`` is shown when the pointer rests on the title. A ``wide`` column holds sentences or lists.
     """
 
     field: str
@@ -30,6 +33,7 @@ class Column:
     numeric: bool = True
     group: str = ""
     hint: str = ""
+    wide: bool = False
 
 
 def number(digits: int) -> Format:
@@ -110,11 +114,53 @@ def table(
     body = []
     for row in frame.iter_rows(named=True):
         mark = ' class="chosen"' if highlight is not None and row.get("model") == highlight else ""
+        mark = ' class="total"' if row.get("key") == TOTAL else mark
         body.append(f"<tr{mark}>{''.join(_cell(row[c.field], c, styles) for c in columns)}</tr>")
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(label)}">'
-        f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table></div>"
+    return _scrollable(head, body, label)
+
+
+def figures_table(
+    frame: pl.DataFrame,
+    rows: Sequence[Column],
+    *,
+    label: str,
+    styles: Mapping[str, Style],
+    highlight: str | None = None,
+) -> str:
+    """Build a table with one row per figure and one column per model.
+
+    Parameters
+    ----------
+    frame
+        One row per model, with the column ``model``, in the order to be shown.
+    rows
+        Figures to show. The unit belongs in the title.
+    label
+        Description of the table for screen readers.
+    styles
+        Model -> style; its colour is drawn before the model's name.
+    highlight
+        The model whose column is shaded.
+
+    Returns
+    -------
+    str
+        HTML, every value escaped.
+    """
+    models = frame["model"].to_list()
+    marks = [" chosen" if model == highlight else "" for model in models]
+    head = "".join(
+        f'<th scope="col" class="num model{mark}">{_chip(styles, model)}{html.escape(model)}</th>'
+        for model, mark in zip(models, marks, strict=True)
     )
+    body = []
+    for row in rows:
+        cells = "".join(
+            f'<td class="num{mark}">{DASH if is_missing(value) else html.escape(row.format(value))}</td>'
+            for value, mark in zip(frame[row.field].to_list(), marks, strict=True)
+        )
+        body.append(f'<tr><th scope="row"{_hint(row)}>{html.escape(row.title)}</th>{cells}</tr>')
+    return _scrollable(f"<tr><td></td>{head}</tr>", body, label)
 
 
 def pairs(rows: Mapping[str, str]) -> str:
@@ -158,13 +204,28 @@ def _cell(value: object, column: Column, styles: Mapping[str, Style] | None) -> 
     if column.format is answer:
         return f'<td class="{html.escape(str(value))}">{written}</td>'
     if column.field == "model" and styles is not None and value in styles:
-        chip = f'<span class="chip" style="background:{styles[str(value)].colour}"></span>'
-        return f'<td class="name">{chip}{written}</td>'
+        return f'<td class="name">{_chip(styles, str(value))}{written}</td>'
+    if isinstance(value, dt.date):
+        return f'<td class="name">{written}</td>'
     return f"<td{_number_class(column)}>{written}</td>"
 
 
+def _scrollable(head: str, body: Sequence[str], label: str) -> str:
+    """A table that scrolls sideways if it is wider than the screen; a short one stays on one page."""
+    short = " short" if len(body) <= SHORT else ""
+    return (
+        f'<div class="scroll{short}" tabindex="0" role="region" aria-label="{html.escape(label)}">'
+        f"<table><thead>{head}</thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _chip(styles: Mapping[str, Style], model: str) -> str:
+    """A square in the model's colour; nothing for a model without a style."""
+    return f'<span class="chip" style="background:{styles[model].colour}"></span>' if model in styles else ""
+
+
 def _number_class(column: Column) -> str:
-    return ' class="num"' if column.numeric else ""
+    return ' class="num"' if column.numeric else ' class="wide"' if column.wide else ""
 
 
 def _hint(column: Column) -> str:
@@ -172,4 +233,7 @@ def _hint(column: Column) -> str:
 
 
 def _minus(written: str) -> str:
+    """Write minus signs for hyphens; a number that was rounded to zero has no sign."""
+    if written.strip("+-0.,") == "":
+        written = written.lstrip("+-")
     return written.replace("-", "\N{MINUS SIGN}")

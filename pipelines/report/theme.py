@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import plotly.graph_objects as go
 import polars as pl
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -32,7 +31,9 @@ PALETTE = (
 )
 UNSKILLED = {"zero": "#9aa5b1"}  # a model without skill by definition is grey
 DASHES = ("solid", "dash", "dot", "dashdot")
-MAX_POINTS = 1000  # per line: about the pixels of a screen; keeps the file small
+MAX_POINTS = 1000  # per line: about the pixels of a screen
+MIN_POINTS = 250
+MAX_POINTS_PER_CHART = 20_000  # keeps the file small if there are many models
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,13 @@ def short(name: str, length: int = 28) -> str:
 
 
 def axis(title: str, **changes: object) -> dict[str, Any]:
-    """Describe an axis with a title, which includes the unit, in the style of the report."""
+    """Describe an axis with a title, which includes the unit, in the style of the report.
+
+    An axis whose labels speak for themselves, such as dates or names, has no title.
+    """
+    named = {"title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10}} if title else {}
     return {
-        "title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10},
+        **named,
         "gridcolor": GRID,
         "zerolinecolor": ZERO,
         "linecolor": ZERO,
@@ -80,39 +85,9 @@ def axis(title: str, **changes: object) -> dict[str, Any]:
     }
 
 
-def finish(figure: go.Figure, title: str, height: int, **changes: object) -> go.Figure:
-    """Apply the common layout of all charts; ``title`` must already be escaped."""
-    layout: dict[str, Any] = {
-        "title": {
-            "text": title,
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"l": 6, "t": 10},
-            "font": {"size": 15, "color": INK},
-        },
-        "font": {"family": FONT, "size": 12, "color": INK},
-        "paper_bgcolor": "#ffffff",
-        "plot_bgcolor": "#ffffff",
-        "height": height,
-        "margin": {"l": 64, "r": 16, "t": 48, "b": 48},
-        "legend": {
-            "x": 1.015,
-            "xanchor": "left",
-            "y": 1,
-            "yanchor": "top",
-            "font": {"size": 12},
-            "tracegroupgap": 2,
-        },
-        "hoverlabel": {"font": {"size": 12, "family": FONT}, "namelength": -1},
-        "colorway": list(PALETTE),
-    }
-    figure.layout.template = go.layout.Template()  # plotly's default template would add 7 KB per chart
-    figure.update_layout(**(layout | changes))
-    return figure
+def points_per_line(lines: int) -> int:
+    """How many points a line of a chart with this many lines may have."""
+    return max(MIN_POINTS, min(MAX_POINTS, MAX_POINTS_PER_CHART // max(lines, 1)))
 
 
 def thin(frame: pl.DataFrame, limit: int = MAX_POINTS) -> pl.DataFrame:

@@ -14,14 +14,21 @@ from pipelines.results.comparisons import BASELINES, MIN_DEFLATED_SHARPE, decidi
 
 Tone = Literal["good", "caution", "bad"]
 
-RULE = (
-    "How this is decided: by the results at the first delay of at least 1 session that was measured. "
-    "Confirmed on the test: the run is complete, the net Sharpe ratio is above 0, its deflated value is at "
-    f"least {MIN_DEFLATED_SHARPE:.2f}, the {1 - LEVEL:.0%} interval of the seed ensemble's test IC lies "
-    f"above 0, and the model beats both baselines. It beats a baseline if the {1 - LEVEL:.0%} interval of "
+_INTERVAL = f"{1 - LEVEL:.0%} interval"
+_PROFIT = f"the net Sharpe ratio is above 0, its deflated value is at least {MIN_DEFLATED_SHARPE:.2f}"
+_DELAY = "How this is decided: by the results at the first delay of at least 1 session that was measured."
+_RULE = (
+    f"{_DELAY} Confirmed on the test: the run is complete, {_PROFIT}, the {_INTERVAL} of the seed ensemble's "
+    f"test IC lies above 0, and the model beats both baselines. It beats a baseline if the {_INTERVAL} of "
     "the daily IC difference lies above 0 and its net Sharpe ratio is higher. The answer is no if the "
     "interval of the IC difference or of the net Sharpe difference lies below 0, and unclear otherwise. Do "
     "not trade: the book loses money net of costs, or no model could be chosen. Doubtful: everything else."
+)
+_SIGNAL_RULE = (
+    f"{_DELAY} Confirmed on the test: {_PROFIT}, and the {_INTERVAL} of the test IC lies above 0. Do not "
+    "trade: the book loses money net of costs. Doubtful: everything else. With several signals, the first is "
+    "judged. There is no validation and no baseline: whether a signal was fitted to these dates cannot be "
+    "seen here."
 )
 
 
@@ -36,6 +43,11 @@ class Verdict:
     headline: str
     evidence: str
     best: dict[str, Any] | None
+
+
+def rule(data: ReportData) -> str:
+    """The thresholds of the verdict in words."""
+    return _RULE if data.header.trained else _SIGNAL_RULE
 
 
 def baseline_of(row: dict[str, Any]) -> str | None:
@@ -55,16 +67,21 @@ def deciding_comparisons(data: ReportData, model: str) -> dict[str, dict[str, An
 def judge(data: ReportData) -> Verdict:
     """Choose the model by validation rank IC alone and judge it by its test at the delay of the verdict.
 
+    Signals of a file have no validation. The first one is judged then, because choosing by the test would
+    make the test optimistic.
+
     Returns
     -------
     Verdict
-        ``good``, ``bad`` or ``caution``, as `RULE` says.
+        ``good``, ``bad`` or ``caution``, as `rule` says.
     """
     header = data.header
     trials = f"{header.trial_count:,} trial{'s' if header.trial_count != 1 else ''} in the ledger"
-    candidates = data.verdict_ladder.with_columns(
-        pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)
-    ).drop_nulls("valid_rank_ic")
+    candidates = data.verdict_ladder
+    if header.trained:
+        score = pl.col("valid_rank_ic").cast(pl.Float64).fill_nan(None)
+        candidates = candidates.with_columns(score).drop_nulls("valid_rank_ic")
+        candidates = candidates.sort("valid_rank_ic", descending=True, maintain_order=True)
     if candidates.is_empty():
         return Verdict(
             "bad",
@@ -72,22 +89,29 @@ def judge(data: ReportData) -> Verdict:
             f"{_incomplete(data)}{trials}.",
             None,
         )
-    best = candidates.sort("valid_rank_ic", descending=True, maintain_order=True).row(0, named=True)
-    doubts = _doubts(best)
+    best = candidates.row(0, named=True)
+    doubts = _doubts(best) + (_doubts_on_baselines(best) if header.trained else [])
     if header.execution_delay < 1:
         doubts.append("no delay that can be traded was measured")
     if header.incomplete is not None:
         doubts.append("the run is incomplete")
     model = best["model"]
     loses = not is_missing(best["sharpe_net"]) and best["sharpe_net"] <= 0
-    if not doubts:
-        headline = f"{model} leads on validation and beats ridge and LightGBM on the test."
+    if header.trained:
+        leads = f"{model} leads on validation"
+        praise = f"{leads} and beats ridge and LightGBM on the test."
+        chosen = f"Validation rank IC {_number(best['valid_rank_ic'], 3)}. "
+        ensemble = "seed ensemble: "
     else:
-        headline = f"{model} leads on validation, but {_join(doubts)}."
+        leads = f"The signal {model} was tested"
+        praise = f"The signal {model} earns money net of costs, and its IC is significantly above zero."
+        others = len(data.models) - 1
+        chosen = f"The first of {others + 1} signals; the others are beside it. " if others else ""
+        ensemble = ""
+    headline = praise if not doubts else f"{leads}, but {_join(doubts)}."
     evidence = (
-        f"{_incomplete(data)}Validation rank IC {_number(best['valid_rank_ic'], 3)}. On the test sessions at "
-        f"delay {header.verdict_delay}: "
-        f"IC {_number(best['ic'], 3)} (seed ensemble: t {_number(best['ic_t'], 1)},"
+        f"{_incomplete(data)}{chosen}On the test sessions at delay {header.verdict_delay}: "
+        f"IC {_number(best['ic'], 3)} ({ensemble}t {_number(best['ic_t'], 1)},"
         f"{_interval(best, 'ic', 3) or ' no interval'}), "
         f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
         f"{_number(best['sharpe_gross'], 2)} before costs ({header.main_book}), deflated Sharpe "
@@ -132,7 +156,7 @@ def _doubts(best: dict[str, Any]) -> list[str]:
         doubts.append("its test IC has no interval")
     elif best["ic_lower"] <= 0:
         doubts.append("its test IC is not significantly above zero")
-    return [*doubts, *_doubts_on_baselines(best)]
+    return doubts
 
 
 def _doubts_on_baselines(best: dict[str, Any]) -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
-import plotly.graph_objects as go
 import polars as pl
 
-from pipelines.report.theme import BLUE, INK, VERMILION, axis, finish, short
+from pipelines.report.charts.figure import Figure, Trace, draw
+from pipelines.report.theme import BLUE, INK, VERMILION, axis, short
 
 MAX_EDGES = 40
 HEIGHT = 660
@@ -21,7 +21,7 @@ _LAYOUT_SEED = 7
 _UNKNOWN = "#8a949e"
 
 
-def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> go.Figure:
+def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> Figure:
     """Draw the ``n_edges`` edges with the largest weights: blue within a group, vermilion across groups.
 
     A force-directed layout with a fixed seed gives the positions. Firms are then pushed apart until no two
@@ -39,36 +39,38 @@ def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> g
     heaviest = max((row["weight"] for row in rows), default=1.0) or 1.0
     annotations = [_arrow(row, positions, half, heaviest) for row in rows]
     annotations += [_name(firm, positions[firm]) for firm in firms]
-    figure = go.Figure()
+    traces: list[Trace] = []
     for title, colour, value in (("within a group", BLUE, True), ("across groups", VERMILION, False)):
         if any(row["same_group"] is value for row in rows):
             line = {"color": colour, "width": 3}
-            figure.add_trace(go.Scatter(x=[None], y=[None], mode="lines", line=line, name=title))
-    figure.add_trace(
-        go.Scatter(
-            x=[positions[firm][0] for firm in firms],
-            y=[positions[firm][1] for firm in firms],
-            mode="markers",
-            marker={"size": 24, "opacity": 0},
-            text=[
+            traces.append(
+                {"type": "scatter", "x": [None], "y": [None], "mode": "lines", "line": line, "name": title}
+            )
+    traces.append(
+        {
+            "type": "scatter",
+            "x": [float(positions[firm][0]) for firm in firms],
+            "y": [float(positions[firm][1]) for firm in firms],
+            "mode": "markers",
+            "marker": {"size": 24, "opacity": 0},
+            "text": [
                 f"{short(firm)}: leads {graph.out_degree(firm)}, follows {graph.in_degree(firm)}"
                 for firm in firms
             ],
-            hovertemplate="%{text}<extra></extra>",
-            showlegend=False,
-        )
+            "hovertemplate": "%{text}<extra></extra>",
+        }
     )
     frozen = dict.fromkeys(("showgrid", "zeroline", "showline", "showticklabels", "automargin"), False)
-    return finish(
-        figure,
-        f"Peer network of {short(model)}: the {frame.height} strongest edges",
+    return draw(
+        f"Peer network of {model}: the {frame.height} strongest edges",
         HEIGHT,
-        margin={"l": 8, "r": 8, "t": 70, "b": 40},
-        annotations=annotations,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom"},
-        xaxis=axis("arrows point from leader to follower; positions have no unit", **frozen)
-        | {"range": [0, _WIDTH]},
-        yaxis=axis("", **frozen) | {"range": [0, _INNER_HEIGHT]},
+        traces,
+        {
+            "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
+            "annotations": annotations,
+            "xaxis": axis("", **frozen) | {"range": [0, _WIDTH]},
+            "yaxis": axis("", **frozen) | {"range": [0, _INNER_HEIGHT]},
+        },
     )
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-import plotly.graph_objects as go
 import polars as pl
 
+from pipelines.report.charts.figure import Trace, days, floats
 from pipelines.report.theme import Style, short
 
 
@@ -24,31 +22,23 @@ def by_model(
     return parts
 
 
-def line(path: pl.DataFrame, model: str, style: Style, hover: str) -> go.Scatter:
+def line(path: pl.DataFrame, model: str, style: Style, hover: str, **changes: object) -> Trace:
     """Draw the column ``y`` over ``date`` in the model's style."""
-    return go.Scatter(
-        x=date_strings(path),
-        y=float32(path["y"]),
-        mode="lines",
-        name=short(model),
-        line={"color": style.colour, "dash": style.dash, "width": 2},
-        hovertemplate=hover,
-    )
+    return {
+        "type": "scatter",
+        "x": days(path["date"]),
+        "y": floats(path["y"]),
+        "mode": "lines",
+        "name": short(model),
+        "line": {"color": style.colour, "dash": style.dash, "width": 2},
+        "hovertemplate": hover,
+        **changes,
+    }
 
 
 def rank_ic() -> pl.Expr:
     """The column ``rank_ic`` as float64, with null for NaN."""
     return pl.col("rank_ic").cast(pl.Float64).fill_nan(None)
-
-
-def date_strings(frame: pl.DataFrame) -> list[str]:
-    """The column ``date`` as ISO strings."""
-    return [str(date) for date in frame["date"].to_list()]
-
-
-def float32(series: pl.Series) -> npt.NDArray[np.float32]:
-    """Convert a column to float32, null to NaN: half the size of float64, and exact enough for a screen."""
-    return series.cast(pl.Float32).to_numpy()
 
 
 def books_of(frame: pl.DataFrame, main: str) -> list[str]:

@@ -8,9 +8,9 @@ import polars as pl
 
 from pipelines.report.contents.frames import require_columns
 
-PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap")
+PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap", "error")
 AGREEMENT_COLUMNS = ("kind", "rank_correlation")
-CONTRIBUTION_COLUMNS = ("player", "value")
+CONTRIBUTION_COLUMNS = ("player", "value", "error")
 EDGE_COLUMNS = ("leader", "follower", "weight", "share", "same_group")
 
 
@@ -25,7 +25,8 @@ class ExampleForecast:
     base_value, forecast
         The model's output without any player and with all players; in the unit of the forecast.
     contributions
-        player, value: Shapley values, in the unit of the forecast.
+        player, value, error: Shapley values with their Monte Carlo standard errors, in the unit of the
+        forecast.
     """
 
     date: str
@@ -50,7 +51,8 @@ class ModelAttribution:
     n_forecasts
         Number of forecasts explained.
     players
-        kind (days, features, peers), player, mean_abs_shap in the unit of the forecast.
+        kind (days, features, peers), player, mean_abs_shap and error (mean Monte Carlo standard error of the
+        player's values), in the unit of the forecast. Players without an error are not drawn.
     additivity_max_abs, additivity_relative
         Largest |base + sum of values - forecast|: in the unit of the forecast, and as a fraction of
         mean |forecast - base|.

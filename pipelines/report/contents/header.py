@@ -82,6 +82,13 @@ class RunHeader:
         Description of the tasks that have no forecasts; None if the run is complete.
     measured_on
         Description of the dates that all models forecast. Models are compared on these dates.
+    trained
+        Whether models were trained. False for the signals of a file: there is no validation then, and the
+        report is about the first signal.
+    tables
+        Folder of the evaluation's Parquet files, relative to the report.
+    coverage
+        What was and was not tested, one sentence each.
     """
 
     run_id: str
@@ -113,6 +120,9 @@ class RunHeader:
     sessions: pl.DataFrame | None = None
     incomplete: str | None = None
     measured_on: str | None = None
+    trained: bool = True
+    tables: str | None = None
+    coverage: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the columns of every frame."""

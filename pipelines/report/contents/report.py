@@ -7,10 +7,11 @@ dash.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
+from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTables
 from pipelines.report.contents.attribution import ModelAttribution
 from pipelines.report.contents.frames import require_columns
 from pipelines.report.contents.header import RunHeader
@@ -142,9 +143,10 @@ class ReportData:
         n_test (sessions).
     equity
         date, model, book, nav_gross, nav_net: NAV on the test sessions, starting at 1, for the delay of the
-        label.
+        verdict. Optional: excess_net (net return over the risk-free rate), turnover, unfilled, leverage and
+        net_exposure by session.
     ic_series
-        date, model, ic, rank_ic: one row per test session and model, for the delay of the label.
+        date, model, ic, rank_ic: one row per test session and model, for the delay of the verdict.
     quantiles
         model, quantile (1 = lowest forecasts), mean_return_bps (mean label, basis points).
     cost_assumptions
@@ -152,7 +154,7 @@ class ReportData:
     cost_breakdown
         model, book, half_spread, commission, impact, borrow, financing: basis points of NAV per year.
     learning
-        model, fold, seed, epoch, train_loss, valid_rank_ic.
+        model, fold, seed, epoch, train_loss, valid_rank_ic: only models that are trained by epochs.
     truth
         Only for a simulated market.
     comparisons
@@ -182,6 +184,8 @@ class ReportData:
         and -55%. None if there were no such delistings.
     attribution
         One entry per explained model.
+    books, signals, trials
+        Further tables; see :mod:`.contents.analysis`.
 
     Raises
     ------
@@ -205,6 +209,9 @@ class ReportData:
     label_shares: pl.DataFrame | None = None
     endings: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
+    books: BookTables = field(default_factory=BookTables)
+    signals: SignalTables = field(default_factory=SignalTables)
+    trials: TrialTables = field(default_factory=TrialTables)
 
     def __post_init__(self) -> None:
         """Check the columns of every frame, and that the ladder covers the label's delay."""

@@ -67,7 +67,10 @@ def provenance_blocks(header: RunHeader) -> Iterator[str]:
     if header.libraries:
         yield "<h3>Libraries</h3>"
         yield pairs(dict(header.libraries))
-    yield "<h3>Resolved configuration</h3>"
+
+
+def config_blocks(header: RunHeader) -> Iterator[str]:
+    """Show the resolved configuration."""
     yield f"<pre>{html.escape(header.config_yaml)}</pre>"
 
 

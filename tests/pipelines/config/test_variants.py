@@ -27,7 +27,7 @@ from pipelines.errors import ConfigError
 from pipelines.explain.games import explained_models
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
-from pipelines.report.sections.label_shares import label_share_blocks
+from pipelines.report.sections.model.label_shares import label_share_blocks
 from pipelines.results.describe import describe_ladder
 from pipelines.results.label_shares import label_share_table
 from pipelines.run.checkpoints import load_checkpoint
@@ -316,14 +316,14 @@ def test_the_report_compares_initialisations_by_label_share(done: Run) -> None:
     page = (done.folder / "report.html").read_text(encoding="utf-8")
     section = page.split('<section id="labels">')[1].split("</section>")[0]
     assert section.count("<table>") == 1
-    assert section.count("<figure>") == 1
+    assert section.count("<figure>") == 2
     assert TITLE in section
     assert "tt_linear" not in section
     for words in ("validation rank IC", "test rank IC", "test, minus scratch", "masked days"):
         assert words in section
     payload = section.split("data-figure=")[1].split(">", 1)[1].split("</script>")[0]
     traces = json.loads(payload)["data"]
-    assert [trace["name"] for trace in traces] == ["scratch", "masked days"] * 2
+    assert [trace["name"] for trace in traces] == ["scratch", "masked days"]
     assert len(traces[0]["x"]) == 2
 
 
@@ -375,7 +375,7 @@ def test_pretrainings_with_one_objective_are_distinguished(done: Run, tiny: dict
     assert table["valid_rank_ic"].is_null().all()
     assert table["gain"].is_null().all()
     pages = list(label_share_blocks(table, {}))
-    assert sum(isinstance(block, tuple) for block in pages) == 2
+    assert sum(isinstance(block, tuple) for block in pages) == 4
     only = {name: forecasts[name] for name in ("short", "other", "ridge", "strong")}
     assert label_share_table(config, only, dataset, read_scores(done)) is None
 

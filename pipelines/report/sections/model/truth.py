@@ -10,7 +10,7 @@ from pipelines.report.charts import attribution
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
 from pipelines.report.contents.truth import SimulatedTruth
-from pipelines.report.sections.section import Block, paragraph
+from pipelines.report.sections.section import Block, beside, paragraph
 from pipelines.report.tables import Column, number, significant, table, text, yes_no
 from pipelines.report.theme import Style
 
@@ -68,12 +68,17 @@ def _edge_recovery(truth: SimulatedTruth) -> Iterator[Block]:
                 "Attention before training shows what the model's initialisation already finds. Only an "
                 "AUC above it was learned from the data."
             )
+    blocks: list[Block] = []
     if truth.roc is not None and not truth.roc.is_empty():
-        yield (
-            attribution.edge_roc(truth.roc, auc),
-            "ROC curves. The closer a curve is to the upper left corner, the fewer other pairs are ranked "
-            "above the planted edges.",
+        blocks.append(
+            (
+                attribution.edge_roc(truth.roc, auc),
+                "ROC curves. The closer a curve is to the upper left corner, the fewer other pairs are "
+                "ranked above the planted edges.",
+            )
         )
     if truth.top_edges is not None and not truth.top_edges.is_empty():
-        yield f"<h3>The {truth.top_edges.height} strongest edges by SHAP</h3>"
-        yield table(truth.top_edges, _EDGE_COLUMNS, label="Strongest edges")
+        written = table(truth.top_edges, _EDGE_COLUMNS, label="Strongest edges")
+        blocks.append(f"<div><h4>The {truth.top_edges.height} strongest edges by SHAP</h4>{written}</div>")
+    if blocks:
+        yield from beside(blocks)

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from pipelines.report.charts import performance
+from pipelines.report.charts import books
 from pipelines.report.charts.series import books_of
 from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.section import MODEL_COLUMN, Block, has_values, paragraph
 from pipelines.report.tables import Column, number, percent, table
-from pipelines.report.theme import MAX_POINTS, Style
+from pipelines.report.theme import Style
 
 _LONG_ONLY_COLUMNS = (
     MODEL_COLUMN,
@@ -23,21 +23,15 @@ _LONG_ONLY_COLUMNS = (
 )
 
 
-def book_blocks(data: ReportData, styles: Mapping[str, Style]) -> Iterator[Block]:
+def equity_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None) -> Iterator[Block]:
     """Draw every book's NAV; for long-only books also show the table against the universe."""
     if data.equity is None or data.equity.is_empty():
         return
-    longest = data.equity.group_by("model", "book").len()["len"].max()
-    thinned = (
-        f" Each line is drawn with at most {MAX_POINTS} points."
-        if isinstance(longest, int) and longest > MAX_POINTS
-        else ""
-    )
     for book in books_of(data.equity, data.header.main_book):
         yield (
-            performance.net_asset_value(data.equity, styles, book),
-            "Top: value of one unit invested at the start. Bottom: drawdown from the running maximum. Use "
-            f"the buttons to switch between net and gross of costs, and click a model to hide it.{thinned}",
+            books.net_asset_value(data.equity, styles, book, best),
+            "Top: value of one unit invested at the start; the dotted line is the chosen model before costs. "
+            "Bottom: drawdown from the running maximum.",
         )
         yield from _long_only(data, styles, book)
 

@@ -10,7 +10,7 @@ from pipelines.report.charts.network import peer_network
 from pipelines.report.contents.attribution import ModelAttribution
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
-from pipelines.report.sections.section import Block, paragraph
+from pipelines.report.sections.section import Block, beside, paragraph
 from pipelines.report.tables import Column, neutral_yes_no, number, pairs, percent, significant, table, text
 
 NETWORK_ROWS = 20
@@ -45,20 +45,30 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
                 "attention can serve as an explanation; near 0, it cannot."
             )
             yield table(model.agreement, _AGREEMENT_COLUMNS, label="Agreement of attention with SHAP")
-        if not model.players.is_empty():
-            hidden = model.players.height - attribution.MAX_PLAYERS
+        figures: list[Block] = []
+        known = model.players.drop_nulls("error")  # a bar without its error could be noise
+        if not known.is_empty():
+            hidden = known.height - attribution.MAX_PLAYERS
             more = f" The {hidden} smallest players are not drawn." if hidden > 0 else ""
-            yield (
-                attribution.player_importance(model.players, model.model),
-                "A bar is the mean absolute effect of a player on the forecasts. It does not tell whether "
-                f"the player makes the forecasts better or worse.{more}",
+            figures.append(
+                (
+                    attribution.player_importance(known, model.model),
+                    "A bar is the mean absolute effect of a player on the forecasts, with the mean Monte "
+                    "Carlo error of its values. It does not tell whether the player makes the forecasts "
+                    f"better or worse.{more}",
+                )
             )
-        if model.example is not None:
-            yield (
-                attribution.one_forecast(model.example, model.model),
-                "Read from top to bottom. The first bar is the output of the model without any player. Blue "
-                "players raise the forecast, orange players lower it. The last bar is the forecast.",
+        if model.example is not None and model.example.contributions["error"].null_count() == 0:
+            figures.append(
+                (
+                    attribution.one_forecast(model.example, model.model),
+                    "Read from top to bottom. The first bar is the output of the model without any player. "
+                    "Blue players raise the forecast, orange players lower it, each with its Monte Carlo "
+                    "error. The last bar is the forecast.",
+                )
             )
+        if figures:
+            yield from beside(figures)
         yield from _network(model)
 
 
@@ -94,7 +104,7 @@ def _network(model: ModelAttribution) -> Iterator[Block]:
             else ""
         )
         caption += f" {model.homophily:.0%} of the total weight stays within a group{chance}."
-    yield peer_network(model.edges, model.model), caption
     top = model.edges.sort("weight", descending=True).head(NETWORK_ROWS)
     yield f"<h4>The {top.height} strongest of {model.edges.height:,} edges</h4>"
     yield table(top, _EDGE_COLUMNS, label="Strongest edges of the peer network")
+    yield peer_network(model.edges, model.model), caption

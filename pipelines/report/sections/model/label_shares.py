@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 
 from pipelines.report.charts.label_shares import rank_ic_by_share
-from pipelines.report.sections.section import Block, paragraph
+from pipelines.report.sections.section import Block, beside, paragraph
 from pipelines.report.tables import Column, number, percent, table, text
 from pipelines.report.theme import Style
 
@@ -36,6 +36,12 @@ _GAINS = tuple(
     for field, title in (("gain", "mean"), ("gain_lowest", "lowest"), ("gain_highest", "highest"))
 )
 
+_CAPTION = (
+    "One line per initialisation; bars span the lowest to the highest seed. A seed also determines which "
+    "labels are used, equally for every initialisation. To compare initialisations, use the differences in "
+    "the table."
+)
+
 
 def label_share_blocks(frame: pl.DataFrame | None, styles: Mapping[str, Style]) -> Iterator[Block]:
     """Show a table and a figure for each model with several variants; nothing if there is none."""
@@ -52,9 +58,4 @@ def label_share_blocks(frame: pl.DataFrame | None, styles: Mapping[str, Style]) 
         yield f"<h3>{html.escape(group)}</h3>"
         columns = _COLUMNS if rows["gain"].is_null().all() else (*_COLUMNS, *_GAINS)
         yield table(rows, columns, label=f"Rank IC of {group} by share of the labels", styles=styles)
-        yield (
-            rank_ic_by_share(rows, group),
-            "One line per initialisation; bars span the lowest to the highest seed. A seed also determines "
-            "which labels are used, equally for every initialisation. To compare initialisations, use the "
-            "differences in the table.",
-        )
+        yield from beside((figure, _CAPTION) for figure in rank_ic_by_share(rows, group))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from pipelines.report.charts import training
 from pipelines.report.contents.report import ReportData
-from pipelines.report.sections.section import Block
+from pipelines.report.sections.section import Block, beside
 from pipelines.report.tables import Column, number, table, text
 from pipelines.report.theme import Style
 
@@ -19,6 +19,12 @@ _FOLD_COLUMNS = (
         for end in ("from", "to")
     ),
     *(Column(f"n_{segment}", title, number(0), group="sessions") for segment, title in _SEGMENTS),
+)
+
+_CURVES = (
+    "Each thin line is one fit (one fold and seed). Thick lines are the median of a model's fits, drawn "
+    "while at least half of them are still training. A training loss that falls while validation rank IC "
+    "also falls indicates overfitting. Only models that are trained by epochs are shown."
 )
 
 
@@ -39,9 +45,4 @@ def learning_blocks(data: ReportData, styles: Mapping[str, Style]) -> Iterator[B
     """Draw training loss and validation rank IC by epoch."""
     if data.learning is None or data.learning.is_empty():
         return
-    yield (
-        training.learning_curves(data.learning, styles),
-        "Each thin line is one fit (one fold and seed). Thick lines are the median of a model's fits, "
-        "drawn while at least half of them are still training. A training loss that falls while validation "
-        "rank IC also falls indicates overfitting.",
-    )
+    yield from beside((figure, _CURVES) for figure in training.learning_curves(data.learning, styles))

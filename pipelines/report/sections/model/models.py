@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import polars as pl
 
-from pipelines.report.charts import performance
+from pipelines.report.charts import signal
 from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.section import MODEL_COLUMN, Block, count_sessions, has_values, paragraph
 from pipelines.report.tables import Column, answer, number, percent, signed, significant, table, text
@@ -127,6 +127,7 @@ _COMPARISON_COLUMNS = (
     Column("beats", "beats", answer, numeric=False),
 )
 _OPTIONAL = {
+    "valid_rank_ic",
     "missing",
     "seed_dispersion",
     "share_of_truth",
@@ -154,7 +155,11 @@ def model_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
         if header.measured_on is not None
         else ""
     )
-    chosen = f" The shaded row, {best}, was chosen by validation rank IC alone." if best is not None else ""
+    chosen = (
+        f" The shaded row, {best}, was chosen by validation rank IC alone."
+        if best is not None and header.trained
+        else ""
+    )
     label = _TRANSFORMS.get(header.label_transform, f" ({header.label_transform})")
     yield paragraph(
         f"The label is the return over {count_sessions(header.label_horizon)}{label}. Trades execute at the "
@@ -166,11 +171,11 @@ def model_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
         "invested book, not at all to a self-financing long-short book."
     )
     yield from _ladder_tables(data, delay, styles, best)
-    yield (
-        performance.validation_against_test(data.ladder, styles, delay),
-        "Hollow marks show validation, which chose the model; filled marks show the test. A filled mark far "
-        "to the left of its hollow mark is a sign of overfitting to validation.",
-    )
+    if has_values(data.ladder, "valid_rank_ic"):
+        yield (
+            signal.validation_against_test(data.ladder, styles, delay),
+            "A filled mark far to the left of its hollow mark is a sign of overfitting to validation.",
+        )
     if data.comparisons is not None and not data.comparisons.is_empty():
         level = data.comparisons["level"][0]
         yield f"<h3>Tests against the baselines, delay {header.verdict_delay}</h3>"

@@ -1,0 +1,105 @@
+"""Collects the attribution of a run and its comparison with the truth of a simulated market."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import polars as pl
+
+from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.truth import SimulatedTruth
+from pipelines.run.record import Run
+from pipelines.run.scores import read_scores
+
+_TOP_EDGES = 15
+
+
+def simulated_truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
+    """Collect the ceiling of the IC and the recovery of planted edges; None on real data."""
+    known = ladder.filter(pl.col("truth_ic").is_not_null())
+    if known.is_empty():
+        return None
+    ceiling = known.group_by("delay", maintain_order=True).first()
+    ceiling = ceiling.select(
+        "delay", pl.col("truth_ic").alias("ic"), pl.col("truth_rank_ic").alias("rank_ic")
+    )
+    facts = {model: fact for model, fact in _facts(run).items() if "auc_shap" in fact}
+    if not facts:
+        return SimulatedTruth(ceiling=ceiling)
+    model = _best_by_validation(run, list(facts))
+    fact = facts[model]
+    roc, edges = run.read_table("explain_roc"), run.read_table("explain_edges")
+    return SimulatedTruth(
+        ceiling=ceiling,
+        edge_model=model,
+        edge_auc=pl.DataFrame(
+            {
+                "method": ["shap", "attention", "attention before training", "random"],
+                "auc": [fact[f"auc_{by}"] for by in ("shap", "attention", "untrained", "random")],
+            }
+        ),
+        roc=None if roc is None else roc.filter(pl.col("model") == model),
+        top_edges=None
+        if edges is None
+        else edges.filter(pl.col("model") == model).sort("weight", descending=True).head(_TOP_EDGES),
+        n_planted=fact["n_planted"],
+        n_pairs=fact["n_pairs"],
+    )
+
+
+def _best_by_validation(run: Run, models: list[str]) -> str:
+    scores = read_scores(run).group_by("model").agg(pl.col("valid_rank_ic").mean())
+    score = dict(scores.select("model", "valid_rank_ic").iter_rows())
+    return max(models, key=lambda model: score.get(model, float("-inf")))
+
+
+def _facts(run: Run) -> dict[str, dict[str, Any]]:
+    table = run.read_table("explain_facts")
+    return {} if table is None else {model: json.loads(facts) for model, facts in table.iter_rows()}
+
+
+def attributions(run: Run) -> list[ModelAttribution]:
+    """Collect the Shapley values of every explained model; empty if none was explained."""
+    players, examples = run.read_table("explain_players"), run.read_table("explain_example")
+    edges = run.read_table("explain_edges")
+    if players is None or examples is None:
+        return []
+    # tables that were stored without Monte Carlo errors: nothing is drawn without its error
+    players, examples = (
+        frame if "error" in frame.columns else frame.with_columns(error=pl.lit(None, dtype=pl.Float64))
+        for frame in (players, examples)
+    )
+    result = []
+    for model, fact in _facts(run).items():
+        own = pl.col("model") == model
+        example = examples.filter(own)
+        first = example.row(0, named=True)
+        agreement = [
+            {"kind": kind, "rank_correlation": fact[f"agreement_{kind}"]}
+            for kind in ("days", "peers")
+            if f"agreement_{kind}" in fact
+        ]
+        own_edges = None if edges is None else edges.filter(own)
+        result.append(
+            ModelAttribution(
+                model=model,
+                n_forecasts=fact["n_forecasts"],
+                players=players.filter(own),
+                additivity_max_abs=fact["additivity_max_abs"],
+                additivity_relative=fact["additivity_relative"],
+                monte_carlo_error=fact["monte_carlo_error"],
+                agreement=pl.DataFrame(agreement) if agreement else None,
+                example=ExampleForecast(
+                    date=first["date"],
+                    ticker=first["ticker"],
+                    base_value=first["base_value"],
+                    forecast=first["forecast"],
+                    contributions=example.select("player", "value", "error"),
+                ),
+                edges=own_edges if own_edges is not None and own_edges.height else None,
+                homophily=fact.get("homophily"),
+                homophily_by_chance=fact.get("homophily_by_chance"),
+            )
+        )
+    return result

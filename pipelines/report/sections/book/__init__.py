@@ -1,0 +1,1 @@
+"""Sections on the books: figures, equity, costs, risk, capacity, and holdings."""

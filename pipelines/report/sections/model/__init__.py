@@ -1,0 +1,1 @@
+"""Sections on the models: the ladder, training, simulated truth, and attribution."""
