@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.backtest import backtest
+from pipelines.cli.compare import compare
 from pipelines.cli.demo import demo
 from pipelines.cli.doctor import doctor
 from pipelines.cli.features import list_features
@@ -191,6 +192,7 @@ def tune(
 
 
 app.command(rich_help_panel=_PIPELINE)(backtest)
+app.command(rich_help_panel=_PIPELINE)(compare)
 
 
 @app.command(rich_help_panel=_PIPELINE)

@@ -1,0 +1,1 @@
+"""Models of different runs side by side: figures, tests of the difference, and what differs."""

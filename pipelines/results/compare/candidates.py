@@ -1,0 +1,119 @@
+"""What ``peerglass compare`` compares: one model of a run, with the series of one of its evaluations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.results.comparisons import tradable_delay
+from pipelines.results.evaluate import label_overlap
+from pipelines.run.evaluations import StoredEvaluation, newest_evaluation
+from pipelines.run.record import Run, open_run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One model of a run, as its newest evaluation measured it.
+
+    Attributes
+    ----------
+    name
+        Name in tables: ``RUN:MODEL``.
+    run, evaluation
+        The run, and its evaluation.
+    model
+        Entry of the config's ``models``.
+    book, delay
+        Book and delay that are compared.
+    daily
+        date, ic, and excess_net (net return over the risk-free rate) of the book; null where unknown.
+    """
+
+    name: str
+    run: Run
+    evaluation: StoredEvaluation
+    model: str
+    book: str
+    delay: int
+    daily: pl.DataFrame
+
+    @property
+    def horizon(self) -> int:
+        """Sessions that a label spans."""
+        return self.run.config.label.horizon
+
+    @property
+    def overlap(self) -> int:
+        """Number of consecutive labels that overlap."""
+        forecast_T = self.daily["ic"].is_not_null().to_numpy()
+        return max(label_overlap(np.flatnonzero(forecast_T), self.horizon), 1)
+
+
+def open_candidate(name: str, output: Path, delay: int | None = None, book: str | None = None) -> Candidate:
+    """Open one side of a comparison.
+
+    Parameters
+    ----------
+    name
+        ``RUN`` or ``RUN:MODEL``. Without a model, the one with the highest rank IC on validation is taken, as
+        in a report's verdict; the test has no part in this choice.
+    output
+        Folder that holds the runs.
+    delay
+        Delay at which labels start and books trade; None for the first one that can be traded.
+    book
+        Name of the book; None for the first one.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run, model, delay or book.
+    DataError
+        If the run has no evaluation.
+    """
+    run_name, _, model = name.partition(":") if not Path(name).is_dir() else (name, "", "")
+    run = open_run(run_name, output)
+    evaluation = newest_evaluation(run)
+    if evaluation is None:
+        raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")
+    ladder = evaluation.table("ladder")
+    model = model or _chosen(ladder)
+    delays, books = evaluation.record.delays, list(evaluation.record.backtest.books)
+    delay = tradable_delay(delays) if delay is None else delay
+    book = books[0] if book is None else book
+    for what, given, known in (
+        ("model", model, ladder["model"].unique(maintain_order=True).to_list()),
+        ("delay", delay, list(delays)),
+        ("book", book, books),
+    ):
+        if given not in known:
+            raise ConfigError(
+                f"The evaluation {evaluation.record.evaluation} of {run.run_id} has no {what} {given!r}; it "
+                f"has {', '.join(map(str, known))}."
+            )
+    return Candidate(
+        name=f"{run.run_id}:{model}",
+        run=run,
+        evaluation=evaluation,
+        model=model,
+        book=book,
+        delay=delay,
+        daily=_daily(evaluation, model, book, delay),
+    )
+
+
+def _chosen(ladder: pl.DataFrame) -> str:
+    """The model with the highest validation rank IC; the first one if none has been validated."""
+    ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True)
+    return str((ranked if ranked.height else ladder)["model"][0])
+
+
+def _daily(evaluation: StoredEvaluation, model: str, book: str, delay: int) -> pl.DataFrame:
+    own = (pl.col("model") == model) & (pl.col("delay") == delay)
+    ics = evaluation.table("ic_series").filter(own).select("date", "ic")
+    returns = evaluation.table("equity").filter(own, pl.col("book") == book).select("date", "excess_net")
+    return returns.join(ics, on="date", how="full", coalesce=True).sort("date").fill_nan(None)
