@@ -1,6 +1,6 @@
 """The quantile long-short book: buy the highest signals and short the lowest ones.
 
-Shape suffixes: T sessions, N firms, D decisions.
+Shape suffixes: N firms, D decisions.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from backtest.books.inputs import BookInputs, BookTargets, Need, spread_over_sessions
-from backtest.forecasts.ranking import RankSelector, as_signal
+from backtest.books.ranked import RankedBook
+from backtest.books.shaping.neutral import Exposure
+from backtest.forecasts.ranking import RankSelector
+from features.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class QuantileLongShort:
+class QuantileLongShort(RankedBook):
     """Buy the top quantile and short the bottom one, equally weighted: +1 long, -1 short (gross 2, net 0).
 
     With n signals at t and ``m = floor(n / quantiles)``, the m highest get weight ``+1/m`` and the m lowest
@@ -28,11 +28,13 @@ class QuantileLongShort:
     ----------
     quantiles : int
         Number of quantiles, at least 2; a date needs at least as many signals.
+    neutral : tuple of str
+        Exposures to remove: sector, beta (`backtest.books.shaping.neutral`).
 
     Raises
     ------
     ValueError
-        If there are fewer than 2 quantiles.
+        If a setting is out of range.
     """
 
     kind: ClassVar[str] = "quantile_long_short"
@@ -40,8 +42,10 @@ class QuantileLongShort:
         "+1/m for the m = floor(n/quantiles) highest signals, -1/m for the m lowest; ties share"
     )
     quantiles: int = 5
+    neutral: tuple[Exposure, ...] = ()
 
     def __post_init__(self) -> None:
+        RankedBook.__post_init__(self)
         if self.quantiles < 2:
             msg = f"quantiles is {self.quantiles}; a long-short book needs at least 2 quantiles."
             raise ValueError(msg)
@@ -52,14 +56,16 @@ class QuantileLongShort:
         return False
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """Inputs beyond the signal: none."""
-        return frozenset()
+    def needed(self) -> int:
+        """Number of eligible firms that a decision needs: one for each quantile."""
+        return self.quantiles
 
-    def targets(self, inputs: BookInputs) -> BookTargets:
-        """Decide the target weights; see `backtest.books.book.Book.targets`."""
-        signal_TN = as_signal("signal", inputs.signal_TN)
-        decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.quantiles)
-        selector = RankSelector(signal_TN[decides_T])
-        weight_DN = selector.long_short(selector.count_T // self.quantiles)
-        return BookTargets(spread_over_sessions(weight_DN, decides_T))
+    @property
+    def exposures(self) -> tuple[Exposure, ...]:
+        """Exposures that the book removes."""
+        return self.neutral
+
+    def select(self, signal_DN: FloatArray) -> FloatArray:
+        """Return ``+1/m`` for the highest, ``-1/m`` for the lowest and 0 for the other firms."""
+        selector = RankSelector(signal_DN)
+        return selector.long_short(selector.count_T // self.quantiles)

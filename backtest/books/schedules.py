@@ -1,4 +1,4 @@
-"""When a book decides.
+"""When a book decides: every m-th session, or every m-th of the sessions that a calendar names.
 
 Shape suffix: T sessions.
 """
@@ -6,10 +6,17 @@ Shape suffix: T sessions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
-from features.arrays import BoolArray, IntArray
+from features.arrays import BoolArray, DateArray, IntArray
+
+Weekday = Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+Turn = Literal[
+    Weekday, "week_end", "month_start", "month_end", "quarter_start", "quarter_end", "year_start", "year_end"
+]
+"""A session that a calendar names: the first one from a weekday on, or the first or last of a period."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,3 +81,52 @@ class Schedule:
 def every_session(sessions: int, every: int = 1) -> Schedule:
     """Return the schedule of a book that decides every ``every`` sessions, out of a number of sessions."""
     return Schedule(np.ones(sessions, dtype=np.bool_), every)
+
+
+def calendar(dates_T: DateArray, turn: Turn, every: int = 1) -> Schedule:
+    """Return the schedule of a book that decides on every ``every``-th session of a calendar.
+
+    Parameters
+    ----------
+    dates_T : ndarray of datetime64[D], shape (T,)
+        Sessions, ascending.
+    turn : str
+        A weekday: the first session from that weekday on, so a holiday moves the decision to the next
+        session. ``week_end``: the last session from Monday to Sunday. ``month_start``, ``quarter_start`` and
+        ``year_start``: the first session of the period; ``month_end`` and so on: its last session.
+    every : int
+        2 with ``friday`` is every second Friday.
+
+    Returns
+    -------
+    Schedule
+        Whether a session is the last one of a period is known at its close from the exchange's calendar,
+        which is published in advance. Here the calendar is the dates of the data, and after the last of them
+        the weekdays. Whether the first date is the first session of its period is not known, so it is none.
+
+    Raises
+    ------
+    ValueError
+        If ``every`` is less than 1.
+    """
+    day_T = dates_T.astype("datetime64[D]")
+    following = np.busday_offset(day_T[-1:], 1, roll="backward")
+    period_T = _period(np.concatenate([day_T, following]), turn)
+    changes_T = np.diff(period_T) > 0
+    if turn.endswith("_end"):
+        return Schedule(changes_T, every)
+    return Schedule(np.concatenate([[False], changes_T[:-1]]), every)
+
+
+def _period(day_T: DateArray, turn: Turn) -> IntArray:
+    """Number the periods that the turns separate."""
+    number_T = day_T.astype(np.int64)
+    weekdays = get_args(Weekday)
+    if turn in weekdays or turn == "week_end":
+        first = weekdays.index(turn) if turn in weekdays else 0
+        week_T: IntArray = (number_T + 3 - first) // 7  # day 0, 1970-01-01, was a Thursday
+        return week_T
+    month_T = day_T.astype("datetime64[M]").astype(np.int64)
+    months = {"month": 1, "quarter": 3, "year": 12}[turn.partition("_")[0]]
+    period_T: IntArray = month_T // months
+    return period_T

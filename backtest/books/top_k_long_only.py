@@ -1,6 +1,6 @@
 """The top-k book: hold the k highest signals.
 
-Shape suffixes: T sessions, N firms, D decisions.
+Shape suffixes: N firms, D decisions.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from backtest.books.inputs import BookInputs, BookTargets, Need, spread_over_sessions
-from backtest.forecasts.ranking import RankSelector, as_signal
+from backtest.books.ranked import RankedBook
+from backtest.forecasts.ranking import RankSelector
+from features.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
-class TopKLongOnly:
+class TopKLongOnly(RankedBook):
     """Hold the k highest signals at weight ``1/k`` each (gross 1, net 1); ties at the edge share equally.
 
     Attributes
@@ -26,7 +27,7 @@ class TopKLongOnly:
     Raises
     ------
     ValueError
-        If k is less than 1.
+        If a setting is out of range.
     """
 
     kind: ClassVar[str] = "top_k_long_only"
@@ -34,6 +35,7 @@ class TopKLongOnly:
     k: int = 20
 
     def __post_init__(self) -> None:
+        RankedBook.__post_init__(self)
         if self.k < 1:
             msg = f"k is {self.k}; a book must hold at least 1 firm."
             raise ValueError(msg)
@@ -44,15 +46,12 @@ class TopKLongOnly:
         return True
 
     @property
-    def needs(self) -> frozenset[Need]:
-        """Inputs beyond the signal: none."""
-        return frozenset()
+    def needed(self) -> int:
+        """Number of eligible firms that a decision needs."""
+        return self.k
 
-    def targets(self, inputs: BookInputs) -> BookTargets:
-        """Decide the target weights; see `backtest.books.book.Book.targets`."""
-        signal_TN = as_signal("signal", inputs.signal_TN)
-        decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.k)
-        selector = RankSelector(signal_TN[decides_T])
-        weight_DN = selector.highest(np.full(len(selector.count_T), self.k))
+    def select(self, signal_DN: FloatArray) -> FloatArray:
+        """Return ``1/k`` for the highest and 0 for the other firms."""
+        weight_DN = RankSelector(signal_DN).highest(np.full(len(signal_DN), self.k))
         weight_DN /= self.k
-        return BookTargets(spread_over_sessions(weight_DN, decides_T))
+        return weight_DN

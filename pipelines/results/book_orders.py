@@ -11,13 +11,14 @@ import numpy.typing as npt
 from backtest.accounts.accounting import run_book
 from backtest.accounts.result import BookResult
 from backtest.books.benchmark import equal_weighted
+from backtest.books.inputs import BookNote
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
-from pipelines.results.book_targets import book_rule, book_targets
+from pipelines.results.book_targets import book_targets
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 _FREE = CostModel()
@@ -41,6 +42,8 @@ class BookOrders:
         Sessions between decision and trade.
     costs
         Cost rates.
+    notes
+        Decisions that could not be made as configured; their sessions are rows of ``target_TN``.
     """
 
     name: str
@@ -49,6 +52,7 @@ class BookOrders:
     held: slice
     delay: int
     costs: CostModel
+    notes: tuple[BookNote, ...] = ()
 
     def run(
         self,
@@ -144,7 +148,8 @@ def book_orders(
     held, costs = slice(int(rows_T[0]), last), CostModel.flat(**settings.costs.model_dump())
     for name, book in settings.books.items():
         try:
-            target_TN = book_targets(book, signal_TN[held]).target_TN
+            targets = book_targets(book, signal_TN, dataset.panel, held, config.label.horizon)
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
-        yield BookOrders(name, book_rule(book).long_only, target_TN, held, execution, costs)
+        long_only = book.rule(config.label.horizon).long_only
+        yield BookOrders(name, long_only, targets.target_TN, held, execution, costs, targets.notes)

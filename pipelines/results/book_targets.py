@@ -2,38 +2,123 @@
 
 from __future__ import annotations
 
-from backtest.books.book import Book
-from backtest.books.inputs import BookInputs, BookTargets
-from backtest.books.registry import BOOKS
-from backtest.books.schedules import every_session
-from features.arrays import FloatArray
-from pipelines.config.books import BookConfig, BookSection
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from backtest.books.inputs import BookInputs, BookNote, BookTargets, PastReturns, spread_over_sessions
+from backtest.books.schedules import Schedule, calendar, every_session
+from features.arithmetic.rolling import rolling_std
+from features.arrays import FloatArray, IntArray
+from features.panel.derived import cached, daily_return
+from features.panel.panel import Panel
+from pipelines.config.books import BookConfig
+
+BETA_SESSIONS = 252
+VOLATILITY_SESSIONS = 63
 
 
-def book_rule(book: BookConfig) -> Book:
-    """Build the rule of a configured book."""
-    return BOOKS[book.kind](**book.model_dump(exclude={"kind", *BookSection.model_fields}))
-
-
-def book_targets(book: BookConfig, signal_TN: FloatArray) -> BookTargets:
+def book_targets(
+    book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, horizon: int
+) -> BookTargets:
     """Decide the target weights of a configured book.
+
+    Betas are slopes on the mean return of all firms over `BETA_SESSIONS` sessions, and volatilities are over
+    `VOLATILITY_SESSIONS`; both need half of these sessions. The definitions are those of the characteristics
+    ``beta_252`` and ``volatility_63``.
 
     Parameters
     ----------
     book
         Settings of the book.
     signal_TN
-        Signal at the close of t; NaN where there is none.
+        Signal on all sessions of the panel, at the close of t; NaN where there is none. At least one session
+        of ``held`` has a signal.
+    panel
+        Prices and groups. If the book needs sectors, some firms have one (`pipelines.dataset.market`).
+    held
+        Range of sessions to give weights for.
+    horizon
+        Horizon of the label, for which overlapping decisions are held.
 
     Returns
     -------
     BookTargets
-        Target weights of shape (T, N), known at the close of t, and notes.
+        Target weights on the sessions of ``held``, known at the close of each, and notes.
 
     Raises
     ------
     ValueError
         If the book needs more firms than there are.
     """
-    schedule = every_session(len(signal_TN), book.rebalance_every)
-    return book_rule(book).targets(BookInputs(signal_TN, schedule))
+    if book.kind != "optimised":
+        return _decide(book, signal_TN, panel, held, horizon)
+    # An optimised book takes minutes. Every delay and scenario of an evaluation trades the same decisions, on
+    # ranges of sessions that differ only after the last signal.
+    signals_T = np.isfinite(signal_TN[held]).any(axis=1)
+    asked = slice(held.start, held.start + int(np.flatnonzero(signals_T)[-1]) + 1)
+
+    def decide() -> _Decisions:
+        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon))
+
+    signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
+    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
+    return decisions.targets(held.stop - held.start)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decisions:
+    """Targets without the sessions that have no decision."""
+
+    weight_DN: FloatArray
+    session_D: IntArray
+    notes: tuple[BookNote, ...]
+
+    @classmethod
+    def of(cls, targets: BookTargets) -> _Decisions:
+        session_D = np.flatnonzero(~np.isnan(targets.target_TN).any(axis=1))
+        return cls(targets.target_TN[session_D], session_D, targets.notes)
+
+    def targets(self, sessions: int) -> BookTargets:
+        decides_T = np.zeros(sessions, dtype=np.bool_)
+        decides_T[self.session_D] = True
+        return BookTargets(spread_over_sessions(self.weight_DN, decides_T), self.notes)
+
+
+def _decide(book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, horizon: int) -> BookTargets:
+    rule = book.rule(horizon)
+    return rule.targets(
+        BookInputs(
+            signal_TN[held],
+            _schedule(book, panel, held),
+            group_TN=panel.group_TN[held] if "groups" in rule.needs else None,
+            beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
+            volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
+            past=_past(panel, held) if "returns" in rule.needs else None,
+        )
+    )
+
+
+def _schedule(book: BookConfig, panel: Panel, held: slice) -> Schedule:
+    if book.rebalance_on is None:
+        return every_session(held.stop - held.start, book.rebalance_every)
+    whole = calendar(panel.dates_T, book.rebalance_on, book.rebalance_every)
+    return Schedule(whole.turn_T[held], whole.every)
+
+
+def _beta(panel: Panel) -> FloatArray:
+    from features.library.characteristics.market import market_regression  # imports the feature library
+
+    return market_regression(panel, BETA_SESSIONS)[0]
+
+
+def _volatility(panel: Panel) -> FloatArray:
+    def compute() -> FloatArray:
+        return rolling_std(daily_return(panel), VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2)
+
+    return cached(panel, (book_targets, "volatility"), compute)
+
+
+def _past(panel: Panel, held: slice) -> PastReturns:
+    return PastReturns(daily_return(panel)[: held.stop], before=held.start)

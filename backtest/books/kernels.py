@@ -1,0 +1,107 @@
+"""Compiled loops of the books that sort the firms of a date.
+
+The rules of `features.arithmetic.kernels` apply: arrays are C-contiguous, a kernel starts no threads, and
+sums are not reordered. Importing this module imports numba, so it is imported inside functions.
+
+Shape suffixes: N firms, D decisions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arithmetic.kernels import compiled
+from features.arrays import FloatArray, IntArray
+
+
+@compiled
+def centred_ranks(signal_DN: FloatArray, out_DN: FloatArray) -> None:
+    """Compute ``rank - (n + 1) / 2`` of the known values of a date; ties share their mean rank, NaN gets 0.
+
+    Every result is a multiple of one half.
+    """
+    for d in range(signal_DN.shape[0]):
+        signal_N, out_N = signal_DN[d], out_DN[d]
+        order_N = np.argsort(signal_N)  # NaN last
+        out_N[:] = 0.0
+        n = len(order_N)
+        while n > 0 and np.isnan(signal_N[order_N[n - 1]]):
+            n -= 1
+        first = 0
+        while first < n:
+            end = first + 1
+            while end < n and signal_N[order_N[end]] == signal_N[order_N[first]]:
+                end += 1
+            for place in range(first, end):
+                out_N[order_N[place]] = (first + end - n) / 2
+            first = end
+
+
+@compiled
+def drop_and_buy(signal_DN: FloatArray, k: int, n_drop: int, held_DN: FloatArray) -> None:
+    """Follow the top-k drop book from decision to decision, in units of one position.
+
+    Parameters
+    ----------
+    signal_DN : ndarray of shape (D, N)
+        Signals; NaN is not eligible.
+    k, n_drop : int
+        Number of positions, and the largest number of them that a decision replaces.
+    held_DN : ndarray of shape (D, N)
+        Output: units of each firm after the decision, from 0 to 1. A row sums to k, up to rounding.
+
+    Notes
+    -----
+    A fraction of a unit is held only if firms are tied. Without ties every step is that of
+    `backtest.books.top_k_drop`.
+    """
+    D, N = signal_DN.shape
+    before_N, candidate_N = np.zeros(N), np.zeros(N)
+    for d in range(D):
+        signal_N, held_N = signal_DN[d], held_DN[d]
+        order_N = np.argsort(signal_N)  # NaN last
+        n, units = 0, 0.0
+        for i in range(N):
+            if np.isnan(signal_N[i]):
+                before_N[i] = 0.0
+            else:
+                n += 1
+                units += before_N[i]
+        candidate_N[:] = 0.0
+        _buy(signal_N, order_N[:n], before_N, n_drop + k - units, candidate_N)
+        held_N[:] = 0.0
+        left, end = float(k), n
+        while end > 0 and left > 0:  # from the best block of equals down
+            first, owned, offered = end, 0.0, 0.0
+            while first > 0 and signal_N[order_N[first - 1]] == signal_N[order_N[end - 1]]:
+                first -= 1
+                owned += before_N[order_N[first]]
+                offered += candidate_N[order_N[first]]
+            kept = min(1.0, left / owned) if owned > 0 else 0.0  # among equals, positions before candidates
+            left = max(left - owned, 0.0)
+            bought = min(1.0, left / offered) if offered > 0 else 0.0
+            left = max(left - offered, 0.0)
+            for place in range(first, end):
+                i = order_N[place]
+                held_N[i] = min(kept * before_N[i] + bought * candidate_N[i], 1.0)
+            end = first
+        before_N[:] = held_N
+
+
+@compiled
+def _buy(
+    signal_N: FloatArray, order_M: IntArray, held_N: FloatArray, units: float, out_N: FloatArray
+) -> None:
+    """Fill units from the highest signal down, each firm up to one unit; tied firms share by what is free."""
+    end = len(order_M)
+    while end > 0 and units > 0:
+        first, free = end, 0.0
+        while first > 0 and signal_N[order_M[first - 1]] == signal_N[order_M[end - 1]]:
+            first -= 1
+            free += 1.0 - held_N[order_M[first]]
+        if free > 0:
+            share = min(1.0, units / free)
+            for place in range(first, end):
+                out_N[order_M[place]] = share * (1.0 - held_N[order_M[place]])
+            units -= share * free
+        end = first

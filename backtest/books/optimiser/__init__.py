@@ -1,0 +1,1 @@
+"""The optimiser of the optimised book: limits, covariance and solution."""

@@ -1,0 +1,1 @@
+"""Steps that books by rank share: overlapping decisions, neutrality and volatility."""

@@ -1,0 +1,84 @@
+"""The top-k drop book: hold k firms and replace only the worst of them.
+
+Shape suffixes: N firms, D decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from backtest.books.inputs import BookInputs, BookTargets, Need, spread_over_sessions
+from backtest.forecasts.ranking import as_signal
+from features.arrays import frozen
+
+
+@dataclass(frozen=True, slots=True)
+class TopKDrop:
+    """Hold k firms at weight ``1/k``; at each decision replace at most ``n_drop`` of them.
+
+    With ``held`` the firms that are held and have a signal:
+
+    1. The candidates are the ``n_drop + k - len(held)`` firms with the highest signals that are not held.
+    2. Of the held firms and the candidates together, the k with the highest signals are held from now on. So
+       at most ``n_drop`` firms are sold, and none of them for a firm with a lower signal.
+
+    A held firm without a signal is sold in any case, and does not count towards ``n_drop``. The first
+    decision holds the k highest signals. Where firms are tied, fractions of a position are held: those that
+    are bought at the edge share equally, and a held firm is not sold for one that equals it.
+
+    Attributes
+    ----------
+    k : int
+        Number of firms held, at least 1; a date needs at least k signals.
+    n_drop : int
+        Largest number of firms that a decision replaces, from 1 to k.
+
+    Raises
+    ------
+    ValueError
+        If k or n_drop is out of range.
+
+    Notes
+    -----
+    ``TopkDropoutStrategy`` of qlib with its default methods (sell the bottom, buy the top). Two differences:
+    qlib lets the weights of firms that it keeps drift and splits the proceeds of its sales among its
+    purchases, and here each decision resets every position to ``1/k``, which adds the turnover of the drift.
+    If there are fewer than ``n_drop`` candidates, qlib sells more firms than it buys, and here k firms stay.
+    """
+
+    kind: ClassVar[str] = "top_k_drop"
+    formula: ClassVar[str] = "1/k for k firms; at most n_drop of them are replaced, the worst by the best"
+    k: int = 50
+    n_drop: int = 5
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            msg = f"k is {self.k}; a book must hold at least 1 firm."
+            raise ValueError(msg)
+        if not 1 <= self.n_drop <= self.k:
+            msg = f"n_drop is {self.n_drop}; it must be from 1 to k ({self.k})."
+            raise ValueError(msg)
+
+    @property
+    def long_only(self) -> bool:
+        """Whether the book holds no short positions: yes."""
+        return True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Inputs beyond the signal: none."""
+        return frozenset()
+
+    def targets(self, inputs: BookInputs) -> BookTargets:
+        """Decide the target weights; see `backtest.books.book.Book.targets`."""
+        from backtest.books.kernels import drop_and_buy  # imports numba
+
+        signal_TN = as_signal("signal", inputs.signal_TN)
+        decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.k)
+        signal_DN = np.ascontiguousarray(signal_TN[decides_T])
+        held_DN = np.empty(signal_DN.shape)
+        drop_and_buy(frozen(signal_DN), self.k, self.n_drop, held_DN)
+        return BookTargets(spread_over_sessions(held_DN / self.k, decides_T))

@@ -1,0 +1,72 @@
+"""Schedules against pandas' calendars."""
+
+from __future__ import annotations
+
+import exchange_calendars
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backtest.books.schedules import Schedule, Turn, calendar, every_session
+
+SESSIONS = exchange_calendars.get_calendar("XNYS", start="2010-01-01", end="2014-12-31").sessions
+DATES_T = SESSIONS.to_numpy().astype("datetime64[D]")
+FREQUENCY = {"week": "W-SUN", "month": "M", "quarter": "Q", "year": "Y"}
+
+
+def chosen(turn: Turn, dates_T: np.ndarray = DATES_T) -> list[str]:
+    return [str(day) for day in dates_T[calendar(dates_T, turn).turn_T]]
+
+
+@pytest.mark.parametrize("turn", ["week_end", "month_end", "quarter_end", "year_end"])
+def test_ends_of_periods_are_their_last_sessions(turn: Turn) -> None:
+    days = pd.Series(SESSIONS, index=SESSIONS)
+    last = days.groupby(SESSIONS.to_period(FREQUENCY[turn.partition("_")[0]])).last()
+    assert len(last) >= 5
+    known = last.iloc[:-1] if turn == "week_end" else last  # the data end on a Wednesday
+    assert chosen(turn) == known.dt.strftime("%Y-%m-%d").tolist()
+
+
+@pytest.mark.parametrize("turn", ["month_start", "quarter_start", "year_start"])
+def test_starts_of_periods_are_their_first_sessions(turn: Turn) -> None:
+    days = pd.Series(SESSIONS, index=SESSIONS)
+    first = days.groupby(SESSIONS.to_period(FREQUENCY[turn.partition("_")[0]])).first()
+    assert chosen(turn) == first.dt.strftime("%Y-%m-%d").tolist()[1:]  # the first may have begun before
+
+
+def test_a_holiday_moves_a_weekday_to_the_next_session() -> None:
+    dates_T = np.array(
+        ["2012-10-25", "2012-10-26", "2012-10-31", "2012-11-01", "2012-11-05"], "datetime64[D]"
+    )
+    assert chosen("monday", dates_T) == ["2012-10-31", "2012-11-05"]  # 29 and 30 October: hurricane Sandy
+    assert chosen("friday", dates_T) == ["2012-10-26", "2012-11-05"]  # 2 November is missing
+    assert chosen("thursday", dates_T) == ["2012-11-01"]
+    assert {pd.Timestamp(day).day_name() for day in chosen("wednesday")} == {"Wednesday", "Thursday"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    end=st.integers(2, len(DATES_T)),
+    turn=st.sampled_from(["monday", "friday", "week_end", "month_start", "month_end", "quarter_end"]),
+)
+def test_dates_after_a_session_do_not_decide_about_it(end: int, turn: Turn) -> None:
+    whole_T, part_T = calendar(DATES_T, turn).turn_T, calendar(DATES_T[:end], turn).turn_T
+    np.testing.assert_array_equal(part_T[:-1], whole_T[: end - 1])
+    if not turn.endswith("_end"):  # of the last date only weekdays say whether it ends a period
+        assert part_T[-1] == whole_T[end - 1]
+
+
+def test_every_counts_from_the_first_turn_with_enough_signals() -> None:
+    schedule = Schedule(np.array([1, 0, 1, 1, 0, 1, 1, 1], dtype=bool), every=2)
+    count_T = np.array([3, 9, 5, 5, 9, 5, 3, 5])
+    assert np.flatnonzero(schedule.decisions(count_T, 5)).tolist() == [2, 5, 7]
+    assert np.flatnonzero(every_session(8, 3).decisions(count_T, 4)).tolist() == [1, 4, 7]
+
+
+def test_a_schedule_without_signals_raises() -> None:
+    with pytest.raises(ValueError, match="no date on which it may decide has more than 3"):
+        Schedule(np.array([True, False])).decisions(np.array([3, 9]), 5)
+    with pytest.raises(ValueError, match="rebalance_every is 0"):
+        every_session(3, 0)
