@@ -17,7 +17,7 @@ from features.panel.labels import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, decision_sessions, universe, universe_messages
 from pipelines.config.schema import Config
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -59,6 +59,8 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
 
     Raises
     ------
+    ConfigError
+        If a book needs sectors and no firm has one.
     DataError
         If no firm is ever in the universe, or the lake does not hold the universe that the config names.
     """
@@ -69,6 +71,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         group_by=config.features.group_by,
         delisting_rule=DelistingRule(unknown_return=config.label.unknown_delisting_return),
     )
+    _require_sectors(panel, config)
     rule = UniverseRule(**config.universe.model_dump(exclude={"membership"}))
     universe_TN = universe(panel, rule, _membership(tables, config))
     universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
@@ -97,6 +100,17 @@ def to_panel(frame: pl.DataFrame, value: str, panel: Panel) -> FloatArray:
     value_TN = np.full((panel.n_sessions, panel.n_firms), np.nan)
     value_TN[placed["t"].to_numpy(), placed["n"].to_numpy()] = placed[value].to_numpy()
     return value_TN
+
+
+def _require_sectors(panel: Panel, config: Config) -> None:
+    """Check before anything is trained that books which need sectors have them."""
+    for name, book in config.backtest.books.items():
+        if book.needs_sectors and not panel.groups_S:
+            raise ConfigError(
+                f"backtest.books.{name} needs sectors, but no firm has {config.features.group_by!r} in the "
+                "securities table; add it, choose another features.group_by, or remove 'sector' from neutral "
+                "and max_sector_net from limits."
+            )
 
 
 def _membership(tables: Mapping[str, pl.DataFrame], config: Config) -> pl.DataFrame | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from backtest.books.inputs import BookInputs, BookNote, BookTargets, PastReturns, spread_over_sessions
 from backtest.books.schedules import Schedule, calendar, every_session
 from features.arithmetic.rolling import rolling_std
-from features.arrays import FloatArray, IntArray
+from features.arrays import DateArray, FloatArray, IntArray
 from features.panel.derived import cached, daily_return
 from features.panel.panel import Panel
 from pipelines.config.books import BookConfig
@@ -65,6 +67,23 @@ def book_targets(
     signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
     decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
     return decisions.targets(held.stop - held.start)
+
+
+def note_table(model: str, book: str, notes: Sequence[BookNote], days_T: DateArray) -> pl.DataFrame:
+    """Make a table of notes: model, book, date of the decision, note.
+
+    Parameters
+    ----------
+    model, book
+        Model whose forecasts the book trades, and name of the book.
+    notes
+        Notes of the book's targets.
+    days_T
+        Sessions of the targets.
+    """
+    rows = [(model, book, days_T[note.session].item(), note.text) for note in notes]
+    schema = {"model": pl.String, "book": pl.String, "date": pl.Date, "note": pl.String}
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,6 +48,9 @@ def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
     if significance is not None and factor_alpha is not None:
         main = significance.row(0, named=True)
         parts.append(describe_factors(factor_alpha, main["book"], main["delay"]))
+    notes = evaluation.read_table("book_notes")
+    if notes is not None:
+        parts.append(describe_notes(notes))
     if record.incomplete is not None:
         parts.append(
             f"The run is incomplete. Missing: {record.incomplete}. Models are compared on the {record.dates} "
@@ -202,6 +205,16 @@ def describe_factors(factor_alpha: pl.DataFrame, book: str, delay: int) -> str:
         f"{book} net of costs at delay {delay} against factors of the same firms ({', '.join(families)})"
     ]
     lines += [f"  {model:<{width}}{reading}" for model, reading in rows.iter_rows()]
+    return "\n".join(lines)
+
+
+def describe_notes(notes: pl.DataFrame) -> str:
+    """Format notes on books (`pipelines.results.book_targets.note_table`): one line per model and book."""
+    lines = []
+    for (model, book), part in notes.group_by(["model", "book"], maintain_order=True):
+        last = part.row(-1, named=True)
+        dates = "1 date" if part.height == 1 else f"{part.height:,} dates"
+        lines.append(f"{book} of {model}: notes on {dates}; the newest, {last['date']}: {last['note']}.")
     return "\n".join(lines)
 
 

@@ -20,6 +20,7 @@ from pipelines.dataset.market import Market, to_panel
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.book_orders import Benchmarks, book_orders
+from pipelines.results.book_targets import note_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Evaluation:
         model, book, delay, one column per kind of cost (`backtest.costs.model.COST_KINDS`) in bps of NAV per
         year, and turnover_per_year (one-way, in multiples of NAV). Trades pay the half-spread and the
         commission on twice the turnover.
+    book_notes
+        model, book, date, note: decisions that a book could not make as configured.
     """
 
     ladder: pl.DataFrame
@@ -51,6 +54,7 @@ class Evaluation:
     quantiles: pl.DataFrame
     equity: pl.DataFrame
     costs: pl.DataFrame
+    book_notes: pl.DataFrame
 
 
 def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
@@ -135,6 +139,7 @@ def evaluate(
         If the risk-free rates do not cover the books' sessions.
     """
     ladder, ic_series, quantiles, equity, costs = [], [], [], [], []
+    notes: list[pl.DataFrame] = []
     benchmarks: Benchmarks = {}
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
     rate_T = risk_free_rates(config.backtest.risk_free, dates_T)
@@ -207,6 +212,8 @@ def evaluate(
                 )
                 per_year = SESSIONS_PER_YEAR * metrics.turnover
                 costs.append({**keys, **metrics.costs_bps_per_year, "turnover_per_year": per_year})
+                if delay == next(iter(dataset.labels)):  # decisions are the same at every delay
+                    notes.append(note_table(model, book, orders.notes, dates_T[held]))
             ladder.append(row)
             forecast_T = np.isin(sessions, rows_T)
             series = {"date": dates_T[sessions], "ic": joint.ic_T, "rank_ic": joint.rank_ic_T}
@@ -225,6 +232,7 @@ def evaluate(
         quantiles=pl.DataFrame(quantiles),
         equity=pl.concat(equity),
         costs=pl.DataFrame(costs),
+        book_notes=pl.concat(notes),
     )
 
 

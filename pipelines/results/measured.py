@@ -55,6 +55,7 @@ def measured_tables(
         "quantiles": result.quantiles,
         "equity": result.equity,
         "costs": result.costs,
+        "book_notes": None if result.book_notes.is_empty() else result.book_notes,
         **forecast_tables(signals, market, config),
         "comparisons": comparison_table(result, config, sessions_T) if trained else None,
         "significance": significance_table(result, config, sessions_T, trials),
