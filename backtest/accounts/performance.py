@@ -223,12 +223,25 @@ def _free(result: BookResult, rate_T: FloatArray | None) -> FloatArray:
     if rate_T is None:
         return np.zeros_like(result.cash_T)
     require_shape("the risk-free rate", rate_T, result.cash_T.shape)
-    exposure_T = np.concatenate([[0.0], 1.0 - result.cash_T[:-1]])
-    free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
+    free_T = risk_free_cost(result.cash_T, rate_T)
     if np.isnan(free_T[counted_sessions(result)]).any():
         msg = "The risk-free rate is unknown on a session with positions: give a rate for every session."
         raise ValueError(msg)
     return free_T
+
+
+def risk_free_cost(cash_T: FloatArray, rate_T: FloatArray) -> FloatArray:
+    """Net exposure at the previous close times the risk-free rate, shape (T,); 0 without exposure.
+
+    Parameters
+    ----------
+    cash_T : ndarray of shape (T,)
+        Cash over NAV, after trades and costs.
+    rate_T : ndarray of shape (T,)
+        Risk-free return of each session.
+    """
+    exposure_T = np.concatenate([[0.0], 1.0 - cash_T[:-1]])
+    return np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
 
 
 def annual_return(return_T: FloatArray) -> float:

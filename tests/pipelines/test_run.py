@@ -176,6 +176,7 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
         "equity",
         "costs",
         "figures",
+        "capacity",
         "factor_alpha",
         "contributions",
         "exposures",

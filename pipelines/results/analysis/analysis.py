@@ -9,6 +9,7 @@ from functools import cached_property
 import polars as pl
 
 from backtest.accounts.performance import counted_sessions
+from backtest.analysis.capacity import Liquidity
 from backtest.analysis.factors import FactorReturns
 from backtest.analysis.regression import factor_regression
 from backtest.analysis.rows import ledger_rows
@@ -19,6 +20,7 @@ from pipelines.results.analysis.book_rows import (
     BookView,
     Row,
     alpha_rows,
+    capacity_rows,
     contribution_rows,
     drawdown_rows,
     exposure_rows,
@@ -27,6 +29,7 @@ from pipelines.results.analysis.book_rows import (
     worst_day_rows,
 )
 from pipelines.results.analysis.factor_data import FactorData, factor_data
+from pipelines.results.analysis.liquidity import liquidity, liquidity_on
 from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.comparisons import tradable_delay
 
@@ -35,6 +38,14 @@ _KEYS: Columns = {"model": pl.String, "book": pl.String, "delay": pl.Int64}
 _COUNTS = ("n_sessions",)
 _COLUMNS: dict[str, Columns] = {
     "figures": {column: pl.Int64 if column in _COUNTS else pl.Float64 for column in FIGURES},
+    "capacity": {
+        "capital": pl.Float64,
+        "sharpe_net": pl.Float64,
+        "annual_return_net": pl.Float64,
+        "impact_bps_per_year": pl.Float64,
+        "participation_p95": pl.Float64,
+        "unfilled": pl.Float64,
+    },
     "factor_alpha": {
         "term": pl.String,
         "coefficient": pl.Float64,
@@ -88,7 +99,8 @@ class BookAnalysis:
     market
         Prices, universe and groups.
     config
-        Books and delays. Positions are kept for the first book at the first delay that can be traded.
+        Books and delays. Capacity is measured at the first delay that can be traded, and positions are kept
+        for the first book at that delay.
     """
 
     def __init__(self, market: Market, config: Config) -> None:
@@ -102,10 +114,15 @@ class BookAnalysis:
     def _factors(self) -> FactorData:
         return factor_data(self._market)
 
+    @cached_property
+    def _liquidity(self) -> Liquidity | None:
+        return liquidity(self._market.panel)
+
     @property
     def notes(self) -> tuple[str, ...]:
-        """One sentence per style that the data do not allow."""
-        return self._factors.scores.left_out
+        """One sentence for everything that the data do not allow."""
+        no_volume = "These data have no volume: the capacity of books is unknown."
+        return (*self._factors.scores.left_out, *(() if self._liquidity else (no_volume,)))
 
     def add(self, book: MeasuredBook) -> None:
         """Analyse a book; its result must hold the ledger."""
@@ -134,6 +151,9 @@ class BookAnalysis:
         }
         for table, rows in found.items():
             self._keep(table, book, rows)
+        if book.delay == self._main_delay and self._liquidity is not None:
+            at = liquidity_on(self._liquidity, held)
+            self._keep("capacity", book, capacity_rows(book, view.rows, self._market.panel, at))
         if book.orders.name == self._first_book and book.delay == self._main_delay:
             keys = [pl.lit(book.model).alias("model"), pl.lit(book.orders.name).alias("book")]
             self._positions.append(position_frame(view).select(*keys, pl.all()))
@@ -143,9 +163,14 @@ class BookAnalysis:
         self._rows[table] += ({**keys, **row} for row in rows)
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of all books that were added; see `SCHEMAS`. NaN is null."""
+        """Return the tables of all books that were added; see `SCHEMAS`. NaN is null.
+
+        Without volumes there is no table ``capacity``, and without a book at the first delay that can be
+        traded no table ``positions``.
+        """
         tables = {
             name: pl.DataFrame(self._rows[name], schema=schema, orient="row").fill_nan(None)
             for name, schema in SCHEMAS.items()
+            if name != "capacity" or self._liquidity is not None
         }
         return tables | ({"positions": pl.concat(self._positions)} if self._positions else {})

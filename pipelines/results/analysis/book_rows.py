@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from backtest.accounts.decisions import Decisions
+from backtest.accounts.lanes import Variant
+from backtest.accounts.market import prepare_market
 from backtest.accounts.performance import BookMetrics
+from backtest.analysis.capacity import Liquidity, capacity
 from backtest.analysis.contributions import by_factor, by_name, by_sector, by_side, sector_names
 from backtest.analysis.drawdowns import largest_drawdowns, losers, worst_days
 from backtest.analysis.exposures import sector_exposures, style_exposures
@@ -24,6 +28,7 @@ from backtest.analysis.rows import LedgerRows
 from backtest.analysis.styles import StyleScores
 from features.arrays import FloatArray
 from features.panel.panel import Panel
+from pipelines.results.analysis.measured import MeasuredBook
 
 FIGURES = (
     *("n_sessions", "annual_return_gross", "annual_return_net", "annual_volatility_net", "sharpe_gross"),
@@ -97,6 +102,15 @@ def alpha_rows(regression: FactorRegression) -> Iterator[Row]:
             "sessions": regression.n,
             "reading": describe_regression(regression) if term is regression.alpha else None,
         }
+
+
+def capacity_rows(book: MeasuredBook, rows: LedgerRows, panel: Panel, at: Liquidity) -> Iterator[Row]:
+    """Yield the book's net figures at growing amounts of capital."""
+    held, orders = book.orders.held, book.orders
+    market = prepare_market(panel.total_return_index_TN[held], panel.traded_TN[held], panel.delisted_TN[held])
+    variant = Variant(Decisions.from_targets(orders.target_TN), orders.costs, orders.delay)
+    for point in capacity(variant, rows, market, at, book.rate_T):
+        yield asdict(point)
 
 
 def contribution_rows(view: BookView) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.results.analysis.analysis import SCHEMAS, BookAnalysis
+from pipelines.results.analysis.liquidity import liquidity
 from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.describe import describe_factors
 from pipelines.results.evaluate import Evaluation, evaluate
@@ -107,7 +109,8 @@ def test_every_book_is_in_every_table(analysed: Analysed) -> None:
     for name, schema in SCHEMAS.items():
         frame = analysed.tables[name]
         assert frame.schema == schema
-        assert set(frame.select(KEYS).unique().iter_rows()) == expected, name
+        in_table = {key for key in expected if key[2] == 1} if name == "capacity" else expected
+        assert set(frame.select(KEYS).unique().iter_rows()) == in_table, name
         assert not frame.select(pl.col(pl.Float64).is_nan().any()).to_numpy().any(), name
 
 
@@ -239,6 +242,32 @@ def test_a_book_that_never_trades_has_figures_and_nothing_else(analysed: Analyse
     assert tables["positions"].height == 0
 
 
+def test_capacity_falls_with_capital_from_the_sharpe_ratio_of_the_book(analysed: Analysed) -> None:
+    for book in ("long_short", "long_only"):
+        points = of(analysed.tables["capacity"], "reversal", book, 1)
+        assert points.height == 7
+        assert points["capital"].is_sorted()
+        assert points["sharpe_net"].is_sorted(descending=True)
+        assert points["participation_p95"][0] < 0.004
+        assert points["participation_p95"][-1] > 0.8
+        figures = of(analysed.tables["figures"], "reversal", book, 1)
+        assert points["sharpe_net"][0] < figures["sharpe_net"].item()
+        assert points["unfilled"][-1] > points["unfilled"][0]
+
+
+def test_liquidity_is_known_before_the_session(analysed: Analysed) -> None:
+    panel = analysed.market.panel
+    ours = liquidity(panel)
+    assert ours is not None
+    assert panel.volume_TN is not None
+    dollars_TN, t, firm = panel.raw_close_TN * panel.volume_TN, 600, 5
+    assert np.isfinite(dollars_TN[t - 21 : t, firm]).all()
+    assert ours.dollar_volume_TN[t, firm] == pytest.approx(np.median(dollars_TN[t - 21 : t, firm]), rel=1e-6)
+    returns = panel.close_TN[t - 21 : t, firm] / panel.close_TN[t - 22 : t - 1, firm] - 1.0
+    ratio = returns.std(ddof=1) / math.sqrt(np.median(dollars_TN[t - 21 : t, firm]))
+    assert ours.volatility_per_root_volume_TN[t, firm] == pytest.approx(ratio, rel=1e-5)
+
+
 def test_styles_that_the_data_do_not_allow_are_named(analysed: Analysed) -> None:
     assert analysed.notes == ()
     bare = build_market({"prices": _prices(analysed)}, analysed.config)
@@ -247,7 +276,9 @@ def test_styles_that_the_data_do_not_allow_are_named(analysed: Analysed) -> None
     assert result.notes == (
         "These data have no shares_outstanding: the style size is left out.",
         "These data have no book_equity and no shares_outstanding: the style value is left out.",
+        "These data have no volume: the capacity of books is unknown.",
     )
+    assert "capacity" not in result.tables
     assert "size" not in result.tables["factor_alpha"]["term"].to_list()
     assert set(result.tables["contributions"]["by"]) == {"side", "factor", "name"}  # there are no sectors
     assert set(result.tables["exposures"]["kind"]) == {"style"}

@@ -1,0 +1,131 @@
+"""Capacity against books that are run one by one, and what must hold at any capital."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from backtest.accounts.accounting import run_book
+from backtest.accounts.decisions import Decisions
+from backtest.accounts.execution import Execution, ParticipationCap
+from backtest.accounts.lanes import Variant
+from backtest.accounts.market import prepare_market
+from backtest.accounts.performance import book_metrics
+from backtest.analysis.capacity import (
+    MAX_PARTICIPATION,
+    Liquidity,
+    at_capital,
+    capacity,
+    capital_grid,
+    participation_per_capital,
+)
+from backtest.analysis.rows import ledger_rows
+from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
+from backtest.costs.model import CostModel
+from features.arrays import FloatArray
+
+T, N = 300, 20
+COSTS = CostModel.flat(half_spread_bps=3, borrow_bps_per_year=100)
+RATE_T = np.full(T, 0.03 / 252)
+
+
+def setting() -> tuple[FloatArray, FloatArray, Liquidity]:
+    """Targets that know tomorrow's return a little, total return indices, and volumes around 5 million."""
+    rng = np.random.default_rng(2)
+    return_TN = rng.normal(0.0003, 0.02, (T, N))
+    index_TN = np.cumprod(1.0 + return_TN, axis=0, dtype=np.float64)
+    signal_TN = rng.normal(size=(T, N))
+    signal_TN[:-1] += 10.0 * return_TN[1:]
+    target_TN = signal_TN / np.abs(signal_TN).sum(axis=1, keepdims=True)
+    volume_TN = rng.lognormal(math.log(5e6), 1.0, (T, N))
+    volume_TN[:, 7] = np.nan
+    liquidity = Liquidity(volume_TN, volatility_per_root_volume(np.full((T, N), 0.02), volume_TN))
+    return target_TN, index_TN, liquidity
+
+
+def test_each_point_is_the_book_run_with_impact_and_a_cap_at_that_capital() -> None:
+    target_TN, index_TN, liquidity = setting()
+    traded_TN = np.ones((T, N), bool)
+    rows = ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
+    variant = Variant(Decisions.from_targets(target_TN), COSTS, 0)
+    points = capacity(variant, rows, prepare_market(index_TN, traded_TN), liquidity, RATE_T)
+    assert len(points) == 7
+    for point in points:
+        impact = SquareRootImpact(1.0, point.capital, liquidity.volatility_per_root_volume_TN)
+        costs = CostModel(half_spread=COSTS.half_spread, borrow=COSTS.borrow, impact=impact)
+        cap = ParticipationCap(0.1, point.capital, liquidity.dollar_volume_TN)
+        alone = run_book(target_TN, index_TN, traded_TN, costs, 0, execution=Execution(cap=cap))
+        metrics = book_metrics(alone, RATE_T)
+        assert point.sharpe_net == pytest.approx(metrics.sharpe_net, abs=1e-9)
+        assert point.annual_return_net == pytest.approx(metrics.annual_return_net, abs=1e-9)
+        assert point.impact_bps_per_year == pytest.approx(metrics.costs_bps_per_year["impact"], rel=1e-9)
+        assert point.unfilled == pytest.approx(metrics.unfilled, abs=1e-12)
+    sharpes = [point.sharpe_net for point in points]
+    assert sharpes == sorted(sharpes, reverse=True)
+    assert sharpes[0] > sharpes[-1] + 1.0
+    assert points[-1].unfilled > 5 * points[0].unfilled
+
+
+def test_impact_per_traded_notional_never_falls_with_capital() -> None:
+    target_TN, index_TN, liquidity = setting()
+    uncapped = Execution(cap=ParticipationCap(1e9, 1.0, liquidity.dollar_volume_TN))
+    variant = Variant(Decisions.from_targets(target_TN), COSTS, 0, uncapped)
+    traded_TN = np.ones((T, N), bool)
+    rows = ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
+    points = capacity(variant, rows, prepare_market(index_TN, traded_TN), liquidity, RATE_T)
+    impact = [point.impact_bps_per_year for point in points]
+    assert impact == sorted(impact)
+    assert impact[2] == pytest.approx(impact[0] * math.sqrt(10.0), rel=0.1)  # a decade of capital
+
+
+def test_the_book_keeps_its_own_coefficient_and_cap() -> None:
+    target_TN, _, liquidity = setting()
+    decisions = Decisions.from_targets(target_TN)
+    plain = at_capital(Variant(decisions, COSTS, 1), liquidity, 1e6)
+    assert plain.costs.impact is not None
+    assert plain.execution.cap is not None
+    assert (plain.costs.impact.coefficient, plain.execution.cap.fraction) == (1.0, MAX_PARTICIPATION)
+    assert plain.costs.half_spread is COSTS.half_spread
+    own = Variant(
+        decisions,
+        CostModel(impact=SquareRootImpact(0.5, 1.0, liquidity.volatility_per_root_volume_TN)),
+        1,
+        Execution(cap=ParticipationCap(0.02, 1.0, liquidity.dollar_volume_TN)),
+    )
+    kept = at_capital(own, liquidity, 1e6)
+    assert kept.costs.impact is not None
+    assert kept.execution.cap is not None
+    assert (kept.costs.impact.coefficient, kept.costs.impact.capital) == (0.5, 1e6)
+    assert (kept.execution.cap.fraction, kept.execution.cap.capital) == (0.02, 1e6)
+
+
+def test_the_grid_spans_three_decades_from_a_thousandth_of_the_volume() -> None:
+    assert capital_grid(1e-9) == [1e6, 3e6, 1e7, 3e7, 1e8, 3e8, 1e9]
+    assert capital_grid(0.9e-9)[0] == 3e6
+    for share in (3.7e-12, 2e-8, 5e-3):
+        grid = capital_grid(share)
+        assert 0.8e-3 <= share * grid[0] < 4e-3
+
+
+def test_participation_is_that_of_the_trades_of_the_ledger() -> None:
+    target_TN, index_TN, liquidity = setting()
+    ledger = run_book(target_TN, index_TN, np.ones((T, N), bool), COSTS, 0, keep_ledger=True).ledger
+    shares = [
+        abs(row["trade"]) / liquidity.dollar_volume_TN[row["session"], row["firm"]]
+        for row in ledger.iter_rows(named=True)
+        if row["trade"] != 0 and row["firm"] != 7
+    ]
+    ours = participation_per_capital(ledger_rows(ledger), liquidity.dollar_volume_TN)
+    assert ours == pytest.approx(np.quantile(shares, 0.95))
+
+
+def test_without_known_volumes_or_trades_there_is_no_capacity() -> None:
+    target_TN, index_TN, _ = setting()
+    unknown_TN = np.full((T, N), np.nan)
+    traded_TN = np.ones((T, N), bool)
+    rows = ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
+    variant = Variant(Decisions.from_targets(target_TN), COSTS, 0)
+    market = prepare_market(index_TN, traded_TN)
+    assert capacity(variant, rows, market, Liquidity(unknown_TN, unknown_TN), RATE_T) == []
