@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,6 +14,27 @@ from pipelines.secrets import masked
 Settings = dict[str, Any]
 UNKNOWN_KEY = "unknown_key"
 """Type of the error for an unknown key; its context holds the ``key`` and the ``known`` keys."""
+RELATIVE_PATHS = "a relative path in a config is relative to the config's file, or to its root"
+"""How a path was resolved, for the error of a file that is not there."""
+
+
+class PathKind(Enum):
+    """Marks the type of a setting that is a path, so that it is made absolute when a config is read.
+
+    See `pipelines.config.paths`.
+    """
+
+    PATH = "path or URL"
+    RUN = "name or folder of a run"
+    STORE = "URI of a tracking store"
+
+
+PathSetting = Annotated[str, PathKind.PATH]
+"""A path, or a URL where the setting allows one."""
+RunSetting = Annotated[str, PathKind.RUN]
+"""A run: a name without ``/``, or the path of its folder."""
+StoreSetting = Annotated[str, PathKind.STORE]
+"""A tracking store: the URI of a server or of an SQLite file, or a path."""
 
 
 class Section(BaseModel):

@@ -14,14 +14,19 @@ ConfigArgument = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML config file; configs/ holds examples.")
 ]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run id, a unique prefix of it, or the path of the run's folder.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Run id, a unique prefix of it, `latest` for the run started last, or the path of its folder.",
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override one setting of the config, for example label.horizon=5. Can be repeated.",
+        help="Override one setting of the config, for example label.horizon=5. Can be repeated. Unlike a "
+        "path in the config, a path given here is relative to the current folder.",
     ),
 ]
 OutputOption = Annotated[

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import Field, model_validator
 
 from pipelines.config.books import DEFAULT_BOOKS, BookConfig
-from pipelines.settings import Section
+from pipelines.settings import PathSetting, Section
 
 
 class CostsConfig(Section):
@@ -31,7 +31,7 @@ class BacktestConfig(Section):
     """Trading and borrowing costs."""
     delay: int | None = Field(default=None, ge=0)
     """Sessions from the decision to the trade. Null: ``label.delay``."""
-    risk_free: float | str = 0.0
+    risk_free: float | PathSetting = 0.0
     """Risk-free rate that Sharpe ratios are measured over: an annual rate as a fraction (0.03 is 3% a year),
     or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
 

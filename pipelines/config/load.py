@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -16,19 +14,27 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelines.config.errors import describe, unknown_key
 from pipelines.config.models import KEY, registry_name, validation_error
+from pipelines.config.paths import absolute_paths, default_paths
+from pipelines.config.reading import merge_settings, parse_override, read_settings, resolve_references
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.lake.options import validation_error as lake_validation_error
-from pipelines.secrets import REFERENCE, register_all_secrets, register_secrets
+from pipelines.secrets import register_all_secrets
 from pipelines.settings import Settings
 
 DataclassT = TypeVar("DataclassT")
 _NOT_OPTIONS = (KEY, "fit", "init_from")  # keys of a model's entry that are not options of the model
 
 
-def load_config(path: Path, overrides: Iterable[str] = (), *, models: bool = True) -> Config:
+def load_config(
+    path: Path, overrides: Iterable[str] = (), *, root: Path | None = None, models: bool = True
+) -> Config:
     """Read, merge and check a configuration file.
+
+    A relative path in a file is relative to the file's ``root``, by default the folder of the file. Paths
+    that no file sets are relative to the root of ``path``, and so is a relative path from an environment
+    variable. All paths of the result are absolute.
 
     Parameters
     ----------
@@ -37,7 +43,10 @@ def load_config(path: Path, overrides: Iterable[str] = (), *, models: bool = Tru
         key under ``models`` that is null removes an inherited model. ``${NAME}`` in a string is replaced by
         the environment variable, in memory only; ``${NAME:-default}`` has a default for an unset variable.
     overrides
-        ``a.b=c`` pairs, applied last; ``c`` is parsed as YAML.
+        ``a.b=c`` pairs, applied last; ``c`` is parsed as YAML. They come from a command line, so paths in
+        them are relative to the current folder.
+    root
+        Folder used instead of the root of ``path``; an override of ``root`` comes first.
     models
         Whether to check the settings of models, of their fitting and of features. A command that uses none of
         them saves the import of torch.
@@ -48,11 +57,15 @@ def load_config(path: Path, overrides: Iterable[str] = (), *, models: bool = Tru
         If a setting is invalid; the message names the key's path, the given value and what is allowed. Also
         if an environment variable is unset and has no default.
     """
-    raw = _read(path, seen=())
-    for override in overrides:
-        raw = _merge(raw, _parse_override(override))
+    given = [parse_override(override) for override in overrides]
+    root = next((Path(one["root"]) for one in given if isinstance(one.get("root"), str)), root)
+    raw = read_settings(path, root)
+    root = Path(raw["root"])
+    for one in given:
+        raw = merge_settings(raw, one)
     written: dict[SettingPath, str] = {}
-    raw = _resolve(raw, (), written, str(path))
+    raw = resolve_references(raw, (), written, str(path))
+    raw = merge_settings(default_paths(root), absolute_paths(raw, root))
     if isinstance(raw.get("models"), dict):
         raw["models"] = {name: settings for name, settings in raw["models"].items() if settings is not None}
     config = check_config(raw, origin=str(path), models=models)
@@ -63,7 +76,7 @@ def load_config(path: Path, overrides: Iterable[str] = (), *, models: bool = Tru
 def check_config(raw: Mapping[str, Any], *, origin: str, models: bool = True) -> Config:
     """Validate merged settings; the error of an invalid setting is one sentence.
 
-    ``models`` is that of `load_config`.
+    Paths stay as they are. ``models`` is that of `load_config`.
     """
     register_all_secrets(raw)
     try:
@@ -93,14 +106,14 @@ def override_backtest(config: Config, overrides: Iterable[str]) -> Config:
     """
     raw = config.model_dump(mode="json")
     for override in overrides:
-        wanted = _parse_override(override)
+        wanted = parse_override(override)
         if set(wanted) != {"backtest"}:
             raise ConfigError(
                 f"--set {override!r} on a finished run: only backtest.* can be set, because its forecasts "
                 "are fixed; "
                 "to change anything else, use 'peerglass train CONFIG --set ...'."
             )
-        raw = _merge(raw, wanted)
+        raw = merge_settings(raw, wanted)
     checked = check_config(raw, origin="--set")
     return config.model_copy(update={"backtest": checked.backtest})  # keeps the references to the environment
 
@@ -130,12 +143,16 @@ def digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def to_yaml(config: Config) -> str:
+def to_yaml(config: Config, folder: Path | None = None) -> str:
     """Return a configuration as YAML text that :func:`load_config` can read.
 
-    References to the environment are kept; a literal secret becomes ``***``.
+    References to the environment are kept; a literal secret becomes ``***``. A config that was built in
+    memory may have relative paths and no root: they are written relative to ``folder``, if that is given.
     """
-    return yaml.safe_dump(config.as_written(), sort_keys=False, allow_unicode=True)
+    settings = config.as_written()
+    if config.root is None and folder is not None:
+        settings = absolute_paths(settings, folder) | {"root": str(folder)}
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
 
 
 def _check_models(config: Config, origin: str) -> None:
@@ -196,105 +213,6 @@ def _check_settings(config: Config, origin: str) -> None:
         from pipelines.sources.simulated.source import MarketConfig
 
         build_settings(MarketConfig, config.source.market, f"{origin}: source.market")
-
-
-def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
-        raise ConfigError(
-            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; remove one of these extends."
-        )
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(
-            f"There is no config file at {path}; check the path, or start from configs/demo.yaml."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
-    parent = raw.pop("extends", None)
-    if parent is None:
-        return raw
-    return _merge(_read(path.parent / str(parent), (*seen, path.resolve())), raw)
-
-
-def _what_is_wrong(error: yaml.YAMLError) -> str:
-    """Return the problem and its position, without the text of the line, which may hold a secret."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
-    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
-
-
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
-
-    A section whose ``kind``, ``scheme`` or ``model`` changes is replaced as a whole.
-    """
-    merged = dict(base)
-    for key, value in top.items():
-        old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value):
-            merged[key] = _merge(old, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme", KEY))
-
-
-def _parse_override(text: str) -> dict[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
-    try:
-        nested: Any = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(
-            f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."
-        ) from None
-    for part in reversed(key.strip().split(".")):
-        nested = {part: nested}
-    result: dict[str, Any] = nested
-    return result
-
-
-def _resolve(
-    value: Any,  # noqa: ANN401 (YAML holds anything)
-    path: SettingPath,
-    written: dict[SettingPath, str],
-    origin: str,
-) -> Any:  # noqa: ANN401
-    """Replace references to the environment, record them in ``written``, and register their secrets."""
-    if isinstance(value, dict):
-        return {key: _resolve(item, (*path, key), written, origin) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_resolve(item, (*path, i), written, origin) for i, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    found: dict[str, str] = {}
-    for reference in REFERENCE.finditer(value):
-        name, default = reference.groups()
-        if name in os.environ:
-            found[name] = os.environ[name]
-        elif default is None:
-            raise ConfigError(
-                f"{origin}: {'.'.join(map(str, path))} refers to the environment variable {name}, which is "
-                f"not set: set it, or write ${{{name}:-}} with a default after the dash."
-            )
-    resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
-    register_secrets(value, resolved, found)
-    if resolved != value:
-        written[path] = value
-    return resolved
 
 
 def _unknown_model(where: str, registered: str, settings: Settings, known: Iterable[str]) -> str:

@@ -25,7 +25,7 @@ from pipelines.config.sections import (
 )
 from pipelines.quality.settings import QualityConfig
 from pipelines.secrets import REFERENCE, is_secret_name
-from pipelines.settings import Section, Settings, masked_settings
+from pipelines.settings import PathSetting, RunSetting, Section, Settings, masked_settings
 from pipelines.sources.settings import SourceConfig
 
 Path = tuple[str | int, ...]
@@ -38,9 +38,12 @@ class Config(Section):
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,40}$")
     """Name of the configuration: lower-case letters, digits, ``_`` and ``-``, starting with a letter, at most
     41 characters."""
+    root: PathSetting | None = None
+    """Folder that the relative paths in this file are relative to; itself relative to the file. Null: the
+    folder of the file."""
     source: SourceConfig
     """Where the data come from."""
-    lake: str
+    lake: PathSetting
     """Folder of the lake, or its URL on an object store, such as s3://bucket/lake."""
     lake_options: dict[str, str] = Field(default={})
     """Options of the object store (endpoint, region, ...) if ``lake`` is a URL. Credentials come from the
@@ -61,8 +64,9 @@ class Config(Section):
     fit: Settings = Field(default={})
     """Fitting settings of all models (`models.fitting.fit.FitConfig`); a model's own ``fit``
     overrides them."""
-    init_from: str | None = None
-    """Run whose day encoders the models are initialised with. Null: none."""
+    init_from: RunSetting | None = None
+    """Run whose day encoders the models are initialised with: its id, a unique prefix of it, or its folder.
+    Null: none."""
     seeds: tuple[int, ...] = (0,)
     """Seeds; every model is fitted once per seed and fold."""
     backtest: BacktestConfig = BacktestConfig()
@@ -79,7 +83,7 @@ class Config(Section):
     """Whether to train all seeds of a network together. Null: only on a GPU."""
     device: str = "auto"
     """Device for training: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one."""
-    output: str = "data/runs"
+    output: PathSetting = "data/runs"
     """Folder of the runs."""
 
     # Path -> the text with ${NAME} in the file, and the value that it resolved to

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.settings import Section
+from pipelines.settings import PathSetting, Section, StoreSetting
 
 
 class UniverseConfig(Section):
@@ -144,9 +144,9 @@ class ExplainConfig(Section):
 class TrackingConfig(Section):
     """The MLflow tracking store."""
 
-    uri: str = "sqlite:///data/mlflow.db"
+    uri: StoreSetting = "sqlite:///data/mlflow.db"
     """MLflow tracking URI: a database such as SQLite, or a server."""
-    artifacts: str = "data/mlartifacts"
+    artifacts: PathSetting = "data/mlartifacts"
     """Folder or URL where MLflow stores artifacts."""
     experiment: str | None = None
     """Name of the MLflow experiment. Null: the config's ``name``."""

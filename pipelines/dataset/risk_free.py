@@ -10,6 +10,7 @@ import polars as pl
 from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import DateArray, FloatArray
 from pipelines.errors import DataError
+from pipelines.settings import RELATIVE_PATHS
 
 MAX_AGE_DAYS = 45  # a monthly rate can be used until the next one is published
 
@@ -76,7 +77,9 @@ def describe_rate(setting: float | str) -> str:
 
 def _read(path: Path) -> pl.DataFrame:
     if not path.is_file():
-        raise DataError(f"There is no file of risk-free rates at {path}; check backtest.risk_free.")
+        raise DataError(
+            f"There is no file of risk-free rates at {path}; check backtest.risk_free ({RELATIVE_PATHS})."
+        )
     try:
         frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
+LATEST = "latest"
+"""As a run's name: the run that was started last."""
 _RECORD = "run.json"
 _LISTED = 8  # maximum number of differences in a message
 _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
@@ -108,7 +110,7 @@ def record_run(run: Run) -> None:
         "environment": run.config.from_environment(),
         "identity": run.identity.record(),
     }
-    run.write_text("config.yaml", to_yaml(run.config))
+    run.write_text("config.yaml", to_yaml(run.config, Path.cwd()))
     run.write_text(_RECORD, json.dumps(record, indent=1))
 
 
@@ -120,7 +122,8 @@ def describe_changes(run: Run) -> str | None:
     assert run.identity is not None, "a run without an identity is not compared"
     earlier = [
         (str(record["started_at"]), str(record["run_id"]), Identity.from_record(record["identity"]))
-        for record in _records(run.folder.parent, run.config.name)
+        for _, record in list_records(run.folder.parent)
+        if str(record["run_id"]).rpartition("-")[0] == run.config.name
     ]
     if not earlier or (run.folder / _RECORD).is_file():
         return None
@@ -131,32 +134,68 @@ def describe_changes(run: Run) -> str | None:
     return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
 
 
-def _records(output: Path, name: str) -> Iterator[dict[str, Any]]:
-    """Records of all runs of a config name, without damaged ones and those of older Peerglass versions."""
-    for path in sorted(output.glob(f"{name}-*/{_RECORD}")):
+def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return the folder and the record of every run in an output folder, newest start first.
+
+    Damaged records and those of older Peerglass versions are left out.
+    """
+    found = []
+    for path in output.glob(f"*/{_RECORD}"):
         try:
             record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             Identity.from_record(record["identity"])
+            started = (str(record["started_at"]), str(record["run_id"]))
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if record.get("run_id", "").rpartition("-")[0] == name and "started_at" in record:
-            yield record
+        found.append((started, path.parent, record))
+    return [(folder, record) for _, folder, record in sorted(found, key=lambda one: one[0], reverse=True)]
 
 
 def open_run(name: str, output: Path = Path("data/runs")) -> Run:
-    """Open a run by its id, by a unique prefix of its id, or by its folder.
+    """Open a run.
+
+    Parameters
+    ----------
+    name
+        Id of the run, a unique prefix of it, ``latest`` for the run that was started last, or the run's
+        folder.
+    output
+        Folder that holds the runs; not used if ``name`` is a folder.
 
     Raises
     ------
     ConfigError
         If no run or more than one matches, or if an environment variable has changed a setting of the run.
     DataError
-        If the run's folder is damaged.
+        If the run's folder is damaged, or was recorded by an older version of Peerglass.
     """
     folder = Path(name) if (Path(name) / _RECORD).is_file() else _find(name, output)
+    return _open(folder)
+
+
+def open_named_run(name: str, config: Config) -> Run:
+    """Open the run that a setting of a config names, such as ``init_from``: an id or prefix, or a folder.
+
+    Unlike `open_run`, a name without ``/`` is never a folder, and ``latest`` is not allowed, because either
+    would make the config's meaning depend on when and where it is read.
+    """
+    if name == LATEST:
+        raise ConfigError(f"init_from is {name!r}, which changes with every run; give the id of a run.")
+    if "/" in name and not (Path(name) / _RECORD).is_file():
+        raise ConfigError(f"init_from: there is no run in the folder {name}; correct the path.")
+    return _open(Path(name) if "/" in name else _find(name, Path(config.output)))
+
+
+def _open(folder: Path) -> Run:
     try:
         record: dict[str, Any] = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
         config = load_config(folder / "config.yaml")
+        if config.root == str(folder.absolute()):
+            raise DataError(
+                f"The run {folder.name} was recorded by an older version of Peerglass, with paths relative "
+                "to the folder in which it was started; add 'root: FOLDER', with that folder, to "
+                f"{folder / 'config.yaml'}."
+            )
         _require_same_environment(folder, config, record.get("environment", {}))
         return Run(record["run_id"], config, Identity.from_record(record["identity"]), folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -175,16 +214,23 @@ def _require_same_environment(folder: Path, config: Config, recorded: Mapping[st
 
 
 def _find(name: str, output: Path) -> Path:
+    where = f"under {output.absolute()}"
+    elsewhere = "(--output FOLDER looks in another folder; a run's own folder is a name as well)"
     folders = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))
+    if name == LATEST:
+        newest = next(iter(list_records(output)), None)
+        if newest is None:
+            raise ConfigError(f"There is no run {where} {elsewhere}.")
+        return newest[0]
     if not _RUN_ID.match(name):
-        raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are listed under {output}.")
+        raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are looked for {where}.")
     matches = [path for path in folders if path.name == name]
     matches = matches or [path for path in folders if path.name.startswith(name)]
     if len(matches) == 1:
         return matches[0]
     listed = ", ".join(path.name for path in (matches or folders)) or "none"
     wrong = "More than one run begins" if matches else "No run begins"
-    raise ConfigError(f"{wrong} with {name!r} under {output}; choose among: {listed}.")
+    raise ConfigError(f"{wrong} with {name!r} {where}; choose among: {listed} {elsewhere}.")
 
 
 def git_commit() -> str:

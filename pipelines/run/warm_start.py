@@ -22,7 +22,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.checkpoints import load_checkpoint
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import Run, open_named_run
 
 _FILE = "folds.json"
 
@@ -62,9 +62,7 @@ def warm_start_runs(config: Config) -> dict[str, str]:
         If there is no such run.
     """
     named = {model: init_from_of(config, model) for model in config.models}
-    return {
-        model: open_run(name, Path(config.output)).run_id for model, name in named.items() if name is not None
-    }
+    return {model: open_named_run(name, config).run_id for model, name in named.items() if name is not None}
 
 
 def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: str, seed: int) -> Path | None:
@@ -83,7 +81,7 @@ def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: s
     name = init_from_of(config, model)
     if name is None:
         return None
-    run = open_run(name, Path(config.output))
+    run = open_named_run(name, config)
     source_model = _same_model(run, config, model)
     if run.config.features.channels != config.features.channels:
         raise ConfigError(
@@ -129,7 +127,7 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
     last = min(latest + config.label.delay + config.label.horizon, dataset.panel.n_sessions - 1)
     seen = _date(dataset, last)
     for name in sorted({init_from_of(config, model) or "" for model in config.models} - {""}):
-        seen = max(seen, _latest_usable_fold(open_run(name, Path(config.output)), dataset, fold).seen_to)
+        seen = max(seen, _latest_usable_fold(open_named_run(name, config), dataset, fold).seen_to)
     refits = any(settings_of(config, model)[1]["refit"] for model in config.models)
     trained_to = latest if refits else int(fold.train[-1])
     return SeenSessions(fold.index, _date(dataset, trained_to), seen)

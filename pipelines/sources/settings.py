@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from pipelines.settings import Section, Settings
+from pipelines.settings import PathSetting, Section, Settings
 
 
 class SimulatedSourceConfig(Section):
@@ -38,22 +38,22 @@ class FilesSourceConfig(Section):
 
     kind: Literal["files"]
     """Selects this source."""
-    prices: str
+    prices: PathSetting
     """File of prices: at least date, ticker and close; optionally open, high, low, volume, split_ratio and
     dividend."""
     layout: Literal["long", "wide"] = "long"
     """Layout of the prices. ``long``: one row per date and ticker. ``wide``: a date column, then one column
     of closes per ticker."""
-    securities: str | None = None
+    securities: PathSetting | None = None
     """File of firms: ticker, and any of name, sector, industry, currency, exchange, valid_from, valid_to,
     listed_on, delisted_on, delisting_return and delisting_reason. Null if there is none."""
-    fundamentals: str | None = None
+    fundamentals: PathSetting | None = None
     """File of statement items: one row per ticker and period with one column per item, or one row per item.
     Null if there is none."""
-    membership: str | None = None
+    membership: PathSetting | None = None
     """File of index membership: ticker and from_date; optionally universe and to_date. Null if there is
     none."""
-    inputs: str | None = None
+    inputs: PathSetting | None = None
     """File of your own numbers by date and ticker; each numeric column becomes an input of its name. Null if
     there is none."""
     columns: dict[str, str] = Field(default={})
@@ -115,7 +115,7 @@ class YFinanceSourceConfig(Section):
 
     kind: Literal["yfinance"]
     """Selects this source."""
-    tickers: tuple[str, ...] | str
+    tickers: tuple[str, ...] | PathSetting
     """Tickers, or the path of a CSV file with a column ``ticker`` (such as those in data/universes/)."""
     start: dt.date = dt.date(2010, 1, 1)
     """First date of prices to download, inclusive."""
@@ -138,7 +138,7 @@ class SecSourceConfig(Section):
 
     kind: Literal["sec"]
     """Selects this source."""
-    tickers: tuple[str, ...] | str
+    tickers: tuple[str, ...] | PathSetting
     """Tickers, or the path of a CSV file with a column ``ticker``."""
     identity: str
     """Your name and e-mail address, which the SEC requires of every client."""

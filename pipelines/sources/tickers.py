@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.columns import TICKER_PATTERN
+from pipelines.settings import RELATIVE_PATHS
 
 _ISIN = re.compile(r"[A-Z]{2}[A-Z0-9]{9}[0-9]")
 
@@ -48,7 +49,7 @@ def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
 def _read(path: str) -> list[str]:
     file = Path(os.path.expandvars(path)).expanduser()
     if not file.is_file():
-        raise DataError(f"there is no file {file} (searched in {Path.cwd()}): correct source.tickers")
+        raise DataError(f"there is no file {file}: correct source.tickers ({RELATIVE_PATHS})")
     try:
         rows = pl.read_csv(file, infer_schema=False)
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:

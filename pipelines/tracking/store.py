@@ -56,7 +56,7 @@ def store(config: Config) -> Iterator[MlflowClient]:
         )
     try:
         if uri.startswith("sqlite:///"):
-            _create_database(Path(uri.removeprefix("sqlite:///")))
+            _create_database(uri.removeprefix("sqlite:///"))
         yield _client(uri)
     except (MlflowException, OSError) as error:
         reason = redact(" ".join(str(error).split()))[:300]  # mask first: a truncated secret is not found
@@ -80,7 +80,7 @@ def _client(uri: str) -> MlflowClient:
         ) from None
 
 
-def _create_database(path: Path) -> None:
+def _create_database(file: str) -> None:
     """Create an SQLite store atomically: MLflow refuses a store whose creation was interrupted.
 
     Creating one takes seconds. Of the processes that start at once on a fresh store, one creates it and the
@@ -89,10 +89,12 @@ def _create_database(path: Path) -> None:
     from filelock import FileLock
     from mlflow import MlflowClient
 
-    path = path.absolute()  # MLflow caches stores by URI, even when the working folder changes
+    name, query, _ = file.partition("?")
+    path = Path(name.removeprefix("file:"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.exists() or "?" in path.name or path.name == ":memory:":  # exists, or is not a plain file
+    if path.exists() or query or path.name == ":memory:":  # exists, or is not a plain file
         return
+    path = path.absolute()
     with FileLock(path.with_name(f".{path.name}.lock")):
         if path.exists():
             return

@@ -227,7 +227,7 @@ def test_rows_flagged_before_training_are_a_hazard_in_the_report(done: str, peer
 def test_the_run_is_tracked_once_with_a_child_for_every_model(done: str) -> None:
     from mlflow import MlflowClient
 
-    client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
+    client = MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
     (experiment,) = [one for one in client.search_experiments() if one.name == "tiny"]
     runs = client.search_runs([experiment.experiment_id])  # other tests track their runs here as well
     (parent,) = [one for one in runs if one.info.run_name == done]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.settings import RELATIVE_PATHS
 
 _EXTENSIONS: Final = (".csv", ".csv.gz", ".parquet", ".pq")
 
@@ -45,11 +46,11 @@ def resolve(path: Path) -> list[Path]:
             )
     if pattern and not files:
         raise DataError(
-            f"no file matches {given} (searched in {Path.cwd()}): correct the path in the config's source"
+            f"no file matches {given}: correct the path in the config's source ({RELATIVE_PATHS})"
         )
     if not pattern and not given.is_file():
         raise DataError(
-            f"there is no file {given} (searched in {Path.cwd()}): correct the path in the config's source"
+            f"there is no file {given}: correct the path in the config's source ({RELATIVE_PATHS})"
         )
     return files
 

@@ -77,7 +77,7 @@ def test_run_is_audited_once_before_training(done: str, peerglass: Call) -> None
 
 
 def test_the_audit_is_in_mlflow(done: str) -> None:
-    client = mlflow.MlflowClient(tracking_uri="sqlite:///mlflow.db")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     (parent,) = client.search_runs(

@@ -135,7 +135,7 @@ def test_files_that_are_missing_are_named(
     refused(peerglass("ingest", "absent.yaml"), 2, "There is no config file at absent.yaml")
     config = files_config(here, tiny, GOOD_ROWS)
     (here / "prices.csv").unlink()
-    refused(peerglass("ingest", config), 3, "there is no file prices.csv", "correct the path")
+    refused(peerglass("ingest", config), 3, f"there is no file {here}/prices.csv", "or to its root")
     (here / "mine.yaml").write_text("name: [")
     refused(peerglass("ingest", config), 2, "mine.yaml is not valid YAML")
     assert listing(here / "lake") == lake

@@ -79,7 +79,7 @@ def test_environment_variables_and_defaults_are_substituted(
     source = {"kind": "files", "prices": "${PEERGLASS_TEST_PRICES:-here.csv}"}
     path = write(tmp_path, "a.yaml", {**MINIMAL, "source": source})
     monkeypatch.delenv("PEERGLASS_TEST_PRICES", raising=False)
-    assert load_config(path).source.prices == "here.csv"  # type: ignore[union-attr]  # of a files source
+    assert load_config(path).source.prices == f"{tmp_path}/here.csv"  # type: ignore[union-attr]  # of a files source
     monkeypatch.setenv("PEERGLASS_TEST_PRICES", "/there.csv")
     assert load_config(path).source.prices == "/there.csv"  # type: ignore[union-attr]  # of a files source
 

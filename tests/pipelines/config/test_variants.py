@@ -57,6 +57,13 @@ VARIANTS: Mapping[str, Any] = {
 }
 SEEDS = (0, 1)
 TITLE = "temporal_transformer (encoder.width 8, encoder.heads 2, encoder.layers 1)"
+HERE = {
+    "root": None,
+    "lake": "lake",
+    "output": "runs",
+    "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"},
+}
+"""Places of a config that is built in memory: they are relative to the current folder."""
 KEY = ["model", "fold", "seed", "date", "ticker"]
 
 
@@ -202,7 +209,7 @@ def test_a_variant_forecasts_the_same_as_its_model_alone(
     assert together["run_id"].unique().to_list() == [done.run_id]
     assert set(together["model"]) == set(VARIANTS)
     monkeypatch.chdir(tmp_path)
-    ingest_config(done.config, echo=lambda _: None)
+    ingest_config(check_config(plain(done, {"ridge": {}}), origin="alone"), echo=lambda _: None)
     for name in ("tt_linear", "ridge-strong", "pretrained_10"):
         registered = registry_name(done.config, name)
         own = {key: value for key, value in VARIANTS[name].items() if key != "model"}
@@ -218,7 +225,8 @@ def test_a_variant_forecasts_the_same_as_its_model_alone(
 
 
 def plain(run: Run, models: Mapping[str, Any]) -> dict[str, Any]:
-    return run.config.model_dump(mode="json") | {"models": dict(models)}
+    """The settings of a run with other models, in the current folder."""
+    return run.config.model_dump(mode="json") | HERE | {"models": dict(models)}
 
 
 def test_all_tables_and_records_use_the_entries_names(done: Run) -> None:
@@ -234,7 +242,7 @@ def test_all_tables_and_records_use_the_entries_names(done: Run) -> None:
         assert fitted.name == registry_name(done.config, name)
     page = (done.folder / "report.html").read_text(encoding="utf-8")
     assert all(name in page for name in VARIANTS)
-    client = MlflowClient(tracking_uri="sqlite:///mlflow.db")
+    client = MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     every = client.search_runs([experiment.experiment_id])  # runs of other tests are tracked here as well

@@ -408,6 +408,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "stack_seeds": (APART, True),  # with several seeds, stacking shares the dropout draws: tested separately
     "device": (FORECAST, "cuda"),
     "output": (APART, "other"),
+    "root": (APART, "/other"),
 }
 VARIANTS = {
     "SimulatedSourceConfig": "simulated",

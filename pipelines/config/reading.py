@@ -1,0 +1,147 @@
+"""Reading the files of a configuration: ``extends``, ``--set``, relative paths and environment variables."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.config.models import KEY
+from pipelines.config.paths import absolute_paths
+from pipelines.config.schema import Path as SettingPath
+from pipelines.errors import ConfigError
+from pipelines.secrets import REFERENCE, register_secrets
+
+
+def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Read a config file and the files that it extends. Paths become absolute; references are kept.
+
+    Parameters
+    ----------
+    path
+        YAML file.
+    root
+        Folder that relative paths in this file are relative to, in place of the file's own ``root``.
+    seen
+        Files that led to this one by ``extends``.
+
+    Returns
+    -------
+    dict
+        Merged settings; ``root`` is the root of ``path``.
+
+    Raises
+    ------
+    ConfigError
+        If a file is missing, is not YAML, or extends itself.
+    """
+    if path.resolve() in seen:
+        raise ConfigError(
+            f"{path} extends itself through {' -> '.join(p.name for p in seen)}; remove one of these extends."
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no config file at {path}; check the path, or start from configs/demo.yaml."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
+    parent = raw.pop("extends", None)
+    folder = root or _root(raw.get("root"), path)
+    raw = absolute_paths(raw, folder) | {"root": str(folder)}
+    if parent is None:
+        return raw
+    return merge_settings(read_settings(path.parent / str(parent), seen=(*seen, path.resolve())), raw)
+
+
+def merge_settings(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
+
+    A section whose ``kind``, ``scheme`` or ``model`` changes is replaced as a whole.
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value):
+            merged[key] = merge_settings(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """Parse ``a.b=c`` of a command line; a relative path in it is relative to the current folder."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
+    try:
+        nested: Any = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(
+            f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."
+        ) from None
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    return absolute_paths(nested, Path.cwd())
+
+
+def resolve_references(
+    value: Any,  # noqa: ANN401 (YAML holds anything)
+    path: SettingPath,
+    written: dict[SettingPath, str],
+    origin: str,
+) -> Any:  # noqa: ANN401
+    """Replace references to the environment, record them in ``written``, and register their secrets."""
+    if isinstance(value, dict):
+        return {key: resolve_references(item, (*path, key), written, origin) for key, item in value.items()}
+    if isinstance(value, list):
+        return [resolve_references(item, (*path, i), written, origin) for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    found: dict[str, str] = {}
+    for reference in REFERENCE.finditer(value):
+        name, default = reference.groups()
+        if name in os.environ:
+            found[name] = os.environ[name]
+        elif default is None:
+            raise ConfigError(
+                f"{origin}: {'.'.join(map(str, path))} refers to the environment variable {name}, which is "
+                f"not set: set it, or write ${{{name}:-}} with a default after the dash."
+            )
+    resolved = REFERENCE.sub(lambda match: os.environ.get(match[1], match[2] or ""), value)
+    register_secrets(value, resolved, found)
+    if resolved != value:
+        written[path] = value
+    return resolved
+
+
+def _root(given: object, path: Path) -> Path:
+    """Return the absolute folder that relative paths in a file are relative to."""
+    if given is not None and not isinstance(given, str):
+        raise ConfigError(f"{path}: root is {given!r}; give a folder, relative to the file, such as '..'.")
+    resolved = str(resolve_references(given or ".", ("root",), {}, str(path)))
+    return Path(os.path.normpath(path.parent.absolute() / Path(resolved).expanduser()))
+
+
+def _what_is_wrong(error: yaml.YAMLError) -> str:
+    """Return the problem and its position, without the text of the line, which may hold a secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme", KEY))
