@@ -89,3 +89,18 @@ class Progress:
 
     def _log(self, event: str, **fields: object) -> None:
         print(json.dumps({"event": event, "stage": self._stage, **fields}), file=sys.stderr, flush=True)
+
+
+class Silent(Progress):
+    """Reports nothing, for use as a library."""
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None) -> Iterator[None]:
+        """Run a ``with`` block."""
+        yield
+
+    def step(self, message: str) -> None:
+        """Ignore a step."""
+
+    def note(self, message: str) -> None:
+        """Ignore a message."""

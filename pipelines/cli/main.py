@@ -56,9 +56,22 @@ class _State:
     debug = False
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"peerglass {version('peerglass')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
+    *,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end."),
+    ] = False,
 ) -> None:
     _State.debug = debug
 

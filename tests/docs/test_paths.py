@@ -13,6 +13,7 @@ FOLDERS = (
     "models",
     "backtest",
     "pipelines",
+    "peerglass",
     "configs",
     "benchmarks",
     "tests",

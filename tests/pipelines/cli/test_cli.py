@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +400,11 @@ def test_usage_errors_of_the_command_line_exit_2(here: Path, peerglass: Call) ->
     assert peerglass("train").code == 2
     assert peerglass("train", "a.yaml", "--nonsense").code == 2
     assert not list(here.iterdir())
+
+
+def test_the_version_is_printed(peerglass: Call) -> None:
+    answer = peerglass("--version")
+    assert (answer.code, answer.out) == (0, f"peerglass {version('peerglass')}\n")
 
 
 def test_a_bug_exits_1_without_a_traceback_unless_asked(

@@ -191,8 +191,9 @@ def test_every_setting_that_names_a_path_is_marked() -> None:
             found.append((name, str(field.description), f"{field.annotation} {field.metadata}"))
         return found
 
-    sections = [Config, FilesSourceConfig, YFinanceSourceConfig]
-    sections += [type(default) for one in [Config] for default in defaults(one)]
+    below = [field.default for field in Config.model_fields.values() if isinstance(field.default, BaseModel)]
+    sections: list[type[BaseModel]] = [Config, FilesSourceConfig, YFinanceSourceConfig]
+    sections += [type(default) for default in below]
     named = [
         one for section in sections for one in settings(section) if any(word in one[1] for word in words)
     ]
@@ -200,10 +201,6 @@ def test_every_setting_that_names_a_path_is_marked() -> None:
         name for name, _, _ in named
     }
     assert [name for name, _, annotation in named if "PathKind" not in annotation] == []
-
-
-def defaults(cls: type[BaseModel]) -> list[BaseModel]:
-    return [field.default for field in cls.model_fields.values() if isinstance(field.default, BaseModel)]
 
 
 def test_a_recorded_run_keeps_its_places(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,76 @@
+"""The public API of Peerglass: open a run, backtest signals, score with a stored model, and explain it.
+
+``import peerglass`` imports nothing heavy; a name below is loaded when it is first used.
+
+Peerglass consists of the packages ``features``, ``models``, ``backtest`` and ``pipelines``. They are
+imported from the folder of this installation, even if the current folder has modules of the same names. In
+one Python process a name stands for one package only: after ``import peerglass``, ``import models`` gives
+Peerglass's. If another ``models`` was imported before, ``import peerglass`` raises ``ImportError``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from peerglass.attribution import Attribution, explain
+    from peerglass.runs import Run, list_runs, open_run
+    from peerglass.scoring import Model, load_model
+    from pipelines.errors import PeerglassError
+
+__all__ = [
+    "Attribution",
+    "Model",
+    "PeerglassError",
+    "Run",
+    "explain",
+    "list_runs",
+    "load_model",
+    "open_run",
+]
+
+_MODULES = {
+    "Attribution": "peerglass.attribution",
+    "Model": "peerglass.scoring",
+    "PeerglassError": "pipelines.errors",
+    "Run": "peerglass.runs",
+    "explain": "peerglass.attribution",
+    "list_runs": "peerglass.runs",
+    "load_model": "peerglass.scoring",
+    "open_run": "peerglass.runs",
+}
+
+
+def _import_own_pipelines() -> None:
+    """Import ``pipelines`` from this installation; it does the same with the other packages."""
+    root = Path(__file__).parents[1]
+    sys.path.insert(0, str(root))
+    try:
+        package = importlib.import_module("pipelines")
+    finally:
+        sys.path.remove(str(root))
+    if Path(package.__file__ or "").parent != root / "pipelines":
+        raise ImportError(
+            f"Peerglass has a package named pipelines, but another module of this name is already imported "
+            f"({package.__file__}): rename that module, or use Peerglass in a process of its own."
+        )
+
+
+_import_own_pipelines()
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (any public name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("peerglass")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'peerglass' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

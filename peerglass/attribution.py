@@ -1,0 +1,113 @@
+"""Shapley values of a stored model's forecasts, as objects of the library shap."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from models.explain.groups import GroupGameConfig, explain_groups
+from peerglass.scoring import Model
+from pipelines.errors import ConfigError
+from pipelines.explain.games import families_of
+
+if TYPE_CHECKING:
+    import shap
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """Shapley values of some forecasts.
+
+    Attributes
+    ----------
+    explanation
+        Values [E, P]: one row per forecast, one column per player (a block of days, a feature family, or all
+        peers), in the unit of the forecast. shap's plots take it.
+    forecasts
+        date, ticker, forecast and base_value of each row. Values and base value add up to the forecast.
+    additivity_error
+        Largest absolute difference between a forecast and its base value plus values.
+    monte_carlo_error
+        Mean standard error of the values, from the permutations.
+    """
+
+    explanation: shap.Explanation
+    forecasts: pl.DataFrame
+    additivity_error: float
+    monte_carlo_error: float
+
+
+def explain(
+    model: Model,
+    first: dt.date | None = None,
+    last: dt.date | None = None,
+    *,
+    tickers: Sequence[str] | None = None,
+    permutations: int = 8,
+    seed: int = 0,
+) -> Attribution:
+    """Attribute forecasts of a model to days, feature families and peers.
+
+    Parameters
+    ----------
+    model
+        From :func:`peerglass.load_model`.
+    first, last
+        First and last session, both inclusive; both None: the last session of the test. The time grows with
+        the number of sessions.
+    tickers
+        Firms whose forecasts are explained. None: every firm of the universe.
+    permutations
+        Number of antithetic permutations per session. The Monte Carlo error falls with its square root.
+    seed
+        Seed of the random draws.
+
+    Raises
+    ------
+    ConfigError
+        If a session is before the model's test, or a ticker is not in the universe on any of the sessions.
+
+    Notes
+    -----
+    The values answer what moved a forecast, not what causes returns. The guide's page on attribution says how
+    players are removed. `peerglass explain RUN` attributes a sample of a whole run and stores tables, which
+    :meth:`peerglass.Run.table` reads.
+    """
+    newest = first is None and last is None
+    sessions = model.fold.test[-1:] if newest else model.sessions(first, last)
+    dataset, _ = model.run.data
+    sessions = sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
+    if not len(sessions):
+        raise ConfigError("No session between the dates has two firms in the universe; choose other dates.")
+    part = explain_groups(
+        model.fitted,
+        model.tensors,
+        sessions,
+        families_of(dataset.characteristic_names),
+        GroupGameConfig(permutations=permutations, seed=seed),
+    )
+    panel = dataset.panel
+    rows = pl.DataFrame(
+        {
+            "date": panel.dates_T[part.sessions_E].astype("datetime64[D]"),
+            "ticker": np.asarray(panel.tickers_N)[part.firms_E],
+            "forecast": part.forecast_E,
+            "base_value": part.base_E,
+        },
+        schema_overrides={"date": pl.Date, "ticker": pl.String},
+    )
+    explanation = part.explanation()
+    if tickers is not None:
+        absent = sorted(set(tickers) - set(rows["ticker"]))
+        if absent:
+            raise ConfigError(f"{absent[0]} is not in the universe on any of the sessions; name other firms.")
+        keep_E = rows["ticker"].is_in(list(tickers)).to_numpy()
+        rows, explanation = rows.filter(keep_E), explanation[keep_E]
+    return Attribution(
+        explanation, rows, float(part.quality.additivity_max), float(part.quality.monte_carlo_mean)
+    )

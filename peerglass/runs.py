@@ -1,0 +1,211 @@
+"""Runs: open one, and read its forecasts, tables, evaluations and report."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.options import is_url
+from pipelines.progress import Silent
+from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
+from pipelines.run.open import load_run_data
+from pipelines.run.record import Run as RecordedRun
+from pipelines.run.record import list_records
+from pipelines.run.record import open_run as open_recorded_run
+
+_OUTPUT = Path("data/runs")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A recorded run: a config on one version of the data, with its forecasts and results.
+
+    Made by :func:`open_run`. Reading changes nothing on disk, except for :meth:`report`.
+
+    Attributes
+    ----------
+    recorded
+        The run as the pipeline opens it.
+    """
+
+    recorded: RecordedRun
+
+    def __repr__(self) -> str:
+        return f"<peerglass run {self.id}>"
+
+    @property
+    def id(self) -> str:
+        """Id of the run: name of the config and a digest of everything that its forecasts depend on."""
+        return self.recorded.run_id
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run's files."""
+        return self.recorded.folder
+
+    @property
+    def config(self) -> Config:
+        """Settings of the run, with every default filled in."""
+        return self.recorded.config
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models, in the order of the config."""
+        return tuple(self.config.models)
+
+    @property
+    def evaluations(self) -> tuple[str, ...]:
+        """Ids of the evaluations (backtests) of the run, newest first."""
+        return tuple(one.record.evaluation for one in list_evaluations(self.recorded))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that :meth:`table` returns: those of the newest evaluation, then the run's."""
+        folders = [self._evaluation(None).folder] if self.evaluations else []
+        return tuple(
+            path.stem
+            for folder in [*folders, self.folder / "tables"]
+            for path in sorted(folder.glob("*.parquet"))
+        )
+
+    def table(self, name: str, evaluation: str | None = None) -> pl.DataFrame:
+        """Return a table of an evaluation or of the run.
+
+        Parameters
+        ----------
+        name
+            Name of the table, one of :attr:`tables`. ``ladder`` has one row per model and delay with the
+            information coefficients and Sharpe ratios; ``equity`` has the returns of every book; the tables
+            that begin with ``explain_`` are those of an attribution.
+        evaluation
+            Id of an evaluation, or a unique prefix of it. None: the newest one.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such table or evaluation.
+        """
+        found = self._evaluation(evaluation).read_table(name) if self.evaluations or evaluation else None
+        if found is None and evaluation is None:
+            found = self.recorded.read_table(name)
+        if found is None:
+            raise ConfigError(
+                f"The run {self.id} has no table {name!r}; choose among: {', '.join(self.tables) or 'none'}. "
+                f"'peerglass backtest {self.id}' makes the tables of an evaluation, 'peerglass explain "
+                f"{self.id}' those of an attribution."
+            )
+        return found
+
+    def forecasts(self, models: Sequence[str] | None = None) -> pl.DataFrame:
+        """Return the out-of-sample forecasts of the run.
+
+        Parameters
+        ----------
+        models
+            Names of models. None: all of them.
+
+        Returns
+        -------
+        polars.DataFrame
+            date, ticker, model, fold, seed, forecast, label; sorted by model, seed, date and ticker. A
+            forecast dated t uses what was known at the close of t, in the unit of the training target. The
+            label is the return over the config's horizon and delay, a fraction; null where it is not known.
+
+        Raises
+        ------
+        ConfigError
+            If the run has no such model.
+        DataError
+            If nothing has been forecast yet.
+        """
+        for name in models or ():
+            self._require_model(name)
+        lake = self._lake()
+        own = pl.col("run_id") == self.id
+        if models is not None:
+            own &= pl.col("model").is_in(list(models))
+        rows = lake.read("forecasts", filters=own) if lake.exists("forecasts") else None
+        if rows is None or rows.is_empty():
+            raise DataError(f"The run {self.id} has no forecasts in {lake.root}; train its config first.")
+        columns = ("date", "ticker", "model", "fold", "seed", "forecast", "label")
+        return rows.select(columns).sort("model", "seed", "date", "ticker")
+
+    def report(self) -> Path:
+        """Return the path of the run's report, one HTML file; it is written first if there is none."""
+        path = self.folder / "report.html"
+        if not path.is_file():
+            from pipelines.stages import report_run
+
+            report_run(str(self.folder), self.folder.parent)
+        return path
+
+    @functools.cached_property
+    def data(self) -> tuple[Dataset, Lake]:
+        """Dataset that the run was made on, built from the recorded data versions, and its lake."""
+        return load_run_data(self.recorded, Silent())
+
+    def _lake(self) -> Lake:
+        assert self.recorded.identity is not None, "an opened run has recorded its identity"
+        place = self.recorded.identity.lake
+        return Lake(self.config.lake if is_url(place) else place, self.config.lake_options)
+
+    def _evaluation(self, name: str | None) -> StoredEvaluation:
+        found = list_evaluations(self.recorded)[0] if name is None else None
+        return found or find_evaluation(self.recorded, str(name))
+
+    def _require_model(self, name: str) -> None:
+        if name not in self.models:
+            raise ConfigError(f"The run {self.id} has no model {name!r}, only {', '.join(self.models)}.")
+
+
+def open_run(name: str | Path = "latest", output: str | Path = _OUTPUT) -> Run:
+    """Open a run.
+
+    Parameters
+    ----------
+    name
+        Id of the run, a unique prefix of it, ``latest`` for the run that was started last, or the path of the
+        run's folder.
+    output
+        Folder that holds the runs, relative to the current folder; not used if ``name`` is a folder.
+
+    Raises
+    ------
+    ConfigError
+        If no run or more than one matches.
+    DataError
+        If the run's folder is damaged.
+    """
+    return Run(open_recorded_run(str(name), Path(output)))
+
+
+def list_runs(output: str | Path = _OUTPUT) -> pl.DataFrame:
+    """List the runs in a folder of runs, the one that was started last first.
+
+    Parameters
+    ----------
+    output
+        Folder that holds the runs, relative to the current folder.
+
+    Returns
+    -------
+    polars.DataFrame
+        run, started (UTC), folder.
+    """
+    found = list_records(Path(output))
+    return pl.DataFrame(
+        {
+            "run": [str(record["run_id"]) for _, record in found],
+            "started": [str(record["started_at"]) for _, record in found],
+            "folder": [str(folder) for folder, _ in found],
+        },
+        schema={"run": pl.String, "started": pl.String, "folder": pl.String},
+    ).with_columns(pl.col("started").str.to_datetime(time_zone="UTC"))

@@ -1,0 +1,163 @@
+"""Stored models: load one from a run and score sessions with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import torch
+
+from backtest.splits import Fold
+from features.arrays import IntArray
+from models.batch import PanelTensors
+from models.fitted import Fitted
+from peerglass.runs import Run, open_run
+from pipelines.dataset.fold_inputs import FoldInputs
+from pipelines.dataset.folds import plan_folds
+from pipelines.errors import ConfigError
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.train.task import collect_arrays, to_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """One fitted model of a run, on a fold and with a seed. Made by :func:`load_model`.
+
+    Attributes
+    ----------
+    run
+        The run.
+    name
+        Name of the model in the run's config.
+    fold
+        Its fold; ``fold.test`` holds the positions of the test sessions.
+    seed
+        Seed of its initialisation.
+    fitted
+        The fitted forecaster.
+    inputs
+        Scales of the channels and known groups, fitted on the fold's training sessions.
+    """
+
+    run: Run
+    name: str
+    fold: Fold
+    seed: int
+    fitted: Fitted
+    inputs: FoldInputs
+
+    def __repr__(self) -> str:
+        return f"<peerglass model {self.name} of {self.run.id}, fold {self.fold.index}, seed {self.seed}>"
+
+    def score(self, first: dt.date | None = None, last: dt.date | None = None) -> pl.DataFrame:
+        """Forecast sessions with the stored model, on the data that the run recorded.
+
+        Parameters
+        ----------
+        first, last
+            First and last session, both inclusive. None: the first and the last session of the fold's test.
+            Later sessions of the run's data can be scored, too.
+
+        Returns
+        -------
+        polars.DataFrame
+            date, ticker, forecast; one row per firm of the universe, sorted by date and ticker. A forecast
+            dated t uses what was known at the close of t. On the sessions of the test it equals the stored
+            forecast of the run, to the bit if the run was trained on a CPU.
+
+        Raises
+        ------
+        ConfigError
+            If ``first`` is before the test, because training or validation has seen these sessions, or if
+            there is no session between ``first`` and ``last``.
+        """
+        sessions = self.sessions(first, last)
+        with _one_thread():
+            forecast_DN = self.fitted.forecast(self.tensors, sessions)
+        panel = self.run.data[0].panel
+        rows_E, firms_E = np.nonzero(np.isfinite(forecast_DN))
+        return pl.DataFrame(
+            {
+                "date": panel.dates_T[sessions][rows_E].astype("datetime64[D]"),
+                "ticker": np.asarray(panel.tickers_N)[firms_E],
+                "forecast": forecast_DN[rows_E, firms_E],
+            },
+            schema_overrides={"date": pl.Date, "ticker": pl.String},
+        ).sort("date", "ticker")
+
+    def sessions(self, first: dt.date | None = None, last: dt.date | None = None) -> IntArray:
+        """Return the positions of the sessions between two dates; see :meth:`score`."""
+        days_T = self.run.data[0].panel.dates_T.astype("datetime64[D]")
+        test = days_T[self.fold.test]
+        if first is not None and np.datetime64(first) < test[0]:
+            raise ConfigError(
+                f"first is {first}, but the test of fold {self.fold.index} starts on {test[0]}: the model "
+                "has seen earlier sessions in training or validation; score a later one."
+            )
+        start = test[0] if first is None else np.datetime64(first)
+        end = test[-1] if last is None else np.datetime64(last)
+        found: IntArray = np.flatnonzero((days_T >= start) & (days_T <= end))
+        if not len(found):
+            raise ConfigError(
+                f"There is no session between {start} and {end}; the run's data end on {days_T[-1]}."
+            )
+        return found
+
+    @functools.cached_property
+    def tensors(self) -> PanelTensors:
+        """Inputs of the model: the run's panel with the scales of the fold."""
+        dataset, _ = self.run.data
+        return to_tensors(collect_arrays(dataset, self.run.config.features.window), self.inputs, "cpu")
+
+
+def load_model(run: Run | str, model: str, fold: int | None = None, seed: int | None = None) -> Model:
+    """Load a fitted model of a run from its checkpoint.
+
+    Parameters
+    ----------
+    run
+        A run, or its name as in :func:`peerglass.open_run`.
+    model
+        Name of the model in the run's config.
+    fold
+        Index of the fold, from 0. None: the last one, whose training is the newest.
+    seed
+        Seed. None: the first one of the config.
+
+    Raises
+    ------
+    ConfigError
+        If the run has no such model, fold or seed.
+    DataError
+        If the checkpoint is missing or corrupted, or the lake no longer holds the data of the run.
+    """
+    opened = run if isinstance(run, Run) else open_run(run)
+    if model not in opened.models:
+        raise ConfigError(f"The run {opened.id} has no model {model!r}, only {', '.join(opened.models)}.")
+    seeds = opened.config.seeds
+    chosen = seeds[0] if seed is None else seed
+    if chosen not in seeds:
+        raise ConfigError(f"The run {opened.id} has no seed {seed}, only {', '.join(map(str, seeds))}.")
+    folds = plan_folds(opened.data[0], opened.config)
+    index = folds[-1].index if fold is None else fold
+    found = next((one for one in folds if one.index == index), None)
+    if found is None:
+        raise ConfigError(f"The run {opened.id} has no fold {fold}, only 0 to {folds[-1].index}.")
+    fitted, inputs = load_checkpoint(opened.recorded.checkpoint(model, index, chosen))
+    return Model(opened, model, found, chosen, fitted, inputs)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread, as training does, so that forecasts are repeated to the bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
