@@ -70,7 +70,7 @@ def explain(
     Raises
     ------
     ConfigError
-        If a session is before the model's test, or a ticker is not in the universe on any of the sessions.
+        If the model may have seen a session, or a ticker is not in the universe on any of the sessions.
 
     Notes
     -----

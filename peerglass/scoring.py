@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from backtest.splits import Fold
+from backtest.splits.fold import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted
@@ -60,8 +60,8 @@ class Model:
         Parameters
         ----------
         first, last
-            First and last session, both inclusive. None: the first and the last session of the fold's test.
-            Later sessions of the run's data can be scored, too.
+            First and last session, both inclusive. Both None: the dates of the fold's test. One None: the
+            first or the last of them. Later sessions of the run's data can be scored, too.
 
         Returns
         -------
@@ -73,8 +73,8 @@ class Model:
         Raises
         ------
         ConfigError
-            If ``first`` is before the test, because training or validation has seen these sessions, or if
-            there is no session between ``first`` and ``last``.
+            If there is no session between the dates, or if the model may have seen one of them: sessions
+            before the test, and in combinatorial folds those between two stretches of the test.
         """
         sessions = self.sessions(first, last)
         with _one_thread():
@@ -92,19 +92,24 @@ class Model:
 
     def sessions(self, first: dt.date | None = None, last: dt.date | None = None) -> IntArray:
         """Return the positions of the sessions between two dates; see :meth:`score`."""
+        if first is None and last is None:
+            return self.fold.test
         days_T = self.run.data[0].panel.dates_T.astype("datetime64[D]")
-        test = days_T[self.fold.test]
-        if first is not None and np.datetime64(first) < test[0]:
-            raise ConfigError(
-                f"first is {first}, but the test of fold {self.fold.index} starts on {test[0]}: the model "
-                "has seen earlier sessions in training or validation; score a later one."
-            )
-        start = test[0] if first is None else np.datetime64(first)
-        end = test[-1] if last is None else np.datetime64(last)
+        test = self.fold.test
+        start = days_T[test[0]] if first is None else np.datetime64(first)
+        end = days_T[test[-1]] if last is None else np.datetime64(last)
         found: IntArray = np.flatnonzero((days_T >= start) & (days_T <= end))
         if not len(found):
             raise ConfigError(
                 f"There is no session between {start} and {end}; the run's data end on {days_T[-1]}."
+            )
+        seen = max(self.fold.train[-1], self.fold.valid[-1])
+        unseen = np.isin(found, test) | ((found > seen) & (found >= test[0]))
+        if not unseen.all():
+            raise ConfigError(
+                f"{days_T[found[~unseen][0]]} is not in the test of fold {self.fold.index}, which starts on "
+                f"{days_T[test[0]]}: the model may have seen it in training or validation; score other "
+                "sessions."
             )
         return found
 
