@@ -39,7 +39,7 @@ def measure_pairs(
     """
     N = forecast[0].shape[1]
     x_P, y_P = np.empty(N), np.empty(N)
-    column_P, place_N = np.empty(N, np.int64), np.empty(N)
+    column_P, place_N = np.empty(N, np.uint64), np.empty(N)
     mean_P, rise_P = np.empty(N), np.empty(N)
     for r in range(len(out_RM)):
         x, y, out = forecast[0][r], label[0][r], out_RM[r]
@@ -48,12 +48,7 @@ def measure_pairs(
             x_P[n], y_P[n] = x[i], y[i]
             n += 0 if np.isnan(x[i]) | np.isnan(y[i]) else 1
         out[0] = n
-        out[2] = _pearson(x_P[:n], y_P[:n])
-        error_square, label_square = 0.0, 0.0
-        for j in range(n):
-            error_square += (y_P[j] - x_P[j]) ** 2
-            label_square += y_P[j] ** 2
-        out[6], out[7] = error_square, label_square
+        _moments(x_P[:n], y_P[:n], out)
         _common(forecast[1][r, : forecast[2][r]], y, column_P)
         tied, x_square, middle = 0, 0.0, (n + 1) / 2.0
         first = 0
@@ -103,16 +98,21 @@ def _common(order: IntArray, other: FloatArray, column_P: IntArray) -> None:
 
 
 @compiled
-def _pearson(x_P: FloatArray, y_P: FloatArray) -> float:
-    """Pearson correlation with the sums of `features.information_coefficient.ic_by_date`, to the bit."""
+def _moments(x_P: FloatArray, y_P: FloatArray, out_M: FloatArray) -> None:
+    """Store Pearson correlation, squared errors and squared labels of a date's pairs.
+
+    The sums of the correlation are those of `features.information_coefficient.ic_by_date`, to the bit.
+    """
     n = len(x_P)
-    if n < 3:
-        return np.nan
     x_sum, y_sum = 0.0, 0.0
+    error_square, label_square = 0.0, 0.0
     for j in range(n):
         x_sum += x_P[j]
         y_sum += y_P[j]
-    x_mean, y_mean = x_sum / n, y_sum / n
+        error_square += (y_P[j] - x_P[j]) ** 2
+        label_square += y_P[j] ** 2
+    out_M[6], out_M[7] = error_square, label_square
+    x_mean, y_mean = x_sum / max(n, 1), y_sum / max(n, 1)
     x_square, y_square, product = 0.0, 0.0, 0.0
     x_varies, y_varies = False, False
     for j in range(n):
@@ -122,7 +122,7 @@ def _pearson(x_P: FloatArray, y_P: FloatArray) -> float:
         product += x * y
         x_varies |= x_P[j] != x_P[0]
         y_varies |= y_P[j] != y_P[0]
-    return _correlation(n, product, x_square if x_varies else 0.0, y_square if y_varies else 0.0)
+    out_M[2] = _correlation(n, product, x_square if x_varies else 0.0, y_square if y_varies else 0.0)
 
 
 @compiled

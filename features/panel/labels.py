@@ -11,7 +11,7 @@ import numpy as np
 
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
-from features.panel.derived import row_mean
+from features.panel.derived import cached, row_mean
 from features.panel.holder_returns import bought_return, holder_market
 from features.panel.panel import Panel
 
@@ -52,7 +52,11 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     if delay < 0 or horizon < 1:
         msg = f"The label has delay {delay} and horizon {horizon}; they must be at least 0 and at least 1."
         raise ValueError(msg)
-    market = holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN)
+    market = cached(
+        panel,
+        "holder_market",
+        lambda: holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN),
+    )
     out_TN = np.full(panel.total_return_index_TN.shape, np.nan)
     earned_TN = bought_return(market, horizon)[delay:]
     out_TN[: len(earned_TN)] = earned_TN
