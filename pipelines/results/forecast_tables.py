@@ -14,6 +14,7 @@ Shape suffixes: T sessions, R measured sessions, N firms, S sectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,6 +46,7 @@ LAGS: Final = (1, 5, 21)
 QUANTILES: Final = 5
 
 _INDEPENDENT_LABELS: Final = 4  # at least; with fewer, a horizon has no error that could be estimated
+_ROUNDING: Final = 1e-7  # of a correlation with a characteristic, which is in float32
 _BETA: Final = ("beta", "beta_252", 1)
 
 
@@ -81,7 +83,8 @@ def forecast_tables(
         signal_exposures
             model, kind, key, mean, t. For a style, the mean over dates of the rank correlation of signal and
             style (`backtest.analysis.styles.STYLES`, and beta); a style that the data do not allow has no
-            row. For a sector, the mean over dates of the mean standardised signal of its firms.
+            row, and one that equals the signal has no t. For a sector, the mean over dates of the mean
+            standardised signal of its firms.
     """
     measured = [_measured(model, signal_TN, market) for model, signal_TN in signals.items()]
     decay, spread = _label_tables(measured, market, config)
@@ -221,7 +224,8 @@ def _style_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, A
             for one in group:
                 test = mean_test(sign * daily_metrics(one.signal, style).rank_ic_T)
                 if test.n:
-                    yield {"model": one.model, "kind": "style", "key": name, "mean": test.mean, "t": test.t}
+                    t = test.t if test.error > _ROUNDING else math.nan  # the signal is the style itself
+                    yield {"model": one.model, "kind": "style", "key": name, "mean": test.mean, "t": t}
 
 
 def _sector_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, Any]]:

@@ -175,6 +175,7 @@ def test_a_signal_that_is_a_style_is_named_by_its_exposure(market: Market, confi
     styles = table.filter(pl.col("kind") == "style")
     mean = dict(styles.select("key", "mean").iter_rows())
     assert mean["reversal_5"] == pytest.approx(1)
+    assert styles.filter(pl.col("t").is_null())["key"].to_list() == ["reversal_5"]
     assert 0.2 < mean["reversal_1"] < 0.9
     # momentum and beta need 252 sessions, which no measured date has
     assert set(mean) == {"size", "value", "reversal_1", "reversal_5", "reversal_21", "volatility"}
