@@ -31,7 +31,7 @@ class AnalysedBook:
     factors: FactorReturns
 
 
-def analysed_book(seed: int = 0) -> AnalysedBook:
+def analysed_book(seed: int = 0, leverage: float = 1.5) -> AnalysedBook:
     """A long-short book that trades every third session at random, with halts, delistings and costs."""
     rng = np.random.default_rng(seed)
     index_TN = np.cumprod(1.0 + rng.normal(0.0003, 0.02, (T, N)), axis=0, dtype=np.float64)
@@ -44,7 +44,7 @@ def analysed_book(seed: int = 0) -> AnalysedBook:
     target_TN = np.full((T, N), np.nan)
     for t in range(10, T, 3):
         weight_N = rng.normal(size=N) * (rng.random(N) < 0.6)
-        target_TN[t] = weight_N / np.abs(weight_N).sum() * 1.5
+        target_TN[t] = weight_N / np.abs(weight_N).sum() * leverage
     costs = CostModel.flat(half_spread_bps=10, commission_bps=2, borrow_bps_per_year=300)
     result = run_book(target_TN, index_TN, traded_TN, costs, 1, delisted_TN=delisted_TN, keep_ledger=True)
     group_TN = np.tile(rng.integers(-1, len(SECTORS), N), (T, 1)).astype(np.int16)

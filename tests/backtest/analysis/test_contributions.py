@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 from analysed_books import SECTORS, TICKERS, AnalysedBook, N, T, analysed_book
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backtest.analysis.contributions import (
     Contribution,
@@ -43,18 +45,27 @@ def parts(book: AnalysedBook) -> dict[str, list[Contribution]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_every_partition_adds_up_to_the_profit_of_the_book(seed: int) -> None:
-    book = analysed_book(seed)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), leverage=st.sampled_from([0.5, 1.5, 4.0, 20.0]))
+def test_every_partition_adds_up_to_the_profit_of_the_book(seed: int, leverage: float) -> None:
+    book = analysed_book(seed, leverage)
     gross, cost = (float(book.result.ledger[name].to_numpy().sum()) for name in ("pnl", "cost"))
-    assert book.result.nav_ledger_T[-1] - 1.0 == pytest.approx(gross - cost, abs=1e-12)
-    assert cost > 0.01
+    owed = book.result.shortfall  # a ruined book has lost more than its capital
+    assert book.result.nav_ledger_T[-1] - 1.0 - owed == pytest.approx(gross - cost, abs=1e-12)
+    assert cost > 0.001
     for by, rows in parts(book).items():
         assert {row.by for row in rows} == {by}
         assert len({row.key for row in rows}) == len(rows) > 1
         assert sum(row.gross for row in rows) == pytest.approx(gross, abs=1e-12)
         assert sum(row.cost for row in rows) == pytest.approx(cost, abs=1e-12)
-        assert sum(row.net for row in rows) == pytest.approx(book.result.nav_net_T[-1] - 1.0, abs=1e-12)
+        assert sum(row.net for row in rows) == pytest.approx(
+            book.result.nav_net_T[-1] - 1.0 - owed, abs=1e-12
+        )
+
+
+def test_some_books_of_that_test_are_ruined() -> None:
+    ruined = [analysed_book(seed, 20.0).result for seed in range(12)]
+    assert any(book.ruined_at is not None and book.shortfall > 0 for book in ruined)
 
 
 def test_names_sectors_and_sides_equal_a_loop_over_the_ledger(book: AnalysedBook) -> None:
