@@ -24,6 +24,7 @@
     if (!narrow) { return; }
     layout.margin.l = Math.min(layout.margin.l, 44);
     layout.xaxis.nticks = 5;
+    layout.xaxis.tickangle = 0;
     Object.keys(layout).filter(function (name) { return /^[xy]axis/.test(name); }).forEach(function (name) {
       layout[name].tickfont = Object.assign({}, layout[name].tickfont, { size: 10 });
       if (layout[name].title) { layout[name].title.font.size = 11; layout[name].title.standoff = 6; }
@@ -71,7 +72,7 @@
     place.style.height = height + "px";
     const few = narrow || (width !== null && width < 400);
     Plotly.relayout(place, {
-      width: width, height: height, autosize: width === null, "xaxis.nticks": few ? 5 : 0,
+      width: width, height: height, autosize: width === null, "xaxis.nticks": few ? 4 : 0, "xaxis.tickangle": few ? 0 : "auto",
     });
   };
   window.addEventListener("beforeprint", function () {

@@ -174,7 +174,7 @@ def one_forecast(example: ExampleForecast, model: str) -> Figure:
         {
             "margin": {"l": 56, "r": 20, "t": 14, "b": 44},
             "xaxis": axis(
-                "output of the model (unit of the forecast)",
+                "output of the model",
                 zeroline=True,
                 range=[min(ends) - room, max(ends) + room],
             ),

@@ -82,7 +82,11 @@ def net_asset_value(equity: pl.DataFrame, styles: Mapping[str, Style], book: str
 
 def cost_kinds(costs: pl.DataFrame) -> dict[str, str]:
     """Columns of a cost table that are not zero throughout -> their titles."""
-    paid = {name: title for name, title in COST_TITLES.items() if costs[name].fill_nan(0.0).abs().sum() > 0}
+    paid = {
+        name: title
+        for name, title in COST_TITLES.items()
+        if name in costs.columns and costs[name].fill_nan(0.0).abs().sum() > 0
+    }
     return paid or {"half_spread": COST_TITLES["half_spread"]}
 
 

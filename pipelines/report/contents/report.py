@@ -62,7 +62,7 @@ EQUITY_COLUMNS = ("date", "model", "book", "nav_gross", "nav_net")
 IC_COLUMNS = ("date", "model", "ic", "rank_ic")
 QUANTILE_COLUMNS = ("model", "quantile", "mean_return_bps")
 ASSUMPTION_COLUMNS = ("assumption", "value", "unit")
-COST_COLUMNS = ("model", "book", "half_spread", "commission", "impact", "borrow", "financing")
+COST_COLUMNS = ("model", "book")  # and a column for each kind of cost
 QUANTILE_SCORE_COLUMNS = ("model", "level", "pinball", "reference", "below")
 LABEL_SHARE_COLUMNS = (
     "group",
