@@ -26,7 +26,7 @@ from backtest.analysis.contributions import sector_names
 from backtest.analysis.styles import STYLES
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
 from backtest.inference.means import mean_test
-from features.arrays import FloatArray, IntArray
+from features.arrays import DateArray, FloatArray, IntArray
 from features.information_coefficient import mean_known
 from features.panel.labels import forward_returns
 from features.panel.panel import Panel
@@ -45,6 +45,13 @@ LAGS: Final = (1, 5, 21)
 
 QUANTILES: Final = 5
 
+_SERIES: Final = {
+    "date": pl.Date,
+    "model": pl.String,
+    "delay": pl.Int64,
+    "quantile": pl.Int64,
+    "mean_return_bps": pl.Float64,
+}
 _INDEPENDENT_LABELS: Final = 4  # at least; with fewer, a horizon has no error that could be estimated
 _ROUNDING: Final = 1e-7  # of a correlation with a characteristic, which is in float32
 _BETA: Final = ("beta", "beta_252", 1)
@@ -77,6 +84,10 @@ def forecast_tables(
             model, delay (those of the config), quantiles, spread_bps (mean over dates of the mean label of
             the top quantile less that of the bottom one, over the label's horizon) with t, lower_bps and
             upper_bps (95%).
+        quantile_series
+            date, model, delay (the first that can be traded), quantile (1 holds the lowest signals),
+            mean_return_bps (mean label of the quantile's firms on that date, over the label's horizon). Null:
+            too few firms.
         persistence
             model, lag (forecast dates), rank_autocorrelation, top_turnover and bottom_turnover
             (`backtest.forecasts.daily.Persistence`), means over dates. Null: never defined.
@@ -87,7 +98,7 @@ def forecast_tables(
             standardised signal of its firms.
     """
     measured = [_measured(model, signal_TN, market) for model, signal_TN in signals.items()]
-    decay, spread = _label_tables(measured, market, config)
+    decay, spread, series = _label_tables(measured, market, config)
     exposures = [*_style_rows(measured, market.panel), *_sector_rows(measured, market.panel)]
     order = {model: i for i, model in enumerate(signals)}
 
@@ -110,6 +121,9 @@ def forecast_tables(
             spread,
             {"delay": count, "quantiles": count, "spread_bps": number, "t": number}
             | {"lower_bps": number, "upper_bps": number},
+        ),
+        "quantile_series": pl.concat(
+            [pl.DataFrame(schema=_SERIES), *sorted(series, key=lambda one: order[one["model"][0]])]
         ),
         "persistence": frame(
             [row for one in measured for row in _persistence_rows(one)],
@@ -137,14 +151,14 @@ def _measured(model: str, signal_TN: FloatArray, market: Market) -> _Measured:
 
 def _label_tables(
     measured: list[_Measured], market: Market, config: Config
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of ``ic_decay`` and ``quantile_spread``."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[pl.DataFrame]]:
+    """Rows of ``ic_decay`` and ``quantile_spread``, and the parts of ``quantile_series``."""
     own, delays = config.label.horizon, config.label.delays
     newest = max((int(one.sessions_R[-1]) for one in measured if len(one.sessions_R)), default=0)
     limit = min(newest + config.label.max_delay + own, market.panel.n_sessions - 1)
     tradable = min((delay for delay in delays if delay >= 1), default=1)
     spans = {(horizon, tradable) for horizon in (*HORIZONS, own)} | {(own, d) for d in (*DELAYS, *delays)}
-    decay, spread = [], []
+    decay, spread, series = [], [], []
     for horizon in sorted({horizon for horizon, _ in spans}):
         bought_TN = forward_returns(market.panel, 0, horizon)  # a delay of d moves it up by d rows
         for delay in sorted(d for h, d in spans if h == horizon):
@@ -160,7 +174,9 @@ def _label_tables(
                     decay.append(_decay_row(one.model, horizon, delay, daily, overlap))
                     if horizon == own and delay in delays:
                         spread.append(_spread_row(one.model, delay, daily, overlap))
-    return decay, spread
+                    if horizon == own and delay == tradable:
+                        series.append(_quantile_series(one.model, delay, market.panel.dates_T[rows_R], daily))
+    return decay, spread, series
 
 
 def _by_sessions(measured: list[_Measured]) -> Iterator[tuple[IntArray, list[_Measured]]]:
@@ -197,6 +213,21 @@ def _spread_row(model: str, delay: int, daily: DailyMetrics, overlap: int) -> di
         "lower_bps": test.lower,
         "upper_bps": test.upper,
     }
+
+
+def _quantile_series(model: str, delay: int, dates_R: DateArray, daily: DailyMetrics) -> pl.DataFrame:
+    """Mean label of each quantile by date, in basis points."""
+    count = daily.quantile_TQ.shape[1]
+    return pl.DataFrame(
+        {
+            "date": np.repeat(dates_R.astype("datetime64[D]"), count),
+            "model": pl.repeat(model, daily.quantile_TQ.size, eager=True),
+            "delay": pl.repeat(delay, daily.quantile_TQ.size, dtype=pl.Int64, eager=True),
+            "quantile": np.tile(np.arange(1, count + 1), len(dates_R)),
+            "mean_return_bps": 1e4 * daily.quantile_TQ.reshape(-1),
+        },
+        schema=_SERIES,
+    ).fill_nan(None)
 
 
 def _persistence_rows(one: _Measured) -> Iterator[dict[str, Any]]:

@@ -108,6 +108,28 @@ def test_the_decay_and_the_spread_agree_with_the_ladder(
         assert one["quantiles"] == len(means) == 5
 
 
+def test_the_series_by_quantile_average_to_the_spread(
+    tables: dict[str, pl.DataFrame], market: Market, signal_TN: np.ndarray
+) -> None:
+    series, spread = tables["quantile_series"], tables["quantile_spread"]
+    assert series["delay"].unique().to_list() == [WIDEST]
+    assert series["date"].n_unique() == LAST - FIRST + 1
+    assert series.height == 5 * series["date"].n_unique()
+    means = (
+        series.group_by("quantile").agg(pl.col("mean_return_bps").mean()).sort("quantile")["mean_return_bps"]
+    )
+    expected = spread.row(by_predicate=pl.col("delay") == WIDEST, named=True)["spread_bps"]
+    assert means[-1] - means[0] == pytest.approx(expected, abs=1e-9)
+    label_TN = forward_returns(market.panel, WIDEST, HORIZON)
+    for t in (FIRST, LAST):
+        known_N = market.universe_TN[t] & np.isfinite(signal_TN[t]) & np.isfinite(label_TN[t])
+        day = series.filter(pl.col("date") == market.panel.dates_T[t].astype("datetime64[D]").item())
+        order_N = np.argsort(signal_TN[t, known_N])
+        fifth = int(known_N.sum()) // 5
+        top = label_TN[t, known_N][order_N[-fifth:]].mean()
+        assert day.sort("quantile")["mean_return_bps"][-1] == pytest.approx(1e4 * top, abs=1e-9)
+
+
 def test_no_table_reads_a_session_that_the_ladder_does_not(
     tables: dict[str, pl.DataFrame], market: Market, config: Config, signal_TN: np.ndarray
 ) -> None:
