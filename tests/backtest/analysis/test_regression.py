@@ -104,3 +104,16 @@ def test_a_book_without_variation_or_with_few_sessions_has_no_regression() -> No
     assert factor_regression(few_T, factors) is None
     with pytest.raises(ValueError, match="shape of the book's return"):
         factor_regression(book_T[1:], factors)
+
+
+def test_an_alpha_of_zero_is_rejected_as_often_as_the_level_says() -> None:
+    rng, rejected, called = np.random.default_rng(250), 0, 0
+    for _ in range(1000):
+        factor_TJ = 0.01 * rng.standard_t(5, size=(250, len(NAMES)))
+        book_T = factor_TJ[:, 2] + 0.005 * rng.standard_t(5, size=250)
+        result = factor_regression(book_T, FactorReturns(NAMES, factor_TJ))
+        assert result is not None
+        rejected += result.alpha.p_value < 0.05
+        called += describe_regression(result).startswith("Its returns are explained by reversal")
+    assert 0.03 <= rejected / 1000 <= 0.07
+    assert called / 1000 > 0.95
