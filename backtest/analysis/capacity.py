@@ -27,10 +27,10 @@ COEFFICIENT = 1.0
 MAX_PARTICIPATION = 0.1
 """Share of the daily dollar volume that a book without a cap trades at most."""
 
-POINTS = 7
-"""Amounts of capital, half a decade apart: three decades."""
+POINTS = 9
+"""Amounts of capital, half a decade apart: four decades, up to where the cap binds."""
 
-_SMALLEST = 1e-3  # share of the volume of nearly all orders at the smallest capital
+_SMALLEST = 1e-5  # share of the volume of nearly all orders at the smallest capital
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +143,7 @@ def participation_per_capital(
 
 
 def capital_grid(share: float) -> Sequence[float]:
-    """Amounts of capital 1, 3, 10, 30, ..., from the first at which ``share * capital`` is 0.1% or more."""
+    """Amounts of capital 1, 3, 10, 30, ..., from the first with ``share * capital`` of 0.001% or more."""
     first = math.ceil(2.0 * math.log10(_SMALLEST / share) - 1e-9)
     steps = range(first, first + POINTS)
     return [(1.0 if step % 2 == 0 else 3.0) * 10.0 ** (step // 2) for step in steps]

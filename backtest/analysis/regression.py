@@ -20,6 +20,9 @@ from backtest.inference.means import LEVEL, fixed_b_p_value, mean_test_lags
 from features.arrays import FloatArray, require_shape
 
 ALPHA = "alpha"
+EXPLAINED = 0.5
+"""Share of the variance from which a book is said to be explained."""
+
 MIN_KNOWN = 0.8
 """Share of the book's sessions on which a factor must be known to be used."""
 
@@ -153,10 +156,10 @@ def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:
 
 
 def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
-    """Say whether a book is more than its factors, and which factor it mostly is.
+    """Say whether a book is more than its factors, and which factors it is.
 
-    A family of factors (the three reversals are one) explains a book if it has at least half of its variance.
-    An alpha counts if it is positive and its p-value is below the level.
+    A family of factors (the three reversals are one) explains a book if it has at least half of its variance,
+    several do if they have it together. An alpha counts if it is positive and its p-value is below the level.
 
     Parameters
     ----------
@@ -174,16 +177,19 @@ def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
     shares: dict[str, float] = defaultdict(float)
     for term in result.terms[1:]:
         shares[FAMILIES[term.name]] += term.variance_share
-    family = max(shares, key=lambda name: shares[name]) if shares else ""
+    families = sorted((name for name in shares if shares[name] >= 0.1), key=lambda name: -shares[name])
+    mostly = bool(families) and shares[families[0]] >= EXPLAINED
+    named = families[:1] if mostly else families[:3]
+    parts = ", ".join(f"{name} {min(shares[name], result.r2):.2f}" for name in named)
+    fit = f"R2 {result.r2:.2f}" + (f", of which {parts}" if parts else "")
     numbers = f"alpha {alpha.coefficient:+.1%} a year (t {alpha.t:.1f})"
-    mostly = shares.get(family, 0.0) >= 0.5
-    fit = f"R2 {result.r2:.2f}" + (
-        f", of which {family} {min(shares[family], result.r2):.2f}" if mostly else ""
-    )
     if alpha.p_value < level and alpha.coefficient > 0:
-        moves = f", although its returns move with {family}" if mostly else ""
+        moves = f", although its returns move with {families[0]}" if mostly else ""
         return f"It earns more than its factors: {numbers}{moves} ({fit})."
     left = "not different from zero" if alpha.p_value >= level else "below zero"
-    if mostly:
-        return f"Its returns are explained by {family} ({fit}): {numbers} is {left}."
-    return f"No factor explains its returns ({fit}), and {numbers} is {left}."
+    if mostly or result.r2 >= EXPLAINED:
+        return (
+            f"Its returns are explained by {families[0] if mostly else 'several factors'} ({fit}): "
+            f"{numbers} is {left}."
+        )
+    return f"Its factors explain little of its returns ({fit}), and {numbers} is {left}."

@@ -82,8 +82,18 @@ def test_an_alpha_beyond_the_factors_is_named() -> None:
     )
     assert describe_regression(alone).startswith("It earns more than its factors: alpha +49.")
     assert "although" not in describe_regression(alone)
-    assert describe_regression(noise).startswith("No factor explains its returns (R2 0.0")
+    assert describe_regression(noise).startswith("Its factors explain little of its returns (R2 0.0")
     assert describe_regression(noise).endswith("is not different from zero.")
+
+
+def test_a_book_of_several_factors_is_called_that() -> None:
+    result = factor_regression(*book_and_factors((0.6, 0.6, 0.6, 0.0), 0.0, 0.004))
+    assert result is not None
+    sentence = describe_regression(result)
+    assert sentence.startswith("Its returns are explained by several factors (R2 0.8")
+    for family in ("market 0.", "momentum 0.", "reversal 0."):
+        assert family in sentence
+    assert sentence.endswith("is not different from zero.")
 
 
 def test_factors_that_are_mostly_unknown_are_left_out() -> None:
