@@ -138,7 +138,7 @@ def trading(book: pl.DataFrame, model: str, style: Style, window: int) -> Figure
     layout = {
         "hovermode": "x unified",
         "xaxis": axis(""),
-        "yaxis": axis("% of NAV per session, one-way", rangemode="tozero"),
+        "yaxis": axis("% of NAV / session, one-way", rangemode="tozero"),
     }
     return draw(f"Turnover and unfilled orders, mean of {window} sessions", 260, traces, layout)
 

@@ -20,9 +20,9 @@ _ASSUMPTION_COLUMNS = (
     Column("unit", "unit", text, numeric=False),
 )
 _TRADED_COLUMNS = (
-    Column("turnover", "turnover % / session, one-way", percent(1), group="traded"),
-    Column("notional", "x NAV / year, two-way", number(1), group="traded"),
-    Column("unfilled", "not filled % / session", percent(2), group="traded"),
+    Column("turnover", "turnover % / session", percent(1), group="traded", hint="one-way"),
+    Column("notional", "x NAV / year", number(1), group="traded", hint="two-way: purchases and sales"),
+    Column("unfilled", "unfilled % / session", percent(2), group="traded", hint="one-way"),
 )
 
 
@@ -32,10 +32,8 @@ def cost_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None)
     if costs is not None and not costs.is_empty():
         main = data.header.main_book
         yield from beside(_figures(data, styles, main_model(data, best)))
-        yield from beside(
-            _paid(data, costs.filter(pl.col("book") == book), book, styles, best)
-            for book in books_of(costs, main)
-        )
+        for book in books_of(costs, main):
+            yield _paid(data, costs.filter(pl.col("book") == book), book, styles, best)
     if data.cost_assumptions is not None and not data.cost_assumptions.is_empty():
         yield "<h4>Assumptions</h4>"
         yield table(data.cost_assumptions, _ASSUMPTION_COLUMNS, label="Cost assumptions")
