@@ -85,14 +85,15 @@ def by_side(rows: LedgerRows) -> Iterator[Contribution]:
     """Split the profit into long and short positions.
 
     Profit belongs to the side of the position before the session's trades, or of the position after them if
-    there was none. Costs belong to the side of the position after the trades, or of the position before them
-    if it was closed.
+    there was none. Borrow fees and interest belong to the side of the position before the trades. Costs of
+    trades belong to the side of the position after them, or of the closed one.
     """
     earning_R = np.where(rows.before_R != 0, rows.before_R, rows.position_R)
     short_R = (earning_R < 0).astype(np.intp)
     paying_R = np.where(rows.position_R != 0, rows.position_R, rows.before_R)
     gross_2 = sum_by(short_R, rows.pnl_R, 2)
-    cost_2 = sum_by((paying_R < 0).astype(np.intp), rows.cost_R, 2)
+    cost_2 = sum_by((paying_R < 0).astype(np.intp), rows.cost_R - rows.holding_cost_R, 2)
+    cost_2 += sum_by(short_R, rows.holding_cost_R, 2)
     for side, key in enumerate(("long", "short")):
         yield Contribution("side", key, float(gross_2[side]), float(cost_2[side]))
 

@@ -29,6 +29,8 @@ class LedgerRows:
         Profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``.
     cost_R : ndarray
         Costs of all kinds.
+    holding_cost_R : ndarray
+        The part of them that ``before_R`` pays: borrow fee and interest. Trades pay the rest.
     """
 
     session_R: IntArray
@@ -38,6 +40,7 @@ class LedgerRows:
     trade_R: FloatArray
     pnl_R: FloatArray
     cost_R: FloatArray
+    holding_cost_R: FloatArray
 
 
 def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
@@ -57,6 +60,7 @@ def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
         trade_R=column["trade"],
         pnl_R=column["pnl"],
         cost_R=column["cost"],
+        holding_cost_R=column["borrow"] + column["financing"],
     )
 
 

@@ -78,9 +78,13 @@ def test_names_sectors_and_sides_equal_a_loop_over_the_ledger(book: AnalysedBook
         sector = sector_names(SECTORS)[book.group_TN[t, firm] + 1]
         earning = "short" if before < 0 else "long"
         paying = "short" if (after or before) < 0 else "long"
-        for key, side in ((("name", TICKERS[firm]), ""), (("sector", sector), ""), (("side", ""), "x")):
-            gross[(key[0], earning) if side else key] += row["pnl"]
-            cost[(key[0], paying) if side else key] += row["cost"]
+        for key in (("name", TICKERS[firm]), ("sector", sector)):
+            gross[key] += row["pnl"]
+            cost[key] += row["cost"]
+        gross["side", earning] += row["pnl"]
+        cost["side", paying] += row["half_spread"] + row["commission"] + row["impact"]
+        cost["side", "short"] += row["borrow"]  # only shorts pay it
+        cost["side", "long"] += row["financing"]  # only longs are financed
     checked = 0
     for by, rows in parts(book).items():
         if by == "factor":
