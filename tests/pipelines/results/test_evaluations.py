@@ -67,9 +67,11 @@ def paid(page: str, book: str) -> float:
     """The half-spread costs of a book in the report, in bps of NAV per year."""
     rows = re.search(rf'aria-label="Costs of {book} in basis points.*?</table>', page, re.DOTALL)
     assert rows is not None
-    cell = re.search(r'ridge</td><td class="num">([^<]+)</td>', rows[0])
-    assert cell is not None
-    return float(cell[1].replace(",", ""))
+    place = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', rows[0]).index("half-spread")
+    row = re.search(r"ridge</td>(.*?)</tr>", rows[0])
+    assert row is not None
+    cells = re.findall(r'<td class="num">([^<]+)</td>', row[1])
+    return float(cells[place - 1].replace(",", ""))  # the first header is that of the model
 
 
 def shown(run_id: str) -> str:
