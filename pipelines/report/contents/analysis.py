@@ -67,6 +67,7 @@ SPREAD_COLUMNS = ("model", "delay", "quantiles", "spread_bps", "t", "lower_bps",
 QUANTILE_SERIES_COLUMNS = ("date", "model", "delay", "quantile", "mean_return_bps")
 PERSISTENCE_COLUMNS = ("model", "lag", "rank_autocorrelation", "top_turnover", "bottom_turnover")
 SIGNAL_EXPOSURE_COLUMNS = ("model", "kind", "key", "mean", "t")
+PATH_COLUMNS = ("model", "path", "delay", "book", "dates", "ic", "rank_ic", "sharpe_net")
 MULTIPLE_TEST_COLUMNS = ("model", "book", "spa_p", "in_stepm", "in_mcs", "mcs_p", "level")
 OVERFITTING_COLUMNS = ("candidates", "variants", "blocks", "pbo", "loss_probability", "sessions")
 
@@ -168,12 +169,16 @@ class TrialTables:
     overfitting
         One row per set of candidates (a description) with the number of variants in it: probability of
         backtest overfitting (pbo) and of loss by combinatorially symmetric cross-validation.
+    paths
+        Per model and path of combinatorial folds: IC, rank IC and net Sharpe ratio; None for other folds.
     """
 
     multiple_tests: pl.DataFrame | None = None
     overfitting: pl.DataFrame | None = None
+    paths: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
         """Check the columns of every frame."""
         require_columns("multiple_tests", self.multiple_tests, MULTIPLE_TEST_COLUMNS)
         require_columns("overfitting", self.overfitting, OVERFITTING_COLUMNS)
+        require_columns("paths", self.paths, PATH_COLUMNS)

@@ -61,6 +61,7 @@ def trial_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
                 f"{one['sessions']:,} sessions)"
             }
     if len(facts) == 1 and tests.is_empty():
+        yield from _path_blocks(data.trials.paths, styles, best)
         return
     yield paragraph(
         f"{in_book(data, model)}. The deflated Sharpe ratio is the probability that the true ratio is above "
@@ -81,3 +82,32 @@ def trial_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None
         )
         shown = [column for column in _TEST_COLUMNS if has_values(tests, column.field)]
         yield table(tests, shown, label="Tests of all models at once", styles=styles, highlight=best)
+    yield from _path_blocks(data.trials.paths, styles, best)
+
+
+def _path_blocks(
+    paths: pl.DataFrame | None, styles: Mapping[str, Style], best: str | None
+) -> Iterator[Block]:
+    """Show the distribution of results over the paths of combinatorial folds."""
+    if paths is None:
+        return
+    first = paths.row(0, named=True)
+    yield "<h4>Paths of combinatorial folds</h4>"
+    yield paragraph(
+        f"{paths['path'].n_unique()} paths through the history, at delay {first['delay']}, {first['book']}. "
+        "Each path tests every date once, with models that were trained on other groups of sessions, before "
+        "and after the test. The spread shows how much a result depends on that; it is not a standard error, "
+        "and no path could have been earned. All other sections show the first path."
+    )
+    values = [("ic", "IC", 4), ("sharpe_net", "net Sharpe ratio", 2)]
+    summary = paths.group_by("model", maintain_order=True).agg(
+        *(pl.col(name).median().alias(f"{name}_median") for name, _, _ in values),
+        *(pl.col(name).min().alias(f"{name}_lowest") for name, _, _ in values),
+        *(pl.col(name).max().alias(f"{name}_highest") for name, _, _ in values),
+    )
+    columns = [
+        Column(f"{name}_{which}", which, number(digits), group=title)
+        for name, title, digits in values
+        for which in ("median", "lowest", "highest")
+    ]
+    yield table(summary, [MODEL_COLUMN, *columns], label="Paths", styles=styles, highlight=best)

@@ -19,7 +19,8 @@ from backtest.inference.overfitting import probability_of_overfitting
 from features.arrays import FloatArray
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.results.comparisons import BASELINES, TradableSeries
+from pipelines.errors import ConfigError, DataError
+from pipelines.results.comparisons import BASELINES, TradableSeries, tradable_delay
 from pipelines.results.evaluate import Evaluation
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import Run, open_run
@@ -118,18 +119,21 @@ def overfitting_table(
         more, all stored results of the ledger's runs on the same market), variants (their number), book (the
         main one), delay (sessions, of this evaluation), blocks, pbo and loss_probability
         (`backtest.inference.overfitting.probability_of_overfitting`), sessions. Only daily net returns that
-        are known on every session of this evaluation count, and books without variation do not. None if there
-        are fewer than two candidates or too few sessions.
+        are known on every session of this evaluation count, and books without variation do not; runs_left_out
+        is the number of the ledger's runs on this market that have no such returns. None if there are fewer
+        than two candidates or too few sessions.
     """
     series = TradableSeries(result, config, dates_T)
     book = next(iter(config.backtest.books))
     own = result.equity.filter((pl.col("delay") == series.delay) & (pl.col("book") == book))
     wide = own.pivot(on="model", index="date", values="excess_net").sort("date").drop_nulls()
     everything = wide
-    others = [] if run is None else _stored_returns(run, book).partition_by("run_id", "model")
-    for returns in others:
+    others = {} if run is None else _stored_returns(run, book)
+    used = set()
+    for (run_id, _), returns in others.items():
         part = returns.filter(pl.col("date").is_in(wide["date"].implode()))
         if part.height == wide.height and part["excess_net"].null_count() == 0:
+            used.add(run_id)
             column = part.select("date", pl.col("excess_net").alias(f"other {everything.width}"))
             everything = everything.join(column, on="date", how="left")
     rows = []
@@ -152,6 +156,7 @@ def overfitting_table(
                 "pbo": found.probability,
                 "loss_probability": found.loss_probability,
                 "sessions": len(return_TV),
+                "runs_left_out": len(set(_runs_on_the_market(run)) - used) if run is not None else 0,
             }
         )
     return pl.DataFrame(rows) if rows else None
@@ -165,40 +170,43 @@ def _best_baseline(return_TV: FloatArray, baselines: list[int]) -> int | None:
     return max(varying, key=lambda v: float(return_TV[:, v].mean() / return_TV[:, v].std()))
 
 
-def _stored_returns(run: Run, book: str) -> pl.DataFrame:
-    """Daily net returns of the other runs of the ledger on the same market, at their first tradable delay.
-
-    Returns
-    -------
-    polars.DataFrame
-        run_id, model, date, excess_net, from each run's newest evaluation that has the book.
-    """
-    empty = pl.DataFrame(
-        schema={"run_id": pl.String, "model": pl.String, "date": pl.Date, "excess_net": pl.Float64}
-    )
+def _runs_on_the_market(run: Run) -> list[str]:
+    """List the other runs of the ledger on the market of a run, sorted."""
     trials = read_trials(run.folder.parent).with_columns(
         market=pl.col("config").map_elements(_market_of, return_dtype=pl.String)
     )
     markets = trials.explode("runs").filter(pl.col("runs") == run.run_id)["market"].unique()
-    same = trials.filter(pl.col("market").is_in(markets.implode())).explode("runs")
-    frames = [empty]
-    for run_id in same["runs"].unique().sort():
-        if run_id == run.run_id or not (run.folder.parent / run_id / "run.json").is_file():
-            continue
-        evaluation = newest_evaluation(open_run(run_id, run.folder.parent))
+    same = trials.filter(pl.col("market").is_in(markets.implode())).explode("runs")["runs"]
+    return sorted(set(same) - {run.run_id})
+
+
+def _stored_returns(run: Run, book: str) -> dict[tuple[str, str], pl.DataFrame]:
+    """Daily net returns of the other runs of the ledger on the same market, at their first tradable delay.
+
+    A run without an evaluation that has the book, or that cannot be read (any more), has none.
+
+    Returns
+    -------
+    dict
+        Run id and model -> date, excess_net, sorted by date, from the newest evaluation of the run.
+    """
+    found: dict[tuple[str, str], pl.DataFrame] = {}
+    for run_id in _runs_on_the_market(run):
+        try:
+            evaluation = newest_evaluation(open_run(run_id, run.folder.parent))
+        except (ConfigError, DataError):
+            continue  # deleted, or of an older version: the table says how many runs are left out
         if evaluation is None:
             continue
         equity = evaluation.table("equity").filter(pl.col("book") == book)
-        tradable = equity.filter(pl.col("delay") >= 1)["delay"].min()
         if equity.is_empty():
             continue
-        delay = equity["delay"][0] if tradable is None else tradable
-        frames.append(
-            equity.filter(pl.col("delay") == delay)
-            .select(pl.lit(run_id).alias("run_id"), "model", "date", pl.col("excess_net").cast(pl.Float64))
-            .sort("model", "date")
-        )
-    return pl.concat(frames)
+        delay = tradable_delay(evaluation.record.delays)
+        for (model,), part in equity.filter(pl.col("delay") == delay).group_by("model", maintain_order=True):
+            found[run_id, str(model)] = part.select("date", pl.col("excess_net").cast(pl.Float64)).sort(
+                "date"
+            )
+    return found
 
 
 def _market_of(config: str) -> str:

@@ -69,6 +69,7 @@ def test_a_combinatorial_run_shows_the_distribution_over_paths(
     page = (run.folder / "report.html").read_text()
     assert "trained on sessions before and after their tests" in page
     assert "Tests cover" in page
+    assert "3 paths through the history" in page
 
     audited = peerglass("audit", name, "--output", "runs")
     assert audited.code == 0, audited.out

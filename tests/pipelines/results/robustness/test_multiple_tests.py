@@ -120,6 +120,16 @@ def test_overfitting_counts_the_models_of_the_run_and_the_stored_results_of_the_
     assert joined.width == 5
     expected = probability_of_overfitting(joined.to_numpy(), blocks=8)
     assert both["pbo"][1] == expected.probability
+    assert both["runs_left_out"].to_list() == [0, 0]
+
+    record = first.folder.parents[1] / "run.json"
+    readable = record.read_text()
+    record.write_text("{}")
+    damaged, _ = evaluated(peerglass, {**tiny, "models": other})
+    assert damaged.table("overfitting").select("candidates", "runs_left_out").rows() == [
+        (OF_THE_EVALUATION, 1)
+    ]
+    record.write_text(readable)
 
     elsewhere = {**tiny, "source": {**tiny["source"], "seed": 4}, "lake": "elsewhere"}
     Path("tiny.yaml").write_text(yaml.safe_dump(elsewhere))
