@@ -1,4 +1,4 @@
-"""Compiled loops of the books that sort the firms of a date.
+"""Compiled loops over the firms of a date in the order of their signals.
 
 The rules of `features.arithmetic.kernels` apply: arrays are C-contiguous, a kernel starts no threads, and
 sums are not reordered. Importing this module imports numba, so it is imported inside functions.
@@ -15,18 +15,15 @@ from features.arrays import FloatArray, IntArray
 
 
 @compiled
-def centred_ranks(signal_DN: FloatArray, out_DN: FloatArray) -> None:
-    """Compute ``rank - (n + 1) / 2`` of the known values of a date; ties share their mean rank, NaN gets 0.
+def centred_ranks(signal_DN: FloatArray, order_DN: IntArray, count_D: IntArray, out_DN: FloatArray) -> None:
+    """Compute ``rank - (n + 1) / 2`` of the n known values of a date; ties share their mean rank, NaN gets 0.
 
-    Every result is a multiple of one half.
+    Every result is a multiple of one half. ``order_DN`` and ``count_D`` are those of
+    `backtest.forecasts.daily.SortedPanel`.
     """
     for d in range(signal_DN.shape[0]):
-        signal_N, out_N = signal_DN[d], out_DN[d]
-        order_N = np.argsort(signal_N)  # NaN last
+        signal_N, order_N, n, out_N = signal_DN[d], order_DN[d], count_D[d], out_DN[d]
         out_N[:] = 0.0
-        n = len(order_N)
-        while n > 0 and np.isnan(signal_N[order_N[n - 1]]):
-            n -= 1
         first = 0
         while first < n:
             end = first + 1
@@ -38,13 +35,17 @@ def centred_ranks(signal_DN: FloatArray, out_DN: FloatArray) -> None:
 
 
 @compiled
-def drop_and_buy(signal_DN: FloatArray, k: int, n_drop: int, held_DN: FloatArray) -> None:
+def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
+    signal_DN: FloatArray, order_DN: IntArray, count_D: IntArray, k: int, n_drop: int, held_DN: FloatArray
+) -> None:
     """Follow the top-k drop book from decision to decision, in units of one position.
 
     Parameters
     ----------
     signal_DN : ndarray of shape (D, N)
         Signals; NaN is not eligible.
+    order_DN, count_D : ndarray of int
+        Order and number of the signals of a date (`backtest.forecasts.daily.SortedPanel`).
     k, n_drop : int
         Number of positions, and the largest number of them that a decision replaces.
     held_DN : ndarray of shape (D, N)
@@ -58,15 +59,12 @@ def drop_and_buy(signal_DN: FloatArray, k: int, n_drop: int, held_DN: FloatArray
     D, N = signal_DN.shape
     before_N, candidate_N = np.zeros(N), np.zeros(N)
     for d in range(D):
-        signal_N, held_N = signal_DN[d], held_DN[d]
-        order_N = np.argsort(signal_N)  # NaN last
-        n, units = 0, 0.0
+        signal_N, order_N, n, held_N = signal_DN[d], order_DN[d], count_D[d], held_DN[d]
+        units = 0.0
         for i in range(N):
             if np.isnan(signal_N[i]):
                 before_N[i] = 0.0
-            else:
-                n += 1
-                units += before_N[i]
+            units += before_N[i]
         candidate_N[:] = 0.0
         _buy(signal_N, order_N[:n], before_N, n_drop + k - units, candidate_N)
         held_N[:] = 0.0

@@ -13,8 +13,9 @@ import numpy as np
 from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need
 from backtest.books.optimiser.covariance import factor_covariance
 from backtest.books.optimiser.program import Infeasible, Limits, Program
+from backtest.books.rank_weighted import centred_rank
 from backtest.forecasts.ranking import as_signal
-from features.arrays import BoolArray, FloatArray, frozen
+from features.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,6 @@ def _normal_scores(signal_M: FloatArray) -> FloatArray:
     """Normal scores of the ranks; ties share their mean rank."""
     from scipy.special import ndtri  # imported here because the import takes time
 
-    from backtest.books.kernels import centred_ranks  # imports numba
-
-    rank_1M = np.empty((1, len(signal_M)))
-    centred_ranks(frozen(signal_M[None]), rank_1M)
-    score_M: FloatArray = ndtri(0.5 + rank_1M[0] / len(signal_M))
+    rank_M = centred_rank(signal_M[None])[0]
+    score_M: FloatArray = ndtri(0.5 + rank_M / len(signal_M))
     return score_M

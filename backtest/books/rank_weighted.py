@@ -12,7 +12,8 @@ import numpy as np
 
 from backtest.books.ranked import RankedBook
 from backtest.books.shaping.neutral import Exposure
-from features.arrays import FloatArray, frozen
+from backtest.forecasts.daily import SortedPanel
+from features.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,28 @@ class RankWeighted(RankedBook):
 
     def select(self, signal_DN: FloatArray) -> FloatArray:
         """Return the centred ranks, scaled to the gross exposure; 0 for other firms."""
-        from backtest.books.kernels import centred_ranks  # imports numba
-
-        weight_DN = np.empty(signal_DN.shape)
-        centred_ranks(frozen(np.ascontiguousarray(signal_DN)), weight_DN)  # halves, so that sums are exact
+        weight_DN = centred_rank(signal_DN)  # halves, so that sums are exact
         gross_D1 = np.abs(weight_DN).sum(axis=1, keepdims=True)
         weight_DN *= np.divide(self.gross, gross_D1, out=np.zeros_like(gross_D1), where=gross_D1 > 0)
         return weight_DN
+
+
+def centred_rank(signal_DN: FloatArray) -> FloatArray:
+    """Return ``rank - (n + 1) / 2`` of the n known values of a date, multiples of one half.
+
+    Parameters
+    ----------
+    signal_DN : ndarray of shape (D, N)
+        Values; ties share their mean rank.
+
+    Returns
+    -------
+    ndarray of shape (D, N)
+        0 where the value is NaN. A row sums to 0.
+    """
+    from backtest.books.kernels import centred_ranks  # imports numba
+
+    signals = SortedPanel("signal", signal_DN)
+    rank_DN = np.empty(signals.x_TN.shape)
+    centred_ranks(signals.x_TN, signals.order_TN, signals.count_T, rank_DN)
+    return rank_DN

@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 
 from backtest.books.inputs import BookInputs, BookTargets, Need, spread_over_sessions
+from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.ranking import as_signal
-from features.arrays import frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class TopKDrop:
 
         signal_TN = as_signal("signal", inputs.signal_TN)
         decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.k)
-        signal_DN = np.ascontiguousarray(signal_TN[decides_T])
-        held_DN = np.empty(signal_DN.shape)
-        drop_and_buy(frozen(signal_DN), self.k, self.n_drop, held_DN)
+        signals = SortedPanel("signal", signal_TN[decides_T])
+        held_DN = np.empty(signals.x_TN.shape)
+        drop_and_buy(signals.x_TN, signals.order_TN, signals.count_T, self.k, self.n_drop, held_DN)
         return BookTargets(spread_over_sessions(held_DN / self.k, decides_T))
