@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "windows": (),
     "calibration": (),
     "analysis": (),
+    "books": (),
     "market_calibration": ("--signals", "200", "--pairs", "100", "--searches", "20"),
     "lake": (),
     "seeds": ("--models", "temporal_transformer", "temporal_peer", "--epochs", "1", "--runs", "1"),

@@ -13,14 +13,17 @@ from features.arrays import FloatArray, IntArray
 WINDOW = 126
 """Sessions over which the volatility of a book is measured: half a year, as in Barroso and Santa-Clara."""
 SESSIONS_A_YEAR = 252
+LEAST = 0.25
+"""Least volatility of a firm in inverse weights, relative to the median of the firms held."""
 
 
 def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray) -> FloatArray:
     """Divide weights by the firms' volatilities, and keep the gross exposure of each side.
 
-    ``w_i = G (v_i / volatility_i) / sum_j (v_j / volatility_j)`` over the firms of a side, with the weights v
-    before and their sum G on that side. Each firm of a quantile then contributes the same stand-alone
-    volatility.
+    ``w_i = G (v_i / s_i) / sum_j (v_j / s_j)`` over the firms of a side, with the weights v before, their sum
+    G on that side and the volatilities s. Each firm of a quantile then contributes the same stand-alone
+    volatility. A volatility below a quarter of the median of the firms held counts as that quarter: the price
+    of a fund of Treasury bills or of a takeover target hardly moves, and would otherwise take half of a side.
 
     Parameters
     ----------
@@ -34,6 +37,11 @@ def weigh_by_inverse_volatility(weight_DN: FloatArray, volatility_DN: FloatArray
     ndarray of shape (D, N)
         Weights at the decision.
     """
+    held_DN = np.where(weight_DN != 0, volatility_DN, np.nan)
+    some_D = ~np.isnan(held_DN).all(axis=1)
+    median_D1 = np.zeros((len(held_DN), 1))
+    median_D1[some_D, 0] = np.nanmedian(held_DN[some_D], axis=1)
+    volatility_DN = np.maximum(held_DN, LEAST * median_D1)
     out_DN = np.zeros_like(weight_DN)
     for side_DN in (np.maximum(weight_DN, 0.0), np.minimum(weight_DN, 0.0)):
         scaled_DN = np.divide(side_DN, volatility_DN, out=np.zeros_like(side_DN), where=side_DN != 0)

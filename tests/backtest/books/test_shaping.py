@@ -110,6 +110,14 @@ def test_inverse_volatility_keeps_the_sides() -> None:
     np.testing.assert_allclose(weigh_by_inverse_volatility(weight_DN, volatility_DN), expected_DN)
 
 
+def test_a_firm_that_hardly_moves_counts_as_a_quarter_of_the_median() -> None:
+    weight_DN = np.array([[0.25, 0.25, 0.25, 0.25]])
+    volatility_DN = np.array([[0.0001, 0.02, 0.02, 0.02]])  # the median is 0.02
+    np.testing.assert_allclose(
+        weigh_by_inverse_volatility(weight_DN, volatility_DN), [[4 / 7, 1 / 7, 1 / 7, 1 / 7]]
+    )
+
+
 def past(seed: int = 0, T: int = 200, N: int = 12) -> FloatArray:
     return np.random.default_rng(seed).normal(0, 0.02, (T, N))
 
