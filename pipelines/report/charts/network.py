@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from pipelines.report.charts.figure import Figure, Trace, draw
 from pipelines.report.theme import BLUE, INK, VERMILION, axis, short
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAX_EDGES = 40
 HEIGHT = 660
@@ -27,6 +29,8 @@ def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> F
     A force-directed layout with a fixed seed gives the positions. Firms are then pushed apart until no two
     names overlap. Distances have no meaning, except that connected firms tend to be close.
     """
+    import networkx as nx
+
     frame = edges.sort("weight", descending=True).head(n_edges)
     rows = frame.to_dicts()
     graph: nx.DiGraph[str] = nx.DiGraph()
@@ -76,6 +80,8 @@ def peer_network(edges: pl.DataFrame, model: str, n_edges: int = MAX_EDGES) -> F
 
 def _positions(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Position of every firm in pixels, [n_firms, 2]; names overlap neither each other nor the border."""
+    import networkx as nx
+
     n = graph.number_of_nodes()
     if n == 0:
         return np.zeros((0, 2))

@@ -21,6 +21,7 @@ from report_data import (
     make_edges,
     make_header,
     make_ladder,
+    make_positions,
     make_report,
     make_series,
     make_truth,
@@ -149,13 +150,21 @@ def test_every_figure_is_in_the_page_as_valid_json(page: Page) -> None:
     assert all(figure["data"] for figure in drawn.values())
 
 
-def test_size_stays_small_for_a_long_run() -> None:
-    long = make_series(1_300)
-    tripled = [
-        long["equity"].with_columns(pl.col("date").dt.offset_by(f"{5 * k}y")) for k in range(3)
-    ]  # 15 years of two books
-    data = make_report(equity=pl.concat(tripled), ic_series=long["ic_series"])
-    assert len(render(data).encode()) < 8_000_000
+def test_the_page_has_less_than_2_mb_beside_plotly_for_15_years_of_8_models() -> None:
+    def three_times(frame: pl.DataFrame) -> pl.DataFrame:
+        return pl.concat([frame.with_columns(pl.col("date").dt.offset_by(f"{5 * k}y")) for k in range(3)])
+
+    long, full = make_series(1_300), make_report()
+    series = full.signals.quantile_series
+    assert series is not None
+    data = make_report(
+        equity=three_times(long["equity"]),
+        ic_series=three_times(long["ic_series"]),
+        signals=dataclasses.replace(full.signals, quantile_series=three_times(series)),
+        books=dataclasses.replace(full.books, positions=three_times(make_positions(100, 1_300))),
+    )
+    size = len(render(data).encode()) - len(get_plotlyjs().encode())
+    assert 500_000 < size < 2_000_000
 
 
 def test_names_from_data_are_escaped() -> None:
@@ -557,3 +566,82 @@ def test_missing_columns_and_delays_are_refused() -> None:
 
 def test_rendering_twice_gives_the_same_page() -> None:
     assert render(make_report()) == standard_page()
+
+
+def signal_report(**values: object) -> ReportData:
+    """A report of a file with two signals: no training, no baseline, no validation."""
+    chosen = pl.col("model").is_in(["momentum", "reversal"])
+    nothing = dict.fromkeys(("beats_ridge", "beats_lightgbm"), pl.lit(None, dtype=pl.String))
+    ladder = (
+        make_ladder().filter(chosen).with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64), **nothing)
+    )
+    first = (pl.col("model") == "reversal") & (pl.col("delay") == 1)
+    ladder = ladder.with_columns(
+        pl.when(first).then(pl.lit(value)).otherwise(pl.col(name)).alias(name)
+        for name, value in values.items()
+    )
+    full = make_report()
+
+    def only(frame: pl.DataFrame | None) -> pl.DataFrame | None:
+        return frame if frame is None or "model" not in frame.columns else frame.filter(chosen)
+
+    rooms = {
+        room: dataclasses.replace(
+            getattr(full, room),
+            **{
+                name: only(getattr(getattr(full, room), name))
+                for name in getattr(full, room).__dataclass_fields__
+            },
+        )
+        for room in ("books", "signals", "trials")
+    }
+    frames = {
+        name: only(getattr(full, name)) for name in ("equity", "ic_series", "quantiles", "cost_breakdown")
+    }
+    header = make_header(trained=False, libraries={}, stage_seconds={}, seeds=(), git_commit=None)
+    without = dict.fromkeys(("folds", "learning", "truth", "comparisons"))
+    return make_report(header=header, ladder=ladder, attribution=(), **without, **frames, **rooms)
+
+
+def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_judged() -> None:
+    good = {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": 0.001}
+    verdict = judge(signal_report(**good))
+    assert verdict.tone == "good"
+    assert verdict.headline == (
+        "The signal reversal earns money net of costs, and its IC is significantly above zero."
+    )
+    assert verdict.best is not None
+    assert verdict.best["model"] == "reversal", "the first, although momentum may be better"
+    assert "The first of 2 signals" in verdict.evidence
+    assert "42 trials" in verdict.evidence
+    page = render(signal_report(**good))
+    assert "There is no validation and no baseline" in page
+    assert "beats" not in Page(page).text[: Page(page).text.index("Hazards")].replace("It beats", "")
+    titles = section_titles(page)
+    assert not {"folds", "learning", "truth", "attribution"} & set(titles)
+    assert {"figures", "books", "rolling", "months", "signal", "quantiles", "capacity", "trials"} <= set(
+        titles
+    )
+    assert "<h2>Signals</h2>" in page
+    assert "was chosen by validation" not in page
+
+
+@pytest.mark.parametrize(
+    ("values", "tone", "words"),
+    [
+        ({"sharpe_net": -0.5}, "bad", "it loses money net of costs"),
+        ({"sharpe_net": 1.5, "deflated_sharpe": 0.9, "ic_lower": 0.001}, "caution", "0.90 is below 0.95"),
+        (
+            {"sharpe_net": 1.5, "deflated_sharpe": 0.96, "ic_lower": -0.001},
+            "caution",
+            "not significantly above",
+        ),
+    ],
+)
+def test_the_thresholds_of_a_signal_are_those_of_a_model(
+    values: dict[str, object], tone: str, words: str
+) -> None:
+    verdict = judge(signal_report(**values))
+    assert verdict.tone == tone
+    assert words in verdict.headline
+    assert "ridge" not in verdict.headline
