@@ -48,7 +48,7 @@ STYLES = (
     Style("size", "size", "log_market_equity", 1, "Fama and French 1993"),
     Style("value", "value", "book_to_market", 1, "Fama and French 1993"),
     Style("momentum", "momentum", "momentum_252_21", 1, "Jegadeesh and Titman 1993; Carhart 1997"),
-    Style("reversal_1", "reversal", "return_1", -1, "Lo and MacKinlay 1990"),
+    Style("reversal_1", "reversal", "return_1", -1, "Nagel 2012"),
     Style("reversal_5", "reversal", "return_5", -1, "Lehmann 1990"),
     Style("reversal_21", "reversal", "return_21", -1, "Jegadeesh 1990"),
     Style("volatility", "volatility", "volatility_63", 1, "Ang, Hodrick, Xing and Zhang 2006"),

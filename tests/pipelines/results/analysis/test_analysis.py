@@ -251,7 +251,7 @@ def test_capacity_falls_with_capital_from_the_sharpe_ratio_of_the_book(analysed:
         assert points["participation_p95"][0] < 4e-5
         assert points["participation_p95"][-1] > 0.08
         figures = of(analysed.tables["figures"], "reversal", book, 1)
-        assert points["sharpe_net"][0] < figures["sharpe_net"].item()
+        assert figures["sharpe_net"].item() - 0.6 < points["sharpe_net"][0] < figures["sharpe_net"].item()
         assert points["unfilled"][-1] > points["unfilled"][0]
 
 
