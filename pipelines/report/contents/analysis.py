@@ -62,6 +62,7 @@ DRAWDOWN_COLUMNS = (
 )
 WORST_DAY_COLUMNS = ("model", "book", "delay", "rank", "date", "return_net", "names")
 POSITION_COLUMNS = ("model", "book", "date", "ticker", "weight", "trade", "pnl", "cost")
+NOTE_COLUMNS = ("model", "book", "date", "note")
 DECAY_COLUMNS = ("model", "horizon", "delay", "ic", "ic_t", "rank_ic", "rank_ic_t", "dates")
 SPREAD_COLUMNS = ("model", "delay", "quantiles", "spread_bps", "t", "lower_bps", "upper_bps")
 QUANTILE_SERIES_COLUMNS = ("date", "model", "delay", "quantile", "mean_return_bps")
@@ -98,6 +99,8 @@ class BookTables:
         The sessions with the lowest net returns, and the firms that lost most.
     positions
         Weight, trade, profit and cost of every firm held or traded, by session, at the main delay.
+    book_notes
+        Decisions that a book could not make as configured: the date, and what happened and why (note).
     """
 
     figures: pl.DataFrame | None = None
@@ -108,6 +111,7 @@ class BookTables:
     drawdowns: pl.DataFrame | None = None
     worst_days: pl.DataFrame | None = None
     positions: pl.DataFrame | None = None
+    book_notes: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
         """Check the columns of every frame."""
@@ -119,6 +123,7 @@ class BookTables:
         require_columns("drawdowns", self.drawdowns, DRAWDOWN_COLUMNS)
         require_columns("worst_days", self.worst_days, WORST_DAY_COLUMNS)
         require_columns("positions", self.positions, POSITION_COLUMNS)
+        require_columns("book_notes", self.book_notes, NOTE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ This file is long because it checks every part of the page and the verdict.
 
 import base64
 import dataclasses
+import datetime as dt
 import functools
 import hashlib
 import json
@@ -515,6 +516,21 @@ def test_long_only_books_are_compared_with_the_universe_and_the_rate_is_named() 
     plain = standard_page()
     assert "against the universe" not in plain
     assert "Sharpe ratios are in excess of a rate of 0, charged on net exposure" in plain
+
+
+def test_dates_on_which_a_book_could_not_decide_are_named() -> None:
+    notes = {
+        "model": ["ridge", "ridge", "<b>"],
+        "book": [BOOKS[0]] * 3,
+        "date": [dt.date(2024, 3, 1), dt.date(2024, 3, 8), dt.date(2024, 3, 8)],
+        "note": ["no weights satisfy all limits; the last book is kept"] * 3,
+    }
+    tables = dataclasses.replace(make_report().books, book_notes=pl.DataFrame(notes))
+    text = render(make_report(books=tables))
+    reason = "2024-03-08: no weights satisfy all limits; the last book is kept."
+    assert f"<p>{BOOKS[0]} of ridge: notes on 2 dates; the newest, {reason}</p>" in text
+    assert f"<p>{BOOKS[0]} of &lt;b&gt;: notes on 1 date; the newest, {reason}</p>" in text
+    assert "notes on" not in standard_page()
 
 
 def test_numbers_have_units_and_missing_ones_are_dashes(page: Page) -> None:

@@ -12,6 +12,7 @@ from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.section import MODEL_COLUMN, Block, has_values, paragraph
 from pipelines.report.tables import Column, number, percent, table
 from pipelines.report.theme import Style
+from pipelines.results.describe import describe_notes
 
 _LONG_ONLY_COLUMNS = (
     MODEL_COLUMN,
@@ -24,7 +25,7 @@ _LONG_ONLY_COLUMNS = (
 
 
 def equity_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None) -> Iterator[Block]:
-    """Draw every book's NAV; for long-only books also show the table against the universe."""
+    """Draw every book's NAV; add long-only books against the universe, and notes on decisions."""
     if data.equity is None or data.equity.is_empty():
         return
     for book in books_of(data.equity, data.header.main_book):
@@ -34,6 +35,14 @@ def equity_blocks(data: ReportData, styles: Mapping[str, Style], best: str | Non
             "Bottom: drawdown from the running maximum.",
         )
         yield from _long_only(data, styles, book)
+        yield from _notes(data, book)
+
+
+def _notes(data: ReportData, book: str) -> Iterator[Block]:
+    """Say on which dates the book could not decide as configured, and why."""
+    if data.books.book_notes is not None:
+        shown = data.books.book_notes.filter(pl.col("book") == book)
+        yield from (paragraph(line) for line in describe_notes(shown).splitlines())
 
 
 def _long_only(data: ReportData, styles: Mapping[str, Style], book: str) -> Iterator[Block]:
