@@ -40,7 +40,7 @@ class Term:
     error : float
         Newey-West standard error, in the unit of the coefficient.
     t, p_value : float
-        ``coefficient / error`` and its two-sided p-value.
+        ``coefficient / error`` and its two-sided p-value; NaN if the factors leave no residual.
     variance_share : float
         ``beta cov(f, y) / var(y)``; these add up to R2. NaN for alpha.
     per_year : float
@@ -133,10 +133,11 @@ def factor_regression(return_T: FloatArray, factors: FactorReturns) -> FactorReg
     )
     share_J = beta_P[1:] * ((f_TJ - f_TJ.mean(axis=0)).T @ (y_T - y_T.mean())) / (n * deviation**2)
     per_year_P = beta_P * x_TP.mean(axis=0) * SESSIONS_PER_YEAR
+    exact_P = 1e-10 * deviation * np.sqrt(np.diag(inverse_PP))  # errors of a book without a residual
     terms = []
     for p, name in enumerate((ALPHA, *names)):
         unit = SESSIONS_PER_YEAR if p == 0 else 1.0
-        t = float(beta_P[p] / error_P[p]) if error_P[p] > 0 else math.nan
+        t = float(beta_P[p] / error_P[p]) if exact_P[p] < error_P[p] else math.nan
         share = float(share_J[p - 1]) if p else math.nan
         coefficient, error = float(beta_P[p]) * unit, float(error_P[p]) * unit
         p_value = fixed_b_p_value(t, n, lags)
@@ -182,11 +183,12 @@ def describe_regression(result: FactorRegression, level: float = LEVEL) -> str:
     named = families[:1] if mostly else families[:3]
     parts = ", ".join(f"{name} {min(shares[name], result.r2):.2f}" for name in named)
     fit = f"R2 {result.r2:.2f}" + (f", of which {parts}" if parts else "")
-    numbers = f"alpha {alpha.coefficient:+.1%} a year (t {alpha.t:.1f})"
+    numbers = f"alpha {alpha.coefficient:+.1%} a year"
+    numbers += "" if math.isnan(alpha.t) else f" (t {alpha.t:.1f})"
     if alpha.p_value < level and alpha.coefficient > 0:
         moves = f", although its returns move with {families[0]}" if mostly else ""
         return f"It earns more than its factors: {numbers}{moves} ({fit})."
-    left = "not different from zero" if alpha.p_value >= level else "below zero"
+    left = "below zero" if alpha.p_value < level else "not different from zero"
     if mostly or result.r2 >= EXPLAINED:
         return (
             f"Its returns are explained by {families[0] if mostly else 'several factors'} ({fit}): "

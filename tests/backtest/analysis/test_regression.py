@@ -105,6 +105,18 @@ def test_factors_that_are_mostly_unknown_are_left_out() -> None:
     assert result.n == 600
 
 
+def test_a_book_that_is_a_factor_exactly_has_no_t_and_no_alpha() -> None:
+    _, factors = book_and_factors((0.0, 0.0, 0.0, 0.0), 0.0, 0.004)
+    result = factor_regression(factors.return_TJ @ np.array([0.0, 0.0, 2.0, 0.0]), factors)
+    assert result is not None
+    assert math.isnan(result.alpha.t)
+    assert math.isnan(result.alpha.p_value)
+    assert result.terms[3].coefficient == pytest.approx(2.0)
+    assert describe_regression(result).startswith("Its returns are explained by reversal (R2 1.00")
+    assert "nan" not in describe_regression(result)
+    assert describe_regression(result).endswith("is not different from zero.")
+
+
 def test_a_book_without_variation_or_with_few_sessions_has_no_regression() -> None:
     book_T, factors = book_and_factors((0.3, -0.4, 0.8, 0.0), 0.05, 0.004)
     assert factor_regression(np.zeros(600), factors) is None
