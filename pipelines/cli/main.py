@@ -25,6 +25,7 @@ from pipelines.cli.options import (
     WaitOption,
 )
 from pipelines.cli.quarantine import quarantine_app
+from pipelines.cli.runs import runs_app
 from pipelines.errors import PeerglassError
 from pipelines.secrets import redact
 
@@ -242,6 +243,7 @@ def report(
     print(report_run(run, output, evaluation, wait=wait))
 
 
+app.add_typer(runs_app, rich_help_panel=_PIPELINE)
 app.command(name="features", rich_help_panel=_DATA)(list_features)
 app.add_typer(lake_app, rich_help_panel=_DATA)
 app.add_typer(quarantine_app, rich_help_panel=_DATA)

@@ -25,6 +25,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
 from pipelines.secrets import redact
 
+_UNKNOWN = "another process"
 _NOTICE = 30.0  # seconds between two messages of a waiting process
 
 
@@ -115,6 +116,13 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
             return
 
 
+def holder_of(folder: Path) -> str | None:
+    """Name the process that is writing to a run; None if there is none. Takes no lock."""
+    path = folder / ".lock"
+    holder = _holder(path) if _note(path).is_file() else None
+    return None if holder == _UNKNOWN else holder
+
+
 def _this_process() -> dict[str, str | int]:
     return {
         "host": socket.gethostname(),
@@ -130,10 +138,10 @@ def _holder(path: Path) -> str:
         note = json.loads(_note(path).read_text(encoding="utf-8"))
         host, pid = str(note["host"]), int(note["pid"])
         if host == socket.gethostname() and not _is_alive(pid):
-            return "another process"
+            return _UNKNOWN
         return f"process {pid} on {host} ({note['command']}, since {note['since']})"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return _UNKNOWN
 
 
 def _is_alive(pid: int) -> bool:

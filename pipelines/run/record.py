@@ -169,8 +169,7 @@ def open_run(name: str, output: Path = Path("data/runs")) -> Run:
     DataError
         If the run's folder is damaged, or was recorded by an older version of Peerglass.
     """
-    folder = Path(name) if (Path(name) / _RECORD).is_file() else _find(name, output)
-    return _open(folder)
+    return _open(Path(name) if (Path(name) / _RECORD).is_file() else find_folder(name, output))
 
 
 def open_named_run(name: str, config: Config) -> Run:
@@ -183,7 +182,7 @@ def open_named_run(name: str, config: Config) -> Run:
         raise ConfigError(f"init_from is {name!r}, which changes with every run; give the id of a run.")
     if "/" in name and not (Path(name) / _RECORD).is_file():
         raise ConfigError(f"init_from: there is no run in the folder {name}; correct the path.")
-    return _open(Path(name) if "/" in name else _find(name, Path(config.output)))
+    return _open(Path(name) if "/" in name else find_folder(name, Path(config.output)))
 
 
 def _open(folder: Path) -> Run:
@@ -213,7 +212,14 @@ def _require_same_environment(folder: Path, config: Config, recorded: Mapping[st
             )
 
 
-def _find(name: str, output: Path) -> Path:
+def find_folder(name: str, output: Path) -> Path:
+    """Return the folder of the run with this id, or with this unique prefix of its id, or of ``latest``.
+
+    Raises
+    ------
+    ConfigError
+        If no run or more than one matches.
+    """
     where = f"under {output.absolute()}"
     elsewhere = "(--output FOLDER looks in another folder; a run's own folder is a name as well)"
     folders = sorted(path.parent for path in output.glob(f"*/{_RECORD}"))

@@ -1,0 +1,77 @@
+"""``peerglass runs``: list the runs of a folder, show one of them, and remove what is no longer needed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pipelines.cli.options import RUNS_FOLDER, OutputOption, RunArgument
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+runs_app = typer.Typer(
+    name="runs",
+    help="List the runs of a folder, show one of them, and remove what is no longer needed.",
+    no_args_is_help=True,
+)
+
+
+@runs_app.command(name="list")
+def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
+    """List the runs of a folder, the one that was started last first.
+
+    IC and net Sharpe ratio are those of the newest evaluation, for the model that leads on validation, at the
+    first delay that can be traded. `MB` is the size of the run's folder; its forecasts are in the lake.
+    """
+    from pipelines.inventory.summaries import describe_runs, runs_json, summarise_runs
+
+    runs = summarise_runs(output)
+    print(runs_json(runs) if as_json else describe_runs(runs))
+
+
+@runs_app.command()
+def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
+    """Show the identity, data versions, folds, evaluations, trials and files of a run."""
+    from pipelines.inventory.details import describe_details, details_json, run_details
+    from pipelines.run.record import open_run
+
+    details = run_details(open_run(run, output))
+    print(details_json(details) if as_json else describe_details(details))
+
+
+@runs_app.command()
+def prune(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Runs to remove as a whole: ids or unique prefixes."),
+    ] = None,
+    *,
+    older_than: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="DAYS", help="Remove runs as a whole that were last started DAYS days ago or more."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove. Without it, only say what would go.")] = False,
+    output: OutputOption = RUNS_FOLDER,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove what is no longer needed. Without `--yes`, print what would be removed and remove nothing.
+
+    Always: files that interrupted writes have left, snapshots of trainings that have ended, and evaluations
+    that a newer one with the same settings has replaced. Whole runs only by name or with `--older-than`.
+
+    A run that another process writes to is left alone, and so is a run that another one starts from
+    (`init_from`). The trial ledger keeps counting the trials of removed runs. Forecasts stay in the lake.
+
+    Example: `peerglass runs prune --older-than 90`, then the same with `--yes`
+    """
+    import datetime as dt
+
+    from pipelines.inventory.prune import apply_prune, describe_pruning, plan_prune, pruning_json
+
+    pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC))
+    if yes:
+        pruning = apply_prune(pruning, notify=typer.echo)
+    print(pruning_json(pruning, done=yes) if as_json else describe_pruning(pruning, done=yes))

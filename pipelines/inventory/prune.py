@@ -1,0 +1,239 @@
+"""Removing what is no longer needed from an output folder.
+
+Three kinds of files can always go: what interrupted writes have left, snapshots of trainings that have ended,
+and evaluations that a newer one with the same settings has replaced. Whole runs go only by name or by age.
+
+The trial ledger is a table of the output folder and not of its runs, so the number of trials, which deflated
+Sharpe ratios use, stays the same. Forecasts stay in the lake, and the lake keeps the versions that a removed
+run has read, until ``peerglass lake vacuum --forget RUN`` gives them up.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pipelines.errors import DataError
+from pipelines.inventory.summaries import RunSummary, size_of, summarise_runs
+from pipelines.run.checkpoints import checkpoint_exists
+from pipelines.run.evaluations import list_evaluations
+from pipelines.run.locks import Locks
+from pipelines.run.record import find_folder
+
+_SNAPSHOT = re.compile(r"(?P<model>.+)-fold-(?P<fold>\d+)-seed-(?P<seed>\d+)(?:-\w+)?\.safetensors")
+_PRUNED = ".pruned"
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Something that is removed, or would be.
+
+    Attributes
+    ----------
+    run_id
+        The run that it belongs to.
+    path
+        File or folder.
+    reason
+        Why it may go.
+    size
+        Bytes.
+    """
+
+    run_id: str
+    path: Path
+    reason: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What a prune removes, and which runs it leaves alone although they were asked for.
+
+    Attributes
+    ----------
+    removals
+        What goes.
+    kept
+        Sentences that name a run and the reason.
+    forgettable
+        Ids of removed runs whose data versions the lake still keeps.
+    """
+
+    removals: tuple[Removal, ...]
+    kept: tuple[str, ...]
+    forgettable: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all removals."""
+        return sum(one.size for one in self.removals)
+
+
+def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: dt.datetime) -> Pruning:
+    """Find what may be removed; nothing is changed.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    names
+        Runs to be removed as a whole: ids or unique prefixes.
+    older_than
+        Runs that were started more than this number of days ago are removed as a whole; None for none.
+    now
+        The current time.
+
+    Raises
+    ------
+    ConfigError
+        If no run or more than one matches a name.
+    """
+    runs = summarise_runs(output)
+    whole = {find_folder(name, output).absolute(): "named" for name in names}
+    if older_than is not None:
+        for run in runs:
+            if run.started is not None and (now - run.started).days >= older_than:
+                whole.setdefault(run.folder.absolute(), f"started {(now - run.started).days} days ago")
+    bases = _warm_starts(runs, whole)
+    removals: list[Removal] = []
+    kept: list[str] = []
+    gone: list[str] = []
+    for run in runs:
+        reason = whole.get(run.folder.absolute())
+        if run.holder is not None:
+            if reason is not None:
+                kept.append(f"{run.run_id} is being written by {run.holder}.")
+            continue
+        if reason is not None and run.folder.is_symlink():
+            kept.append(f"{run.run_id} is a link to another folder; remove it yourself.")
+        elif reason is not None and run.run_id in bases:
+            kept.append(f"{run.run_id} is what {bases[run.run_id]} starts from (init_from); name both.")
+        elif reason is not None:
+            removals.append(Removal(run.run_id, run.folder, reason, run.size))
+            gone.append(run.run_id)
+        else:
+            removals += _leftovers(run)
+    removals += [
+        Removal(path.name, path, "an interrupted removal", size_of(path))
+        for path in output.glob(f".*{_PRUNED}")
+    ]
+    return Pruning(tuple(removals), tuple(kept), tuple(gone))
+
+
+def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:
+    """Remove what was planned, each run under its lock.
+
+    A run that another process has locked in the meantime is left alone. A run is renamed before its files are
+    deleted, so that an interruption leaves no half of it under its name.
+
+    Returns
+    -------
+    Pruning
+        What was removed.
+    """
+    removed: list[Removal] = []
+    kept = list(planned.kept)
+    for run_id in dict.fromkeys(one.run_id for one in planned.removals):
+        own = [one for one in planned.removals if one.run_id == run_id]
+        try:
+            with Locks(wait=False, notify=notify) as locks:
+                if not run_id.endswith(_PRUNED):
+                    locks.lock_run(_folder_of(own[0]))
+                for one in own:
+                    _remove(one.path)
+                    removed.append(one)
+        except DataError as error:
+            kept.append(str(error))
+    done = {one.run_id for one in removed}
+    return Pruning(tuple(removed), tuple(kept), tuple(run for run in planned.forgettable if run in done))
+
+
+def describe_pruning(pruning: Pruning, *, done: bool) -> str:
+    """Describe a prune for a terminal."""
+    verb = "removed" if done else "would remove"
+    lines = [
+        f"{verb} {one.path}  {one.size / 1e6:,.1f} MB  ({one.reason})"
+        for one in sorted(pruning.removals, key=lambda one: str(one.path))
+    ]
+    lines += [f"kept: {sentence}" for sentence in pruning.kept]
+    if not pruning.removals:
+        lines.append("nothing to remove")
+    else:
+        lines.append(
+            f"{len(pruning.removals)} removal(s), {pruning.size / 1e6:,.1f} MB; the trial ledger stays"
+        )
+        if not done:
+            lines.append("nothing was removed: add --yes to remove it")
+    if done and pruning.forgettable:
+        forget = " ".join(f"--forget {run}" for run in pruning.forgettable)
+        lines.append(
+            "The lake keeps the data versions of these runs. To give them up: peerglass lake vacuum CONFIG "
+            f"--keep-days DAYS {forget}"
+        )
+    return "\n".join(lines)
+
+
+def pruning_json(pruning: Pruning, *, done: bool) -> str:
+    """Write a prune as JSON."""
+    return json.dumps({"done": done, **asdict(pruning)}, indent=1, default=str)
+
+
+def _leftovers(run: RunSummary) -> Iterable[Removal]:
+    """Files of a run that can always go."""
+    folder = run.folder
+    partial = [path for path in folder.rglob("*.partial") if not _inside_partial(path, folder)]
+    for path in partial:
+        yield Removal(run.run_id, path, "an interrupted write", size_of(path))
+    for path in (folder / "snapshots").glob("*.safetensors"):
+        task = _SNAPSHOT.fullmatch(path.name)
+        if task is not None and checkpoint_exists(
+            folder / "checkpoints" / task["model"] / f"fold-{task['fold']}-seed-{task['seed']}"
+        ):
+            yield Removal(run.run_id, path, "a snapshot of a training that has ended", size_of(path))
+    if run.state == "unreadable":
+        return
+    newest: dict[str, str] = {}
+    for one in list_evaluations(run):
+        settings = one.record.backtest.model_dump_json() + str((one.record.delays, one.record.rates))
+        if settings in newest:
+            reason = f"replaced by evaluation {newest[settings]} with the same settings"
+            yield Removal(run.run_id, one.folder, reason, size_of(one.folder))
+        newest.setdefault(settings, one.record.evaluation)
+
+
+def _inside_partial(path: Path, folder: Path) -> bool:
+    return any(part.endswith(".partial") for part in path.relative_to(folder).parts[:-1])
+
+
+def _warm_starts(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str, str]:
+    """Run -> a run that stays and has a model that starts from it."""
+    going = set(whole)
+    found = {}
+    for run in runs:
+        if run.state == "unreadable" or run.folder.absolute() in going:
+            continue
+        record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+        for model in record["identity"]["settings"]["models"].values():
+            if "init_from" in model:
+                found[str(model["init_from"])] = run.run_id
+    return found
+
+
+def _folder_of(removal: Removal) -> Path:
+    """Folder of the run that a removal belongs to."""
+    return next(path for path in (removal.path, *removal.path.parents) if path.name == removal.run_id)
+
+
+def _remove(path: Path) -> None:
+    if (path / "run.json").is_file():
+        path = path.rename(path.with_name(f".{path.name}{_PRUNED}"))
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
