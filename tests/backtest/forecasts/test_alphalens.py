@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from random_markets import panel_of, random_tables
 
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics, persistence
 from features.panel.holder_returns import bought_return, holder_market
+from features.panel.labels import forward_returns
 
 if importlib.util.find_spec("alphalens") is None:
     pytest.skip(
@@ -174,3 +176,69 @@ def test_their_default_quantile_returns_are_demeaned_and_the_spread_is_the_same(
     assert np.abs(raw - demeaned).max() > 1e-6
     mine_Q = ours(forward(price_TN, H), signal_TN).quantile_TQ[: T - H].mean(axis=0)
     np.testing.assert_allclose(mine_Q[-1] - mine_Q[0], demeaned[-1] - demeaned[0], rtol=0, atol=1e-12)
+
+
+def test_their_spread_is_half_of_ours() -> None:
+    from alphalens import performance
+
+    price_TN, signal_TN = market(2, 60)
+    theirs = alphalens(price_TN, signal_TN)
+    half, _ = performance.compute_mean_returns_spread(theirs.quantiles, 5, 1)
+    mine_TQ = ours(forward(price_TN, H), signal_TN).quantile_TQ[: T - H]
+    np.testing.assert_allclose(2 * half[f"{H}D"], mine_TQ[:, -1] - mine_TQ[:, 0], rtol=0, atol=1e-12)
+
+
+def test_a_constant_signal_has_an_ic_of_0_here_and_none_there() -> None:
+    from alphalens import performance, utils
+
+    price_TN, signal_TN = market(2, 60)
+    signal_TN[np.isfinite(signal_TN)] = 1.0
+    factor, prices = frames(price_TN, signal_TN)
+    returns = utils.compute_forward_returns(factor, prices, periods=(H,))
+    theirs = performance.factor_information_coefficient(returns.assign(factor=factor))
+    assert theirs[f"{H}D"].isna().all()
+    assert len(theirs) == T - H
+    assert (ours(forward(price_TN, H), signal_TN).rank_ic_T[: T - H] == 0).all()
+
+
+def test_gaps_halts_a_delisting_splits_and_dividends_change_no_definition() -> None:
+    """On a market with all of them, for firms that trade at t; prices there are the total return index."""
+    from alphalens import performance, utils
+
+    panel = panel_of(random_tables(5))
+    first, last, horizon, q = 400, 700, 25, 3  # a firm counts as delisted after 20 sessions
+    dates = slice(first, last)
+    label_TN = forward_returns(panel, 0, horizon)
+    signal_TN = np.cumsum(np.random.default_rng(5).normal(size=label_TN.shape), axis=0)
+    signal_TN[~panel.traded_TN | np.isnan(label_TN)] = np.nan
+    held_TN = np.isfinite(signal_TN[dates])
+    assert (~panel.traded_TN[first + horizon : last + horizon] & held_TN).any()  # halted at the end
+    assert (panel.delisted_TN[first + horizon : last + horizon] & held_TN).any()
+    days = pd.DatetimeIndex(panel.dates_T)
+    index = pd.MultiIndex.from_product([days[dates], panel.tickers_N], names=["date", "asset"])
+    clean = utils.get_clean_factor_and_forward_returns(
+        pd.Series(signal_TN[dates].ravel(), index).dropna(),
+        pd.DataFrame(panel.total_return_index_TN, days, panel.tickers_N),
+        periods=(horizon,),
+        quantiles=q,
+        max_loss=0.0,
+    )
+    (name,) = utils.get_forward_returns_columns(clean.columns)
+    np.testing.assert_allclose(clean[name], label_TN[dates][held_TN], rtol=0, atol=1e-12)
+    signal = SortedPanel("signal", signal_TN[dates])
+    mine = daily_metrics(signal, SortedPanel("label", label_TN[dates]), quantiles=q)
+    theirs = performance.factor_information_coefficient(clean)[name]
+    np.testing.assert_allclose(mine.rank_ic_T, theirs, rtol=0, atol=1e-12)
+    autocorrelation = performance.factor_rank_autocorrelation(clean).to_numpy()[1:]
+    kept = persistence(signal, (1,), quantiles=q)[1]
+    np.testing.assert_allclose(kept.rank_autocorrelation_T, autocorrelation, rtol=0, atol=1e-12)
+    means, _ = performance.mean_return_by_quantile(clean, by_date=True, demeaned=False)
+    even_T = mine.pairs_T % q == 0
+    assert 20 < even_T.sum() < len(even_T)
+    np.testing.assert_allclose(
+        mine.quantile_TQ[even_T], means[name].unstack(0).to_numpy()[even_T], rtol=0, atol=1e-12
+    )
+    turnover = performance.quantile_turnover(clean["factor_quantile"], q).to_numpy()[1:]
+    both_T = even_T[1:] & even_T[:-1]
+    np.testing.assert_allclose(kept.top_turnover_T[both_T], turnover[both_T], rtol=0, atol=1e-12)
+    assert both_T.sum() > 5
