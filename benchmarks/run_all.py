@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "features_speed": (),
     "windows": (),
     "calibration": (),
+    "accounts": ("--runs", "1"),
     "analysis": (),
     "books": (),
     "market_calibration": ("--signals", "200", "--pairs", "100", "--searches", "20"),

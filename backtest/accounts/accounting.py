@@ -28,8 +28,8 @@ leverage while a position is stuck.
 session. What is not filled, for this or any other reason, stays open: the rest of the order, in units,
 continues in later sessions until it is filled, a new decision replaces it, or the firm is delisted.
 
-**Unknown impact.** A firm whose impact rate or dollar volume is NaN cannot be traded where the costs have an
-impact or the execution a cap.
+**Unknown costs.** A firm whose half-spread or impact rate is NaN cannot be traded, nor one whose dollar
+volume is NaN where the execution has a cap.
 
 **Unknown prices.** A position whose total-return index is NaN (a gap in the data) keeps its last known value,
 is reported in ``unpriced_T``, and earns the whole move when a price returns. Until then its value is unknown:

@@ -13,7 +13,7 @@ should be the same array in all variants, because only such variants run side by
 
 **Its limit.** A variant costs a multiply-add and a trade per held firm and session, with units in the
 processor's cache, so time grows with ``variants x sessions x positions`` and not with the number of firms.
-`benchmarks/books.py` measures it.
+`benchmarks/accounts.py` measures it.
 
 Shape suffixes: V variants, T sessions.
 """

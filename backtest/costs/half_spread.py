@@ -18,7 +18,8 @@ class HalfSpread:
     ----------
     bps : float or ndarray of shape (T, N) or (1, N)
         Half of the bid-ask spread in basis points of the traded notional. Row s is used by the trades of
-        session s and must be known before them: pass an estimate of the close of s-1. No NaN.
+        session s and must be known before them: pass an estimate of the close of s-1. NaN = unknown: the
+        firm cannot be traded, because the cost of the trade is unknown.
 
     Raises
     ------
@@ -29,4 +30,4 @@ class HalfSpread:
     bps: Rate = 0.0
 
     def __post_init__(self) -> None:
-        require_rate("half_spread_bps", self.bps)
+        require_rate("half_spread_bps", self.bps, may_be_unknown=True)

@@ -15,8 +15,11 @@ Rate = float | FloatArray
 """A number, or an array of shape (T, N) or (1, N)."""
 
 
-def require_rate(name: str, rate: Rate) -> None:
-    """Raise ValueError unless a rate, or every cell of it, is finite and at least 0."""
+def require_rate(name: str, rate: Rate, *, may_be_unknown: bool = False) -> None:
+    """Raise ValueError unless a rate, or every cell of it, is finite and at least 0.
+
+    With ``may_be_unknown``, cells may be NaN.
+    """
     if isinstance(rate, np.ndarray):
         if rate.ndim != 2:
             msg = (
@@ -24,6 +27,8 @@ def require_rate(name: str, rate: Rate) -> None:
             )
             raise ValueError(msg)
         wrong_RN = ~(np.isfinite(rate) & (rate >= 0))
+        if may_be_unknown:
+            wrong_RN &= ~np.isnan(rate)
         if wrong_RN.any():
             msg = (
                 f"{name} is {rate[wrong_RN][0]} in {int(wrong_RN.sum()):,} cell(s); every cell must be a "

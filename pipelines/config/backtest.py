@@ -1,25 +1,54 @@
-"""The section ``backtest`` of a configuration: books, costs and the delay of execution.
+"""The section ``backtest`` of a configuration: books, costs and execution.
 
 The settings of each kind of book are in :mod:`pipelines.config.books`.
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import Field, model_validator
 
 from pipelines.config.books import DEFAULT_BOOKS, BookConfig
 from pipelines.settings import PathSetting, Section
 
+SpreadEstimator = Literal["corwin_schultz", "roll"]
+
 
 class CostsConfig(Section):
-    """Trading and borrowing costs, in basis points."""
+    """Costs of trades and of positions. Rates are in basis points."""
 
-    half_spread_bps: float = Field(default=5.0, ge=0)
-    """Half-spread, per traded amount."""
+    half_spread_bps: Annotated[float, Field(ge=0)] | SpreadEstimator = 5.0
+    """Half-spread, per traded amount: a number, or an estimate for each firm and session from daily prices.
+    ``corwin_schultz`` needs high and low prices; ``roll`` needs closes only (`backtest.costs.spreads`)."""
+    spread_window: int | None = Field(default=None, ge=2)
+    """Sessions that a half-spread is estimated from. Null: 21 for ``corwin_schultz``, 63 for ``roll``."""
     commission_bps: float = Field(default=0.5, ge=0)
     """Commission, per traded amount."""
+    impact_coefficient: float = Field(default=1.0, ge=0)
+    """Market impact of a trade, per traded amount: this times daily volatility times the square root of the
+    trade's share of daily dollar volume. Applies if ``backtest.capital`` is set; 0: no impact."""
     borrow_bps_per_year: float = Field(default=50.0, ge=0)
-    """Borrowing cost of short positions, per year."""
+    """Fee on the market value of short positions, per year."""
+    borrow_file: str | None = None
+    """CSV or Parquet file with columns ticker and bps_per_year: fees of single firms. The others pay
+    ``borrow_bps_per_year``."""
+    financing_bps_per_year: float = Field(default=0.0, ge=0)
+    """Interest on borrowed money, per year. What is borrowed is the value of long positions above the NAV."""
+
+
+class ExecutionConfig(Section):
+    """Price of execution, and the share of a firm's volume that a book may trade."""
+
+    price: Literal["close", "open", "typical", "ohlc"] = "close"
+    """Price at which orders are filled. ``typical`` is (high + low + close) / 3 and ``ohlc`` the mean of the
+    four prices: proxies of the volume-weighted average price. All but ``close`` need a delay of 1 or more."""
+    participation_cap: float | None = Field(default=0.1, gt=0)
+    """Largest share of a firm's daily dollar volume that is traded in a session. The rest of an order
+    continues in later sessions. Applies if ``backtest.capital`` is set. Null: no cap."""
+    window: int = Field(default=21, ge=2)
+    """Sessions over which the daily dollar volume (mean) and the daily volatility of market impact are
+    measured. They end before the session of the trade."""
 
 
 class BacktestConfig(Section):
@@ -28,12 +57,42 @@ class BacktestConfig(Section):
     books: dict[str, BookConfig] = Field(default=DEFAULT_BOOKS)
     """Name -> book."""
     costs: CostsConfig = CostsConfig()
-    """Trading and borrowing costs."""
+    """Costs of trades and of positions."""
+    execution: ExecutionConfig = ExecutionConfig()
+    """Price of execution and participation cap."""
+    capital: float | None = Field(default=None, gt=0)
+    """Capital of each book at its start, in the currency of the prices. Null: trades are small, without
+    market impact and without a participation cap."""
     delay: int | None = Field(default=None, ge=0)
     """Sessions from the decision to the trade. Null: ``label.delay``."""
     risk_free: float | PathSetting = 0.0
     """Risk-free rate that Sharpe ratios are measured over: an annual rate as a fraction (0.03 is 3% a year),
     or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
+
+    @property
+    def trading(self) -> str:
+        """Costs, capital, delay and price of execution in one line."""
+        costs, execution = self.costs, self.execution
+        spread = costs.half_spread_bps
+        parts = [
+            f"half-spread {spread:g} bps"
+            if isinstance(spread, float)
+            else f"half-spread estimated ({spread})",
+            f"commission {costs.commission_bps:g} bps",
+        ]
+        if self.capital is not None:
+            parts.append(f"impact {costs.impact_coefficient:g} x volatility x root of participation")
+        by_firm = "" if costs.borrow_file is None else " or by firm"
+        parts.append(f"borrow {costs.borrow_bps_per_year:g} bps per year{by_firm}")
+        if costs.financing_bps_per_year:
+            parts.append(f"financing {costs.financing_bps_per_year:g} bps per year")
+        if self.capital is not None:
+            cap = execution.participation_cap
+            limit = "no cap" if cap is None else f"at most {cap:.0%} of daily volume"
+            parts.append(f"capital {self.capital:,.0f} ({limit})")
+        delay = "the label's delay" if self.delay is None else f"delay {self.delay}"
+        price = "" if execution.price == "close" else f" and the {execution.price} price"
+        return ", ".join([*parts, f"executed at {delay}{price}"])
 
     @model_validator(mode="after")
     def _check_risk_free(self) -> BacktestConfig:

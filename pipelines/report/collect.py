@@ -16,6 +16,7 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.lake.lake import Lake
+from pipelines.report.assumptions import assumptions
 from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTables
 from pipelines.report.contents.header import SESSION_SCHEMA, RunHeader
 from pipelines.report.contents.report import ReportData
@@ -87,7 +88,7 @@ def measured_data(
         equity=evaluation.table("equity").filter(main),
         ic_series=evaluation.table("ic_series").filter(main),
         quantiles=evaluation.table("quantiles").filter(main),
-        cost_assumptions=_assumptions(config),
+        cost_assumptions=assumptions(config),
         cost_breakdown=evaluation.table("costs").filter(main),
         comparisons=comparisons,
         horizons=evaluation.read_table("horizons"),
@@ -247,23 +248,3 @@ def _evaluations(run: Run, shown: str) -> pl.DataFrame:
         for one in list_evaluations(run)
     ]
     return pl.DataFrame(rows)
-
-
-def _assumptions(config: Config) -> pl.DataFrame:
-    costs, label = config.backtest.costs, config.label
-    delay = config.backtest.delay if config.backtest.delay is not None else label.delay
-    rows = [
-        ("half-spread", costs.half_spread_bps, "bps of traded notional"),
-        ("commission", costs.commission_bps, "bps of traded notional"),
-        ("borrow on shorts", costs.borrow_bps_per_year, "bps of short value per year"),
-        ("execution delay", float(delay), "sessions after the decision, at the close"),
-        *_risk_free(config.backtest.risk_free),
-    ]
-    return pl.DataFrame(rows, schema=["assumption", "value", "unit"], orient="row")
-
-
-def _risk_free(setting: float | str) -> list[tuple[str, float | None, str]]:
-    """The risk-free rate as a row of the assumptions."""
-    if isinstance(setting, str):
-        return [("risk-free rate", None, f"per year: {describe_rate(setting)}")]
-    return [("risk-free rate", 100 * setting, "% per year, on net exposure")]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backtest.accounts.accounting import run_book
+from backtest.accounts.execution import Execution
 from backtest.accounts.result import BookResult
 from backtest.books.benchmark import equal_weighted
 from backtest.books.inputs import BookNote
@@ -19,6 +20,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
 from pipelines.results.book_targets import book_targets
+from pipelines.results.trading import book_costs, book_execution
 
 Benchmarks = dict[tuple[int, int, int, bytes], BookResult]
 _FREE = CostModel()
@@ -41,7 +43,9 @@ class BookOrders:
     delay
         Sessions between decision and trade.
     costs
-        Cost rates.
+        Terms of the costs on the sessions of ``held``.
+    execution
+        Price of execution and participation cap on the sessions of ``held``.
     notes
         Decisions that could not be made as configured; their sessions are rows of ``target_TN``.
     """
@@ -52,6 +56,7 @@ class BookOrders:
     held: slice
     delay: int
     costs: CostModel
+    execution: Execution
     notes: tuple[BookNote, ...] = ()
 
     def run(
@@ -80,11 +85,14 @@ class BookOrders:
             self.target_TN if target_TN is None else target_TN,
             panel.total_return_index_TN if total_return_index_TN is None else total_return_index_TN,
             self.costs,
+            self.execution,
             keep_ledger=keep_ledger,
         )
 
     def benchmark(self, dataset: Market, cache: Benchmarks) -> BookResult | None:
         """Run the accounting of the equal-weighted universe without costs, on this book's sessions and delay.
+
+        Its orders are filled at the book's price of execution, and without a participation cap.
 
         None for a book with short positions. Models that decide on the same sessions share the result in
         ``cache``.
@@ -94,7 +102,9 @@ class BookOrders:
         key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
         if key not in cache:
             target_TN = equal_weighted(dataset.universe_TN[self.held], self.target_TN)
-            cache[key] = self._account(dataset.panel, target_TN, dataset.panel.total_return_index_TN, _FREE)
+            execution = Execution(self.execution.price_over_close_TN)
+            index_TN = dataset.panel.total_return_index_TN
+            cache[key] = self._account(dataset.panel, target_TN, index_TN, _FREE, execution)
         return cache[key]
 
     def _account(
@@ -103,6 +113,7 @@ class BookOrders:
         target_TN: FloatArray,
         total_return_index_TN: FloatArray,
         costs: CostModel,
+        execution: Execution,
         *,
         keep_ledger: bool = False,
     ) -> BookResult:
@@ -115,6 +126,7 @@ class BookOrders:
             costs,
             delay=self.delay,
             delisted_TN=delisted_TN,
+            execution=execution,
             keep_ledger=keep_ledger,
         )
 
@@ -133,23 +145,25 @@ def book_orders(
     dataset
         The panel.
     config
-        Books, costs, execution delay and the label's horizon.
+        Books, costs, execution and the label's horizon.
     delay
         Label delay: the execution delay if the config sets none.
 
     Raises
     ------
     ConfigError
-        If a book needs more firms than there are.
+        If a book needs more firms than there are, or orders of delay 0 are to be executed before the close.
+    DataError
+        If the data lack a field that the costs or the execution need.
     """
-    settings = config.backtest
-    execution = settings.delay if settings.delay is not None else delay
-    last = min(int(rows_T[-1]) + execution + config.label.horizon + 1, dataset.panel.n_sessions)
-    held, costs = slice(int(rows_T[0]), last), CostModel.flat(**settings.costs.model_dump())
+    settings, panel = config.backtest, dataset.panel
+    delay = settings.delay if settings.delay is not None else delay
+    held = slice(int(rows_T[0]), min(int(rows_T[-1]) + delay + config.label.horizon + 1, panel.n_sessions))
+    costs, execution = book_costs(settings, panel, held), book_execution(settings, panel, held, delay)
     for name, book in settings.books.items():
         try:
             targets = book_targets(book, signal_TN, dataset.panel, held, config.label.horizon)
         except ValueError as error:
             raise ConfigError(f"backtest.books.{name}: {error}") from None
         long_only = book.rule(config.label.horizon).long_only
-        yield BookOrders(name, long_only, targets.target_TN, held, execution, costs, targets.notes)
+        yield BookOrders(name, long_only, targets.target_TN, held, delay, costs, execution, targets.notes)

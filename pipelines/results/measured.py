@@ -19,7 +19,7 @@ from pipelines.results.ending_scenarios import ending_table
 from pipelines.results.evaluate import Evaluation, ensemble
 from pipelines.results.forecast_tables import forecast_tables
 from pipelines.results.robustness.multiple_tests import multiple_test_table, overfitting_table
-from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, rates_digest
+from pipelines.run.evaluations import EvaluationRecord, evaluation_code, evaluation_id, file_digest
 from pipelines.secrets import redact
 
 
@@ -80,13 +80,17 @@ def evaluation_record(config: Config, measured: DateArray, trials: int, commit: 
         Git commit of the code.
     """
     rate = config.backtest.risk_free
+    costs = config.backtest.costs
     printable = redact(rate) if isinstance(rate, str) else rate  # a path can hold a secret
+    if costs.borrow_file is not None:
+        costs = costs.model_copy(update={"borrow_file": redact(costs.borrow_file)})
     days = measured.astype("datetime64[D]")
     return EvaluationRecord(
         evaluation=evaluation_id(config),
         made_at=dt.datetime.now(dt.UTC),
-        backtest=config.backtest.model_copy(update={"risk_free": printable}),
-        rates=rates_digest(rate),
+        backtest=config.backtest.model_copy(update={"risk_free": printable, "costs": costs}),
+        rates=file_digest(rate),
+        borrow_fees=file_digest(config.backtest.costs.borrow_file),
         delays=config.label.delays,
         code=evaluation_code(),
         commit=commit,

@@ -54,6 +54,7 @@ _MODULES: Final = (
     "results/quantile_scores",
     "results/robustness/multiple_tests",
     "results/robustness/paths",
+    "results/trading",
     "run/completeness",
     "train/quantiles",
 )
@@ -83,7 +84,9 @@ class EvaluationRecord(BaseModel):
     backtest
         Books, costs and execution delay.
     rates
-        `rates_digest` of the file of risk-free rates that was used; None if the rate is a number.
+        `file_digest` of the file of risk-free rates that was used; None if the rate is a number.
+    borrow_fees
+        `file_digest` of the file of borrow fees that was used; None without one.
     delays
         Label delays at which forecasts were measured; the delay used in training comes first.
     code
@@ -108,6 +111,7 @@ class EvaluationRecord(BaseModel):
     made_at: dt.datetime
     backtest: BacktestConfig
     rates: str | None = None
+    borrow_fees: str | None = None
     delays: tuple[int, ...]
     code: str
     commit: str
@@ -122,14 +126,11 @@ class EvaluationRecord(BaseModel):
     @property
     def assumptions(self) -> str:
         """Costs, books and execution delay in one line."""
-        costs = self.backtest.costs
-        delay = "the label's delay" if self.backtest.delay is None else f"delay {self.backtest.delay}"
         rate = describe_rate(self.backtest.risk_free)
         rate += "" if self.rates is None else f" (SHA-256 {self.rates})"
         return (
-            f"half-spread {costs.half_spread_bps:g} bps, commission {costs.commission_bps:g} bps, borrow "
-            f"{costs.borrow_bps_per_year:g} bps per year, executed at {delay}, Sharpe ratios "
-            f"in excess of {rate}; books {', '.join(self.backtest.books)}"
+            f"{self.backtest.trading}, Sharpe ratios in excess of {rate}; "
+            f"books {', '.join(self.backtest.books)}"
         )
 
     def apply_to(self, config: Config) -> Config:
@@ -164,20 +165,22 @@ def evaluation_id(config: Config) -> str:
     """
     settings = config.backtest.model_dump(mode="json")
     parts = {**settings, "books": list(settings["books"].items()), "delays": config.label.delays}
-    rates = rates_digest(config.backtest.risk_free)
+    rates = file_digest(config.backtest.risk_free)
     if rates is not None:
         parts["risk_free"] = rates
+    fees = file_digest(config.backtest.costs.borrow_file)
+    parts["costs"] = {**settings["costs"], "borrow_file": fees}
     return digest({**parts, "code": evaluation_code()})
 
 
-def rates_digest(risk_free: float | str) -> str | None:
-    """First ten hexadecimal digits of the SHA-256 of a file of risk-free rates; None for a number.
+def file_digest(setting: float | str | None) -> str | None:
+    """First ten hexadecimal digits of the SHA-256 of the file that a setting names; None if it names none.
 
     The digest depends on the content and not on the path, because the content of a file can change.
     """
-    if not isinstance(risk_free, str):
+    if not isinstance(setting, str):
         return None
-    return hashlib.sha256(Path(risk_free).read_bytes()).hexdigest()[:10]
+    return hashlib.sha256(Path(setting).read_bytes()).hexdigest()[:10]
 
 
 def evaluation_code() -> str:

@@ -113,8 +113,8 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
             continue
         end = tape.value_TN[t, i] / price_N[i]
         ratio = end * _cell(tape.fill_RN, t, i, 1.0)
-        impact = _cell(tape.impact_RN, t, i, 0.0)
-        if not (ratio > 0.0 and impact >= 0.0):
+        impact, spread = _cell(tape.impact_RN, t, i, 0.0), _cell(tape.spread_RN, t, i, 1.0)
+        if not (ratio > 0.0 and impact >= 0.0 and spread >= 0.0):
             continue
         fill = order_N[i]
         if len(tape.volume_RN):
@@ -122,7 +122,7 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
             most = rates.limit_V[0] * volume / (nav * ratio) if volume > 0.0 else 0.0
             fill = min(max(fill, -most), most)
         size = abs(fill) * ratio
-        rate = rates.spread_V[0] * _cell(tape.spread_RN, t, i, 1.0) + rates.commission_V[0]
+        rate = rates.spread_V[0] * spread + rates.commission_V[0]
         paid += size * (rate + rates.impact_V[0] * impact * np.sqrt(size * nav))
         intraday += fill * (end - ratio)
         weight_N[i] += fill

@@ -212,8 +212,9 @@ def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     for i in firms:
         price, weight, units_V = price_N[i], lanes.weight_N[i], lanes.units_NV[i]
         ratio = 1.0 if at_close else tape.value_TN[t, i] * tape.fill_RN[t, i] / price
-        impact = cell(tape.impact_RN, t, i, 0.0)
-        can = (tape.state_TN[t, i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0 and impact >= 0.0
+        impact, half_spread = cell(tape.impact_RN, t, i, 0.0), cell(tape.spread_RN, t, i, 0.0)
+        can = (tape.state_TN[t, i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0
+        can = can and impact >= 0.0 and half_spread >= 0.0  # not NaN
         if capped:
             left_V, volume = lanes.left_NV[i], cell(tape.volume_RN, t, i, 0.0)
             if decided:
@@ -230,8 +231,7 @@ def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
         lanes.trade_N[i] = filled
         for v in range(V):
             traded_V[v] += lanes.size_V[v]
-        if len(tape.spread_RN):
-            half_spread = cell(tape.spread_RN, t, i, 0.0)
+        if half_spread > 0.0:
             for v in range(V):
                 lanes.spread_V[v] += half_spread * lanes.size_V[v]
         if impact > 0.0:

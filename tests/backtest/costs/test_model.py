@@ -39,10 +39,16 @@ def test_invalid_rates_raise(term: type, name: str, value: float) -> None:
 @pytest.mark.parametrize("term", [HalfSpread, Borrow])
 def test_invalid_rates_of_a_firm_raise(term: type) -> None:
     assert term(np.array([[1.0, 2.0]])) is not None
-    with pytest.raises(ValueError, match="is nan in 1 cell"):
-        term(np.array([[1.0, np.nan]]))
+    with pytest.raises(ValueError, match=r"is -1.0 in 1 cell"):
+        term(np.array([[1.0, -1.0]]))
     with pytest.raises(ValueError, match="has shape"):
         term(np.array([1.0, 2.0]))
+
+
+def test_a_half_spread_may_be_unknown_and_a_borrow_fee_may_not() -> None:
+    assert HalfSpread(np.array([[1.0, np.nan]])) is not None
+    with pytest.raises(ValueError, match="is nan in 1 cell"):
+        Borrow(np.array([[1.0, np.nan]]))
 
 
 @pytest.mark.parametrize(("coefficient", "capital"), [(-1.0, 1.0), (1.0, 0.0), (np.nan, 1.0), (1.0, np.inf)])

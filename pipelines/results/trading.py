@@ -1,0 +1,192 @@
+"""Costs and execution of the configured books on a panel: estimated half-spreads, impact, fees and caps.
+
+Everything that a trade of session s uses is known at the close of s-1: estimates, volumes and volatilities
+are lagged by one session here. Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from backtest.accounts.execution import NEEDED, Execution, ParticipationCap, price_over_close
+from backtest.costs.borrow import Borrow
+from backtest.costs.commission import Commission
+from backtest.costs.financing import Financing
+from backtest.costs.half_spread import HalfSpread
+from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
+from backtest.costs.model import CostModel
+from backtest.costs.rates import Rate
+from backtest.costs.spreads import corwin_schultz, roll
+from features.arithmetic.rolling import lag, rolling_mean, rolling_std
+from features.arrays import FloatArray
+from features.panel.derived import cached
+from features.panel.panel import Panel
+from pipelines.config.backtest import BacktestConfig, CostsConfig, SpreadEstimator
+from pipelines.errors import ConfigError, DataError
+
+SPREAD_WINDOWS: dict[SpreadEstimator, int] = {"corwin_schultz": 21, "roll": 63}
+
+
+def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel:
+    """Build the cost terms of the sessions ``held``.
+
+    Parameters
+    ----------
+    settings
+        Costs, capital, and the window of volatility and volume.
+    panel
+        Prices and volumes of all sessions.
+    held
+        Range of the panel's sessions that are traded.
+
+    Raises
+    ------
+    DataError
+        If the data lack a field that the costs need, or the file of borrow fees cannot be used.
+    """
+    costs = settings.costs
+    impact = None
+    if settings.capital is not None and costs.impact_coefficient:
+        rate_TN = _impact_rates(panel, settings.execution.window)[held]
+        impact = SquareRootImpact(costs.impact_coefficient, settings.capital, rate_TN)
+    half_spread = _half_spreads(costs, panel)
+    return CostModel(
+        half_spread=HalfSpread(half_spread[held] if isinstance(half_spread, np.ndarray) else half_spread),
+        commission=Commission(costs.commission_bps),
+        impact=impact,
+        borrow=Borrow(_borrow_fees(costs, panel)),
+        financing=Financing(costs.financing_bps_per_year),
+    )
+
+
+def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: int) -> Execution:
+    """Build the price of execution and the participation cap of the sessions ``held``.
+
+    Raises
+    ------
+    ConfigError
+        If orders of delay 0 are to be executed before the close.
+    DataError
+        If the data lack a field that the execution needs.
+    """
+    execution = settings.execution
+    if execution.price != "close" and delay < 1:
+        raise ConfigError(
+            f"backtest.execution.price is {execution.price}, but the delay is 0: a decision at a close can "
+            "be traded in the next session at the earliest. Set backtest.delay to 1 or more."
+        )
+    bars = {"open": panel.open_TN, "high": panel.high_TN, "low": panel.low_TN}
+    missing = [name for name in NEEDED[execution.price] if bars[name] is None]
+    if missing:
+        raise DataError(
+            f"backtest.execution.price is {execution.price}, but the data have no "
+            f"{' and no '.join(missing)}: use close, or ingest prices with these columns."
+        )
+    fill_TN = cached(panel, ("price over close", execution.price), lambda: _fill(panel, settings))
+    cap = None
+    if settings.capital is not None and execution.participation_cap is not None:
+        volume_TN = _dollar_volumes(panel, execution.window)[held]
+        cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
+    return Execution(None if execution.price == "close" else fill_TN[held], cap)
+
+
+def _fill(panel: Panel, settings: BacktestConfig) -> FloatArray:
+    fill_TN = price_over_close(
+        settings.execution.price,
+        panel.close_TN,
+        open_TN=panel.open_TN,
+        high_TN=panel.high_TN,
+        low_TN=panel.low_TN,
+    )
+    return np.empty((0, 0)) if fill_TN is None else fill_TN
+
+
+def _half_spreads(costs: CostsConfig, panel: Panel) -> Rate:
+    """Half-spread in basis points; the median of the session's firms where a firm has no estimate."""
+    estimator = costs.half_spread_bps
+    if isinstance(estimator, float):
+        return estimator
+    window = costs.spread_window or SPREAD_WINDOWS[estimator]
+    return cached(panel, (estimator, window), lambda: _estimated(estimator, window, panel))
+
+
+def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatArray:
+    if estimator == "roll":
+        spread_TN = roll(panel.close_TN, window)
+    elif panel.high_TN is None or panel.low_TN is None:
+        raise DataError(
+            "backtest.costs.half_spread_bps is corwin_schultz, but the data have no high or no low: use roll "
+            "or a number."
+        )
+    else:
+        spread_TN = corwin_schultz(panel.high_TN, panel.low_TN, panel.close_TN, window)
+    unknown_TN = np.isnan(spread_TN)
+    some_T = ~unknown_TN.all(axis=1)
+    median_T = np.full(len(spread_TN), np.nan)
+    median_T[some_T] = np.nanmedian(spread_TN[some_T], axis=1)
+    return lag(1e4 * np.where(unknown_TN, median_T[:, None], spread_TN), 1)
+
+
+def _dollar_volumes(panel: Panel, window: int) -> FloatArray:
+    """Mean dollar volume of the sessions before t, at least half of them known."""
+    if panel.volume_TN is None:
+        raise DataError(
+            "backtest.capital is set, but the data have no volume, which market impact and the participation "
+            "cap are measured against: set backtest.capital to null, or ingest volumes."
+        )
+    dollars_TN = panel.raw_close_TN * panel.volume_TN
+    least = (window + 1) // 2
+    return cached(
+        panel, ("dollar volume before", window), lambda: lag(rolling_mean(dollars_TN, window, least), 1)
+    )
+
+
+def _impact_rates(panel: Panel, window: int) -> FloatArray:
+    """Volatility over the root of dollar volume, both of the sessions before t."""
+    volume_TN = _dollar_volumes(panel, window)
+
+    def rates() -> FloatArray:
+        index_TN = panel.total_return_index_TN
+        return_TN = np.full(index_TN.shape, np.nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return_TN[1:] = index_TN[1:] / index_TN[:-1] - 1.0
+        return_TN[~np.isfinite(return_TN) | ~panel.traded_TN] = np.nan
+        volatility_TN = lag(rolling_std(return_TN, window, (window + 1) // 2), 1)
+        return volatility_per_root_volume(volatility_TN, volume_TN)
+
+    return cached(panel, ("impact rate", window), rates)
+
+
+def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
+    """Borrow fee in basis points per year; shape (1, N) if a file gives fees of single firms."""
+    if costs.borrow_file is None:
+        return costs.borrow_bps_per_year
+    path = Path(costs.borrow_file)
+    if not path.is_file():
+        raise DataError(f"There is no file of borrow fees at {path}; check backtest.costs.borrow_file.")
+    try:
+        frame = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
+        fees = frame.select(
+            pl.col("ticker").cast(pl.String), pl.col("bps_per_year").cast(pl.Float64, strict=True)
+        )
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{path} is not a CSV or Parquet file with columns ticker and bps_per_year ({reason})."
+        ) from None
+    wrong = fees.filter(
+        pl.col("ticker").is_null()
+        | ~(pl.col("bps_per_year").is_finite() & (pl.col("bps_per_year") >= 0))
+        | pl.col("bps_per_year").is_null()
+    )
+    if not wrong.is_empty():
+        ticker, fee = wrong.row(0)
+        raise DataError(f"{path} gives {ticker} a fee of {fee}; fees are basis points per year, at least 0.")
+    if fees["ticker"].is_duplicated().any():
+        twice = fees.filter(fees["ticker"].is_duplicated())["ticker"][0]
+        raise DataError(f"{path} has several fees for {twice}; keep one row per ticker.")
+    by_ticker = dict(fees.iter_rows())
+    return np.array([[by_ticker.get(ticker, costs.borrow_bps_per_year) for ticker in panel.tickers_N]])

@@ -1,0 +1,258 @@
+"""Execution before the close, participation caps, and every kind of cost, in the accounts."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from account_cases import CAPITAL, NAN, random_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backtest.accounts.accounting import run_book
+from backtest.accounts.execution import NEEDED, Execution, ParticipationCap, Price, price_over_close
+from backtest.costs.borrow import Borrow
+from backtest.costs.commission import Commission
+from backtest.costs.financing import Financing
+from backtest.costs.half_spread import HalfSpread
+from backtest.costs.impact import SquareRootImpact
+from backtest.costs.model import COST_KINDS, CostModel
+
+FREE = CostModel()
+HOLD = [NAN, NAN]
+seeds = st.integers(0, 100_000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=seeds, delay=st.integers(1, 3), early=st.booleans(), capped=st.booleans(), per_firm=st.booleans())
+def test_both_navs_and_the_ledger_agree(
+    seed: int, *, delay: int, early: bool, capped: bool, per_firm: bool
+) -> None:
+    case = random_case(seed)
+    book = case.run(case.costs(per_firm=per_firm), delay, case.execution(early=early, capped=capped))
+    assert book.ruined_at is None
+    assert book.identity_gap <= 1e-12
+    costs_T = sum(book.costs_T.values())
+    np.testing.assert_allclose(book.return_gross_T - book.return_net_T, costs_T, atol=1e-13)
+    assert all(cost_T.min() >= 0 for cost_T in book.costs_T.values())
+    start_T = np.concatenate([[1.0], book.nav_ledger_T[:-1]])
+    sums = pl.DataFrame({"session": np.arange(len(start_T), dtype=np.int32)}).join(
+        book.ledger.group_by("session").sum(), on="session", how="left", maintain_order="left"
+    )
+    sums = sums.fill_null(0.0)
+    for kind in COST_KINDS:
+        np.testing.assert_allclose(sums[kind], book.costs_T[kind] * start_T, atol=1e-15, rtol=1e-12)
+    np.testing.assert_allclose(sums["cost"], costs_T * start_T, atol=1e-15, rtol=1e-12)
+    nav_T = 1.0 + (sums["pnl"] - sums["cost"]).to_numpy().cumsum()
+    np.testing.assert_allclose(nav_T, book.nav_ledger_T, rtol=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, early=st.booleans(), capped=st.booleans())
+def test_nothing_trades_in_a_halted_or_unlisted_firm_and_caps_hold(
+    seed: int, *, early: bool, capped: bool
+) -> None:
+    case = random_case(seed)
+    book = case.run(case.costs(per_firm=False), 1, case.execution(early=early, capped=capped))
+    trades = book.ledger.filter(pl.col("trade") != 0)
+    at = (trades["session"].to_numpy(), trades["firm"].to_numpy())
+    assert len(trades) > 10
+    assert case.traded_TN[at].all()
+    assert not case.delisted_TN[at].any()
+    assert np.isfinite(case.index_TN[at]).all()
+    assert (case.volume_TN[at] > 0).all()
+    if early:
+        assert np.isfinite(case.fill_TN[at]).all()
+    if capped:
+        limit = 0.05 * case.volume_TN[at] / CAPITAL
+        assert (np.abs(trades["trade"].to_numpy()) <= limit * (1 + 1e-12)).all()
+
+
+def test_random_cases_cover_every_cost_and_caps_that_bind() -> None:
+    totals = dict.fromkeys([*COST_KINDS, "open orders"], 0)
+    for seed in range(20):
+        case = random_case(seed)
+        book = case.run(case.costs(per_firm=True), 1, case.execution(early=True, capped=True))
+        for kind, cost_T in book.costs_T.items():
+            totals[kind] += int((cost_T > 0).sum())
+        totals["open orders"] += int((book.unfilled_T > 0.01).sum())
+    assert min(totals.values()) > 50, totals
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=seeds, early=st.booleans())
+def test_half_of_the_capital_never_raises_impact(seed: int, *, early: bool) -> None:
+    case = random_case(seed)
+    execution = case.execution(early=early, capped=False)
+    whole, half = (
+        case.run(case.costs(per_firm=False, capital=capital), 1, execution)
+        for capital in (CAPITAL, CAPITAL / 2)
+    )
+    assert whole.impact_T.sum() > 0
+    assert half.impact_T.sum() <= whole.impact_T.sum()
+    first = whole.first_trade
+    assert half.first_trade == first  # the first trades are the same: the root of one half
+    np.testing.assert_allclose(half.impact_T[first], np.sqrt(0.5) * whole.impact_T[first], rtol=1e-12)
+
+
+def test_costs_add_up_from_one_way_turnover() -> None:
+    case = random_case(5)
+    book = case.run(CostModel.flat(7, 3, 0), 1, Execution())
+    before_T = 1.0 + book.return_gross_T - book.borrow_T - book.financing_T  # NAV before trades, over start
+    np.testing.assert_allclose(book.half_spread_T, 2 * book.turnover_T * 7e-4 * before_T, rtol=1e-12)
+    np.testing.assert_allclose(book.commission_T, 2 * book.turnover_T * 3e-4 * before_T, rtol=1e-12)
+    assert book.turnover_T.sum() > 1
+    early = case.run(CostModel.flat(7, 3, 0), 1, case.execution(early=True, capped=False))
+    np.testing.assert_allclose(early.half_spread_T, 2 * early.turnover_T * 7e-4, rtol=1e-12)
+
+
+def test_next_open_by_hand() -> None:
+    """Decide 50% of A at the close of 0, buy at the open of 1, decide to sell at 1, sell at the open of 2."""
+    index_TN = np.array([[100.0, 10], [110, 10], [99, 10]])
+    price_TN = np.array([[NAN, NAN], [104 / 110, 1], [112 / 99, 1]])
+    target_TN = np.array([[0.5, 0], [0.0, 0], HOLD])
+    costs = CostModel(HalfSpread(100.0))
+    book = run_book(
+        target_TN,
+        index_TN,
+        np.ones((3, 2), bool),
+        costs,
+        1,
+        execution=Execution(price_TN),
+        keep_ledger=True,
+    )
+    # 0.5 / 100 = 0.005 units, ordered at the close of 0; bought at 104 for 0.52, cost 0.0052
+    # close of 1: 0.005 * 110 = 0.55; cash 1 - 0.52 - 0.0052; sold at 112 for 0.56, cost 0.0056
+    nav_T = [1.0, 1 - 0.52 - 0.0052 + 0.55, 1 - 0.52 - 0.0052 + 0.56 - 0.0056]
+    np.testing.assert_allclose(book.nav_net_T, nav_T, rtol=1e-14)
+    np.testing.assert_allclose(book.nav_ledger_T, nav_T, rtol=1e-14)
+    np.testing.assert_allclose(book.return_gross_T, [0, 0.03, 0.01 / nav_T[1]], rtol=1e-12)
+    np.testing.assert_allclose(book.turnover_T, [0, 0.26, 0.28 / nav_T[1]], rtol=1e-12)
+    assert book.ledger["trade"].to_list() == pytest.approx([0.52, -0.56])
+    assert book.ledger["pnl"].to_list() == pytest.approx([0.03, 0.01])
+
+
+def test_capped_orders_continue_until_filled_replaced_or_gone_by_hand() -> None:
+    """An order for 0.8 of each firm at 0.3 a session; B halts; a new decision; B is delisted."""
+    index_TN = np.array([[10.0, 10], [10, 10], [20, 10], [20, 10], [20, 10], [20, 5]])
+    traded_TN = np.array([[1, 1], [1, 0], [1, 1], [1, 1], [1, 0], [1, 0]], dtype=bool)
+    delisted_TN = np.zeros((6, 2), bool)
+    delisted_TN[5, 1] = True
+    target_TN = np.array([[0.8, 0.8], HOLD, HOLD, [0.5, 0.8], HOLD, HOLD])
+    cap = ParticipationCap(0.1, 100.0, np.full((6, 2), 300.0))  # 30 of 100: 0.3 of the capital
+    book = run_book(
+        target_TN,
+        index_TN,
+        traded_TN,
+        FREE,
+        0,
+        delisted_TN=delisted_TN,
+        execution=Execution(cap=cap),
+        keep_ledger=True,
+    )
+    trades = book.ledger.pivot("firm", index="session", values="trade").fill_null(0.0)
+    # A: 0.08 units: 0.03, 0.03, then 0.3 / 20 = 0.015 of the last 0.02 units; NAV 1.6 at session 2;
+    # the decision of 3 wants 0.5 * 1.6 = 0.8 and holds 0.075 * 20 = 1.5: sells 0.3, 0.3, 0.1
+    np.testing.assert_allclose(trades["0"], [0.3, 0.3, 0.3, -0.3, -0.3, -0.1], atol=1e-14)
+    # B: 0.3, a halt, 0.3, then the decision of 3 wants 0.8 * 1.6 = 1.28 and holds 0.6: 0.3, a halt, gone
+    np.testing.assert_allclose(trades["1"], [0.3, 0, 0.3, 0.3, 0, 0], atol=1e-14)
+    # left: 0.5 + 0.5; 0.2 + 0.5; 0.1 + 0.2; 0.4 + 0.38; 0.1 + 0.38; 0 (B is gone)
+    left_T = np.array([1.0, 0.7, 0.3, 0.78, 0.48, 0.0])
+    np.testing.assert_allclose(
+        book.unfilled_T, left_T / 2 / np.array([1, 1, 1.6, 1.6, 1.6, 1.15]), atol=1e-14
+    )
+    np.testing.assert_allclose(book.nav_net_T, [1, 1, 1.6, 1.6, 1.6, 1.15], rtol=1e-14)
+
+
+def test_impact_borrow_and_financing_by_hand() -> None:
+    """Buy 150% of A and short 50% of B with a capital of 100, then hold for a session."""
+    index_TN = np.ones((2, 2))
+    rate_TN = np.array([[0.02, 0.01], [0.02, 0.01]]) / np.sqrt(400.0)  # volatility 2% and 1%, volume 400
+    costs = CostModel(
+        impact=SquareRootImpact(0.8, 100.0, rate_TN),
+        borrow=Borrow(np.array([[9999.0, 2520.0]])),
+        financing=Financing(252.0),
+    )
+    book = run_book(
+        np.array([[1.5, -0.5], HOLD]), index_TN, np.ones((2, 2), bool), costs, 0, keep_ledger=True
+    )
+    # notional 150 and 50: 0.8 * 2% * sqrt(150 / 400) * 1.5 and 0.8 * 1% * sqrt(50 / 400) * 0.5
+    a, b = 0.8 * 0.02 * np.sqrt(0.375) * 1.5, 0.8 * 0.01 * np.sqrt(0.125) * 0.5
+    nav = 1 - a - b
+    np.testing.assert_allclose(book.impact_T, [a + b, 0], rtol=1e-13)
+    np.testing.assert_allclose(book.borrow_T, [0, 0.5 * 0.001 / nav], rtol=1e-13)
+    np.testing.assert_allclose(book.financing_T, [0, (1.5 - nav) * 0.0001 / nav], rtol=1e-13)
+    np.testing.assert_allclose(book.ledger["impact"], [a, b, 0, 0], atol=1e-16)
+    np.testing.assert_allclose(book.ledger["financing"], [0, 0, (1.5 - nav) * 0.0001, 0], atol=1e-16)
+    np.testing.assert_allclose(book.ledger["borrow"], [0, 0, 0, 0.0005], atol=1e-16)
+
+
+def test_unknown_costs_or_volume_prevent_the_trade() -> None:
+    target_TN, index_TN = np.array([[0.5, 0.5]]), np.ones((1, 2))
+    unknown = SquareRootImpact(1.0, 1.0, np.array([[NAN, 0.0]]))
+    cap = ParticipationCap(0.1, 1.0, np.array([[NAN, 100.0]]))
+    for costs, execution in (
+        (CostModel(impact=unknown), Execution()),
+        (CostModel(HalfSpread(np.array([[NAN, 0.0]]))), Execution()),
+        (FREE, Execution(cap=cap)),
+    ):
+        book = run_book(target_TN, index_TN, np.ones((1, 2), bool), costs, 0, execution=execution)
+        assert book.turnover_T[0] == 0.25
+        assert book.unfilled_T[0] == 0.25
+
+
+def test_flat_rates_equal_the_same_rates_of_every_firm() -> None:
+    case = random_case(8)
+    execution = case.execution(early=False, capped=True)
+    flat = case.run(CostModel.flat(9, 1, 300), 1, execution)
+    rates = CostModel(
+        HalfSpread(np.full(case.index_TN.shape, 9.0)), Commission(1), borrow=Borrow(np.full((1, 9), 300.0))
+    )
+    firms = case.run(rates, 1, execution)
+    np.testing.assert_allclose(firms.nav_net_T, flat.nav_net_T, rtol=1e-13)
+    np.testing.assert_allclose(firms.nav_ledger_T, flat.nav_ledger_T, rtol=1e-13)
+    assert flat.borrow_T.sum() > 0
+
+
+def test_prices_of_execution() -> None:
+    close_TN = np.array([[10.0, 20.0]])
+    bars = {
+        "open_TN": np.array([[9.0, NAN]]),
+        "high_TN": np.array([[12.0, 21.0]]),
+        "low_TN": np.array([[8.0, 19.0]]),
+    }
+    expected = {
+        "open": [[0.9, NAN]],
+        "typical": [[1.0, 1.0]],  # (12 + 8 + 10) / 3 and (21 + 19 + 20) / 3
+        "ohlc": [[39 / 40, NAN]],
+    }
+    assert price_over_close("close", close_TN) is None
+    for price, ratio in expected.items():
+        name: Price = price  # type: ignore[assignment]  # keys of the dictionary above
+        actual = price_over_close(name, close_TN, **bars)
+        assert actual is not None
+        np.testing.assert_allclose(actual, np.array(ratio), rtol=1e-15)
+        for needed in NEEDED[name]:
+            fewer = {key: bar for key, bar in bars.items() if key != f"{needed}_TN"}
+            with pytest.raises(ValueError, match=f"needs the field {needed}"):
+                price_over_close(name, close_TN, **fewer)
+
+
+def test_execution_before_the_close_needs_a_delay_and_arrays_must_fit() -> None:
+    case = random_case(1)
+    with pytest.raises(ValueError, match="delay is 0, but orders are executed before the close"):
+        case.run(FREE, 0, case.execution(early=True, capped=False))
+    short_TN = np.ones((3, 9))
+    wrong = {
+        "price of execution": (FREE, Execution(short_TN)),
+        "dollar volume": (FREE, Execution(cap=ParticipationCap(0.1, 1.0, short_TN))),
+        "impact rate": (CostModel(impact=SquareRootImpact(1, 1, short_TN)), Execution()),
+        "half_spread_bps": (CostModel(HalfSpread(short_TN)), Execution()),
+        "borrow_bps_per_year": (CostModel(borrow=Borrow(np.ones((1, 3)))), Execution()),
+    }
+    for name, (costs, execution) in wrong.items():
+        with pytest.raises(ValueError, match=f"shape of (the )?{name} is"):
+            case.run(costs, 1, execution)
+    for fraction in (0.0, NAN):
+        with pytest.raises(ValueError, match="participation cap is"):
+            ParticipationCap(fraction, 1.0, short_TN)

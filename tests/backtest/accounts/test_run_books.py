@@ -1,0 +1,93 @@
+"""Many books in one pass equal the same books one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from account_cases import random_case
+
+from backtest.accounts.batch import LANES, BookBatch, run_books
+from backtest.accounts.decisions import Decisions
+from backtest.accounts.execution import Execution
+from backtest.accounts.lanes import Variant
+from backtest.accounts.market import prepare_market
+from backtest.accounts.result import BookResult
+from backtest.costs.model import CostModel
+
+
+def assert_row_is(batch: BookBatch, v: int, book: BookResult) -> None:
+    for name in ("turnover", "unfilled", "leverage", "cash"):
+        np.testing.assert_array_equal(getattr(batch, f"{name}_VT")[v], getattr(book, f"{name}_T"))
+    costs_VT = batch.costs_VT
+    for kind, cost_T in book.costs_T.items():
+        np.testing.assert_array_equal(costs_VT[kind][v], cost_T)
+    for name in ("return_net", "return_gross"):
+        np.testing.assert_allclose(getattr(batch, f"{name}_VT")[v], getattr(book, f"{name}_T"), atol=1e-13)
+    np.testing.assert_allclose(batch.nav_net_VT[v], book.nav_net_T, rtol=1e-12)
+
+
+def test_a_batch_equals_single_books_to_the_bit() -> None:
+    case = random_case(4, T=60, N=11)
+    market = prepare_market(case.index_TN, case.traded_TN, case.delisted_TN)
+    whole, half = Decisions.from_targets(case.target_TN), Decisions.from_targets(0.5 * case.target_TN)
+    firms = case.costs(per_firm=True)
+    variants = [Variant(whole, CostModel.flat(bps, 1, 100), 1) for bps in range(LANES + 5)]
+    for early in (False, True):
+        for capped in (False, True):
+            execution = case.execution(early=early, capped=capped)
+            variants += [Variant(half, firms, delay, execution) for delay in (1, 2)]
+            impact = firms.impact
+            assert impact is not None
+            less = dataclasses.replace(firms, impact=dataclasses.replace(impact, capital=10.0))
+            variants.append(Variant(half, less, 1, execution))
+    order = np.random.default_rng(2).permutation(len(variants))
+    batch = run_books([variants[v] for v in order], market)
+    assert batch.return_net_VT.shape == (len(variants), 60)
+    for row, v in enumerate(order):
+        variant = variants[v]
+        scale = 1.0 if variant.decisions is whole else 0.5
+        book = dataclasses.replace(case, target_TN=scale * case.target_TN).run(
+            variant.costs, variant.delay, variant.execution, keep_ledger=False
+        )
+        assert_row_is(batch, row, book)
+        assert batch.first_trade_V[row] == book.first_trade
+        assert batch.ruined_V[row] == 60
+    assert len({tuple(net_T) for net_T in batch.return_net_VT}) == len(variants)
+
+
+def test_a_ruined_lane_does_not_change_its_neighbours() -> None:
+    index_TN = np.array([[1.0, 1], [2.5, 1], [2.5, 2], [2.5, 3]])
+    target_TN = np.array([[-0.6, 0.5], [np.nan, np.nan], [0.2, 0.5], [np.nan, np.nan]])
+    traded_TN = np.ones((4, 2), bool)
+    costs = [CostModel.flat(bps, 0, 0) for bps in (0, 5000, 10)]
+    decisions = Decisions.from_targets(target_TN)
+    batch = run_books([Variant(decisions, one, 0) for one in costs], prepare_market(index_TN, traded_TN))
+    assert batch.ruined_V.tolist() == [4, 1, 4]
+    np.testing.assert_array_equal(batch.return_net_VT[1, 1:], [-1, 0, 0])
+    np.testing.assert_array_equal(batch.leverage_VT[1, 1:], 0)
+    for v in (0, 2):
+        alone = run_books([Variant(decisions, costs[v], 0)], prepare_market(index_TN, traded_TN))
+        np.testing.assert_array_equal(batch.return_net_VT[v], alone.return_net_VT[0])
+    assert batch.return_net_VT[0, 1] == pytest.approx(-0.9)
+
+
+def test_decisions_hold_the_weights_that_are_not_zero() -> None:
+    target_TN = np.array([[0.0, 0.5, -0.5], [np.nan] * 3, [0.0] * 3, [1.0, 0.0, 0.0]])
+    decisions = Decisions.from_targets(target_TN.astype(np.float32))
+    np.testing.assert_array_equal(decisions.decided_T, [True, False, True, True])
+    np.testing.assert_array_equal(decisions.start_T1, [0, 2, 2, 2, 3])
+    np.testing.assert_array_equal(decisions.firm_K, [1, 2, 0])
+    np.testing.assert_array_equal(decisions.weight_K, [0.5, -0.5, 1.0])
+
+
+def test_a_batch_refuses_what_does_not_fit() -> None:
+    market = prepare_market(np.ones((3, 2)), np.ones((3, 2), bool))
+    with pytest.raises(ValueError, match="no variant"):
+        run_books([], market)
+    with pytest.raises(ValueError, match="shape of the target is"):
+        run_books([Variant(Decisions.from_targets(np.zeros((3, 1))), CostModel(), 0)], market)
+    early = Variant(Decisions.from_targets(np.zeros((3, 2))), CostModel(), 0, Execution(np.ones((3, 2))))
+    with pytest.raises(ValueError, match="executed before the close"):
+        run_books([early], market)

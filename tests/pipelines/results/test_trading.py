@@ -1,0 +1,194 @@
+"""Estimated half-spreads, impact, fees and caps of a panel: what a trade uses is known the session before."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from random_markets import panel_of, random_tables
+
+from backtest.costs.spreads import corwin_schultz
+from features.panel.panel import Panel
+from pipelines.config.backtest import BacktestConfig
+from pipelines.errors import ConfigError, DataError
+from pipelines.results.trading import book_costs, book_execution
+
+CAPITAL = {"capital": 1e6, "execution": {"window": 10}}
+EVERYTHING = {
+    "capital": 1e6,
+    "execution": {"price": "ohlc", "window": 10},
+    "costs": {"half_spread_bps": "corwin_schultz", "spread_window": 10},
+}
+
+
+@pytest.fixture(scope="module")
+def panel() -> Panel:
+    return panel_of(random_tables(3))
+
+
+def terms(panel: Panel, settings: dict[str, object], held: slice = slice(None)) -> dict[str, np.ndarray]:
+    config = BacktestConfig.model_validate(settings)
+    costs, execution = book_costs(config, panel, held), book_execution(config, panel, held, 1)
+    arrays: dict[str, object] = {"spread": costs.half_spread.bps, "price": execution.price_over_close_TN}
+    if costs.impact is not None:
+        arrays["impact"] = costs.impact.volatility_per_root_volume_TN
+    if execution.cap is not None:
+        arrays["volume"] = execution.cap.dollar_volume_TN
+    return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+
+
+def test_the_default_has_no_impact_no_cap_and_trades_at_the_close(panel: Panel) -> None:
+    assert terms(panel, {}) == {}
+    costs = book_costs(BacktestConfig(), panel, slice(None))
+    assert (costs.half_spread.bps, costs.commission.bps) == (5.0, 0.5)
+    assert (costs.borrow.bps_per_year, costs.financing.bps_per_year) == (50.0, 0.0)
+    assert set(terms(panel, CAPITAL)) == {"impact", "volume"}
+    assert set(terms(panel, {**CAPITAL, "costs": {"impact_coefficient": 0}})) == {"volume"}
+    uncapped = {"capital": 1e6, "execution": {"participation_cap": None}}
+    assert set(terms(panel, uncapped)) == {"impact"}
+
+
+def test_impact_and_cap_use_the_sessions_before_the_trade(panel: Panel) -> None:
+    got = terms(panel, CAPITAL)
+    assert panel.volume_TN is not None
+    dollars_TN = panel.raw_close_TN * panel.volume_TN
+    index_TN, t, checked = panel.total_return_index_TN, 500, 0
+    for n in range(panel.n_firms):
+        if not panel.traded_TN[t - 11 : t, n].all() or np.isnan(dollars_TN[t - 10 : t, n]).any():
+            continue
+        returns = index_TN[t - 10 : t, n] / index_TN[t - 11 : t - 1, n] - 1
+        volume = dollars_TN[t - 10 : t, n].mean()
+        assert got["volume"][t, n] == pytest.approx(volume, rel=1e-9)
+        assert got["impact"][t, n] == pytest.approx(returns.std(ddof=1) / np.sqrt(volume), rel=1e-6)
+        checked += 1
+    assert checked > 2
+
+
+def test_estimated_half_spreads_are_lagged_and_unknown_ones_are_the_median(panel: Panel) -> None:
+    spread_TN = terms(panel, EVERYTHING)["spread"]
+    assert panel.high_TN is not None
+    assert panel.low_TN is not None
+    estimate_TN = 1e4 * corwin_schultz(panel.high_TN, panel.low_TN, panel.close_TN, 10)
+    known_TN = np.isfinite(estimate_TN[:-1])
+    np.testing.assert_array_equal(spread_TN[1:][known_TN], estimate_TN[:-1][known_TN])
+    filled = 0
+    for t in range(20, len(estimate_TN) - 1):
+        firms = np.flatnonzero(~known_TN[t])
+        np.testing.assert_allclose(spread_TN[t + 1, firms], np.nanmedian(estimate_TN[t]), rtol=1e-14)
+        filled += len(firms)
+    assert filled > 100
+    assert np.isnan(spread_TN[0]).all()
+    roll = terms(panel, {"costs": {"half_spread_bps": "roll"}})["spread"]
+    assert np.nanmin(roll) >= 0
+    assert np.nanmax(roll) > 0
+
+
+def test_held_sessions_are_cut_from_the_terms(panel: Panel) -> None:
+    whole, part = terms(panel, EVERYTHING), terms(panel, EVERYTHING, slice(300, 400))
+    assert set(whole) == {"spread", "price", "impact", "volume"}
+    for name, array in part.items():
+        np.testing.assert_array_equal(array, whole[name][300:400], err_msg=name)
+
+
+@pytest.mark.parametrize("t", [400, 650])
+def test_terms_of_a_session_do_not_change_with_the_session_itself(panel: Panel, t: int) -> None:
+    def changed(x_TN: np.ndarray | None) -> np.ndarray:
+        assert x_TN is not None
+        return np.vstack([x_TN[:t], 1.7 * x_TN[t:]])
+
+    other = dataclasses.replace(
+        panel,
+        close_TN=changed(panel.close_TN),
+        high_TN=changed(panel.high_TN),
+        low_TN=changed(panel.low_TN),
+        raw_close_TN=changed(panel.raw_close_TN),
+        volume_TN=changed(panel.volume_TN),
+        total_return_index_TN=changed(panel.total_return_index_TN),
+    )
+    before, after = terms(panel, EVERYTHING), terms(other, EVERYTHING)
+    for name in ("spread", "impact", "volume"):
+        np.testing.assert_array_equal(before[name][: t + 1], after[name][: t + 1], err_msg=name)
+        assert not np.array_equal(before[name][t + 1 :], after[name][t + 1 :], equal_nan=True), name
+
+
+def test_fees_of_single_firms_come_from_a_file(panel: Panel, tmp_path: Path) -> None:
+    fees = tmp_path / "fees.csv"
+    fees.write_text("ticker,bps_per_year\nF2,700\nF0,0\nOTHER,9\n")
+    config = BacktestConfig.model_validate({"costs": {"borrow_file": str(fees), "borrow_bps_per_year": 30}})
+    costs = book_costs(config, panel, slice(None))
+    np.testing.assert_array_equal(costs.borrow.bps_per_year, [[0, 30, 700] + [30] * (panel.n_firms - 3)])
+    frame = pl.read_csv(fees)
+    frame.write_parquet(tmp_path / "fees.parquet")
+    same = BacktestConfig.model_validate(
+        {"costs": {"borrow_file": str(tmp_path / "fees.parquet"), "borrow_bps_per_year": 30}}
+    )
+    np.testing.assert_array_equal(
+        book_costs(same, panel, slice(None)).borrow.bps_per_year, costs.borrow.bps_per_year
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("ticker,fee\nF0,3\n", "with columns ticker and bps_per_year"),
+        ("ticker,bps_per_year\nF0,dear\n", "with columns ticker and bps_per_year"),
+        ("ticker,bps_per_year\nF0,-3\n", "gives F0 a fee of -3"),
+        ("ticker,bps_per_year\nF0,\n", "gives F0 a fee of None"),
+        ("ticker,bps_per_year\nF0,3\nF0,4\n", "several fees for F0"),
+        (None, "no file of borrow fees"),
+    ],
+)
+def test_a_file_of_fees_that_cannot_be_used_is_refused(
+    content: str | None, message: str, panel: Panel, tmp_path: Path
+) -> None:
+    fees = tmp_path / "fees.csv"
+    if content is not None:
+        fees.write_text(content)
+    config = BacktestConfig.model_validate({"costs": {"borrow_file": str(fees)}})
+    with pytest.raises(DataError, match=message):
+        book_costs(config, panel, slice(None))
+
+
+@pytest.mark.parametrize(
+    ("missing", "settings", "message"),
+    [
+        ("volume_TN", CAPITAL, "backtest.capital is set, but the data have no volume"),
+        ("open_TN", {"execution": {"price": "open"}}, "the data have no open: use close"),
+        ("low_TN", {"execution": {"price": "typical"}}, "the data have no low: use close"),
+        ("high_TN", {"costs": {"half_spread_bps": "corwin_schultz"}}, "use roll or a number"),
+    ],
+)
+def test_missing_fields_are_named(
+    missing: str, settings: dict[str, object], message: str, panel: Panel
+) -> None:
+    without = dataclasses.replace(panel, **{missing: None})  # type: ignore[arg-type]  # a field's name
+    with pytest.raises(DataError, match=message):
+        terms(without, settings)
+
+
+def test_a_price_before_the_close_needs_a_delay(panel: Panel) -> None:
+    config = BacktestConfig.model_validate({"execution": {"price": "open"}})
+    with pytest.raises(ConfigError, match=r"Set backtest\.delay to 1"):
+        book_execution(config, panel, slice(None), 0)
+
+
+def test_the_terms_are_described_in_one_line() -> None:
+    assert BacktestConfig().trading == (
+        "half-spread 5 bps, commission 0.5 bps, borrow 50 bps per year, executed at the label's delay"
+    )
+    config = BacktestConfig.model_validate(
+        {
+            "capital": 2e7,
+            "delay": 1,
+            "execution": {"price": "open"},
+            "costs": {"half_spread_bps": "roll", "financing_bps_per_year": 600, "borrow_file": "fees.csv"},
+        }
+    )
+    assert config.trading == (
+        "half-spread estimated (roll), commission 0.5 bps, impact 1 x volatility x root of participation, "
+        "borrow 50 bps per year or by firm, financing 600 bps per year, capital 20,000,000 (at most 10% of "
+        "daily volume), executed at delay 1 and the open price"
+    )
