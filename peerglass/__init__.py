@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from peerglass.attribution import Attribution, explain
     from peerglass.runs import Run, list_runs, open_run
     from peerglass.scoring import Model, load_model
+    from peerglass.signals import Backtest, backtest
     from pipelines.errors import PeerglassError
 
 __all__ = [
     "Attribution",
+    "Backtest",
     "Model",
     "PeerglassError",
     "Run",
+    "backtest",
     "explain",
     "list_runs",
     "load_model",
@@ -34,9 +37,11 @@ __all__ = [
 
 _MODULES = {
     "Attribution": "peerglass.attribution",
+    "Backtest": "peerglass.signals",
     "Model": "peerglass.scoring",
     "PeerglassError": "pipelines.errors",
     "Run": "peerglass.runs",
+    "backtest": "peerglass.signals",
     "explain": "peerglass.attribution",
     "list_runs": "peerglass.runs",
     "load_model": "peerglass.scoring",

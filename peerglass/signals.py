@@ -1,0 +1,163 @@
+"""Signals of a user's own, measured like a model's forecasts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.market import build_market, to_panel
+from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
+from pipelines.errors import ConfigError, DataError
+from pipelines.results.evaluate import evaluate
+from pipelines.results.measured import measured_tables
+from pipelines.train.trials import record, signal_trial, trial_count
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_KEY = ("date", "ticker")
+_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
+
+
+@dataclass(frozen=True, eq=False)
+class Backtest:
+    """The measures of one or more signals.
+
+    Attributes
+    ----------
+    config
+        The config whose lake, universe, label, books and costs were used.
+    tables
+        Name -> table, as in the evaluation of a run; the column ``model`` holds the name of the signal.
+    used
+        Signal -> number of its values that were measured: firms of the universe on sessions of the lake.
+    left_out
+        Signal -> number of its other values, which were ignored.
+    trials
+        Number of trials in the ledger of the config's output folder, these signals included.
+    """
+
+    config: Config
+    tables: Mapping[str, pl.DataFrame]
+    used: Mapping[str, int]
+    left_out: Mapping[str, int]
+    trials: int
+
+    @property
+    def ladder(self) -> pl.DataFrame:
+        """One row per signal and delay: information coefficients, Sharpe ratios and turnover."""
+        return self.tables["ladder"]
+
+
+def backtest(
+    frame: pl.DataFrame | pd.DataFrame, config: str | Path | Config, overrides: Iterable[str] = ()
+) -> Backtest:
+    """Measure signals before and after costs, on the newest data in a config's lake.
+
+    Every signal is a trial and is recorded in the ledger of the config's output folder before it is measured.
+    Nothing else is stored.
+
+    Parameters
+    ----------
+    frame
+        date, ticker, and one column of numbers per signal. A value dated t must have been known at the close
+        of t; nothing here can check that. Higher means better. Null and NaN mean no signal.
+    config
+        Path of a YAML config, or a loaded one; gives lake, universe, label, books and costs.
+    overrides
+        ``key=value`` settings as in ``--set``, for a config that is given by its path.
+
+    Raises
+    ------
+    ConfigError
+        If the config is invalid.
+    DataError
+        If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, a
+        signal has no value in the universe, or the lake is empty.
+    """
+    checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
+    if isinstance(config, Config) and list(overrides):
+        raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
+    signals = _checked(frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame))
+    names = [name for name in signals.columns if name not in _KEY]
+    lake = open_lake(checked)
+    market = build_market(read_market_tables(lake, input_versions(lake)), checked)
+    signal_TN = {
+        name: np.where(market.universe_TN, to_panel(signals, name, market.panel), np.nan) for name in names
+    }
+    used = {name: int(np.isfinite(values_TN).sum()) for name, values_TN in signal_TN.items()}
+    for name in names:
+        if used[name] == 0:
+            raise DataError(
+                f"The signal {name!r} has no value for a firm of the universe on a session of the lake "
+                f"{lake.root}; check its dates and tickers, and the section universe of the config."
+            )
+    output, content = Path(checked.output), {name: _digest(signals, name) for name in names}
+    run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
+    record(output, run_id, [signal_trial(name, content[name], checked) for name in names])
+    trials = trial_count(output)
+    dated_T = np.flatnonzero(np.any([np.isfinite(one).any(axis=1) for one in signal_TN.values()], axis=0))
+    listed_T = np.flatnonzero(market.universe_TN.any(axis=1))
+    sessions = listed_T[(listed_T >= dated_T[0]) & (listed_T <= dated_T[-1])]
+    forecasts = {name: {0: values_TN} for name, values_TN in signal_TN.items()}
+    result = evaluate(forecasts, market, checked, _NO_SCORES, truth_TN=None, sessions=sessions)
+    tables = measured_tables(result, forecasts, market, checked, trials)
+    known = {name: signals[name].count() for name in names}
+    return Backtest(
+        config=checked,
+        tables={name: table for name, table in tables.items() if table is not None},
+        used=used,
+        left_out={name: known[name] - used[name] for name in names},
+        trials=trials,
+    )
+
+
+def _checked(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return date, ticker and the signals as float64, with null where there is no signal."""
+    missing = [name for name in _KEY if name not in frame.columns]
+    if missing:
+        raise DataError(
+            f"The frame has no column {missing[0]!r}; it needs date, ticker and one column per signal, and "
+            f"has {', '.join(frame.columns)}."
+        )
+    names = [name for name in frame.columns if name not in _KEY]
+    wrong = [name for name in names if not frame.schema[name].is_numeric()]
+    if wrong or not names:
+        problem = (
+            f"a column {wrong[0]!r} of type {frame.schema[wrong[0]]}" if wrong else "no column of a signal"
+        )
+        raise DataError(f"The frame has {problem}; signals are columns of numbers.")
+    if not frame.schema["date"].is_temporal():
+        raise DataError(f"The column date is of type {frame.schema['date']}; convert it to dates first.")
+    signals = frame.select(
+        pl.col("date").cast(pl.Date),
+        pl.col("ticker").cast(pl.String),
+        pl.col(names).cast(pl.Float64).fill_nan(None),
+    )
+    twice = signals.filter(signals.select(_KEY).is_duplicated())
+    if twice.height:
+        day, ticker = twice.select(_KEY).row(0)
+        raise DataError(f"{ticker} appears more than once on {day}; keep one row per firm and date.")
+    for name in names:
+        if signals[name].is_infinite().any():
+            raise DataError(
+                f"The signal {name!r} has an infinite value; use finite numbers, or null for none."
+            )
+    return signals.sort(_KEY)
+
+
+def _digest(signals: pl.DataFrame, name: str) -> str:
+    """Digest of the values of a signal, whatever its order of rows and its name."""
+    rows = signals.select(*_KEY, name).drop_nulls()
+    content = hashlib.sha256("\n".join(rows["ticker"]).encode())
+    content.update(rows["date"].to_physical().to_numpy().tobytes())
+    content.update(rows[name].to_numpy().tobytes())
+    return content.hexdigest()

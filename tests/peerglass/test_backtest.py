@@ -1,0 +1,122 @@
+"""``peerglass.backtest``: a frame is measured as the command measures a file, and counted as a trial."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import yaml
+
+import peerglass
+from features.information_coefficient import ic_by_date
+from peerglass.signals import Backtest
+from pipelines.config.load import load_config
+from pipelines.lake.lake import Lake
+from pipelines.run.fetch import ingest_config
+from pipelines.train.trials import read_trials
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    folder = tmp_path_factory.mktemp("signals")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({**tiny_settings, "models": {"ridge": {}}}))
+    ingest_config(load_config(folder / "tiny.yaml"), echo=lambda _: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def frame(project: Path) -> pl.DataFrame:
+    """The true mean return, which is a signal that a market without it could not have, and noise."""
+    truth = Lake(project / "lake").read("truth_mu").select("date", "ticker", "mu")
+    days = truth["date"].unique().sort()[150:250]
+    rows = truth.filter(pl.col("date").is_in(days.implode()))
+    noise = np.random.default_rng(1).normal(size=rows.height)
+    outside = pl.DataFrame(
+        {"date": [dt.date(1990, 1, 1)], "ticker": ["NONE"], "truth": [1.0], "noise": [1.0]}
+    )
+    return pl.concat([rows.rename({"mu": "truth"}).with_columns(noise=noise), outside])
+
+
+@pytest.fixture(scope="module")
+def found(project: Path, frame: pl.DataFrame) -> Backtest:
+    return peerglass.backtest(frame, project / "tiny.yaml")
+
+
+def test_each_column_is_a_signal_with_tables_of_an_evaluation(found: Backtest, frame: pl.DataFrame) -> None:
+    assert found.ladder["model"].to_list() == ["truth", "noise"]
+    truth, noise = found.ladder["ic"]
+    assert truth > 0.04 > abs(noise)
+    assert {"equity", "quantiles", "ic_series", "costs", "significance"} <= set(found.tables)
+    assert found.left_out["truth"] >= 1
+    assert found.used["truth"] > 1000
+    assert found.used["truth"] + found.left_out["truth"] == frame.height
+
+
+def test_the_ic_equals_a_loop_over_dates(found: Backtest, project: Path, frame: pl.DataFrame) -> None:
+    """By hand: the correlation with the next session's total return, over the firms that were measured."""
+    from pipelines.dataset.market import build_market, to_panel
+    from pipelines.dataset.tables import input_versions, open_lake, read_tables
+
+    config = load_config(project / "tiny.yaml")
+    lake = open_lake(config)
+    market = build_market(read_tables(lake, input_versions(lake)), config)
+    signal_TN = np.where(market.universe_TN, to_panel(frame, "truth", market.panel), np.nan)
+    by_hand = []
+    for signal_N, label_N in zip(signal_TN, market.labels[0], strict=True):
+        both = np.isfinite(signal_N) & np.isfinite(label_N)
+        if both.sum() >= 3:
+            by_hand.append(np.corrcoef(signal_N[both], label_N[both])[0, 1])
+    assert len(by_hand) > 90
+    assert found.ladder["ic"][0] == pytest.approx(np.mean(by_hand), abs=1e-9)
+    assert np.nanmean(ic_by_date(signal_TN, market.labels[0])) == pytest.approx(np.mean(by_hand), abs=1e-9)
+
+
+def test_every_signal_is_a_trial_that_is_counted_once(
+    found: Backtest, project: Path, frame: pl.DataFrame
+) -> None:
+    ledger = read_trials(project / "runs")
+    assert found.trials == ledger.height == 2
+    assert set(ledger["model"]) == {"truth", "noise"}
+    again = peerglass.backtest(frame.sample(fraction=1, shuffle=True, seed=3).to_pandas(), found.config)
+    assert again.trials == 2, "the same values in another order, from pandas"
+    assert again.ladder.drop("seeds").equals(found.ladder.drop("seeds"))
+    changed = frame.select("date", "ticker", truth=pl.col("truth") * 2)
+    costly = peerglass.backtest(changed, project / "tiny.yaml", ["backtest.costs.half_spread_bps=50"])
+    assert costly.trials == 3
+    sharpe = "long_short.sharpe_net"
+    assert costly.ladder[sharpe][0] < found.ladder[sharpe][0]
+    assert costly.ladder["ic"][0] == pytest.approx(found.ladder["ic"][0], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"drop": ["ticker"]}, "no column 'ticker'; it needs date, ticker"),
+        ({"drop": ["truth", "noise"]}, "no column of a signal"),
+        ({"with": pl.col("ticker").alias("word")}, "a column 'word' of type String"),
+        ({"with": pl.col("date").cast(pl.String)}, "column date is of type String; convert it to dates"),
+        ({"with": pl.lit(np.inf).alias("noise")}, "'noise' has an infinite value"),
+        ({"with": pl.lit("NONE").alias("ticker")}, "NONE appears more than once on"),
+        ({"with": pl.col("date").dt.offset_by("-30y")}, "'truth' has no value for a firm of the universe"),
+    ],
+)
+def test_a_wrong_frame_is_refused(
+    project: Path, frame: pl.DataFrame, change: Mapping[str, Any], sentence: str
+) -> None:
+    wrong = frame.drop(change["drop"]) if "drop" in change else frame.with_columns(change["with"])
+    before = read_trials(project / "runs").height
+    with pytest.raises(peerglass.PeerglassError, match=sentence):
+        peerglass.backtest(wrong, project / "tiny.yaml")
+    assert read_trials(project / "runs").height == before
+
+
+def test_the_frame_of_pandas_has_dates(project: Path) -> None:
+    rows = pd.DataFrame({"date": ["2014-01-02"], "ticker": ["A"], "signal": [1.0]})
+    with pytest.raises(peerglass.PeerglassError, match="convert it to dates first"):
+        peerglass.backtest(rows, project / "tiny.yaml")
