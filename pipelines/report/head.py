@@ -28,7 +28,7 @@ def head(data: ReportData, verdict: Verdict) -> str:
         f'<p class="rule">{html.escape(rule(data))}</p></div>'
         f"{_tiles(data, verdict.best)}{audit_block(header.audit)}{_box('hazards', 'Hazards', header.hazards)}"
         f"{_box('coverage', 'Coverage', header.coverage)}"
-        f"{_box('notes', 'Notes', header.notes)}</header>\n"
+        f"{_notes(header.notes)}</header>\n"
     )
 
 
@@ -100,3 +100,15 @@ def _box(kind: str, title: str, sentences: tuple[str, ...]) -> str:
         return ""
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
     return f'<div class="{kind}"><h2>{title}</h2><ul>{items}</ul></div>'
+
+
+def _notes(sentences: tuple[str, ...]) -> str:
+    """Notes fold out, so that the figures are near the verdict; a printed page has them unfolded."""
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+    count = f"{len(sentences)} note{'' if len(sentences) == 1 else 's'}"
+    return (
+        f'<details class="notes"><summary><b>{count}</b> on data and training</summary>'
+        f"<ul>{items}</ul></details>"
+    )

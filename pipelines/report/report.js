@@ -76,6 +76,7 @@
     });
   };
   window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("details.notes").forEach(function (notes) { notes.open = true; });
     plots.forEach(function (place) {
       const half = place.closest(".beside") && !place.closest("figure").matches(":last-child:nth-child(odd)");
       resize(place, half ? 330 : 680, Math.round(0.74 * place.dataset.height));
