@@ -36,7 +36,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
 """Benchmarks in order, with arguments that shorten them; without arguments the full benchmark runs."""
 
 LEFT_OUT: Mapping[str, str] = {
-    "forecasts_speed": "needs pip install 'peerglass[peers]': python benchmarks/forecasts_speed.py",
+    "forecasts_speed": "needs pip install '.[peers]': python benchmarks/forecasts_speed.py",
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",

@@ -21,9 +21,7 @@ from features.panel.holder_returns import bought_return, holder_market
 from features.panel.labels import forward_returns
 
 if importlib.util.find_spec("alphalens") is None:
-    pytest.skip(
-        "alphalens-reloaded is not installed: pip install 'peerglass[peers]'", allow_module_level=True
-    )
+    pytest.skip("alphalens-reloaded is not installed: pip install '.[peers]'", allow_module_level=True)
 
 T, N, H = 40, 60, 3
 
