@@ -12,41 +12,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from backtest.accounts.batch import run_books
-from backtest.accounts.execution import ParticipationCap
 from backtest.accounts.lanes import Variant
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import annual_return, risk_free_cost, sharpe
 from backtest.analysis.rows import LedgerRows
-from backtest.costs.impact import SquareRootImpact
 from backtest.costs.model import SESSIONS_PER_YEAR
 from features.arrays import FloatArray
-
-COEFFICIENT = 1.0
-"""Impact coefficient of a book whose costs have no impact."""
-
-MAX_PARTICIPATION = 0.1
-"""Share of the daily dollar volume that a book without a cap trades at most."""
 
 POINTS = 9
 """Amounts of capital, half a decade apart: four decades, up to where the cap binds."""
 
 _SMALLEST = 1e-5  # share of the volume of nearly all orders at the smallest capital
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Liquidity:
-    """What impact and participation are measured by; row s is known before the trades of session s.
-
-    Attributes
-    ----------
-    dollar_volume_TN : ndarray of shape (T, N)
-        Trailing daily dollar volume; NaN is unknown, and the firm cannot be traded.
-    volatility_per_root_volume_TN : ndarray of shape (T, N)
-        `backtest.costs.impact.volatility_per_root_volume` of the trailing volatility and that volume.
-    """
-
-    dollar_volume_TN: FloatArray
-    volatility_per_root_volume_TN: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +38,8 @@ class CapacityPoint:
     impact_bps_per_year : float
         Mean cost of impact, in basis points of NAV per year.
     participation_p95 : float
-        Share of the daily dollar volume that 95% of the orders do not exceed, before the cap.
+        Share of the daily dollar volume that 95% of the trades do not exceed: the trades of the ledger,
+        scaled to the capital.
     unfilled : float
         Mean one-way turnover per session that was ordered and not traded.
     """
@@ -79,22 +56,21 @@ def capacity(
     variant: Variant,
     rows: LedgerRows,
     market: BookMarket,
-    liquidity: Liquidity,
+    dollar_volume_TN: FloatArray,
     rate_T: FloatArray,
 ) -> list[CapacityPoint]:
-    """Run a book with square-root impact and a participation cap at several amounts of capital.
+    """Run a book at several amounts of capital, with its impact and its participation cap.
 
     Parameters
     ----------
     variant : Variant
-        The book. Its own impact coefficient and cap are used if it has them, else `COEFFICIENT` and
-        `MAX_PARTICIPATION`.
+        The book at any capital. Without impact and without a cap all amounts earn the same.
     rows : LedgerRows
         Of the same book; its trades say which amounts of capital the volumes allow.
     market : BookMarket
         Of the book's sessions.
-    liquidity : Liquidity
-        Of the book's sessions.
+    dollar_volume_TN : ndarray of shape (T, N)
+        Trailing daily dollar volume; row s is known before the trades of session s, NaN is unknown.
     rate_T : ndarray of shape (T,)
         Risk-free return of each session.
 
@@ -103,11 +79,11 @@ def capacity(
     list of CapacityPoint
         From the smallest to the largest capital; empty for a book without a trade of known volume.
     """
-    share = participation_per_capital(rows, liquidity.dollar_volume_TN)
+    share = participation_per_capital(rows, dollar_volume_TN)
     if not share > 0:
         return []
     capitals = capital_grid(share)
-    batch = run_books([at_capital(variant, liquidity, capital) for capital in capitals], market)
+    batch = run_books([at_capital(variant, capital) for capital in capitals], market)
     points = []
     for v, capital in enumerate(capitals):
         span = slice(int(batch.first_trade_V[v]), int(batch.ruined_V[v]) + 1)
@@ -149,15 +125,13 @@ def capital_grid(share: float) -> Sequence[float]:
     return [(1.0 if step % 2 == 0 else 3.0) * 10.0 ** (step // 2) for step in steps]
 
 
-def at_capital(variant: Variant, liquidity: Liquidity, capital: float) -> Variant:
-    """Give a book an amount of capital: impact and a cap, with its own coefficient and share if any."""
+def at_capital(variant: Variant, capital: float) -> Variant:
+    """Return the book with another amount of capital in its impact and its cap."""
     impact, cap = variant.costs.impact, variant.execution.cap
-    coefficient = COEFFICIENT if impact is None else impact.coefficient
-    fraction = MAX_PARTICIPATION if cap is None else cap.fraction
-    paid = SquareRootImpact(coefficient, capital, liquidity.volatility_per_root_volume_TN)
-    limit = ParticipationCap(fraction, capital, liquidity.dollar_volume_TN)
+    impact = None if impact is None else replace(impact, capital=capital)
+    cap = None if cap is None else replace(cap, capital=capital)
     return replace(
         variant,
-        costs=replace(variant.costs, impact=paid),
-        execution=replace(variant.execution, cap=limit),
+        costs=replace(variant.costs, impact=impact),
+        execution=replace(variant.execution, cap=cap),
     )

@@ -88,7 +88,7 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
     fill_TN = cached(panel, ("price over close", execution.price), lambda: _fill(panel, settings))
     cap = None
     if settings.capital is not None and execution.participation_cap is not None:
-        volume_TN = _dollar_volumes(panel, execution.window)[held]
+        volume_TN = dollar_volumes(panel, execution.window)[held]
         cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
     return Execution(None if execution.price == "close" else fill_TN[held], cap)
 
@@ -130,8 +130,14 @@ def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatAr
     return lag(1e4 * np.where(unknown_TN, median_T[:, None], spread_TN), 1)
 
 
-def _dollar_volumes(panel: Panel, window: int) -> FloatArray:
-    """Mean dollar volume of the sessions before t, at least half of them known."""
+def dollar_volumes(panel: Panel, window: int) -> FloatArray:
+    """Mean dollar volume of the sessions before t, at least half of them known, shape (T, N).
+
+    Raises
+    ------
+    DataError
+        If the prices have no volume.
+    """
     if panel.volume_TN is None:
         raise DataError(
             "backtest.capital is set, but the data have no volume, which market impact and the participation "
@@ -146,7 +152,7 @@ def _dollar_volumes(panel: Panel, window: int) -> FloatArray:
 
 def _impact_rates(panel: Panel, window: int) -> FloatArray:
     """Volatility over the root of dollar volume, both of the sessions before t."""
-    volume_TN = _dollar_volumes(panel, window)
+    volume_TN = dollar_volumes(panel, window)
 
     def rates() -> FloatArray:
         index_TN = panel.total_return_index_TN

@@ -38,7 +38,6 @@ _MODULES: Final = (
     "results/analysis/analysis",
     "results/analysis/book_rows",
     "results/analysis/factor_data",
-    "results/analysis/liquidity",
     "results/analysis/measured",
     "results/backtest",
     "results/book_orders",

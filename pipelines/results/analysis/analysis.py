@@ -9,7 +9,6 @@ from functools import cached_property
 import polars as pl
 
 from backtest.accounts.performance import counted_sessions
-from backtest.analysis.capacity import Liquidity
 from backtest.analysis.factors import FactorReturns
 from backtest.analysis.regression import factor_regression
 from backtest.analysis.rows import ledger_rows
@@ -29,7 +28,6 @@ from pipelines.results.analysis.book_rows import (
     worst_day_rows,
 )
 from pipelines.results.analysis.factor_data import FactorData, factor_data
-from pipelines.results.analysis.liquidity import liquidity, liquidity_on
 from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.comparisons import tradable_delay
 
@@ -105,6 +103,8 @@ class BookAnalysis:
 
     def __init__(self, market: Market, config: Config) -> None:
         self._market = market
+        self._settings = config.backtest
+        self._has_volume = market.panel.volume_TN is not None
         self._first_book = next(iter(config.backtest.books))
         self._main_delay = tradable_delay(config.label.delays)
         self._rows: dict[str, list[Row]] = defaultdict(list)
@@ -114,15 +114,11 @@ class BookAnalysis:
     def _factors(self) -> FactorData:
         return factor_data(self._market)
 
-    @cached_property
-    def _liquidity(self) -> Liquidity | None:
-        return liquidity(self._market.panel)
-
     @property
     def notes(self) -> tuple[str, ...]:
         """One sentence for everything that the data do not allow."""
         no_volume = "These data have no volume: the capacity of books is unknown."
-        return (*self._factors.scores.left_out, *(() if self._liquidity else (no_volume,)))
+        return (*self._factors.scores.left_out, *(() if self._has_volume else (no_volume,)))
 
     def add(self, book: MeasuredBook) -> None:
         """Analyse a book; its result must hold the ledger."""
@@ -151,9 +147,8 @@ class BookAnalysis:
         }
         for table, rows in found.items():
             self._keep(table, book, rows)
-        if book.delay == self._main_delay and self._liquidity is not None:
-            at = liquidity_on(self._liquidity, held)
-            self._keep("capacity", book, capacity_rows(book, view.rows, self._market.panel, at))
+        if book.delay == self._main_delay and self._has_volume:
+            self._keep("capacity", book, capacity_rows(book, view.rows, view.panel, self._settings))
         if book.orders.name == self._first_book and book.delay == self._main_delay:
             keys = [pl.lit(book.model).alias("model"), pl.lit(book.orders.name).alias("book")]
             self._positions.append(position_frame(view).select(*keys, pl.all()))
@@ -171,6 +166,6 @@ class BookAnalysis:
         tables = {
             name: pl.DataFrame(self._rows[name], schema=schema, orient="row").fill_nan(None)
             for name, schema in SCHEMAS.items()
-            if name != "capacity" or self._liquidity is not None
+            if name != "capacity" or self._has_volume
         }
         return tables | ({"positions": pl.concat(self._positions)} if self._positions else {})

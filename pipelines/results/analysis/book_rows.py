@@ -18,7 +18,7 @@ from backtest.accounts.decisions import Decisions
 from backtest.accounts.lanes import Variant
 from backtest.accounts.market import prepare_market
 from backtest.accounts.performance import BookMetrics
-from backtest.analysis.capacity import Liquidity, capacity
+from backtest.analysis.capacity import capacity
 from backtest.analysis.contributions import by_factor, by_name, by_sector, by_side, sector_names
 from backtest.analysis.drawdowns import largest_drawdowns, losers, worst_days
 from backtest.analysis.exposures import sector_exposures, style_exposures
@@ -28,7 +28,9 @@ from backtest.analysis.rows import LedgerRows
 from backtest.analysis.styles import StyleScores
 from features.arrays import FloatArray
 from features.panel.panel import Panel
+from pipelines.config.backtest import BacktestConfig
 from pipelines.results.analysis.measured import MeasuredBook
+from pipelines.results.trading import book_costs, book_execution, dollar_volumes
 
 FIGURES = (
     *("n_sessions", "annual_return_gross", "annual_return_net", "annual_volatility_net", "sharpe_gross"),
@@ -104,12 +106,21 @@ def alpha_rows(regression: FactorRegression) -> Iterator[Row]:
         }
 
 
-def capacity_rows(book: MeasuredBook, rows: LedgerRows, panel: Panel, at: Liquidity) -> Iterator[Row]:
-    """Yield the book's net figures at growing amounts of capital."""
+def capacity_rows(
+    book: MeasuredBook, rows: LedgerRows, panel: Panel, settings: BacktestConfig
+) -> Iterator[Row]:
+    """Yield the book's net figures at growing amounts of capital; the prices must have volumes."""
     held, orders = book.orders.held, book.orders
     market = prepare_market(panel.total_return_index_TN[held], panel.traded_TN[held], panel.delisted_TN[held])
-    variant = Variant(Decisions.from_targets(orders.target_TN), orders.costs, orders.delay)
-    for point in capacity(variant, rows, market, at, book.rate_T):
+    with_capital = settings.model_copy(update={"capital": 1.0})
+    variant = Variant(
+        Decisions.from_targets(orders.target_TN),
+        book_costs(with_capital, panel, held),
+        orders.delay,
+        book_execution(with_capital, panel, held, orders.delay),
+    )
+    volume_TN = dollar_volumes(panel, settings.execution.window)[held]
+    for point in capacity(variant, rows, market, volume_TN, book.rate_T):
         yield asdict(point)
 
 

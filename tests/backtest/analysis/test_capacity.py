@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,14 +15,14 @@ from backtest.accounts.lanes import Variant
 from backtest.accounts.market import prepare_market
 from backtest.accounts.performance import book_metrics
 from backtest.analysis.capacity import (
-    MAX_PARTICIPATION,
-    Liquidity,
     at_capital,
     capacity,
     capital_grid,
     participation_per_capital,
 )
-from backtest.analysis.rows import ledger_rows
+from backtest.analysis.rows import LedgerRows, ledger_rows
+from backtest.costs.borrow import Borrow
+from backtest.costs.half_spread import HalfSpread
 from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
@@ -31,8 +32,8 @@ COSTS = CostModel.flat(half_spread_bps=3, borrow_bps_per_year=100)
 RATE_T = np.full(T, 0.03 / 252)
 
 
-def setting() -> tuple[FloatArray, FloatArray, Liquidity]:
-    """Targets that know tomorrow's return a little, total return indices, and volumes around 5 million."""
+def setting(cap: float | None = 0.1) -> tuple[FloatArray, FloatArray, FloatArray, Variant]:
+    """Targets that know tomorrow's return a little, indices, volumes, and the book with a capital of 1."""
     rng = np.random.default_rng(2)
     return_TN = rng.normal(0.0003, 0.02, (T, N))
     index_TN = np.cumprod(1.0 + return_TN, axis=0, dtype=np.float64)
@@ -41,21 +42,29 @@ def setting() -> tuple[FloatArray, FloatArray, Liquidity]:
     target_TN = signal_TN / np.abs(signal_TN).sum(axis=1, keepdims=True)
     volume_TN = rng.lognormal(math.log(5e6), 1.0, (T, N))
     volume_TN[:, 7] = np.nan
-    liquidity = Liquidity(volume_TN, volatility_per_root_volume(np.full((T, N), 0.02), volume_TN))
-    return target_TN, index_TN, liquidity
+    rate_TN = volatility_per_root_volume(np.full((T, N), 0.02), volume_TN)
+    costs = CostModel(HalfSpread(3), impact=SquareRootImpact(0.8, 1.0, rate_TN), borrow=Borrow(100))
+    execution = Execution(cap=None if cap is None else ParticipationCap(cap, 1.0, volume_TN))
+    return target_TN, index_TN, volume_TN, Variant(Decisions.from_targets(target_TN), costs, 0, execution)
+
+
+def free_rows(target_TN: FloatArray, index_TN: FloatArray) -> LedgerRows:
+    """Ledger of the book without impact and cap."""
+    traded_TN = np.ones((T, N), bool)
+    return ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
 
 
 def test_each_point_is_the_book_run_with_impact_and_a_cap_at_that_capital() -> None:
-    target_TN, index_TN, liquidity = setting()
+    target_TN, index_TN, volume_TN, variant = setting()
     traded_TN = np.ones((T, N), bool)
-    rows = ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
-    variant = Variant(Decisions.from_targets(target_TN), COSTS, 0)
-    points = capacity(variant, rows, prepare_market(index_TN, traded_TN), liquidity, RATE_T)
+    rows = free_rows(target_TN, index_TN)
+    points = capacity(variant, rows, prepare_market(index_TN, traded_TN), volume_TN, RATE_T)
     assert len(points) == 9
+    assert variant.costs.impact is not None
     for point in points:
-        impact = SquareRootImpact(1.0, point.capital, liquidity.volatility_per_root_volume_TN)
+        impact = SquareRootImpact(0.8, point.capital, variant.costs.impact.volatility_per_root_volume_TN)
         costs = CostModel(half_spread=COSTS.half_spread, borrow=COSTS.borrow, impact=impact)
-        cap = ParticipationCap(0.1, point.capital, liquidity.dollar_volume_TN)
+        cap = ParticipationCap(0.1, point.capital, volume_TN)
         alone = run_book(target_TN, index_TN, traded_TN, costs, 0, execution=Execution(cap=cap))
         metrics = book_metrics(alone, RATE_T)
         assert point.sharpe_net == pytest.approx(metrics.sharpe_net, abs=1e-9)
@@ -68,37 +77,23 @@ def test_each_point_is_the_book_run_with_impact_and_a_cap_at_that_capital() -> N
     assert points[-1].unfilled > points[0].unfilled + 0.01
 
 
-def test_impact_per_traded_notional_never_falls_with_capital() -> None:
-    target_TN, index_TN, liquidity = setting()
-    uncapped = Execution(cap=ParticipationCap(1e9, 1.0, liquidity.dollar_volume_TN))
-    variant = Variant(Decisions.from_targets(target_TN), COSTS, 0, uncapped)
-    traded_TN = np.ones((T, N), bool)
-    rows = ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
-    points = capacity(variant, rows, prepare_market(index_TN, traded_TN), liquidity, RATE_T)
+def test_impact_grows_with_the_root_of_the_capital() -> None:
+    target_TN, index_TN, volume_TN, variant = setting(cap=None)
+    market = prepare_market(index_TN, np.ones((T, N), bool))
+    points = capacity(variant, free_rows(target_TN, index_TN), market, volume_TN, RATE_T)
     impact = [point.impact_bps_per_year for point in points]
     assert impact == sorted(impact)
     assert impact[2] == pytest.approx(impact[0] * math.sqrt(10.0), rel=0.1)  # a decade of capital
 
 
-def test_the_book_keeps_its_own_coefficient_and_cap() -> None:
-    target_TN, _, liquidity = setting()
-    decisions = Decisions.from_targets(target_TN)
-    plain = at_capital(Variant(decisions, COSTS, 1), liquidity, 1e6)
-    assert plain.costs.impact is not None
-    assert plain.execution.cap is not None
-    assert (plain.costs.impact.coefficient, plain.execution.cap.fraction) == (1.0, MAX_PARTICIPATION)
-    assert plain.costs.half_spread is COSTS.half_spread
-    own = Variant(
-        decisions,
-        CostModel(impact=SquareRootImpact(0.5, 1.0, liquidity.volatility_per_root_volume_TN)),
-        1,
-        Execution(cap=ParticipationCap(0.02, 1.0, liquidity.dollar_volume_TN)),
-    )
-    kept = at_capital(own, liquidity, 1e6)
-    assert kept.costs.impact is not None
-    assert kept.execution.cap is not None
-    assert (kept.costs.impact.coefficient, kept.costs.impact.capital) == (0.5, 1e6)
-    assert (kept.execution.cap.fraction, kept.execution.cap.capital) == (0.02, 1e6)
+def test_without_impact_and_cap_capital_does_not_matter() -> None:
+    target_TN, index_TN, volume_TN, variant = setting(cap=None)
+    free = replace(variant, costs=COSTS)
+    market = prepare_market(index_TN, np.ones((T, N), bool))
+    points = capacity(free, free_rows(target_TN, index_TN), market, volume_TN, RATE_T)
+    assert len({point.sharpe_net for point in points}) == 1
+    assert [point.impact_bps_per_year for point in points] == [0.0] * 9
+    assert at_capital(free, 1e6).costs.impact is None
 
 
 def test_the_grid_spans_four_decades_from_a_hundred_thousandth_of_the_volume() -> None:
@@ -110,22 +105,19 @@ def test_the_grid_spans_four_decades_from_a_hundred_thousandth_of_the_volume() -
 
 
 def test_participation_is_that_of_the_trades_of_the_ledger() -> None:
-    target_TN, index_TN, liquidity = setting()
+    target_TN, index_TN, volume_TN, _ = setting()
     ledger = run_book(target_TN, index_TN, np.ones((T, N), bool), COSTS, 0, keep_ledger=True).ledger
     shares = [
-        abs(row["trade"]) / liquidity.dollar_volume_TN[row["session"], row["firm"]]
+        abs(row["trade"]) / volume_TN[row["session"], row["firm"]]
         for row in ledger.iter_rows(named=True)
         if row["trade"] != 0 and row["firm"] != 7
     ]
-    ours = participation_per_capital(ledger_rows(ledger), liquidity.dollar_volume_TN)
+    ours = participation_per_capital(ledger_rows(ledger), volume_TN)
     assert ours == pytest.approx(np.quantile(shares, 0.95))
 
 
 def test_without_known_volumes_or_trades_there_is_no_capacity() -> None:
-    target_TN, index_TN, _ = setting()
-    unknown_TN = np.full((T, N), np.nan)
-    traded_TN = np.ones((T, N), bool)
-    rows = ledger_rows(run_book(target_TN, index_TN, traded_TN, COSTS, 0, keep_ledger=True).ledger)
-    variant = Variant(Decisions.from_targets(target_TN), COSTS, 0)
-    market = prepare_market(index_TN, traded_TN)
-    assert capacity(variant, rows, market, Liquidity(unknown_TN, unknown_TN), RATE_T) == []
+    target_TN, index_TN, _, variant = setting()
+    market = prepare_market(index_TN, np.ones((T, N), bool))
+    rows = free_rows(target_TN, index_TN)
+    assert capacity(variant, rows, market, np.full((T, N), np.nan), RATE_T) == []

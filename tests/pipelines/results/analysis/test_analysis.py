@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.results.analysis.analysis import SCHEMAS, BookAnalysis
-from pipelines.results.analysis.liquidity import liquidity
 from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.describe import describe_factors
 from pipelines.results.evaluate import Evaluation, evaluate
@@ -253,19 +251,6 @@ def test_capacity_falls_with_capital_from_the_sharpe_ratio_of_the_book(analysed:
         figures = of(analysed.tables["figures"], "reversal", book, 1)
         assert figures["sharpe_net"].item() - 0.6 < points["sharpe_net"][0] < figures["sharpe_net"].item()
         assert points["unfilled"][-1] > points["unfilled"][0]
-
-
-def test_liquidity_is_known_before_the_session(analysed: Analysed) -> None:
-    panel = analysed.market.panel
-    ours = liquidity(panel)
-    assert ours is not None
-    assert panel.volume_TN is not None
-    dollars_TN, t, firm = panel.raw_close_TN * panel.volume_TN, 600, 5
-    assert np.isfinite(dollars_TN[t - 21 : t, firm]).all()
-    assert ours.dollar_volume_TN[t, firm] == pytest.approx(np.median(dollars_TN[t - 21 : t, firm]), rel=1e-6)
-    returns = panel.close_TN[t - 21 : t, firm] / panel.close_TN[t - 22 : t - 1, firm] - 1.0
-    ratio = returns.std(ddof=1) / math.sqrt(np.median(dollars_TN[t - 21 : t, firm]))
-    assert ours.volatility_per_root_volume_TN[t, firm] == pytest.approx(ratio, rel=1e-5)
 
 
 def test_styles_that_the_data_do_not_allow_are_named(analysed: Analysed) -> None:
