@@ -69,7 +69,7 @@ def ending_table(
 def _sides(orders: BookOrders) -> Iterator[tuple[str, FloatArray]]:
     """Yield the book's weights, and the weights of each side if it has both."""
     yield "book", orders.target_TN
-    if np.nanmin(orders.target_TN) < 0 < np.nanmax(orders.target_TN):
+    if (orders.target_TN < 0).any() and (orders.target_TN > 0).any():  # false for NaN
         yield "long", np.maximum(orders.target_TN, 0.0)
         yield "short", np.minimum(orders.target_TN, 0.0)
 

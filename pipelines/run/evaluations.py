@@ -32,6 +32,7 @@ from pipelines.run.fingerprint import source_digest
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
 _MODULES: Final = (
+    "config/books",
     "dataset/folds",
     "dataset/market",
     "dataset/risk_free",
