@@ -175,7 +175,8 @@ def substitute(words: list[str], home: Path) -> list[str]:
             assert (ROOT / word).is_file(), f"there is no {word}"
             found.append("my.yaml")
         else:
-            found.append(values.get(word, word))
+            name, colon, rest = word.partition(":")  # RUN:MODEL
+            found.append(f"{run}:{rest}" if name == "RUN" and colon else values.get(word, word))
     return found
 
 
