@@ -65,7 +65,7 @@ def contributions(frame: pl.DataFrame, title: str) -> Figure:
         "hovertemplate": "%{y}: %{x:.2f}%<extra></extra>",
     }
     layout = {
-        "xaxis": axis("net contribution (% of starting capital)", zeroline=True, zerolinewidth=2),
+        "xaxis": axis("% of starting capital", zeroline=True, zerolinewidth=2),
         "yaxis": axis("", type="category"),
     }
     return draw(title, 80 + 21 * max(rows.height, 2), [bars], layout)

@@ -131,7 +131,7 @@ def one_forecast(example: ExampleForecast, model: str) -> Figure:
     """
     frame = example.contributions.sort(pl.col("value").abs(), descending=True)
     shown = frame.height if frame.height <= MAX_CONTRIBUTIONS + 1 else MAX_CONTRIBUTIONS
-    names = [short(player) for player in frame["player"].head(shown).to_list()]
+    names = [short(player, 20) for player in frame["player"].head(shown).to_list()]
     values = frame["value"].head(shown).to_list()
     errors = frame["error"].head(shown).to_list()
     rest = frame.slice(shown)
@@ -141,27 +141,29 @@ def one_forecast(example: ExampleForecast, model: str) -> Figure:
         errors.append(math.sqrt(float((rest["error"] ** 2).sum())))
     steps = [example.base_value, *values, example.forecast]
     ends = [0.0, *accumulate([example.base_value, *values]), example.forecast]
-    room = 0.22 * (max(ends) - min(ends) or 1.0)  # for the numbers next to the outermost bars
+    room = 0.03 * (max(ends) - min(ends) or 1.0)
+    # numbers beside the bars would run into the names on a phone
+    written = [
+        f"{name}  {_signed(value)}"
+        for name, value in zip(["base value", *names, "forecast"], steps, strict=True)
+    ]
     levels = list(accumulate([example.base_value, *values]))[1:]
     bars: Trace = {
         "type": "waterfall",
         "orientation": "h",
-        "y": ["base value", *names, "forecast"],
+        "y": written,
         "x": steps,
         "measure": ["absolute", *["relative"] * len(values), "total"],
-        "text": [f"{value:+.3g}".replace("-", "\N{MINUS SIGN}") for value in steps],
-        "textposition": "outside",
-        "cliponaxis": False,
         "increasing": {"marker": {"color": BLUE}},
         "decreasing": {"marker": {"color": VERMILION}},
         "totals": {"marker": {"color": MUTED}},
         "connector": {"line": {"color": "#b5bec8", "width": 1}},
-        "hovertemplate": "%{y}: %{text}<extra></extra>",
+        "hovertemplate": "%{y}<extra></extra>",
     }
     whiskers: Trace = {
         "type": "scatter",
         "x": levels,
-        "y": names,
+        "y": written[1:-1],
         "mode": "markers",
         "marker": {"size": 1, "color": INK},
         "error_x": _errors(pl.Series(errors, dtype=pl.Float64)),
@@ -186,3 +188,8 @@ def one_forecast(example: ExampleForecast, model: str) -> Figure:
 def _errors(errors: pl.Series) -> Trace:
     """Whiskers of one Monte Carlo standard error."""
     return {"type": "data", "array": floats(errors), "thickness": 1.2, "width": 3, "color": INK}
+
+
+def _signed(value: float) -> str:
+    """A value with its sign and three significant digits."""
+    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}")

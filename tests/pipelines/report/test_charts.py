@@ -131,7 +131,7 @@ def test_the_waterfall_of_a_forecast_adds_up_and_merges_small_players() -> None:
     bars, whiskers = attribution.one_forecast(example, "m").traces
     assert list(bars["measure"]) == ["absolute", *["relative"] * 13, "total"]
     assert sum(bars["x"][:-1]) == pytest.approx(bars["x"][-1])
-    assert bars["y"][-2] == "5 other players"
+    assert bars["y"][-2] == "5 other players  +0.05"
     assert whiskers["y"] == bars["y"][1:-1]
     assert whiskers["x"][:2] == pytest.approx([0.6, 0.3]), "the error is drawn at the end of its bar"
     drawn = whiskers["error_x"]["array"].tolist()

@@ -81,7 +81,7 @@ def monthly_blocks(data: ReportData, best: str | None) -> Iterator[Block]:
         f"are positive. Months at the ends of the test may be partial; a year is compounded from its months."
     )
     yield (
-        '<div class="scroll months" tabindex="0" role="region" aria-label="Net return by month">'
+        '<div class="scroll short months" tabindex="0" role="region" aria-label="Net return by month">'
         f'<table><thead><tr><th scope="col">year</th>{head}<th scope="col" class="num">year</th></tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
