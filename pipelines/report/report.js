@@ -25,6 +25,7 @@
     layout.margin.l = Math.min(layout.margin.l, 44);
     layout.xaxis.nticks = 5;
     layout.xaxis.tickangle = 0;
+    (layout.annotations || []).forEach(function (note) { if (note.font) { note.font.size = 9; } });
     Object.keys(layout).filter(function (name) { return /^[xy]axis/.test(name); }).forEach(function (name) {
       layout[name].tickfont = Object.assign({}, layout[name].tickfont, { size: 10 });
       if (layout[name].title) { layout[name].title.font.size = 11; layout[name].title.standoff = 6; }
