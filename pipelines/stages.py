@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.audit.command import audit_before_training, audit_target
-from pipelines.config.load import load_config, override_backtest
+from pipelines.config.load import override_backtest
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
-from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit_target",
-    "backtest_target",
+    "backtest_run",
     "explain_run",
     "ingest_config",
     "report_run",
@@ -46,63 +45,53 @@ def train_config(config: Config, as_of: str | None = None, *, wait: bool = False
     return run.run_id
 
 
-def backtest_target(
-    target: str,
-    config: Path | None,
+def backtest_run(
+    name: str,
     overrides: list[str],
     output: Path,
     *,
     echo: Callable[[str], None],
-    as_of: str | None = None,
+    as_json: bool = False,
     wait: bool = False,
 ) -> None:
-    """Evaluate a run again, or evaluate a signal file.
+    """Evaluate a run again with other backtest settings, and store an additional evaluation.
 
     Parameters
     ----------
-    target
-        A run (id, unique prefix or folder), or the path of a signal file.
-    config
-        For a signal file: the config whose lake, universe, label, books and costs are used. None for a run.
+    name
+        Id of the run, a unique prefix of it, or its folder.
     overrides
-        ``KEY=VALUE`` settings. On a run, only the section ``backtest`` can change, and the result is stored
-        as an additional evaluation.
+        ``KEY=VALUE`` settings of the section ``backtest``.
     output
         Folder that holds the runs.
     echo
         Prints the result.
-    as_of
-        For a signal file: the earlier state of the lake to read; None for the newest.
+    as_json
+        Whether to print JSON instead of the tables.
     wait
         Whether to wait for another process that writes to the run.
-
-    Raises
-    ------
-    ConfigError
-        If a signal file comes without a config, or ``as_of`` is given for a run.
     """
     from pipelines.results.backtest import evaluate_run
     from pipelines.results.describe import describe_evaluation
+    from pipelines.results.document import document
 
     progress = Progress()
-    if config is None and not Path(target).is_file():
-        if as_of is not None:
-            raise ConfigError(
-                "--as-of applies only to a FILE with --config; a run is read at its recorded data versions."
-            )
-        with Locks(wait=wait, notify=progress.note) as locks:
-            run = open_run(target, output)
-            locks.lock_run(run.folder)
-            run = replace(run, config=override_backtest(run.config, overrides))
-            evaluation = evaluate_run(run, *load_run_data(run, progress), progress)
-            echo(describe_evaluation(evaluation, run.config))
-            track_run(run, progress)
-        return
-    if config is None:
-        raise ConfigError(f"{target} is a file; add --config CONFIG with the lake, label and costs to use.")
-    from pipelines.results.signal_file import backtest_file
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run = open_run(name, output)
+        locks.lock_run(run.folder)
+        run = replace(run, config=override_backtest(run.config, overrides))
+        dataset, lake = load_run_data(run, progress)
+        evaluation = evaluate_run(run, dataset, lake, progress)
+        if as_json:
+            from pipelines.report.collect import report_data
+            from pipelines.report.verdict import judge
 
-    echo(backtest_file(Path(target), load_config(config, overrides), progress, as_of))
+            verdict = judge(report_data(run, evaluation, dataset, lake))
+            found = {"tone": verdict.tone, "headline": verdict.headline, "evidence": verdict.evidence}
+            echo(document(run.run_id, evaluation, found, {"folder": run.folder, "tables": evaluation.folder}))
+        else:
+            echo(describe_evaluation(evaluation, run.config))
+        track_run(run, progress)
 
 
 def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
@@ -131,10 +120,14 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
     wait
         Whether to wait for another process that writes to the run.
     """
+    from pipelines.measure import report_signals
     from pipelines.results.backtest import evaluate_run, missing_tasks_of_run
     from pipelines.run.evaluations import find_evaluation, newest_evaluation
 
     progress = Progress()
+    of_signals = report_signals(name, output, evaluation_id, progress, wait=wait)
+    if of_signals is not None:
+        return str(of_signals)
     with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
         locks.lock_run(run.folder)

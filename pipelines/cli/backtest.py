@@ -1,4 +1,4 @@
-"""``peerglass backtest``: evaluate a run again, or evaluate a signal file of your own."""
+"""``peerglass backtest``: evaluate a run again, or measure the signals of a file of your own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from pipelines.cli.options import RUNS_FOLDER, AsOfOption, OutputOption, SetOption, WaitOption
+from pipelines.errors import ConfigError
+from pipelines.measure import MeasureOptions, is_signal_file, measure_file
 
 
 def backtest(
@@ -15,36 +17,70 @@ def backtest(
         str,
         typer.Argument(
             metavar="RUN|FILE",
-            help="A run, or a CSV or Parquet file with the columns date, ticker and signal.",
+            help="A run, or a CSV or Parquet file with a date, a ticker and one or more columns of signals.",
         ),
     ],
     config: Annotated[
         Path | None,
         typer.Option(
             metavar="CONFIG",
-            help="Required for a FILE: the config whose lake, universe, label, books and costs are used.",
+            help="Required for a FILE: the config whose lake, universe, label, books, costs and output "
+            "folder are used. Its models and features are not.",
         ),
     ] = None,
     *,
+    signal: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="Column of the FILE to measure. Can be repeated. Default: all numbers."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Exit with 0 although a signal fails the look-ahead guard.")
+    ] = False,
     overrides: SetOption = None,
     output: OutputOption = RUNS_FOLDER,
     as_of: AsOfOption = None,
     wait: WaitOption = False,
 ) -> None:
-    """Measure a run's forecasts, or your own signal, before and after costs.
+    """Measure a run's forecasts, or your own signals, before and after costs.
 
     A run is evaluated on its recorded data. With `--set`, only settings of the section backtest can change
     (costs, books, execution delay). The result is stored as an additional evaluation of the run, and
     `peerglass report` shows the newest one.
 
-    A signal file is evaluated on the lake of `--config`. A signal dated t must have been known at the close
-    of t.
+    A file of signals is measured on the lake of `--config`, all columns side by side, at a delay of at least
+    one session. A signal dated t must have been known at the close of t; higher means better. Factor frames
+    of alphalens work as they are. Every signal counts as a trial, and measuring it again does not. The
+    tear sheet, the tables and the settings are kept in a folder of their own, and `peerglass report ID` shows
+    them again.
+
+    The look-ahead guard checks whether a signal knows prices after its date. If it does, the signal is not
+    believable and the exit code is 4.
 
     Examples
     --------
     - `peerglass backtest my-run-1a2b --set backtest.costs.half_spread_bps=10`
-    - `peerglass backtest signal.csv --config my.yaml`
+    - `peerglass backtest signals.parquet --config my.yaml`
+    - `peerglass backtest signals.csv --config my.yaml --signal momentum --json`
     """
-    from pipelines.stages import backtest_target
+    if config is not None or is_signal_file(target):
+        options = MeasureOptions(
+            overrides=tuple(overrides or ()),
+            signals=tuple(signal or ()),
+            as_of=as_of,
+            wait=wait,
+            as_json=as_json,
+            force=force,
+        )
+        measure_file(target, config, options, typer.echo)
+        return
+    if as_of is not None or signal or force:
+        given = "--as-of" if as_of is not None else "--signal" if signal else "--force"
+        raise ConfigError(
+            f"{given} applies only to a FILE with --config; a run is read at its recorded data versions."
+        )
+    from pipelines.stages import backtest_run
 
-    backtest_target(target, config, overrides or [], output, echo=typer.echo, as_of=as_of, wait=wait)
+    backtest_run(target, overrides or [], output, echo=typer.echo, as_json=as_json, wait=wait)

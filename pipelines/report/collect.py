@@ -23,7 +23,7 @@ from pipelines.report.contents.report import ReportData
 from pipelines.report.explained import attributions, simulated_truth
 from pipelines.report.ladder import report_ladder
 from pipelines.results.comparisons import tradable_delay
-from pipelines.run.evaluations import StoredEvaluation, list_evaluations
+from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
 from pipelines.run.provenance import (
     AuditMade,
     EvaluationMade,
@@ -140,7 +140,6 @@ def _header(
         {"table": table, "version": version, "rows": lake.read(table, version=version).height}
         for table, version in run.versions.items()
     ]
-    rule = config.universe.model_dump(exclude_none=True)
     latest = max([measured.made_at, *(event.at for event in events)])
     return RunHeader(
         run_id=run.run_id,
@@ -159,10 +158,7 @@ def _header(
         execution_delay=verdict_delay if config.backtest.delay is None else config.backtest.delay,
         label_horizon=config.label.horizon,
         label_transform=config.label.transform,
-        universe=", ".join(
-            f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
-            for key, value in rule.items()
-        ),
+        universe=describe_universe(config),
         mean_firms_per_date=float(dataset.universe_TN[tested].sum(axis=1).mean()),
         main_book=next(iter(config.backtest.books)),
         stage_seconds=_seconds(events),
@@ -172,7 +168,7 @@ def _header(
         notes=tuple(dict.fromkeys(note for session in trained for note in session.notes)),
         audit=run.read_table("audit"),
         evaluation=measured.evaluation,
-        evaluations=_evaluations(run, measured.evaluation),
+        evaluations=evaluation_list(run, measured.evaluation),
         sessions=_sessions(events),
         incomplete=measured.incomplete,
         coverage=(measured.tested,) if measured.tested else (),
@@ -236,7 +232,16 @@ def _sessions(events: Sequence[Event]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=SESSION_SCHEMA)
 
 
-def _evaluations(run: Run, shown: str) -> pl.DataFrame:
+def describe_universe(config: Config) -> str:
+    """Describe the rule of the universe in one line."""
+    return ", ".join(
+        f"{key.replace('_', ' ')} {value if isinstance(value, str) else format(value, 'g')}"
+        for key, value in config.universe.model_dump(exclude_none=True).items()
+    )
+
+
+def evaluation_list(run: Evaluated, shown: str) -> pl.DataFrame:
+    """List the evaluations of a run or of a signal file, newest first, and mark the one that is shown."""
     rows = [
         {
             "evaluation": one.record.evaluation,

@@ -8,6 +8,7 @@ from typing import Any
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.audit import audit_block
+from pipelines.report.sections.signal_file import guard_block
 from pipelines.report.verdict import Verdict, baseline_of, deciding_comparisons, rule
 from pipelines.results.comparisons import BASELINES
 from pipelines.results.describe import describe_interval
@@ -18,15 +19,18 @@ _VERDICT_WORDS = {"good": "Confirmed on the test", "caution": "Doubtful", "bad":
 def head(data: ReportData, verdict: Verdict) -> str:
     """Build the head of the page as HTML, every value escaped."""
     header = data.header
+    checks = audit_block(header.audit) if data.file is None else guard_block(data.file)
+    kind = "run" if header.trained else "signals"
     noscript = "<noscript><p>Charts need scripts, which are disabled. All tables are shown.</p></noscript>"
     return (
         f"<header><h1>{html.escape(header.name)}</h1>"
-        f'<p class="byline">run {html.escape(header.run_id)} \N{MIDDLE DOT} {html.escape(header.created_at)} '
+        f'<p class="byline">{kind} {html.escape(header.run_id)} \N{MIDDLE DOT} '
+        f"{html.escape(header.created_at)} "
         f"\N{MIDDLE DOT} config {html.escape(header.config_hash[:12])}{_evaluation(data)}</p>{noscript}"
         f'<div class="verdict {verdict.tone}"><p class="headline"><b>{_VERDICT_WORDS[verdict.tone]}.</b> '
         f"{html.escape(verdict.headline)}</p><p>{html.escape(verdict.evidence)}</p>"
         f'<p class="rule">{html.escape(rule(data))}</p></div>'
-        f"{_tiles(data, verdict.best)}{audit_block(header.audit)}{_box('hazards', 'Hazards', header.hazards)}"
+        f"{_tiles(data, verdict.best)}{checks}{_box('hazards', 'Hazards', header.hazards)}"
         f"{_box('coverage', 'Coverage', header.coverage)}"
         f"{_notes(header.notes)}</header>\n"
     )

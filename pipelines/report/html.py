@@ -18,8 +18,8 @@ from pipelines.report.embed import DatePool, figure_html
 from pipelines.report.head import head
 from pipelines.report.sections.assemble import sections
 from pipelines.report.sections.section import Section
+from pipelines.report.signal_verdict import judge_report
 from pipelines.report.theme import model_styles
-from pipelines.report.verdict import judge
 
 
 def render(data: ReportData) -> str:
@@ -37,7 +37,7 @@ def render(data: ReportData) -> str:
         page loads nothing else. Its tables can be read without scripts.
     """
     styles = model_styles(data.models)
-    verdict = judge(data)
+    verdict = judge_report(data)
     best = verdict.best["model"] if verdict.best is not None else None
     parts = list(sections(data, styles, best))
     title = html.escape(f"{data.header.name}: Peerglass report")

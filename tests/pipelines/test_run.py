@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import re
 import shutil
@@ -314,40 +315,80 @@ def foresight(done: str) -> Path:
     return Path("foresight.csv")
 
 
-def numbers(out: str, delay: int) -> dict[str, float]:
-    """The line of the ladder at a delay: heading -> number."""
-    block = out.split(f"sessions, delay {delay} (")[1].splitlines()
-    headings = re.split(r"\s{2,}", block[1].strip())
-    cells = re.split(r"\s{2,}", block[2].strip())
-    return {name: float(cell) for name, cell in zip(headings[1:], cells[1:], strict=True) if cell != "-"}
+def measured_file(peerglass: Call, path: Path, *options: str) -> dict[str, Any]:
+    """JSON document of a measured file; a signal that knows the future is measured as well."""
+    answer = peerglass("backtest", str(path), "--config", "tiny.yaml", "--json", "--force", *options)
+    assert answer.code == 0, answer.err
+    found: dict[str, Any] = json.loads(answer.out)
+    return found
+
+
+def at_delay(found: dict[str, Any], delay: int) -> dict[str, Any]:
+    return next(row for row in found["results"] if row["delay"] == delay)
 
 
 def test_perfect_foresight_earns_at_delay_0_and_nothing_at_delay_1(foresight: Path, peerglass: Call) -> None:
+    found = measured_file(peerglass, foresight)
+    at_once, later = at_delay(found, 0), at_delay(found, 1)
+    assert found["delays"] == [1, 0], "the delay that can be traded comes first"
+    assert at_once["ic"] == pytest.approx(1.0, abs=1e-3)
+    assert at_once["rank_ic"] == pytest.approx(1.0, abs=1e-3)
+    assert (at_once["coverage_dates"], at_once["coverage_firms"], at_once["tied"]) == (1, 1, 0)
+    assert at_once["long_only.information_ratio"] > 5
+    assert at_once["long_short.information_ratio"] is None
+    assert at_once["long_short.sharpe_net"] > 10
+    assert at_once["long_only.sharpe_net"] > 5
+    assert abs(later["ic"]) < 0.1
+    assert later["long_short.sharpe_net"] < 2
+    over = at_delay(measured_file(peerglass, foresight, "--set", "backtest.risk_free=0.3"), 0)
+    assert at_once["long_only.sharpe_net"] - over["long_only.sharpe_net"] > 0.5
+    assert over["long_only.information_ratio"] == at_once["long_only.information_ratio"]
+    assert over["long_short.sharpe_net"] == pytest.approx(at_once["long_short.sharpe_net"], abs=0.05)
+    alone = measured_file(peerglass, foresight, "--set", "label.delay=1", "--set", "label.extra_delays=[]")
+    assert at_delay(alone, 1)["ic"] == later["ic"]
+
+
+def test_perfect_foresight_is_not_believed(foresight: Path, peerglass: Call) -> None:
     answer = peerglass("backtest", str(foresight), "--config", "tiny.yaml")
+    assert answer.code == 4
+    assert "NOT BELIEVABLE: foresight" in answer.out
+    assert "foresight is not believable: look-ahead was found." in answer.out
+    assert "look-ahead was found in foresight; correct the signal, or add --force" in answer.err
+    report = Path(answer.out.splitlines()[-1]).read_text()
+    assert "foresight is not believable: look-ahead was found." in report
+    assert "Look-ahead guard: " in report
+    failed = {
+        row["check"] for row in measured_file(peerglass, foresight)["guard"] if row["verdict"] == "fail"
+    }
+    assert failed >= {"IC with later returns", "equal to a later return"}
+
+
+def test_signals_are_stored_counted_once_and_shown_again(foresight: Path, peerglass: Call) -> None:
+    frame = pl.read_csv(foresight).with_columns(noise=pl.col("signal").shuffle(1))
+    frame.write_csv("two.csv")
+    before = trial_count(Path("runs"))
+    found = measured_file(peerglass, Path("two.csv"))
+    assert found["trials"] == trial_count(Path("runs")) == before + 2, "every signal is a trial"
+    assert {row["model"] for row in found["results"]} == {"signal", "noise"}
+    folder = Path(found["paths"]["folder"])
+    assert folder == Path("runs") / found["id"]
+    again = measured_file(peerglass, Path("two.csv"))
+    assert again == found, "measuring again changes nothing"
+    frame.write_parquet("two.parquet")
+    assert measured_file(peerglass, Path("two.parquet"))["id"] == found["id"], "the format does not matter"
+    costly = measured_file(peerglass, Path("two.csv"), "--set", "backtest.costs.half_spread_bps=50")
+    assert costly["id"] == found["id"]
+    assert costly["evaluation"] != found["evaluation"]
+    assert costly["trials"] == found["trials"], "other costs are no other trial"
+    page = folder / "report.html"
+    page.unlink()
+    answer = peerglass("report", found["id"], "--output", "runs", "--evaluation", found["evaluation"])
     assert answer.code == 0, answer.err
-    assert re.match(r"[\d,]+ signals evaluated, 0 outside the universe dropped", answer.out)
-    at_once, later = numbers(answer.out, 0), numbers(answer.out, 1)
-    assert at_once["IC"] == pytest.approx(1.0, abs=1e-3)
-    assert at_once["rank IC"] == pytest.approx(1.0, abs=1e-3)
-    assert (at_once["dates %"], at_once["firms %"], at_once["tied %"]) == (100, 100, 0)
-    assert "Sharpe ratio after costs, with a rate of 0 charged on net exposure" in answer.out
-    assert at_once["long_only IR"] > 5
-    assert "long_short IR" not in at_once
-    assert at_once["long_short net"] > 10
-    assert at_once["long_only net"] > 5
-    assert abs(later["IC"]) < 0.1
-    assert later["long_short net"] < 2
-    rate = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "backtest.risk_free=0.3")
-    assert "Sharpe ratio after costs, with a rate of 30.00% a year charged on net exposure" in rate.out
-    over = numbers(rate.out, 0)
-    assert at_once["long_only net"] - over["long_only net"] > 0.5
-    assert over["long_only IR"] == at_once["long_only IR"]
-    assert over["long_short net"] == pytest.approx(at_once["long_short net"], abs=0.05)
-    alone = peerglass("backtest", str(foresight), "--config", "tiny.yaml", "--set", "label.delay=1")
-    assert numbers(alone.out, 1)["IC"] == later["IC"]
+    assert Path(answer.out.strip()) == page
+    assert page.is_file()
 
 
-def test_coverage_and_ties_of_a_signal_are_printed(foresight: Path, peerglass: Call) -> None:
+def test_coverage_and_ties_of_a_signal_are_measured(foresight: Path, peerglass: Call) -> None:
     frame = pl.read_csv(foresight, try_parse_dates=True)
     days = frame["date"].unique().sort()
     dropped = days[1::4].implode()
@@ -356,41 +397,54 @@ def test_coverage_and_ties_of_a_signal_are_printed(foresight: Path, peerglass: C
     )
     rating = rating.filter(pl.col("ticker") != rating["ticker"][0])
     rating.write_csv("rating.csv")
-    answer = peerglass("backtest", "rating.csv", "--config", "tiny.yaml")
-    assert answer.code == 0, answer.err
-    line = numbers(answer.out, 0)
+    found = measured_file(peerglass, Path("rating.csv"))
+    line = at_delay(found, 0)
     first, last = rating["date"].sort()[[0, -1]]
     between = frame.filter(pl.col("date").is_between(first, last))
-    assert line["dates %"] == pytest.approx(
-        100 * rating["date"].n_unique() / between["date"].n_unique(), abs=0.05
-    )
+    assert line["coverage_dates"] == pytest.approx(rating["date"].n_unique() / between["date"].n_unique())
     on_its_dates = between.join(rating.select("date").unique(), on="date")
-    assert line["firms %"] == pytest.approx(100 * rating.height / on_its_dates.height, abs=0.05)
-    assert line["tied %"] == 100.0
-    assert f"From {first} to {last} they cover {line['dates %']:.1f}% of the dates" in answer.out
+    assert line["coverage_firms"] == pytest.approx(rating.height / on_its_dates.height)
+    assert line["tied"] == 1.0
+    assert (found["dates"]["first"], found["dates"]["last"]) == (str(first), str(last))
 
 
-def test_a_signal_in_parquet_with_rows_outside_the_universe(foresight: Path, peerglass: Call) -> None:
-    unknown = pl.DataFrame({"date": ["2015-01-05"], "ticker": ["UNKNOWN"], "signal": [1.0]})
-    frame = pl.concat([pl.read_csv(foresight), unknown]).with_columns(pl.col("date").str.to_date())
-    frame.write_parquet("outside.parquet")
-    answer = peerglass("backtest", "outside.parquet", "--config", "tiny.yaml")
-    assert answer.code == 0, answer.err
-    assert "1 outside the universe dropped" in answer.out
-    assert numbers(answer.out, 0)["IC"] == pytest.approx(1.0, abs=1e-3)
+def test_rows_that_are_left_out_are_counted_by_reason(foresight: Path, peerglass: Call) -> None:
+    frame = pl.read_csv(foresight).with_columns(pl.col("date").str.to_date())
+    monday = frame.filter(pl.col("date").dt.weekday() == 1)["date"][0]
+    ticker = frame["ticker"][0]
+    odd = pl.DataFrame(
+        {
+            "date": [monday, monday - dt.timedelta(days=1), dt.date(1999, 1, 4)],
+            "ticker": ["UNKNOWN", ticker, ticker],
+            "signal": [1.0, 1.0, 1.0],
+        }
+    )
+    pl.concat([frame, odd]).write_parquet("outside.parquet")
+    found = measured_file(peerglass, Path("outside.parquet"))
+    counts = {row["reason"]: row["rows"] for row in found["rows"] if row["rows"]}
+    assert counts == {
+        "used": frame.height,
+        "unknown ticker": 1,
+        "not a session": 1,
+        "outside the prices' dates": 1,
+    }
+    assert at_delay(found, 0)["ic"] == pytest.approx(1.0, abs=1e-3)
+    off = next(row for row in found["guard"] if row["check"] == "dated on sessions")
+    assert off["verdict"] == "warn"
+    assert str(monday - dt.timedelta(days=1)) in off["sentence"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("day,ticker,signal\n2015-01-05,AAA,1\n", "lacks the column 'date'"),
-        ("date,ticker\n2015-01-05,AAA\n", "lacks the column 'signal'"),
+        ("date,ticker\n2015-01-05,AAA\n", "has no column of numbers"),
         ("date,ticker,signal\n05/01/2015,AAA,1\n", "dates must be YYYY-MM-DD"),
-        ("date,ticker,signal\n2015-01-05,AAA,high\n", "signals numbers"),
+        ("date,ticker,signal\n2015-01-05,AAA,high\n", "has no column of numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; use finite numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),
         ("date,ticker,signal\n2015-01-05,UNKNOWN,1\n", "none of the 1 rows"),
-        ("date,ticker,signal\n", "none of the 0 rows"),
+        ("date,ticker,signal\n", "has no rows"),
         ("", "not readable"),
         (None, "There is no signal file at signal.csv"),
     ],

@@ -15,6 +15,7 @@ from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTa
 from pipelines.report.contents.attribution import ModelAttribution
 from pipelines.report.contents.frames import require_columns
 from pipelines.report.contents.header import RunHeader
+from pipelines.report.contents.signal_file import SignalFile
 from pipelines.report.contents.truth import SimulatedTruth
 
 FOLD_COLUMNS = (
@@ -187,6 +188,9 @@ class ReportData:
     books, signals, trials
         Further tables; see :mod:`.contents.analysis`.
 
+    file
+        Only for a file of signals: how its rows were used, and the look-ahead guard.
+
     Raises
     ------
     ValueError
@@ -212,6 +216,7 @@ class ReportData:
     books: BookTables = field(default_factory=BookTables)
     signals: SignalTables = field(default_factory=SignalTables)
     trials: TrialTables = field(default_factory=TrialTables)
+    file: SignalFile | None = None
 
     def __post_init__(self) -> None:
         """Check the columns of every frame, and that the ladder covers the label's delay."""

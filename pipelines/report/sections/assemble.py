@@ -22,6 +22,7 @@ from pipelines.report.sections.model.truth import truth_blocks
 from pipelines.report.sections.provenance import config_blocks, provenance_blocks
 from pipelines.report.sections.section import Section
 from pipelines.report.sections.signal import quantile_blocks, signal_blocks
+from pipelines.report.sections.signal_file import row_blocks
 from pipelines.report.sections.trials import trial_blocks
 from pipelines.report.theme import Style
 
@@ -59,6 +60,7 @@ def sections(data: ReportData, styles: Mapping[str, Style], best: str | None) ->
         ("drawdowns", "Worst times", drawdown_blocks(data, best)),
         ("holdings", "Holdings and trades", holding_blocks(data, best)),
         ("models", "Models" if data.header.trained else "Signals", model_blocks(data, styles, best)),
+        ("file", "Rows of the file", row_blocks(data.file)),
         ("delistings", "Delistings with unknown return", delisting_blocks(data.endings, styles)),
         ("folds", "Folds", fold_blocks(data)),
         ("learning", "Learning curves", learning_blocks(data, styles)),

@@ -25,14 +25,21 @@ def provenance_blocks(header: RunHeader) -> Iterator[str]:
     str
         HTML, every value escaped.
     """
+    trained = (
+        {}
+        if not header.seeds
+        else {
+            "device": header.device,
+            "seeds": ", ".join(str(seed) for seed in header.seeds),
+        }
+    )
     yield pairs(
         {
-            "run": f"{header.name} ({header.run_id})",
+            "run" if trained else "signals": f"{header.name} ({header.run_id})",
             "results as of": header.created_at,
-            "commit used in training": header.git_commit or "not recorded",
+            "commit used in training" if trained else "commit": header.git_commit or "not recorded",
             "config hash": header.config_hash,
-            "device": header.device,
-            "seeds": ", ".join(str(seed) for seed in header.seeds) or "none",
+            **trained,
             "trials": f"{header.trial_count:,} in the ledger when the forecasts were evaluated",
             "label": f"{header.label_transform}, delay {count_sessions(header.label_delay)}, "
             f"horizon {count_sessions(header.label_horizon)}",

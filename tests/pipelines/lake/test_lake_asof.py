@@ -17,11 +17,12 @@ from pipelines.config.load import load_config
 from pipelines.dataset.tables import input_versions
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
+from pipelines.measure import MeasureOptions, measure_file
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
 from pipelines.run.record import open_run
-from pipelines.stages import backtest_target, train_config
+from pipelines.stages import train_config
 
 
 @pytest.fixture
@@ -75,22 +76,30 @@ def test_run_and_tune_as_of_a_version_ingest_nothing(twice: Path, capsys: pytest
     assert any("as of 1: prices version 1" in line for line in searched.stderr.splitlines())
 
 
+def measured_at(config: Path, as_of: str | None) -> dict[str, Any]:
+    message: list[str] = []
+    options = MeasureOptions(as_of=as_of, as_json=True, force=True)
+    measure_file("signal.csv", config, options, message.append)
+    found: dict[str, Any] = json.loads(message[0])
+    return found
+
+
 def test_a_signal_file_is_evaluated_on_an_earlier_lake(twice: Path) -> None:
     rows = Lake("lake").read("prices", version=1).select("date", "ticker", signal=pl.col("close"))
     rows.write_csv("signal.csv")
-    message: list[str] = []
-    for as_of in ("1", "2", None):
-        backtest_target("signal.csv", twice, [], Path("runs"), echo=message.append, as_of=as_of)
-    assert message[1] == message[2]
-    assert message[0] != message[1], "twice the price is another universe and half the dividend yield"
+    first, second, newest = (measured_at(twice, as_of) for as_of in ("1", "2", None))
+    assert second["id"] == newest["id"]
+    assert second["results"] == newest["results"]
+    assert first["results"] != second["results"], "twice the price, half the dividend yield"
     with pytest.raises(DataError, match=r"the prices of the lake .* have no version 9; they have 1 to 2"):
-        backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="9")
+        measured_at(twice, "9")
     with pytest.raises(DataError, match="held no prices at 1999-12-31 23:59:59 UTC"):
-        backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="1999-12-31")
+        measured_at(twice, "1999-12-31")
     with pytest.raises(ConfigError, match="--as-of 'last week' is neither a version"):
-        backtest_target("signal.csv", twice, [], Path("runs"), echo=print, as_of="last week")
-    with pytest.raises(ConfigError, match="--as-of applies only to a FILE with --config; a run is read at"):
-        backtest_target("tiny-1", None, [], Path("runs"), echo=print, as_of="1")
+        measured_at(twice, "last week")
+    answer = CliRunner().invoke(app, ["backtest", "tiny-1", "--as-of", "1"])
+    assert isinstance(answer.exception, ConfigError)
+    assert "--as-of applies only to a FILE with --config; a run is read at" in str(answer.exception)
 
 
 def test_help_explains_a_missing_time_and_zone() -> None:

@@ -1,0 +1,1 @@
+"""Signs of look-ahead in a signal of unknown origin, from the signal and the market alone."""

@@ -1,0 +1,161 @@
+"""The profile of a signal: its correlations with the returns of single sessions before and after its date.
+
+What a signal computed from the past knows of returns ends at its date. The profile shows where it ends.
+
+Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags, W three dates around a lag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
+
+MIN_FIRMS: Final = 10
+"""Fewest firms of a date that is used."""
+
+_BLOCKS: Final = 20  # a long signal is sampled in blocks of consecutive dates, so that weekdays are even
+_LONGEST, _SHORTEST = 40, 15  # dates of a block
+_CELLS: Final = 400_000  # sampled cells from which blocks are shorter: broad markets need fewer dates
+_CLIP = 6.0  # mean absolute deviations; one wrong price must not decide a correlation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standardised:
+    """Values in units of their date's mean absolute deviation, clipped; 0 where unknown.
+
+    Attributes
+    ----------
+    value_DN : ndarray of float32
+    known_DN : ndarray of float32
+        1 where the value is known, 0 elsewhere.
+    """
+
+    value_DN: Float32Array
+    known_DN: Float32Array
+
+    def at(self, rows_D: IntArray) -> Standardised:
+        """Return some rows; a row outside the array is unknown."""
+        inside_D = (rows_D >= 0) & (rows_D < len(self.value_DN))
+        rows_D = np.where(inside_D, rows_D, 0)
+        keep_D1 = inside_D[:, None].astype(np.float32)
+        return Standardised(self.value_DN[rows_D] * keep_D1, self.known_DN[rows_D] * keep_D1)
+
+
+def sample_dates(signal_TN: FloatArray) -> IntArray:
+    """Choose the dates of a signal that its profile is computed from, ascending.
+
+    All dates with at least `MIN_FIRMS` firms. If there are many, 20 blocks of 15 to 40 consecutive ones,
+    evenly spaced over the whole file.
+    """
+    firms_T = np.isfinite(signal_TN).sum(axis=1)
+    dates_T: IntArray = np.flatnonzero(firms_T >= MIN_FIRMS)
+    if not len(dates_T):
+        return dates_T
+    block = int(np.clip(_CELLS / _BLOCKS / firms_T[dates_T].mean(), _SHORTEST, _LONGEST))
+    if len(dates_T) <= _BLOCKS * block:
+        return dates_T
+    first = np.linspace(0, len(dates_T) - block, _BLOCKS).astype(np.int64)
+    return np.unique(dates_T[(first[:, None] + np.arange(block)).ravel()])
+
+
+def standardise(x_DN: FloatArray) -> Standardised:
+    """Centre and scale each date robustly and clip it. A constant date becomes 0."""
+    known_DN = np.isfinite(x_DN)
+    x_DN = np.where(known_DN, x_DN, 0.0)
+    count_D1 = np.maximum(known_DN.sum(axis=1, keepdims=True), 1)
+    value_DN = x_DN
+    for _ in range(2):  # the second pass centres without the outliers that the first one clipped
+        centred_DN = np.where(known_DN, value_DN - value_DN.sum(axis=1, keepdims=True) / count_D1, 0.0)
+        scale_D1 = np.abs(centred_DN).sum(axis=1, keepdims=True) / count_D1
+        scale_D1[scale_D1 <= 1e-12 * np.abs(x_DN).max(axis=1, keepdims=True, initial=0.0)] = np.inf
+        value_DN = np.clip(centred_DN / scale_D1, -_CLIP, _CLIP)
+    return Standardised(value_DN.astype(np.float32), known_DN.astype(np.float32))
+
+
+def changes(level: Standardised, rows_D: IntArray, before_D: IntArray) -> Standardised:
+    """Change of the standardised signal since its previous date.
+
+    Parameters
+    ----------
+    level
+        The signal on all sessions.
+    rows_D, before_D
+        Sessions, and for each the previous session with a signal; -1 if there is none.
+    """
+    now, then = level.at(rows_D), level.at(before_D)
+    known_DN = now.known_DN * then.known_DN
+    return Standardised((now.value_DN - then.value_DN) * known_DN, known_DN)
+
+
+def correlations(x: Standardised, y: Standardised, axis: int = 1) -> FloatArray:
+    """Correlation per date (``axis=1``) or per firm (``axis=0``) over the cells where both are known.
+
+    Returns
+    -------
+    ndarray of shape (D,) or (N,)
+        NaN with fewer than `MIN_FIRMS` cells, or if one side is constant.
+    """
+    paths = "dn,dn->d" if axis == 1 else "dn,dn->n"
+
+    def total(a_DN: Float32Array, b_DN: Float32Array) -> FloatArray:
+        summed: FloatArray = np.einsum(paths, a_DN, b_DN).astype(np.float64)
+        return summed
+
+    n = total(x.known_DN, y.known_DN)
+    safe = np.maximum(n, 1.0)
+    mean_x, mean_y = total(x.value_DN, y.known_DN) / safe, total(x.known_DN, y.value_DN) / safe
+    var_x = total(x.value_DN * x.value_DN, y.known_DN) / safe - mean_x**2
+    var_y = total(x.known_DN, y.value_DN * y.value_DN) / safe - mean_y**2
+    cov = total(x.value_DN, y.value_DN) / safe - mean_x * mean_y
+    usable = (n >= MIN_FIRMS) & (var_x > 1e-6) & (var_y > 1e-6)
+    out = np.full(n.shape, np.nan)
+    out[usable] = cov[usable] / np.sqrt(var_x[usable] * var_y[usable])
+    return out
+
+
+def profile(x: Standardised, y: Standardised, rows_D: IntArray, lags: range) -> FloatArray:
+    """Daily correlations of a signal with the values of single sessions before and after its date.
+
+    Parameters
+    ----------
+    x
+        The signal, or its change, on the dates ``rows_D``.
+    y
+        Returns, or their sizes, on all sessions.
+    rows_D
+        Sessions of the signal's dates.
+    lags
+        Sessions after the date; 1 is the next session, 0 the session that ends at the date.
+
+    Returns
+    -------
+    ndarray of shape (K, D)
+        NaN where a correlation is not defined.
+    """
+    return np.stack([correlations(x, y.at(rows_D + lag)) for lag in lags])
+
+
+def cumulated(y: Standardised, horizon: int) -> Standardised:
+    """Sum of the next ``horizon`` sessions' values at each session; known where the next session is known."""
+    total_TN = np.cumsum(y.value_DN, axis=0, dtype=np.float32)
+    out_TN, known_TN = np.zeros_like(total_TN), np.zeros_like(total_TN)
+    if horizon < len(total_TN):
+        out_TN[:-horizon] = total_TN[horizon:] - total_TN[:-horizon]
+        known_TN[:-horizon] = y.known_DN[1 : len(total_TN) - horizon + 1]
+    return Standardised(out_TN * known_TN, known_TN)
+
+
+def sizes(y: Standardised) -> Standardised:
+    """Size of the values, ``|y|``."""
+    return Standardised(np.abs(y.value_DN), y.known_DN)
+
+
+def previous_dates(known_T: BoolArray, rows_D: IntArray) -> IntArray:
+    """Return the previous session with a signal before each of some sessions; -1 if there is none."""
+    dates: IntArray = np.flatnonzero(known_T)
+    at_D = np.searchsorted(dates, rows_D) - 1
+    return np.where(at_D >= 0, dates[np.maximum(at_D, 0)], -1)

@@ -1,0 +1,277 @@
+"""Checks of a signal against returns: too high an IC, a sudden end of it, firms that know a session more.
+
+Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from backtest.look_ahead.ceilings import REMARKABLE, ceiling, lower_bound, mean_of
+from backtest.look_ahead.finding import Finding, Verdict
+from backtest.look_ahead.profile import (
+    Standardised,
+    changes,
+    correlations,
+    cumulated,
+    previous_dates,
+    profile,
+    sample_dates,
+    sizes,
+    standardise,
+)
+from features.arrays import DateArray, FloatArray, IntArray
+
+LAGS: Final = range(-20, 26)
+"""Sessions before and after a signal's date."""
+
+HORIZONS: Final = (2, 5, 10, 21)
+_GROUP_LAGS = (1, 2, 3)
+_WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
+_PLATEAU = 0.6  # lowest over highest of three neighbouring ICs that count as equal
+_GONE = 0.4  # share of them at which the IC after them counts as gone
+_MIN_PLATEAU = 0.02
+_DROP_ERRORS = 6.0
+_MORE = 1.25  # how much better later than earlier sizes must be forecast
+_FIRM_EVIDENCE = 30.0  # difference of two sums of squares in error variances
+_MIN_FIRM_DATES = 60
+_MIN_USUAL = 20  # firms that are compared with each other
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profiles:
+    """Daily correlations of a signal with returns around its dates.
+
+    Attributes
+    ----------
+    rows_D
+        Sessions of the sampled dates.
+    level, change
+        The standardised signal, and its change since its previous date, on these dates.
+    returns
+        Standardised returns of single sessions, on all sessions.
+    level_KD, change_KD
+        Correlations of the signal, and of its change, with the returns at `LAGS`.
+    level_size_KD, change_size_KD
+        The same with the sizes of the returns.
+    """
+
+    rows_D: IntArray
+    level: Standardised
+    change: Standardised
+    returns: Standardised
+    level_KD: FloatArray
+    change_KD: FloatArray
+    level_size_KD: FloatArray
+    change_size_KD: FloatArray
+
+
+def make_profiles(signal_TN: FloatArray, returns: Standardised) -> Profiles:
+    """Compute the profiles of a signal.
+
+    Parameters
+    ----------
+    signal_TN
+        The signal, known at the close of t as its owner says; NaN where there is none.
+    returns
+        `standardise` of the returns of single sessions: row t is the return from t-1 to t.
+    """
+    rows_D = sample_dates(signal_TN)
+    before_D = previous_dates(np.asarray(np.isfinite(signal_TN).any(axis=1)), rows_D)
+    needed = np.unique(np.concatenate([rows_D, before_D[before_D >= 0]]))
+    known = standardise(signal_TN[needed])
+    level = known.at(np.searchsorted(needed, rows_D))
+    change = changes(
+        known,
+        np.searchsorted(needed, rows_D),
+        np.where(before_D >= 0, np.searchsorted(needed, before_D), -1),
+    )
+    size = sizes(returns)
+    return Profiles(
+        rows_D=rows_D,
+        level=level,
+        change=change,
+        returns=returns,
+        level_KD=profile(level, returns, rows_D, LAGS),
+        change_KD=profile(change, returns, rows_D, LAGS),
+        level_size_KD=profile(level, size, rows_D, LAGS),
+        change_size_KD=profile(change, size, rows_D, LAGS),
+    )
+
+
+def too_high(found: Profiles, dates_T: DateArray, horizon: int) -> Finding:
+    """Check that no IC with later returns is higher than an honest signal's can be.
+
+    The signal is compared with the returns of each of the next 25 sessions, and over 2 to 21 sessions and the
+    label's horizon; its change with those of single sessions; and for the next three sessions also on each
+    weekday and in each part of the file by itself.
+    """
+    worst: tuple[float, float, str] = (-np.inf, 0.0, "")
+    for above, value, words in _later_ics(found, dates_T, horizon):
+        if above > worst[0]:
+            worst = (above, value, words)
+    above, value, words = worst
+    if not np.isfinite(above):
+        return Finding("IC with later returns", "skipped", "No date has enough firms with a later return.")
+    verdict: Verdict = "fail" if above > 0 else "warn" if above > REMARKABLE / ceiling(1) - 1 else "pass"
+    judged = {
+        "fail": "No honest signal reaches that.",
+        "warn": "Very few honest signals reach that.",
+        "pass": "That is possible for an honest signal.",
+    }[verdict]
+    return Finding("IC with later returns", verdict, f"The {words} is {value:+.3f}. {judged}", value)
+
+
+def _later_ics(found: Profiles, dates_T: DateArray, horizon: int) -> Iterator[tuple[float, float, str]]:
+    """Yield each IC with its lower bound relative to the ceiling (above 0: too high), and its name."""
+
+    def judged(ic_D: FloatArray, sessions: int, words: str) -> tuple[float, float, str]:
+        bound = lower_bound(ic_D, sessions)
+        return bound / ceiling(sessions) - 1.0, mean_of(ic_D), words
+
+    for lag in LAGS:
+        if lag >= 1:
+            at = f"the return of session t+{lag}"
+            yield judged(found.level_KD[LAGS.index(lag)], 1, f"IC with {at}")
+            yield judged(found.change_KD[LAGS.index(lag)], 1, f"IC of the signal's change with {at}")
+    for sessions in sorted({*HORIZONS, horizon} - {1}):
+        later = cumulated(found.returns, sessions).at(found.rows_D)
+        ic_D = correlations(found.level, later)
+        yield judged(ic_D, sessions, f"IC with the return over the next {sessions} sessions")
+    weekday_D = (dates_T[found.rows_D].astype("datetime64[D]").astype(np.int64) + 3) % 7
+    part_D = np.arange(len(found.rows_D)) // max(40, -(-len(found.rows_D) // 20))
+    for lag in _GROUP_LAGS:
+        for name, ic_D in (("", found.level_KD), ("of the signal's change ", found.change_KD)):
+            for day in np.unique(weekday_D):
+                words = f"IC {name}with the return of session t+{lag} on {_WEEKDAYS[day]}"
+                yield judged(ic_D[LAGS.index(lag)][weekday_D == day], 1, words)
+            for part in np.unique(part_D):
+                inside_D = part_D == part
+                since, until = dates_T[found.rows_D[inside_D][[0, -1]]].astype("datetime64[D]")
+                words = f"IC {name}with the return of session t+{lag} from {since} to {until}"
+                yield judged(ic_D[LAGS.index(lag)][inside_D], 1, words)
+
+
+def sudden_end(found: Profiles) -> Finding:
+    """Check that the IC does not stay level over three sessions and vanish in the next one.
+
+    What was known at t fades after t. An IC that is level up to session t+b, b >= 1, and gone in the session
+    after it comes from a window that ends at t+b.
+    """
+    ic_KD = found.level_KD
+    for b in range(1, LAGS[-1] - 3):
+        at = LAGS.index(b)
+        plateau_D, after_D = ic_KD[at - 2 : at + 1], ic_KD[at + 1 : at + 4]
+        level_K = np.array([mean_of(row) for row in plateau_D]) * np.sign(mean_of(ic_KD[at]))
+        sign = np.sign(mean_of(ic_KD[at]))
+        later_K = np.array([mean_of(row) for row in after_D]) * sign
+        if np.isnan(level_K).any() or np.isnan(later_K).any():
+            continue
+        if level_K.min() < _MIN_PLATEAU or level_K.min() < _PLATEAU * level_K.max():
+            continue
+        if max(later_K[0], later_K.mean()) > _GONE * level_K.mean():
+            continue
+        drop_D = sign * (plateau_D.mean(axis=0) - after_D[0])
+        drop_D = drop_D[~np.isnan(drop_D)]
+        if drop_D.mean() > _DROP_ERRORS * drop_D.std(ddof=1) / len(drop_D) ** 0.5:
+            before = mean_of(plateau_D.ravel())
+            return Finding(
+                "sudden end of the IC",
+                "fail",
+                f"The IC with single sessions is {before:+.3f} up to session t+{b} and "
+                f"{sign * later_K[0]:+.3f} in the session after it. What is known at t fades; a window that "
+                f"ends {b} session{'s' if b > 1 else ''} after t ends like this.",
+                float(before),
+            )
+    return Finding("sudden end of the IC", "pass", "The ICs with single sessions after t have no sudden end.")
+
+
+def later_sizes(found: Profiles) -> Finding:
+    """Check that the signal does not know the sizes of later returns better than those of earlier ones.
+
+    A volatility computed up to t is closer to the sizes of the returns it was computed from than to later
+    ones. The session after t is left out, because news after the close of t moves prices then.
+    """
+    first, best = LAGS.index(2), (-np.inf, 0.0, 0)
+    for at in range(first, len(LAGS)):
+        bound = lower_bound(found.change_size_KD[at])
+        if bound > best[0]:
+            best = (bound, mean_of(found.change_size_KD[at]), LAGS[at])
+    zero = LAGS.index(0)
+    later_D = found.level_size_KD[zero + 1 : zero + 22].mean(axis=0)
+    earlier_D = found.level_size_KD[zero - 20 : zero + 1].mean(axis=0)
+    sign = np.sign(mean_of(later_D)) if np.isfinite(mean_of(later_D)) else 1.0
+    later, earlier = sign * mean_of(later_D), sign * mean_of(earlier_D)
+    more_D = sign * (later_D - earlier_D)
+    name = "size of later returns"
+    if best[0] > ceiling(1):
+        return Finding(
+            name,
+            "fail",
+            f"The signal's change has a correlation of {best[1]:+.3f} with the size of the return of session "
+            f"t+{best[2]}, whatever its sign: it knows the volatility of that session.",
+            best[1],
+        )
+    if later > REMARKABLE and later > _MORE * max(earlier, 0.0) and lower_bound(more_D) > 0:
+        return Finding(
+            name,
+            "fail",
+            f"The signal has a correlation of {later:.3f} with the sizes of the next 21 returns and of "
+            f"{earlier:.3f} with those of the last 21: it knows later volatility better than earlier.",
+            float(later),
+        )
+    if not np.isfinite(later):
+        return Finding(name, "skipped", "Too few sessions before and after the signal's dates.")
+    return Finding(name, "pass", "Sizes of later returns are not known better than those of earlier ones.")
+
+
+def early_firms(found: Profiles, tickers_N: tuple[str, ...]) -> Finding:
+    """Check that no group of firms has signals that are dated a session early.
+
+    Correlations over time, firm by firm, with the returns of sessions t-1, t and t+1. A firm counts as early
+    if its correlations are nearer to the median firm's moved by one session than to the median firm's.
+    """
+    name = "firms dated early"
+    flagged_N = np.zeros(len(tickers_N), dtype=np.bool_)
+    tested = 0
+    for series in (found.level, found.change):
+        around = [correlations(series, found.returns.at(found.rows_D + lag), axis=0) for lag in (-1, 0, 1)]
+        before_N, now_N, next_N = around
+        known_N = series.known_DN.sum(axis=0)
+        usable_N = ~np.isnan(before_N + now_N + next_N) & (known_N >= _MIN_FIRM_DATES)
+        if usable_N.sum() < _MIN_USUAL:
+            continue
+        tested = max(tested, int(usable_N.sum()))
+        before, now, after = (float(np.median(one[usable_N])) for one in around)
+        own = (now_N - now) ** 2 + (next_N - after) ** 2
+        early = (now_N - before) ** 2 + (next_N - now) ** 2
+        flagged_N |= usable_N & (known_N * (own - early) > _FIRM_EVIDENCE)
+    if not tested:
+        return Finding(name, "skipped", f"Too few firms have {_MIN_FIRM_DATES} dates.")
+    count = int(flagged_N.sum())
+    if count >= max(3, 0.01 * tested):
+        named = ", ".join(tickers_N[n] for n in np.flatnonzero(flagged_N)[:5])
+        return Finding(
+            name,
+            "fail",
+            f"The signals of {count:,} of {tested:,} firms know the return of session t+1 as those of the "
+            f"other firms know that of session t: {named}{', ...' if count > 5 else ''}.",
+            float(count),
+        )
+    return Finding(name, "pass", f"None of {tested:,} firms is dated a session earlier than the others.")
+
+
+def check_returns(
+    found: Profiles, dates_T: DateArray, tickers_N: tuple[str, ...], horizon: int
+) -> list[Finding]:
+    """Make all checks of a signal against returns."""
+    return [
+        too_high(found, dates_T, horizon),
+        sudden_end(found),
+        later_sizes(found),
+        early_firms(found, tickers_N),
+    ]

@@ -1,0 +1,180 @@
+"""`peerglass backtest FILE`: measure a user's signals, guard them against look-ahead, write a tear sheet.
+
+The file is looked at before anything else, because most mistakes are in it. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.errors import AuditError, ConfigError, DataError
+from pipelines.progress import Progress
+
+if TYPE_CHECKING:
+    from pipelines.results.signals.record import MeasuredSignals
+    from pipelines.run.evaluations import StoredEvaluation
+
+_SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """Options of the command.
+
+    Attributes
+    ----------
+    overrides
+        ``KEY=VALUE`` settings.
+    signals
+        Columns to measure; empty for all.
+    as_of
+        Earlier state of the lake to read; None for the newest.
+    wait
+        Whether to wait for another process that writes to the same folder.
+    as_json
+        Whether to print JSON instead of the summary.
+    force
+        Whether a signal that fails the look-ahead guard is no error.
+    """
+
+    overrides: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()
+    as_of: str | None = None
+    wait: bool = False
+    as_json: bool = False
+    force: bool = False
+
+
+def is_signal_file(target: str) -> bool:
+    """Whether a target of ``peerglass backtest`` names a file rather than a run."""
+    path = Path(target)
+    return path.is_file() or path.suffix.lower() in _SUFFIXES
+
+
+def measure_file(
+    target: str, config: Path | None, options: MeasureOptions, echo: Callable[[str], None]
+) -> None:
+    """Measure the signals of a file and print the summary.
+
+    Parameters
+    ----------
+    target
+        CSV or Parquet file.
+    config
+        Config whose lake, universe, label, books and costs are used.
+    options
+        Options of the command.
+    echo
+        Prints the result.
+
+    Raises
+    ------
+    ConfigError
+        If there is no config, or a wanted column does not exist.
+    DataError
+        If the file or the lake cannot be used.
+    AuditError
+        If a signal fails the look-ahead guard and ``force`` is not set. The results are stored and printed
+        before.
+    """
+    from pipelines.results.signals.columns import find_columns
+
+    path = Path(target)
+    columns = find_columns(path, options.signals)
+    if config is None:
+        raise ConfigError(f"{target} is a file; add --config CONFIG with the lake, label and costs to use.")
+    from pipelines.config.load import load_config
+
+    settings = load_config(config, options.overrides, models=False)
+    from pipelines.results.signals.guard import failed
+    from pipelines.results.signals.measure import measure_signals
+    from pipelines.results.signals.reading import read_signals
+    from pipelines.run.locks import Locks
+
+    progress = Progress()
+    with Locks(wait=options.wait, notify=progress.note) as locks:
+        with progress.stage("signals"):
+            table = read_signals(path, columns)
+        measured, evaluation = measure_signals(table, settings, progress, locks, options.as_of)
+        echo_result(measured, evaluation, write_signal_report(measured, evaluation, progress), options, echo)
+    bad = failed(evaluation.table("guard"))
+    if bad and not options.force:
+        raise AuditError(
+            f"look-ahead was found in {', '.join(bad)}; correct the signal, or add --force if there is an "
+            "honest explanation."
+        )
+
+
+def write_signal_report(measured: MeasuredSignals, evaluation: StoredEvaluation, progress: Progress) -> Path:
+    """Write the tear sheet of measured signals and return its path."""
+    from pipelines.report.collect_signals import signal_report_data
+    from pipelines.report.html import render
+
+    with progress.stage("report"):
+        return measured.write_report(render(signal_report_data(measured, evaluation)))
+
+
+def report_signals(
+    name: str, output: Path, evaluation_id: str | None, progress: Progress, *, wait: bool
+) -> Path | None:
+    """Write the tear sheet of signals that were measured before; None if the name is not theirs.
+
+    Parameters
+    ----------
+    name
+        Id of the signals, a unique prefix of it, or their folder.
+    output
+        Folder of the runs.
+    evaluation_id
+        Evaluation to show, by its id or a unique prefix; None for the newest.
+    progress
+        Reports progress.
+    wait
+        Whether to wait for another process that writes to the folder.
+    """
+    from pipelines.results.signals.record import find_signals
+    from pipelines.run.evaluations import find_evaluation, newest_evaluation
+    from pipelines.run.locks import Locks
+
+    measured = find_signals(name, output)
+    if measured is None:
+        return None
+    with Locks(wait=wait, notify=progress.note) as locks:
+        locks.lock_run(measured.folder)
+        evaluation = (
+            newest_evaluation(measured) if evaluation_id is None else find_evaluation(measured, evaluation_id)
+        )
+        if evaluation is None:
+            raise DataError(
+                f"{measured.folder} has no evaluation; measure {measured.record.file} again with "
+                "'peerglass backtest FILE --config CONFIG'."
+            )
+        return write_signal_report(measured, evaluation, progress)
+
+
+def echo_result(
+    measured: MeasuredSignals,
+    evaluation: StoredEvaluation,
+    report: Path,
+    options: MeasureOptions,
+    echo: Callable[[str], None],
+) -> None:
+    """Print the summary or the JSON document of measured signals."""
+    from pipelines.report.collect_signals import signal_report_data
+    from pipelines.report.signal_verdict import judge_report
+    from pipelines.results.document import document
+    from pipelines.results.signals.describe import describe_signals
+
+    verdict = judge_report(signal_report_data(measured, evaluation))
+    if options.as_json:
+        found = {"tone": verdict.tone, "headline": verdict.headline, "evidence": verdict.evidence}
+        paths = {"folder": measured.folder, "report": report, "tables": evaluation.folder}
+        echo(document(measured.run_id, evaluation, found, paths))
+        return
+    for note in measured.record.notes:
+        echo(note)
+    echo(describe_signals(evaluation, evaluation.record.apply_to(measured.config)))
+    echo(f"\n{verdict.headline}\n{measured.run_id}, evaluation {evaluation.record.evaluation}\n{report}")

@@ -1,0 +1,167 @@
+"""The folder of measured signals, ``<output>/<file's name>-<digest>/``: a record, the config, evaluations.
+
+The digest covers what the evaluations are of: the values of the signals, the tables of the lake with their
+versions, the universe and the label. Books, costs and delays make another evaluation in the same folder.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipelines.config.load import digest, load_config, to_yaml
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, DataError
+
+RECORD: Final = "signals.json"
+"""Name of the record in the folder."""
+
+_LIBRARIES: Final = ("numba", "numpy", "polars", "scipy")
+_NAME = re.compile(r"[^a-z0-9_]+")
+
+
+class SignalRecord(BaseModel):
+    """What was measured, and on which data.
+
+    Attributes
+    ----------
+    run_id
+        Name of the folder.
+    file
+        Path of the signal file, as given.
+    signals
+        Signal -> digest of its values.
+    rows
+        Number of rows of the file.
+    notes
+        Columns of the file that were not measured, and settings that were added.
+    lake
+        Location of the lake.
+    tables
+        Lake table -> version and number of rows.
+    hazards
+        What may make the numbers wrong: remarks of the source and of the panel.
+    firms
+        Mean number of firms in the universe.
+    commit, libraries
+        Code and libraries that measured the signals first.
+    made_at
+        When they were measured first.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    file: str
+    signals: dict[str, str]
+    rows: int
+    notes: tuple[str, ...]
+    lake: str
+    tables: dict[str, tuple[int, int]]
+    hazards: tuple[str, ...]
+    firms: float
+    commit: str
+    libraries: dict[str, str]
+    made_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSignals:
+    """The signals of a file, measured on one version of the data.
+
+    Attributes
+    ----------
+    run_id
+        Name of the folder.
+    config
+        The config they were measured with last.
+    folder
+        Folder of the evaluations and of the report.
+    record
+        What was measured.
+    """
+
+    run_id: str
+    config: Config
+    folder: Path
+    record: SignalRecord
+
+    def save(self) -> None:
+        """Write the record and the config; the record of an earlier measurement is kept."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _replace(self.folder / "config.yaml", to_yaml(self.config))
+        if not (self.folder / RECORD).is_file():
+            _replace(self.folder / RECORD, self.record.model_dump_json(indent=1))
+
+    def write_report(self, text: str) -> Path:
+        """Write ``report.html`` atomically and return its path."""
+        return _replace(self.folder / "report.html", text)
+
+
+def signals_id(path: Path, contents: Mapping[str, str], config: Config, tables: Mapping[str, object]) -> str:
+    """Name of the folder: the file's name, and a digest of signals, data, universe and label."""
+    measured = config.model_dump(mode="json", include={"universe", "label", "features"})
+    label = {key: value for key, value in measured["label"].items() if key != "extra_delays"}
+    parts = {
+        "signals": contents,
+        "tables": {name: str(table) for name, table in tables.items()},
+        "universe": measured["universe"],
+        "label": label,
+        "group_by": measured["features"]["group_by"],
+    }
+    name = _NAME.sub("-", path.stem.lower()).strip("-_")[:40].rstrip("-_")
+    return f"{name if name[:1].isalpha() else f'signals-{name}'.rstrip('-')}-{digest(parts)}"
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that measure signals."""
+    return {name: version(name) for name in _LIBRARIES}
+
+
+def find_signals(name: str, output: Path) -> MeasuredSignals | None:
+    """Find measured signals by id, by a unique prefix of the id, or by folder; None if there are none.
+
+    Raises
+    ------
+    ConfigError
+        If several folders begin with the name.
+    DataError
+        If the record is damaged.
+    """
+    if (Path(name) / RECORD).is_file():
+        return _open(Path(name))
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        return None
+    folders = sorted(path.parent for path in output.glob(f"{name}*/{RECORD}"))
+    exact = [folder for folder in folders if folder.name == name]
+    if len(exact or folders) > 1:
+        listed = ", ".join(folder.name for folder in folders)
+        raise ConfigError(f"More than one measured file begins with {name!r} under {output}: {listed}.")
+    return _open((exact or folders)[0]) if folders else None
+
+
+def _open(folder: Path) -> MeasuredSignals:
+    try:
+        record = SignalRecord.model_validate_json((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"The record {folder / RECORD} is damaged ({reason}); delete the folder and measure the "
+            "file again."
+        ) from None
+    return MeasuredSignals(record.run_id, load_config(folder / "config.yaml", models=False), folder, record)
+
+
+def _replace(path: Path, text: str) -> Path:
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+    return path
