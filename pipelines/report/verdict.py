@@ -26,9 +26,9 @@ _RULE = (
 )
 _SIGNAL_RULE = (
     f"{_DELAY} Confirmed on the test: {_PROFIT}, and the {_INTERVAL} of the test IC lies above 0. Do not "
-    "trade: the book loses money net of costs. Doubtful: everything else. With several signals, the first that "
-    "passes the look-ahead guard is judged; one that fails it is not believable, whatever it earns. There is no validation and no baseline: whether a signal was fitted to these dates cannot be "
-    "seen here."
+    "trade: the book loses money net of costs. Doubtful: everything else. With several signals, the first "
+    "that passes the look-ahead guard is judged; one that fails it is not believable, whatever it earns. "
+    "There is no validation and no baseline: whether a signal was fitted to these dates cannot be seen here."
 )
 
 

@@ -18,7 +18,7 @@ from pipelines.results.compare.candidates import open_candidate
 from pipelines.results.compare.compare import compare
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
-from pipelines.stages import backtest_target, ingest_config, train_config
+from pipelines.stages import backtest_run, ingest_config, train_config
 
 LABEL = {"horizon": 1, "delay": 1, "transform": "demean", "extra_delays": [2]}
 
@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
     for file, costs in (("a.yaml", "5"), ("b.yaml", "9")):
         ids.append(train_config(load_config(home / file)))
         overrides = [f"backtest.costs.half_spread_bps={costs}"]
-        backtest_target(ids[-1], None, overrides, home / "runs", echo=print)
+        backtest_run(ids[-1], overrides, home / "runs", echo=print)
     return home / "runs", ids[0], ids[1]
 
 

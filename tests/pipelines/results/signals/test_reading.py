@@ -1,0 +1,112 @@
+"""Columns and rows of signal files: which are signals, which are left out, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.results.signals.columns import find_columns
+from pipelines.results.signals.reading import SignalTable, read_signals
+
+
+def read(path: Path, *wanted: str) -> SignalTable:
+    return read_signals(path, find_columns(path, wanted))
+
+
+def factor_frame(names: tuple[str | None, str | None] = ("date", "asset")) -> pd.DataFrame:
+    """A factor frame as `alphalens.utils.get_clean_factor_and_forward_returns` returns it."""
+    days = pd.date_range("2015-01-05", periods=3)
+    index = pd.MultiIndex.from_product([days, ["B", "A"]], names=list(names))
+    values = np.arange(6.0)
+    return pd.DataFrame(
+        {"1D": values, "5D": values, "factor": values, "group": 1, "factor_quantile": 1}, index=index
+    )
+
+
+@pytest.mark.parametrize("names", [("date", "asset"), (None, None)])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_factor_frame_of_alphalens_has_one_signal(
+    tmp_path: Path, names: tuple[str | None, str | None], suffix: str
+) -> None:
+    path = tmp_path / f"quality.{suffix}"
+    frame = factor_frame(names)
+    if suffix == "csv":
+        frame.to_csv(path)
+    else:
+        frame.to_parquet(path)
+    table = read(path)
+    assert table.signals == ("quality",), "a generic name is replaced by the file's"
+    assert table.rows["ticker"].to_list() == ["A", "B"] * 3
+    assert table.rows["quality"].to_list() == [1.0, 0.0, 3.0, 2.0, 5.0, 4.0]
+    assert table.rows["date"][0] == dt.date(2015, 1, 5)
+    said = " ".join(table.notes)
+    assert "1D, 5D (forward returns of alphalens, which look ahead)" in said
+    assert "group, factor_quantile (made by alphalens from the factor)" in said
+
+
+def test_an_index_that_pandas_wrote_is_no_signal(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    pd.DataFrame({"date": ["2015-01-05"], "ticker": ["A"], "momentum": [1.0], "name": ["a"]}).to_csv(path)
+    table = read(path)
+    assert table.signals == ("momentum",)
+    assert any("an index without a name" in note for note in table.notes)
+    assert any("name (no numbers)" in note for note in table.notes)
+
+
+def test_columns_are_selected_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    pl.DataFrame({"date": ["2015-01-05"], "ticker": ["A"], "a": [1.0], "b": [2], "c": ["x"]}).write_csv(path)
+    assert read(path).signals == ("a", "b")
+    assert read(path, "b").signals == ("b",)
+    with pytest.raises(ConfigError, match="--signal d: this column is not in the file"):
+        find_columns(path, ["d"])
+    with pytest.raises(ConfigError, match="--signal c: this column does not hold numbers"):
+        find_columns(path, ["c"])
+
+
+def test_tickers_and_days_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("date,ticker,x\n2015-01-05T00:00:00,0700,1\n2015-01-05,NA,2\n")
+    assert read(path).rows["ticker"].to_list() == ["0700", "NA"]
+
+
+def test_equal_values_have_one_digest_in_any_format_and_order(tmp_path: Path) -> None:
+    frame = pl.DataFrame(
+        {
+            "date": [dt.date(2015, 1, 6), dt.date(2015, 1, 5), dt.date(2015, 1, 5)],
+            "ticker": ["A", "B", "A"],
+            "x": [1.5, None, -0.0],
+        }
+    )
+    frame.write_csv(tmp_path / "one.csv")
+    frame.drop_nulls().reverse().with_columns(x=pl.col("x") + 0.0).write_parquet(tmp_path / "two.parquet")
+    one, two = read(tmp_path / "one.csv"), read(tmp_path / "two.parquet")
+    assert one.content("x") == two.content("x")
+    changed = frame.with_columns(x=pl.col("x") + 1e-12)
+    changed.write_parquet(tmp_path / "three.parquet")
+    assert read(tmp_path / "three.parquet").content("x") != one.content("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("date,ticker,x\n2015-01-05,,1\n", "1 rows have no date or no ticker"),
+        ("date,ticker,x\n2015-01-05,A,1\n2015-01-05,A,2\n", "A on 2015-01-05 appears more than once"),
+        ("date,ticker,x\n2015-01-05,A,-inf\n", "the signal x of A on 2015-01-05 is -inf"),
+        ("ticker,x\nA,1\n", "lacks the column 'date'"),
+        ("date,ticker,x\n", "has no rows"),
+        ("date,ticker,x\n2015-01-05,A,text\n", "has no column of numbers"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert words in str(caught.value)
