@@ -371,7 +371,7 @@ def test_signals_are_stored_counted_once_and_shown_again(foresight: Path, peergl
     assert found["trials"] == trial_count(Path("runs")) == before + 2, "every signal is a trial"
     assert {row["model"] for row in found["results"]} == {"signal", "noise"}
     folder = Path(found["paths"]["folder"])
-    assert folder == Path("runs") / found["id"]
+    assert folder.resolve() == (Path("runs") / found["id"]).resolve()
     again = measured_file(peerglass, Path("two.csv"))
     assert again == found, "measuring again changes nothing"
     frame.write_parquet("two.parquet")
@@ -384,7 +384,7 @@ def test_signals_are_stored_counted_once_and_shown_again(foresight: Path, peergl
     page.unlink()
     answer = peerglass("report", found["id"], "--output", "runs", "--evaluation", found["evaluation"])
     assert answer.code == 0, answer.err
-    assert Path(answer.out.strip()) == page
+    assert Path(answer.out.strip()).resolve() == page.resolve()
     assert page.is_file()
 
 
