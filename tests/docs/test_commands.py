@@ -116,7 +116,8 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
         ]
     prices = pl.DataFrame(rows)
     prices.write_csv(folder / "my/prices.csv")
-    prices.select("date", "ticker", signal=pl.col("close").log()).write_csv(folder / "my_signals.csv")
+    signals = prices.select("date", "ticker", momentum=pl.col("close").log(), value=-pl.col("close").log())
+    signals.write_parquet(folder / "signals.parquet")
     settings = {
         **tiny_settings,
         "name": "mine",
