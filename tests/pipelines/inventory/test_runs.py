@@ -21,7 +21,7 @@ from pipelines.run.evaluations import list_evaluations
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
 from pipelines.run.record import open_run
-from pipelines.stages import backtest_target, train_config
+from pipelines.stages import backtest_run, train_config
 from pipelines.train.trials import read_trials, trial_count
 
 OUTPUT = Path("runs")
@@ -45,7 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
     run = str(folder / "runs" / train_config(config))
     for cost in ("5", "50"):
         change = [f"backtest.costs.half_spread_bps={cost}"]
-        backtest_target(run, None, change, folder / "runs", echo=lambda _: None)
+        backtest_run(run, change, folder / "runs", echo=lambda _: None)
     train_config(load_config(folder / "b.yaml"))
     return folder
 
