@@ -30,7 +30,7 @@ class CostsConfig(Section):
     trade's share of daily dollar volume. Applies if ``backtest.capital`` is set; 0: no impact."""
     borrow_bps_per_year: float = Field(default=50.0, ge=0)
     """Fee on the market value of short positions, per year."""
-    borrow_file: str | None = None
+    borrow_file: PathSetting | None = None
     """CSV or Parquet file with columns ticker and bps_per_year: fees of single firms. The others pay
     ``borrow_bps_per_year``."""
     financing_bps_per_year: float = Field(default=0.0, ge=0)
