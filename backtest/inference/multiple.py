@@ -74,15 +74,24 @@ def superior_books(
     superior_V = np.zeros(excess_TV.shape[1], dtype=np.bool_)
     if not varies_V.any():
         return SuperiorBooks(math.nan, superior_V)
-    from arch.bootstrap import SPA, StepM  # imports for more than a second
+    from arch.bootstrap import SPA  # imports for more than a second
 
     benchmark_T, block = np.zeros(len(loss_TV)), math.ceil(bootstrap_block(len(loss_TV)))
     spa = SPA(benchmark_T, loss_TV, block_size=block, reps=repetitions, seed=seed)
     spa.compute()
-    stepwise = StepM(benchmark_T, loss_TV, size=level, block_size=block, reps=repetitions, seed=seed)
-    stepwise.compute()
-    superior_V[np.flatnonzero(varies_V)[np.asarray(stepwise.superior_models, dtype=np.int64)]] = True
-    return SuperiorBooks(float(spa.pvalues["consistent"]), superior_V)
+    p_value = float(spa.pvalues["consistent"])
+    # the loop of arch's StepM, which fails if the last books are named in a later step than the first
+    left_V = np.ones(loss_TV.shape[1], dtype=np.bool_)
+    named = np.asarray(spa.better_models(level), dtype=np.int64)
+    while len(named):
+        left_V[named] = False
+        if not left_V.any():
+            break
+        spa.subset(left_V)
+        spa.compute()
+        named = np.flatnonzero(left_V & np.isin(np.arange(len(left_V)), spa.better_models(level)))
+    superior_V[varies_V] = ~left_V
+    return SuperiorBooks(p_value, superior_V)
 
 
 def confidence_set(return_TV: FloatArray, *, repetitions: int = REPETITIONS, seed: int = 0) -> FloatArray:

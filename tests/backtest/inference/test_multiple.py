@@ -33,6 +33,17 @@ def test_spa_and_stepm_are_archs() -> None:
     assert np.flatnonzero(found.superior_V).tolist() == steps.superior_models == [2, 4]
 
 
+def test_all_books_can_be_named_in_two_steps() -> None:
+    rng = np.random.default_rng(0)
+    return_TV = rng.normal(size=(400, 2))
+    return_TV -= return_TV.mean(axis=0)
+    return_TV += return_TV.std(axis=0) * np.array([10.0, 1.8]) / 20  # t-statistics of 10 and 1.8
+    first = SPA(np.zeros(400), -return_TV / return_TV.std(axis=0), block_size=8, reps=1000, seed=0)
+    first.compute()
+    assert list(first.better_models(0.05)) == [0], "the second book is named only after the first"
+    assert superior_books(return_TV).superior_V.tolist() == [True, True]
+
+
 def test_the_confidence_set_is_archs() -> None:
     return_TV = books(1)
     mcs = MCS(-return_TV / return_TV.std(axis=0), size=0.05, reps=1000, block_size=8, seed=0)
