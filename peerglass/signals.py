@@ -13,11 +13,16 @@ import polars as pl
 
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.market import build_market, to_panel
+from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError
+from pipelines.results.analysis.analysis import BookAnalysis
 from pipelines.results.evaluate import evaluate
 from pipelines.results.measured import measured_tables
+from pipelines.results.signals.guard import guard_table
+from pipelines.results.signals.measure import with_tradable_delay
+from pipelines.results.signals.placing import place_signals
+from pipelines.results.signals.reading import SignalTable
 from pipelines.train.trials import record, signal_trial, trial_count
 
 if TYPE_CHECKING:
@@ -36,7 +41,8 @@ class Backtest:
     config
         The config whose lake, universe, label, books and costs were used.
     tables
-        Name -> table, as in the evaluation of a run; the column ``model`` holds the name of the signal.
+        Name -> table, as in the evaluation of a run; the column ``model`` holds the name of the signal. Also
+        ``rows`` (values left out, by reason) and ``guard`` (checks of each signal for look-ahead).
     used
         Signal -> number of its values that were measured: firms of the universe on sessions of the lake.
     left_out
@@ -69,7 +75,8 @@ def backtest(
     ----------
     frame
         date, ticker, and one column of numbers per signal. A value dated t must have been known at the close
-        of t; nothing here can check that. Higher means better. Null and NaN mean no signal.
+        of t; the table ``guard`` shows what betrays that it was not. Higher means better. Null and NaN mean
+        no signal.
     config
         Path of a YAML config, or a loaded one; gives lake, universe, label, books and costs.
     overrides
@@ -87,35 +94,39 @@ def backtest(
     if isinstance(config, Config) and list(overrides):
         raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
     signals = _checked(frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame))
-    names = [name for name in signals.columns if name not in _KEY]
+    checked, _ = with_tradable_delay(checked)
+    table = SignalTable(Path("frame"), signals, ())
     lake = open_lake(checked)
     market = build_market(read_market_tables(lake, input_versions(lake)), checked)
-    signal_TN = {
-        name: np.where(market.universe_TN, to_panel(signals, name, market.panel), np.nan) for name in names
-    }
-    used = {name: int(np.isfinite(values_TN).sum()) for name, values_TN in signal_TN.items()}
-    for name in names:
-        if used[name] == 0:
+    quarantine = lake.read("quarantine") if lake.exists("quarantine") else None
+    placed = place_signals(table, market, quarantine)
+    used = {name: int(np.isfinite(values_TN).sum()) for name, values_TN in placed.signals.items()}
+    for name, number in used.items():
+        if number == 0:
             raise DataError(
                 f"The signal {name!r} has no value for a firm of the universe on a session of the lake "
                 f"{lake.root}; check its dates and tickers, and the section universe of the config."
             )
-    output, content = Path(checked.output), {name: _digest(signals, name) for name in names}
+    output, content = Path(checked.output), {name: table.content(name) for name in used}
     run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
-    record(output, run_id, [signal_trial(name, content[name], checked) for name in names])
+    record(output, run_id, [signal_trial(name, content[name], checked) for name in used])
     trials = trial_count(output)
-    dated_T = np.flatnonzero(np.any([np.isfinite(one).any(axis=1) for one in signal_TN.values()], axis=0))
-    listed_T = np.flatnonzero(market.universe_TN.any(axis=1))
+    any_TN = np.any([np.isfinite(values_TN) for values_TN in placed.signals.values()], axis=0)
+    dated_T, listed_T = (np.flatnonzero(one_TN.any(axis=1)) for one_TN in (any_TN, market.universe_TN))
     sessions = listed_T[(listed_T >= dated_T[0]) & (listed_T <= dated_T[-1])]
-    forecasts = {name: {0: values_TN} for name, values_TN in signal_TN.items()}
-    result = evaluate(forecasts, market, checked, _NO_SCORES, truth_TN=None, sessions=sessions)
-    tables = measured_tables(result, forecasts, market, checked, trials)
-    known = {name: signals[name].count() for name in names}
+    forecasts = {name: {0: values_TN} for name, values_TN in placed.signals.items()}
+    own = checked.model_copy(update={"models": {}})  # so that no signal is taken for a model
+    analysis = BookAnalysis(market, own)
+    result = evaluate(
+        forecasts, market, own, _NO_SCORES, truth_TN=None, sessions=sessions, on_book=analysis.add
+    )
+    tables = {**measured_tables(result, forecasts, market, own, trials), **analysis.tables()}
+    tables |= {"rows": placed.rows, "guard": guard_table(table, placed, market, checked.label.horizon)}
     return Backtest(
         config=checked,
-        tables={name: table for name, table in tables.items() if table is not None},
+        tables={name: one for name, one in tables.items() if one is not None},
         used=used,
-        left_out={name: known[name] - used[name] for name in names},
+        left_out={name: signals[name].count() - number for name, number in used.items()},
         trials=trials,
     )
 
@@ -152,12 +163,3 @@ def _checked(frame: pl.DataFrame) -> pl.DataFrame:
                 f"The signal {name!r} has an infinite value; use finite numbers, or null for none."
             )
     return signals.sort(_KEY)
-
-
-def _digest(signals: pl.DataFrame, name: str) -> str:
-    """Digest of the values of a signal, whatever its order of rows and its name."""
-    rows = signals.select(*_KEY, name).drop_nulls()
-    content = hashlib.sha256("\n".join(rows["ticker"]).encode())
-    content.update(rows["date"].to_physical().to_numpy().tobytes())
-    content.update(rows[name].to_numpy().tobytes())
-    return content.hexdigest()

@@ -49,8 +49,11 @@ def found(project: Path, frame: pl.DataFrame) -> Backtest:
 
 
 def test_each_column_is_a_signal_with_tables_of_an_evaluation(found: Backtest, frame: pl.DataFrame) -> None:
-    assert found.ladder["model"].to_list() == ["truth", "noise"]
-    truth, noise = found.ladder["ic"]
+    own = found.ladder.filter(pl.col("delay") == 0)
+    assert own["model"].to_list() == ["truth", "noise"]
+    assert set(found.ladder["delay"]) == {0, 1}, "the first delay that can be traded is added"
+    truth, noise = own["ic"]
+    assert set(found.tables["guard"]["signal"]) == {"truth", "noise"}
     assert truth > 0.04 > abs(noise)
     assert {"equity", "quantiles", "ic_series", "costs", "significance"} <= set(found.tables)
     assert found.left_out["truth"] >= 1
@@ -73,7 +76,8 @@ def test_the_ic_equals_a_loop_over_dates(found: Backtest, project: Path, frame: 
         if both.sum() >= 3:
             by_hand.append(np.corrcoef(signal_N[both], label_N[both])[0, 1])
     assert len(by_hand) > 90
-    assert found.ladder["ic"][0] == pytest.approx(np.mean(by_hand), abs=1e-9)
+    ic = found.ladder.filter(pl.col("delay") == 0)["ic"][0]
+    assert ic == pytest.approx(np.mean(by_hand), abs=1e-9)
     assert np.nanmean(ic_by_date(signal_TN, market.labels[0])) == pytest.approx(np.mean(by_hand), abs=1e-9)
 
 
