@@ -5,7 +5,8 @@ The file is looked at before anything else, because most mistakes are in it. Not
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pipelines.errors import AuditError, ConfigError, DataError
 from pipelines.progress import Progress
 
 if TYPE_CHECKING:
+    from pipelines.results.signals.measure import PreparedSignals
     from pipelines.results.signals.record import MeasuredSignals
     from pipelines.run.evaluations import StoredEvaluation
 
@@ -80,6 +82,23 @@ def measure_file(
         If a signal fails the look-ahead guard and ``force`` is not set. The results are stored and printed
         before.
     """
+    progress = Progress()
+    with prepared_file(target, config, options, progress) as prepared:
+        from pipelines.results.signals.measure import measure_signals
+
+        measured, evaluation = prepared.measured, measure_signals(prepared, progress)
+        echo_result(measured, evaluation, write_signal_report(measured, evaluation, progress), options, echo)
+
+
+@contextmanager
+def prepared_file(
+    target: str, config: Path | None, options: MeasureOptions, progress: Progress
+) -> Iterator[PreparedSignals]:
+    """Read the signals of a file, place them on the market, and lock their folder inside the ``with`` block.
+
+    The arguments and errors are those of `measure_file`. A signal that fails the look-ahead guard is an error
+    at the end of the block, when its results are stored and printed.
+    """
     from pipelines.results.signals.columns import find_columns
 
     path = Path(target)
@@ -90,17 +109,16 @@ def measure_file(
 
     settings = load_config(config, options.overrides, models=False)
     from pipelines.results.signals.guard import failed
-    from pipelines.results.signals.measure import measure_signals
+    from pipelines.results.signals.measure import prepare_signals
     from pipelines.results.signals.reading import read_signals
     from pipelines.run.locks import Locks
 
-    progress = Progress()
     with Locks(wait=options.wait, notify=progress.note) as locks:
         with progress.stage("signals"):
             table = read_signals(path, columns)
-        measured, evaluation = measure_signals(table, settings, progress, locks, options.as_of)
-        echo_result(measured, evaluation, write_signal_report(measured, evaluation, progress), options, echo)
-    bad = failed(evaluation.table("guard"))
+        prepared = prepare_signals(table, settings, progress, locks, options.as_of)
+        yield prepared
+    bad = failed(prepared.guard)
     if bad and not options.force:
         raise AuditError(
             f"look-ahead was found in {', '.join(bad)}; correct the signal, or add --force if there is an "

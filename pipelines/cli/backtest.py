@@ -35,6 +35,15 @@ def backtest(
             metavar="COLUMN", help="Column of the FILE to measure. Can be repeated. Default: all numbers."
         ),
     ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GRID",
+            help="Measure every combination of settings of a book, its costs and its delay, such as "
+            "'quantiles=5,10; delay=1,2; half_spread_bps=0,5'. Each is a trial.",
+        ),
+    ] = None,
+    book: Annotated[str | None, typer.Option(help="Book of --sweep. Default: the first one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Exit with 0 although a signal fails the look-ahead guard.")
@@ -64,7 +73,10 @@ def backtest(
     - `peerglass backtest my-run-1a2b --set backtest.costs.half_spread_bps=10`
     - `peerglass backtest signals.parquet --config my.yaml`
     - `peerglass backtest signals.csv --config my.yaml --signal momentum --json`
+    - `peerglass backtest my-run-1a2b --sweep 'quantiles=5,10; delay=1,2,5'`
     """
+    if book is not None and sweep is None:
+        raise ConfigError("--book names the book of a sweep; add --sweep GRID.")
     if config is not None or is_signal_file(target):
         options = MeasureOptions(
             overrides=tuple(overrides or ()),
@@ -74,13 +86,24 @@ def backtest(
             as_json=as_json,
             force=force,
         )
-        measure_file(target, config, options, typer.echo)
+        if sweep is None:
+            measure_file(target, config, options, typer.echo)
+            return
+        from pipelines.sweeps import SweepOptions, sweep_file
+
+        sweep_file(target, config, options, SweepOptions(sweep, book, as_json=as_json), typer.echo)
         return
     if as_of is not None or signal or force:
         given = "--as-of" if as_of is not None else "--signal" if signal else "--force"
         raise ConfigError(
             f"{given} applies only to a FILE with --config; a run is read at its recorded data versions."
         )
+    if sweep is not None:
+        from pipelines.sweeps import SweepOptions, sweep_run
+
+        swept = SweepOptions(sweep, book, tuple(overrides or ()), as_json=as_json, wait=wait)
+        sweep_run(target, swept, output, typer.echo)
+        return
     from pipelines.stages import backtest_run
 
     backtest_run(target, overrides or [], output, echo=typer.echo, as_json=as_json, wait=wait)

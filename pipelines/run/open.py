@@ -7,7 +7,14 @@ from pathlib import Path
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import plan_folds
-from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_tables
+from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.tables import (
+    describe_as_of,
+    input_versions,
+    open_lake,
+    read_market_tables,
+    read_tables,
+)
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
@@ -104,12 +111,31 @@ def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
     DataError
         If the lake no longer holds the tables that the run was made on.
     """
+    lake = _lake_of(run, progress)
+    with progress.stage("dataset"):
+        return build_dataset(read_tables(lake, dict(run.versions)), run.config), lake
+
+
+def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:
+    """Build prices, universe and labels from exactly the data versions that a run recorded, without features.
+
+    Raises
+    ------
+    DataError
+        If the lake no longer holds the tables that the run was made on.
+    """
+    lake = _lake_of(run, progress)
+    with progress.stage("prices"):
+        return build_market(read_market_tables(lake, run.versions), run.config), lake
+
+
+def _lake_of(run: Run, progress: Progress) -> Lake:
+    """The lake of a run, at the place where the run recorded it, if it holds the run's tables."""
     assert run.identity is not None, "an opened run has recorded its identity"
     location = run.config.lake if is_url(run.identity.lake) else run.identity.lake
     lake = Lake(location, run.config.lake_options, progress.note)
     _require_same_tables(run, lake)
-    with progress.stage("dataset"):
-        return build_dataset(read_tables(lake, dict(run.versions)), run.config), lake
+    return lake
 
 
 def _require_same_tables(run: Run, lake: Lake) -> None:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -50,10 +51,18 @@ def record_trials(output: Path, run_id: str, config: Config, settings: Settings)
     settings
         `pipelines.run.identity.forecasting_settings` of the config.
     """
+    record(output, run_id, model_trials(config, settings).values())
+
+
+def model_trials(config: Config, settings: Mapping[str, Any]) -> dict[str, Trial]:
+    """Return the trial of every model of a run, by the model's name in the config.
+
+    The arguments are those of `record_trials`.
+    """
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
     shared["folds"] = {key: value for key, value in settings["folds"].items() if key != "test_to"}
     shared["market"] = _market(config)
-    record(output, run_id, [Trial(model[KEY], {**model, **shared}) for model in settings["models"].values()])
+    return {name: Trial(model[KEY], {**model, **shared}) for name, model in settings["models"].items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,18 +31,46 @@ from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.locks import Locks
 from pipelines.run.record import git_commit
 from pipelines.secrets import masked
-from pipelines.train.trials import record, signal_trial, trial_count
+from pipelines.train.trials import Trial, record, signal_trial, trial_count
 
 _NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
-def measure_signals(
-    table: SignalTable, config: Config, progress: Progress, locks: Locks, as_of: str | None = None
-) -> tuple[MeasuredSignals, StoredEvaluation]:
-    """Measure the signals of a file side by side, guard them against look-ahead, and store the evaluation.
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedSignals:
+    """Signals of a file on a market, before they are measured.
 
-    A signal dated ``t`` is held to be known at the close of ``t``. Every signal becomes a trial of the ledger
-    before it is measured. Measuring the same signals on the same data again gives the same folder.
+    Attributes
+    ----------
+    measured
+        Their folder, which is locked and holds their record.
+    config
+        The config, with a delay that can be traded first, and without models.
+    market
+        Prices, universe and labels.
+    placed
+        The signals on the panel.
+    guard
+        Table of the look-ahead guard (`pipelines.results.signals.guard.guard_table`).
+    trials
+        Signal -> its trial.
+    """
+
+    measured: MeasuredSignals
+    config: Config
+    market: Market
+    placed: PlacedSignals
+    guard: pl.DataFrame
+    trials: Mapping[str, Trial]
+
+
+def prepare_signals(
+    table: SignalTable, config: Config, progress: Progress, locks: Locks, as_of: str | None = None
+) -> PreparedSignals:
+    """Place the signals of a file on the market, and guard them against look-ahead.
+
+    A signal dated ``t`` is held to be known at the close of ``t``. The same signals on the same data have the
+    same folder.
 
     Parameters
     ----------
@@ -57,19 +85,10 @@ def measure_signals(
     as_of
         Earlier state of the lake to read; None for the newest.
 
-    Returns
-    -------
-    measured : MeasuredSignals
-    evaluation : StoredEvaluation
-        The tables of `pipelines.results.measured.measured_tables`, and ``rows`` (signal, reason, rows) and
-        ``guard`` (`pipelines.results.signals.guard.guard_table`).
-
     Raises
     ------
-    ConfigError
-        If a book needs more firms than there are.
     DataError
-        If the lake holds no prices, no row is in the universe, or the risk-free rates do not cover the books.
+        If the lake holds no prices, or no row is in the universe.
     """
     config, added = with_tradable_delay(config)
     lake = open_lake(config, progress.note)
@@ -87,14 +106,38 @@ def measure_signals(
     measured.save()
     with progress.stage("look-ahead"):
         guard = guard_table(table, placed, market, config.label.horizon)
+    contents = measured.record.signals
+    return PreparedSignals(
+        measured=measured,
+        config=config.model_copy(update={"models": {}}),  # so that no signal is taken for a model
+        market=market,
+        placed=placed,
+        guard=guard,
+        trials={name: signal_trial(name, contents[name], config) for name in placed.signals},
+    )
+
+
+def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
+    """Measure signals side by side and store the evaluation; every signal becomes a trial before that.
+
+    Returns
+    -------
+    StoredEvaluation
+        The tables of `pipelines.results.measured.measured_tables`, and ``rows`` (signal, reason, rows) and
+        ``guard`` (`pipelines.results.signals.guard.guard_table`).
+
+    Raises
+    ------
+    ConfigError
+        If a book needs more firms than there are.
+    DataError
+        If the risk-free rates do not cover the books.
+    """
+    measured, market, placed, own = prepared.measured, prepared.market, prepared.placed, prepared.config
     with progress.stage("backtest"):
         output = measured.folder.parent
-        contents = measured.record.signals
-        record(
-            output, measured.run_id, [signal_trial(name, contents[name], config) for name in placed.signals]
-        )
+        record(output, measured.run_id, prepared.trials.values())
         forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
-        own = config.model_copy(update={"models": {}})  # so that no signal is taken for a model
         sessions = _sessions_to_cover(placed.signals, market.universe_TN)
         analysis = BookAnalysis(market, own)
         result = evaluate(
@@ -102,16 +145,15 @@ def measure_signals(
         )
         trials = trial_count(output)
         evaluated = {**measured_tables(result, forecasts, market, own, trials), **analysis.tables()}
-        stored = store_evaluation(
+        return store_evaluation(
             measured,
             evaluation_record(own, market.panel.dates_T[sessions], trials, git_commit()),
             {
                 **{name: frame for name, frame in evaluated.items() if frame is not None},
                 "rows": placed.rows,
-                "guard": guard,
+                "guard": prepared.guard,
             },
         )
-    return measured, stored
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:

@@ -1,0 +1,221 @@
+"""Measure all variants of a sweep in one pass over the market.
+
+Targets are decided once per book, and the market is prepared once. Variants of a book that differ in costs
+alone read each price together (`backtest.accounts.batch`). All variants are measured on the same sessions.
+
+Shape suffixes: V variants, T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from backtest.accounts.batch import BookBatch, run_books
+from backtest.accounts.decisions import Decisions
+from backtest.accounts.execution import Execution
+from backtest.accounts.lanes import Variant
+from backtest.accounts.market import BookMarket, prepare_market
+from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
+from backtest.costs.model import COST_KINDS, SESSIONS_PER_YEAR, CostModel
+from backtest.inference.overfitting import (
+    Overfitting,
+    deflated_sharpe,
+    probabilistic_sharpe,
+    probability_of_overfitting,
+)
+from features.arrays import FloatArray
+from pipelines.config.backtest import BacktestConfig
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market
+from pipelines.dataset.risk_free import require_rates, risk_free_rates
+from pipelines.errors import ConfigError
+from pipelines.results.book_targets import book_targets
+from pipelines.results.sweep.grid import VariantSettings
+from pipelines.results.trading import book_costs, book_execution
+
+_MANY = 64  # variants from which the splits of CSCV are coarser, because time grows with both
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """The result of a sweep.
+
+    Attributes
+    ----------
+    table
+        One row per signal and variant, in the order of the grid: signal, one column per axis, sessions,
+        sharpe_net, sharpe_gross, annual_return_net, annual_volatility_net, max_drawdown_net, turnover
+        (one-way, mean per session), cost_bps_per_year (all costs), unfilled, probabilistic_sharpe,
+        deflated_sharpe, trials.
+    daily
+        date, and one column of net excess returns per row of the table (``0``, ``1``, ...); null on sessions
+        without positions.
+    overfitting
+        Probability of overfitting of each signal's choice among its variants (CSCV); None with fewer than two
+        variants or too few sessions.
+    """
+
+    table: pl.DataFrame
+    daily: pl.DataFrame
+    overfitting: Mapping[str, Overfitting | None]
+
+
+def sweep(
+    signals: Mapping[str, FloatArray],
+    market: Market,
+    config: Config,
+    variants: Sequence[VariantSettings],
+    trials: int,
+) -> Sweep:
+    """Measure every variant of every signal.
+
+    Parameters
+    ----------
+    signals
+        Name -> array of shape (T, N), known at the close of session t; NaN where there is none.
+    market
+        Prices and universe.
+    config
+        The label: its delay holds for variants whose ``backtest.delay`` is null.
+    variants
+        Settings of the variants; each has one book.
+    trials
+        Number of trials in the ledger, these variants included.
+
+    Raises
+    ------
+    ConfigError
+        If a book needs more firms than there are.
+    DataError
+        If the data lack a field that costs or execution need, or the risk-free rates do not cover the books.
+    """
+    rows: list[dict[str, Any]] = []
+    daily: list[pl.Series] = []
+    overfitting: dict[str, Overfitting | None] = {}
+    for name, signal_TN in signals.items():
+        held = _held(signal_TN, market, config, variants)
+        batch = _account(signal_TN, market, config, variants, held)
+        excess_VT = _excess(batch, market, variants, held)
+        days = market.panel.dates_T[held].astype("datetime64[D]")
+        daily.append(pl.Series("date", days))
+        for v, variant in enumerate(variants):
+            row = _figures(batch, v, excess_VT[v], max(trials, 1))
+            rows.append({"signal": name, **variant.values, **row, "trials": trials})
+            daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
+        overfitting[name] = _overfitting(excess_VT)
+    return Sweep(
+        pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col(pl.Float64).fill_nan(None)),
+        _join(daily),
+        overfitting,
+    )
+
+
+def _held(
+    signal_TN: FloatArray, market: Market, config: Config, variants: Sequence[VariantSettings]
+) -> slice:
+    """From the first signal to the end of the last holding period of the longest delay."""
+    rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    longest = max(_delay(variant.backtest, config) for variant in variants)
+    last = int(rows_T[-1]) + longest + config.label.horizon + 1
+    return slice(int(rows_T[0]), min(last, market.panel.n_sessions))
+
+
+def _delay(backtest: BacktestConfig, config: Config) -> int:
+    return config.label.delay if backtest.delay is None else backtest.delay
+
+
+def _account(
+    signal_TN: FloatArray,
+    market: Market,
+    config: Config,
+    variants: Sequence[VariantSettings],
+    held: slice,
+) -> BookBatch:
+    """Run the accounts of all variants."""
+    panel = market.panel
+    prepared: BookMarket = prepare_market(
+        panel.total_return_index_TN[held], panel.traded_TN[held], panel.delisted_TN[held]
+    )
+    decisions: dict[str, Decisions] = {}
+    trading: dict[str, tuple[CostModel, Execution]] = {}
+    books = []
+    for variant in variants:
+        section, delay = variant.backtest, _delay(variant.backtest, config)
+        ((name, book),) = section.books.items()
+        key = book.model_dump_json()
+        if key not in decisions:
+            try:
+                targets = book_targets(book, signal_TN, panel, held, config.label.horizon)
+            except ValueError as error:
+                values = ", ".join(f"{axis}={value}" for axis, value in variant.values.items())
+                raise ConfigError(f"backtest.books.{name} with {values}: {error}") from None
+            decisions[key] = Decisions.from_targets(targets.target_TN)
+        how = f"{section.model_dump_json(exclude={'books'})} {delay}"
+        if how not in trading:
+            trading[how] = (
+                book_costs(section, panel, held),
+                book_execution(section, panel, held, delay),
+            )
+        costs, execution = trading[how]
+        books.append(Variant(decisions[key], costs, delay, execution))
+    return run_books(books, prepared)
+
+
+def _excess(batch: BookBatch, market: Market, variants: Sequence[VariantSettings], held: slice) -> FloatArray:
+    """Net excess return over the risk-free rate, shape (V, T); NaN before the first trade and after ruin."""
+    dates_T = market.panel.dates_T.astype("datetime64[D]")
+    rate = variants[0].backtest.risk_free
+    rate_T = risk_free_rates(rate, dates_T)[held]
+    require_rates(rate, rate_T, dates_T[held])
+    exposure_VT = np.zeros_like(batch.cash_VT)
+    exposure_VT[:, 1:] = 1.0 - batch.cash_VT[:, :-1]
+    excess_VT = batch.return_net_VT - np.where(exposure_VT == 0.0, 0.0, exposure_VT * rate_T)
+    session_T = np.arange(excess_VT.shape[1])
+    counted_VT = (session_T >= batch.first_trade_V[:, None]) & (session_T <= batch.ruined_V[:, None])
+    excess_VT[~counted_VT] = np.nan
+    return excess_VT
+
+
+def _figures(batch: BookBatch, v: int, excess_T: FloatArray, trials: int) -> dict[str, Any]:
+    span = ~np.isnan(excess_T)
+    net_T, gross_T, known_T = batch.return_net_VT[v][span], batch.return_gross_VT[v][span], excess_T[span]
+    costs = sum(float(batch.costs_VT[kind][v][span].mean()) for kind in COST_KINDS) if span.any() else np.nan
+    return {
+        "sessions": int(span.sum()),
+        "sharpe_net": sharpe(known_T),
+        "sharpe_gross": sharpe(known_T + gross_T - net_T),
+        "annual_return_net": annual_return(net_T),
+        "annual_volatility_net": annual_volatility(net_T),
+        "max_drawdown_net": max_drawdown(net_T),
+        "turnover": float(batch.turnover_VT[v][span].mean()) if span.any() else np.nan,
+        "cost_bps_per_year": 1e4 * SESSIONS_PER_YEAR * costs,
+        "unfilled": float(batch.unfilled_VT[v][span].mean()) if span.any() else np.nan,
+        "probabilistic_sharpe": probabilistic_sharpe(known_T),
+        "deflated_sharpe": deflated_sharpe(known_T, trials),
+    }
+
+
+def _overfitting(excess_VT: FloatArray) -> Overfitting | None:
+    """Probability that the best variant of one half is below the median in the other, on common sessions."""
+    common_T = ~np.isnan(excess_VT).any(axis=0)
+    blocks = 16 if len(excess_VT) <= _MANY else 10
+    if len(excess_VT) < 2 or common_T.sum() < 2 * blocks:
+        return None
+    return probability_of_overfitting(excess_VT[:, common_T].T, blocks=blocks)
+
+
+def _join(series: Sequence[pl.Series]) -> pl.DataFrame:
+    """Put the signals' variants side by side by date."""
+    starts = [at for at, one in enumerate(series) if one.name == "date"]
+    frames = [
+        pl.DataFrame(list(series[a:b])) for a, b in zip(starts, [*starts[1:], len(series)], strict=True)
+    ]
+    joined = frames[0]
+    for frame in frames[1:]:
+        joined = joined.join(frame, on="date", how="full", coalesce=True)
+    return joined.sort("date").with_columns(pl.col(pl.Float64).fill_nan(None))

@@ -1,0 +1,164 @@
+"""The stage of a sweep: trade forecasts or signals in every combination of settings, each of them a trial."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from features.arrays import FloatArray
+from pipelines.config.load import digest, override_backtest
+from pipelines.config.schema import Config
+from pipelines.dataset.market import Market, to_panel
+from pipelines.errors import DataError
+from pipelines.measure import MeasureOptions, prepared_file
+from pipelines.progress import Progress
+from pipelines.results.sweep.describe import describe_sweep, sentences, sweep_json
+from pipelines.results.sweep.grid import Axis, VariantSettings, parse_axes, variants
+from pipelines.results.sweep.store import SweepRecord, store_sweep
+from pipelines.results.sweep.sweep import sweep
+from pipelines.run.evaluations import Evaluated, evaluation_code
+from pipelines.run.locks import Locks
+from pipelines.run.open import load_run_market
+from pipelines.run.record import open_run
+from pipelines.train.trials import Trial, model_trials, record, trial_count
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """What a sweep changes, and how its result is printed.
+
+    Attributes
+    ----------
+    axes
+        Value of ``--sweep``.
+    book
+        Swept book; None for the first one.
+    overrides
+        ``KEY=VALUE`` settings of the section ``backtest`` that all variants share.
+    as_json
+        Whether JSON is printed.
+    wait
+        Whether to wait for another process that writes into the run's folder.
+    """
+
+    axes: str
+    book: str | None = None
+    overrides: tuple[str, ...] = ()
+    as_json: bool = False
+    wait: bool = False
+
+
+def sweep_run(name: str, options: SweepOptions, output: Path, echo: Callable[[str], None]) -> None:
+    """Sweep every model of a run, on the data that it recorded.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such run or book, or the axes are wrong.
+    DataError
+        If the run has not been evaluated, or its lake has changed.
+    """
+    progress = Progress()
+    with Locks(wait=options.wait, notify=progress.note) as locks:
+        run = open_run(name, output)
+        run = replace(run, config=override_backtest(run.config, list(options.overrides)))
+        grid = Grid.of(run.config, options)
+        ensembles = run.read_table("ensembles")
+        if ensembles is None:
+            raise DataError(
+                f"Run {run.run_id} has not been evaluated; run 'peerglass backtest {run.run_id}' first."
+            )
+        locks.lock_run(run.folder)
+        market, _ = load_run_market(run, progress)
+        signals = {
+            str(model): to_panel(rows, "signal", market.panel)
+            for (model,), rows in ensembles.partition_by(["model"], as_dict=True, maintain_order=True).items()
+        }
+        assert run.identity is not None, "an opened run has an identity"
+        trials = model_trials(run.config, run.identity.settings)
+        with progress.stage("sweep"):
+            swept = Swept(run, run.config, market, signals, trials)
+            echo(measure_sweep(swept, grid, as_json=options.as_json))
+
+
+def sweep_file(
+    target: str,
+    config: Path | None,
+    measuring: MeasureOptions,
+    options: SweepOptions,
+    echo: Callable[[str], None],
+) -> None:
+    """Sweep the signals of a file on the lake of a config.
+
+    The errors are those of `pipelines.measure.measure_file`. A signal that fails the look-ahead guard is
+    swept and ends with `AuditError`.
+    """
+    progress = Progress()
+    with prepared_file(target, config, measuring, progress) as prepared:
+        grid = Grid.of(prepared.config, options)
+        prepared.measured.save()
+        with progress.stage("sweep"):
+            swept = Swept(
+                prepared.measured, prepared.config, prepared.market, prepared.placed.signals, prepared.trials
+            )
+            echo(measure_sweep(swept, grid, as_json=options.as_json))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The axes of a sweep, and all combinations of their values."""
+
+    book: str
+    axes: tuple[Axis, ...]
+    variants: tuple[VariantSettings, ...]
+
+    @classmethod
+    def of(cls, config: Config, options: SweepOptions) -> Grid:
+        """Read the grid of a sweep from its options; ConfigError if it is wrong."""
+        book = next(iter(config.backtest.books)) if options.book is None else options.book
+        axes = parse_axes(options.axes, config.backtest, book)
+        return cls(book, axes, tuple(variants(axes, config.backtest, book)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Swept:
+    """What is swept: signals on a market, and the trial of each that its variants belong to."""
+
+    run: Evaluated
+    config: Config
+    market: Market
+    signals: Mapping[str, FloatArray]
+    trials: Mapping[str, Trial]
+
+
+def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
+    """Record the variants as trials, measure them, store table and page, and return what is printed."""
+    from pipelines.report.sweep import render_sweep
+
+    run, output = swept.run, swept.run.folder.parent
+    changed = [
+        {".".join(axis.path): variant.values[axis.name] for axis in grid.axes} | {"book": grid.book}
+        for variant in grid.variants
+    ]
+    tried = [swept.trials[name].variant(values) for name in swept.signals for values in changed]
+    record(output, run.run_id, tried)
+    trials = trial_count(output)
+    result = sweep(swept.signals, swept.market, swept.config, grid.variants, trials)
+    said = sentences(result, grid.axes, trials)
+    axes = {axis.name: axis.values for axis in grid.axes}
+    shared = swept.config.backtest.model_dump(mode="json")
+    made = SweepRecord(
+        sweep=digest({"axes": axes, "book": grid.book, "backtest": shared, "code": evaluation_code()}),
+        run_id=run.run_id,
+        axes=axes,
+        book=grid.book,
+        made_at=dt.datetime.now(dt.UTC),
+        trials=trials,
+        sentences=said,
+    )
+    folder = store_sweep(run, made, result, render_sweep(result, grid.axes, made))
+    if as_json:
+        return sweep_json(result, grid.axes, said, str(folder))
+    return f"{describe_sweep(result, grid.axes, said)}\n{folder / 'sweep.html'}"
