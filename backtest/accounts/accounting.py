@@ -50,7 +50,7 @@ from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.lanes import Variant, empty_books, kernel_inputs
 from backtest.accounts.ledger import ledger_frame
-from backtest.accounts.market import prepare_market
+from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.result import BookResult
 from backtest.costs.model import CostModel
 from features.arrays import BoolArray, FloatArray
@@ -106,10 +106,23 @@ def run_book(
         If shapes differ, there is no session, the delay is too short, the total-return index is negative or
         infinite, or a row of targets is infinite or only partly NaN.
     """
+    market = prepare_market(total_return_index_TN, traded_TN, delisted_TN)
+    return account_book(target_TN, market, costs, delay, execution=execution, keep_ledger=keep_ledger)
+
+
+def account_book(
+    target_TN: FloatArray,
+    market: BookMarket,
+    costs: CostModel,
+    delay: int,
+    *,
+    execution: Execution = AT_CLOSE,
+    keep_ledger: bool = False,
+) -> BookResult:
+    """Compute the accounts of one book on a prepared market, which many books can share; see `run_book`."""
     from backtest.accounts.kernels.compounding import compound
     from backtest.accounts.kernels.positions import run_lanes
 
-    market = prepare_market(total_return_index_TN, traded_TN, delisted_TN)
     if target_TN.ndim != 2:
         msg = f"The target has shape {target_TN.shape}: it needs a row per session and a column per firm."
         raise ValueError(msg)

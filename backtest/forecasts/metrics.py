@@ -21,7 +21,7 @@ from backtest.accounts.performance import ratio
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
 from backtest.inference.means import newey_west_lags, newey_west_t
 from features.arrays import AnyFloatArray, BoolArray, FloatArray
-from features.information_coefficient import MIN_FIRMS, mean_known, rank_ic_by_date
+from features.information_coefficient import MIN_FIRMS, mean_known
 
 ROUNDING = 1e-12
 _QUANTILES = 5
@@ -178,9 +178,11 @@ def monotonicity(quantile_Q: FloatArray) -> float:
     """
     if np.isnan(quantile_Q).any() or not quantile_Q.any():
         return math.nan
-    number_Q = np.arange(len(quantile_Q), dtype=np.float64)
     mean_Q = np.round(quantile_Q / np.abs(quantile_Q).max(), 12)
-    return float(rank_ic_by_date(number_Q[None, :], mean_Q[None, :])[0])
+    if mean_Q.min() == mean_Q.max():
+        return math.nan
+    rank_Q = (mean_Q[:, None] > mean_Q).sum(axis=1) + 0.5 * (mean_Q[:, None] == mean_Q).sum(axis=1)
+    return float(np.corrcoef(np.arange(len(mean_Q)), rank_Q)[0, 1])
 
 
 def precision_at_k(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 10) -> float:

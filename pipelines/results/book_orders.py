@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounts.accounting import run_book
+from backtest.accounts.accounting import account_book
 from backtest.accounts.execution import Execution
+from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.result import BookResult
 from backtest.books.benchmark import equal_weighted
 from backtest.books.inputs import BookNote
 from backtest.costs.model import CostModel
 from features.arrays import FloatArray
+from features.panel.derived import cached
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
@@ -64,7 +66,7 @@ class BookOrders:
         panel: Panel,
         *,
         target_TN: FloatArray | None = None,
-        total_return_index_TN: FloatArray | None = None,
+        market: BookMarket | None = None,
         keep_ledger: bool = False,
     ) -> BookResult:
         """Run the accounting of the book.
@@ -75,17 +77,17 @@ class BookOrders:
             The panel with prices, traded sessions and delistings.
         target_TN
             Weights on the sessions of ``held`` to use instead of the book's.
-        total_return_index_TN
-            Total return index on all sessions to use instead of the panel's.
+        market
+            Market on the sessions of ``held`` to use instead of the panel's (`book_market`).
         keep_ledger
             Whether to keep the ledger of positions and trades per ticker.
         """
-        return self._account(
-            panel,
+        return account_book(
             self.target_TN if target_TN is None else target_TN,
-            panel.total_return_index_TN if total_return_index_TN is None else total_return_index_TN,
+            book_market(panel, self.held) if market is None else market,
             self.costs,
-            self.execution,
+            self.delay,
+            execution=self.execution,
             keep_ledger=keep_ledger,
         )
 
@@ -101,34 +103,35 @@ class BookOrders:
             return None
         key = (self.delay, self.held.start, self.held.stop, np.isnan(self.target_TN[:, 0]).tobytes())
         if key not in cache:
-            target_TN = equal_weighted(dataset.universe_TN[self.held], self.target_TN)
-            execution = Execution(self.execution.price_over_close_TN)
-            index_TN = dataset.panel.total_return_index_TN
-            cache[key] = self._account(dataset.panel, target_TN, index_TN, _FREE, execution)
+            cache[key] = account_book(
+                equal_weighted(dataset.universe_TN[self.held], self.target_TN),
+                book_market(dataset.panel, self.held),
+                _FREE,
+                self.delay,
+                execution=Execution(self.execution.price_over_close_TN),
+            )
         return cache[key]
 
-    def _account(
-        self,
-        panel: Panel,
-        target_TN: FloatArray,
-        total_return_index_TN: FloatArray,
-        costs: CostModel,
-        execution: Execution,
-        *,
-        keep_ledger: bool = False,
-    ) -> BookResult:
-        held = self.held
-        traded_TN, delisted_TN = panel.traded_TN[held], panel.delisted_TN[held]
-        return run_book(
-            target_TN,
-            total_return_index_TN[held],
-            traded_TN,
-            costs,
-            delay=self.delay,
-            delisted_TN=delisted_TN,
-            execution=execution,
-            keep_ledger=keep_ledger,
-        )
+
+def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:
+    """Prepare the market of a range of sessions.
+
+    Parameters
+    ----------
+    panel
+        Prices, traded sessions and delistings.
+    held
+        Range of the panel's sessions.
+    total_return_index_TN
+        Total-return index on all sessions to use instead of the panel's. The market of the panel's own index
+        is computed once.
+    """
+    traded_TN, delisted_TN = panel.traded_TN[held], panel.delisted_TN[held]
+    if total_return_index_TN is not None:
+        return prepare_market(total_return_index_TN[held], traded_TN, delisted_TN)
+    index_TN = panel.total_return_index_TN[held]
+    key = (book_market, held.start, held.stop)
+    return cached(panel, key, lambda: prepare_market(index_TN, traded_TN, delisted_TN))
 
 
 def book_orders(

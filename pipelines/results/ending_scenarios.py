@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics
 from backtest.accounts.result import BookResult
 from features.arrays import BoolArray, FloatArray
@@ -15,7 +16,7 @@ from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
-from pipelines.results.book_orders import BookOrders, book_orders
+from pipelines.results.book_orders import BookOrders, book_market, book_orders
 from pipelines.results.evaluate import ensemble
 
 UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}
@@ -55,13 +56,16 @@ def ending_table(
     for model, seeds in forecasts.items():
         signal_TN = ensemble(seeds)
         rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+        markets: dict[str, BookMarket] = {}
         for orders in book_orders(signal_TN, rows_T, dataset, config, config.label.delay):
             unknown_TN = panel.unknown_TN[orders.held]
             if not (unknown_TN[1:] & ~unknown_TN[:-1]).any():
                 continue
             require_rates(config.backtest.risk_free, rate_T[orders.held], dates_T[orders.held])
+            if not markets:  # books of one delay are held on the same sessions
+                markets = {key: book_market(panel, orders.held, index) for key, index in indices.items()}
             for side, target_TN in _sides(orders):
-                row = _results(orders, target_TN, panel, indices, rate_T)
+                row = _results(orders, target_TN, panel, markets, rate_T)
                 rows.append({"model": model, "book": orders.name, "side": side, **row})
     return pl.DataFrame(rows) if rows else None
 
@@ -78,16 +82,14 @@ def _results(
     orders: BookOrders,
     target_TN: FloatArray,
     panel: Panel,
-    total_return_indices: Mapping[str, FloatArray],
+    markets: Mapping[str, BookMarket],
     rate_T: FloatArray,
 ) -> dict[str, float]:
     """Count the positions that unknown delistings pay out, and measure the book under each return."""
     row: dict[str, float] = {}
-    for suffix, total_return_index_TN in total_return_indices.items():
+    for suffix, market in markets.items():
         first = not row
-        result = orders.run(
-            panel, target_TN=target_TN, total_return_index_TN=total_return_index_TN, keep_ledger=first
-        )
+        result = orders.run(panel, target_TN=target_TN, market=market, keep_ledger=first)
         if first:
             row["paid_out"] = _paid_out(result, panel.unknown_TN[orders.held])
         metrics = book_metrics(result, rate_T[orders.held])

@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,7 +28,6 @@ from pipelines.config.load import digest
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError, DataError
-from pipelines.run.fingerprint import source_digest
 
 _FOLDER: Final = "evaluations"
 _RECORD: Final = "evaluation.json"
@@ -183,12 +183,19 @@ def file_digest(setting: float | str | None) -> str | None:
     return hashlib.sha256(Path(setting).read_bytes()).hexdigest()[:10]
 
 
+@lru_cache(maxsize=1)
 def evaluation_code() -> str:
-    """Digest of the code that measures forecasts: backtest, features, and some modules of pipelines."""
+    """Digest of the files that measure forecasts: backtest, features, and some modules of pipelines.
+
+    Comments count. To parse all files and leave them out would take a second of every backtest.
+    """
     packages = [Path(str(package.__file__)).parent for package in (backtest, features)]
     files = [path for folder in packages for path in folder.rglob("*.py")]
     files += [Path(__file__).parents[1] / f"{name}.py" for name in _MODULES]
-    return source_digest(files, Path(__file__).parents[2])[:10]
+    root, sha = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(files):
+        sha.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return sha.hexdigest()[:10]
 
 
 def store_evaluation(

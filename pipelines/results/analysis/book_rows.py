@@ -16,7 +16,6 @@ import polars as pl
 
 from backtest.accounts.decisions import Decisions
 from backtest.accounts.lanes import Variant
-from backtest.accounts.market import prepare_market
 from backtest.accounts.performance import BookMetrics
 from backtest.analysis.capacity import capacity
 from backtest.analysis.contributions import by_factor, by_name, by_sector, by_side, sector_names
@@ -30,6 +29,7 @@ from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.config.backtest import BacktestConfig
 from pipelines.results.analysis.measured import MeasuredBook
+from pipelines.results.book_orders import book_market
 from pipelines.results.trading import book_costs, book_execution, dollar_volumes
 
 FIGURES = (
@@ -111,7 +111,7 @@ def capacity_rows(
 ) -> Iterator[Row]:
     """Yield the book's net figures at growing amounts of capital; the prices must have volumes."""
     held, orders = book.orders.held, book.orders
-    market = prepare_market(panel.total_return_index_TN[held], panel.traded_TN[held], panel.delisted_TN[held])
+    market = book_market(panel, held)
     with_capital = settings.model_copy(update={"capital": 1.0})
     variant = Variant(
         Decisions.from_targets(orders.target_TN),

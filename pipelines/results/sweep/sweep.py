@@ -19,7 +19,6 @@ from backtest.accounts.batch import BookBatch, run_books
 from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import Execution
 from backtest.accounts.lanes import Variant
-from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
 from backtest.costs.model import COST_KINDS, SESSIONS_PER_YEAR, CostModel
 from backtest.inference.overfitting import (
@@ -34,6 +33,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
+from pipelines.results.book_orders import book_market
 from pipelines.results.book_targets import book_targets
 from pipelines.results.sweep.grid import VariantSettings
 from pipelines.results.trading import book_costs, book_execution
@@ -138,9 +138,7 @@ def _account(
 ) -> BookBatch:
     """Run the accounts of all variants."""
     panel = market.panel
-    prepared: BookMarket = prepare_market(
-        panel.total_return_index_TN[held], panel.traded_TN[held], panel.delisted_TN[held]
-    )
+    prepared = book_market(panel, held)
     decisions: dict[str, Decisions] = {}
     trading: dict[str, tuple[CostModel, Execution]] = {}
     books = []
