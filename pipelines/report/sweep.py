@@ -17,6 +17,8 @@ _POSITIVE, _NEGATIVE = (0, 114, 178), (213, 94, 0)  # Okabe and Ito's blue and v
 _DARKEST = 0.75
 _FIGURES = (
     Column("sharpe_net", "net Sharpe", number(2)),
+    Column("sharpe_lower", "from", number(2), hint="95% interval of the net Sharpe ratio"),
+    Column("sharpe_upper", "to", number(2), hint="95% interval of the net Sharpe ratio"),
     Column("deflated_sharpe", "deflated Sharpe", number(2), hint="probability of skill, given all trials"),
     Column("sharpe_gross", "gross Sharpe", number(2)),
     Column("annual_return_net", "net return % / year", percent(1)),

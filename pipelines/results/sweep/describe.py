@@ -22,14 +22,17 @@ def sentences(sweep: Sweep, axes: Sequence[Axis], trials: int) -> tuple[str, ...
         f"{frame.height:,} variants of {signals} signal{'' if signals == 1 else 's'} on the same sessions; "
         f"{trials:,} trials are in the ledger now, and the deflated Sharpe ratios count all of them."
     ]
-    ranked = frame.drop_nulls("sharpe_net").sort("sharpe_net", descending=True)
+    delay = next((axis.name for axis in axes if axis.path == ("delay",)), None)
+    tradable = frame if delay is None else frame.filter(pl.col(delay).fill_null(1) > 0)
+    ranked = tradable.drop_nulls("sharpe_net").sort("sharpe_net", descending=True)
     if ranked.height:
         best = ranked.row(0, named=True)
         values = ", ".join(f"{axis.name} {_value(best[axis.name])}" for axis in axes)
+        where = "" if delay is None else " at a delay of at least 1"
         deflated = "unknown" if best["deflated_sharpe"] is None else f"{best['deflated_sharpe']:.2f}"
         said.append(
-            f"The highest net Sharpe ratio is {best['sharpe_net']:.2f} ({best['signal']}, {values}). Its "
-            f"deflated Sharpe ratio is {deflated}, and 0.95 or more is strong evidence."
+            f"The highest net Sharpe ratio{where} is {best['sharpe_net']:.2f} ({best['signal']}, "
+            f"{values}). Its deflated Sharpe ratio is {deflated}, and 0.95 or more is strong evidence."
         )
     return (*said, *_overfitting(sweep.overfitting))
 

@@ -21,6 +21,8 @@ from backtest.accounts.execution import Execution
 from backtest.accounts.lanes import Variant
 from backtest.accounts.performance import annual_return, annual_volatility, max_drawdown, sharpe
 from backtest.costs.model import COST_KINDS, SESSIONS_PER_YEAR, CostModel
+from backtest.inference.bootstrap import bootstrap_block, bootstrap_counts, sharpe_interval
+from backtest.inference.means import LEVEL
 from backtest.inference.overfitting import (
     Overfitting,
     deflated_sharpe,
@@ -38,6 +40,7 @@ from pipelines.results.book_targets import book_targets
 from pipelines.results.sweep.grid import VariantSettings
 from pipelines.results.trading import book_costs, book_execution
 
+_FEW = 200  # variants up to which each has an interval
 _MANY = 64  # variants from which the splits of CSCV are coarser, because time grows with both
 
 
@@ -49,9 +52,10 @@ class Sweep:
     ----------
     table
         One row per signal and variant, in the order of the grid: signal, one column per axis, sessions,
-        sharpe_net, sharpe_gross, annual_return_net, annual_volatility_net, max_drawdown_net, turnover
-        (one-way, mean per session), cost_bps_per_year (all costs), unfilled, probabilistic_sharpe,
-        deflated_sharpe, trials.
+        sharpe_net, sharpe_lower and sharpe_upper (stationary bootstrap; null in sweeps of more than 200
+        variants, where they would take most of the time), sharpe_gross, annual_return_net,
+        annual_volatility_net, max_drawdown_net, turnover (one-way, mean per session), cost_bps_per_year (all
+        costs), unfilled, probabilistic_sharpe, deflated_sharpe, trials.
     daily
         date, and one column of net excess returns per row of the table (``0``, ``1``, ...); null on sessions
         without positions.
@@ -103,9 +107,12 @@ def sweep(
         excess_VT = _excess(batch, market, variants, held)
         days = market.panel.dates_T[held].astype("datetime64[D]")
         daily.append(pl.Series("date", days))
+        counts: dict[int, FloatArray] = {}  # samples that variants of the same length share
         for v, variant in enumerate(variants):
             row = _figures(batch, v, excess_VT[v], max(trials, 1))
-            rows.append({"signal": name, **variant.values, **row, "trials": trials})
+            lower, upper = _interval(excess_VT[v], counts) if len(variants) <= _FEW else (None, None)
+            between = {"sharpe_lower": lower, "sharpe_upper": upper}
+            rows.append({"signal": name, **variant.values, **row, **between, "trials": trials})
             daily.append(pl.Series(f"{len(rows) - 1}", excess_VT[v]))
         overfitting[name] = _overfitting(excess_VT)
     return Sweep(
@@ -196,6 +203,17 @@ def _figures(batch: BookBatch, v: int, excess_T: FloatArray, trials: int) -> dic
         "probabilistic_sharpe": probabilistic_sharpe(known_T),
         "deflated_sharpe": deflated_sharpe(known_T, trials),
     }
+
+
+def _interval(excess_T: FloatArray, counts: dict[int, FloatArray]) -> tuple[float, float]:
+    """Interval of the net Sharpe ratio, from the stationary bootstrap."""
+    n = int((~np.isnan(excess_T)).sum())
+    if n < 2:
+        return np.nan, np.nan
+    if n not in counts:
+        counts[n] = bootstrap_counts(n, block=bootstrap_block(n))
+    found = sharpe_interval(excess_T, counts_RT=counts[n], level=LEVEL)
+    return found.lower, found.upper
 
 
 def _overfitting(excess_VT: FloatArray) -> Overfitting | None:
