@@ -64,6 +64,7 @@ RELATIVE_TOLERANCE = (1e-3, 0.05)
 def measure(settings: Mapping[str, Any], folder: Path) -> Figures:
     """Ingest, train and backtest a config in an empty folder; return its figures by model and delay."""
     own = {
+        "root": ".",
         "lake": "lake",
         "output": "runs",
         "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "artifacts"},

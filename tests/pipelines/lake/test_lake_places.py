@@ -296,6 +296,6 @@ def test_a_config_with_a_url_ingests_and_trains(
     assert run.config.lake == place.root
     assert place.lake().read("forecasts", filters=pl.col("run_id") == run.run_id).height > 0
     assert recorded_by_runs(place.lake(), [Path("runs")])["prices"] == {1: [run.run_id]}
-    tracking = {"mlflow.db", "mlartifacts"}
+    tracking = {"mlflow.db", ".mlflow.db.lock", "mlartifacts"}
     made = {path.name for path in tmp_path.iterdir()} - {"lake", *tracking}
     assert made == {"runs"}, "a URL is never made a folder"

@@ -55,7 +55,7 @@ def config_of(home: Path, tiny: Mapping[str, Any], **changes: Any) -> Config:  #
         "models": {MODEL: OPTIONS},
     }
     few = {"characteristics": ["return_1", "momentum_63"], "window": 5}
-    folds = {**tiny["folds"], "max_folds": 1, **changes.pop("folds", {})}
+    folds = {**tiny["folds"], "anchor": "start", "max_folds": 1, **changes.pop("folds", {})}
     return check_config({**tiny, **places, "features": few, "folds": folds, **changes}, origin="test")
 
 

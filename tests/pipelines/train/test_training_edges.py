@@ -52,7 +52,7 @@ def market(
             **tiny,
             "source": {"kind": "files", "prices": "prices.csv"},
             "models": dict(MODELS),
-            "folds": {**tiny["folds"], "max_folds": 1},
+            "folds": {**tiny["folds"], "anchor": "start", "max_folds": 1},
             **settings,
         }
         Path("mine.yaml").write_text(yaml.safe_dump(config))
