@@ -26,7 +26,7 @@ from pipelines.dataset.build import build_dataset
 from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.lake.lake import Lake
 from pipelines.run.record import open_run
-from pipelines.train.trials import read_trials
+from pipelines.train.trials import read_trials, trial_count
 
 
 @pytest.fixture
