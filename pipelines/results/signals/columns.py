@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.sources.files.text import COMMAS, TextFormat, recognise_text, scan_text
 
 _DATE = ("date", "__index_level_0__")
 _TICKER = ("ticker", "asset", "__index_level_1__")
@@ -35,12 +36,15 @@ class Columns:
         Name shown -> column. A single column called ``signal`` or ``factor`` is shown by the file's name.
     ignored
         Columns that are not measured, with the reason.
+    text
+        Separator, decimal mark and encoding of a text file; without meaning for Parquet.
     """
 
     date: str
     ticker: str
     signals: Mapping[str, str]
     ignored: Mapping[str, str]
+    text: TextFormat = COMMAS
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -59,7 +63,8 @@ def is_parquet(path: Path) -> bool:
 def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     """Find the roles of a signal file's columns.
 
-    The keys are ``date`` and ``ticker``. The names that pandas gives to the index of an alphalens factor
+    Separator, decimal mark and encoding of a text file are recognised from its beginning. The keys are
+    ``date`` and ``ticker``. The names that pandas gives to the index of an alphalens factor
     frame work as well: ``asset``, or two unnamed columns in front. Every other column of numbers is a signal,
     except alphalens's forward returns (``1D``, ``5D``), its ``factor_quantile`` and its ``group``.
 
@@ -77,7 +82,7 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     DataError
         If there is no such file, it cannot be read, or it lacks a date, a ticker or a signal.
     """
-    schema = _schema(path)
+    text, schema = _schema(path)
     names = list(schema)
     date = next((name for name in _DATE if name in schema), None)
     ticker = next((name for name in _TICKER if name in schema), None)
@@ -114,21 +119,34 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
         raise DataError(
             f"{path} has no column of numbers to measure beside the date and the ticker; it has {listed}."
         )
-    return Columns(date, ticker, _shown(signals, path), ignored)
+    return Columns(date, ticker, _shown(signals, path), ignored, text)
 
 
-def _schema(path: Path) -> Mapping[str, pl.DataType]:
+def _schema(path: Path) -> tuple[TextFormat, Mapping[str, pl.DataType]]:
     if not path.is_file():
         raise DataError(f"There is no signal file at {path}; check the path.")
     try:
         if is_parquet(path):
-            return pl.read_parquet_schema(path)
-        sample = pl.read_csv(path, n_rows=_SAMPLED, infer_schema_length=_SAMPLED)
+            return COMMAS, pl.read_parquet_schema(path)
+        text = recognise_text(path)
+        if text == COMMAS:
+            sample = pl.read_csv(path, n_rows=_SAMPLED, infer_schema_length=_SAMPLED)
+        else:
+            sample = _with_numbers(scan_text(path, text).head(_SAMPLED).collect())
     except (pl.exceptions.PolarsError, OSError) as error:
         raise unreadable(path, error) from None
-    if sample.is_empty():
-        raise DataError(f"{path} has no rows; it needs date, ticker and at least one column of numbers.")
-    return sample.schema
+    return text, sample.schema
+
+
+def _with_numbers(sample: pl.DataFrame) -> pl.DataFrame:
+    """Cast the columns of text that hold numbers alone."""
+    numbers = [
+        column.name
+        for column in sample
+        if column.null_count() < len(column)
+        and column.cast(pl.Float64, strict=False).null_count() == column.null_count()
+    ]
+    return sample.with_columns(pl.col(numbers).cast(pl.Float64))
 
 
 def unreadable(path: Path, error: Exception) -> DataError:

@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.results.signals.columns import Columns, is_parquet, unreadable
+from pipelines.sources.files.text import COMMAS, scan_text
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,8 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
     try:
         if is_parquet(path):
             frame = pl.read_parquet(path, columns=chosen)
+        elif columns.text != COMMAS:
+            frame = scan_text(path, columns.text).select(chosen).collect()
         else:
             # Type inference would guess the order of day and month in 05/01/2015, and read 0700 as a number.
             as_text = {columns.date: pl.String, columns.ticker: pl.String}
@@ -94,9 +97,14 @@ def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     try:
         day = pl.col(columns.date)
         if frame.schema[columns.date] == pl.String:
-            day = day.str.replace(r"[T ]00:00(:00(\.0+)?)?$", "").str.to_date("%Y-%m-%d")
+            midnight = (
+                r"[T ]00:00(:00(\.0+)?)?(Z|[+-]\d{2}:?\d{2})?$"  # the day of the zone in which it is written
+            )
+            day = day.str.replace(midnight, "").str.to_date("%Y-%m-%d")
+        elif frame.schema[columns.date] != pl.Date:
+            day = day.dt.date()  # of its own time zone; a cast would give the day in UTC
         return frame.select(
-            day.cast(pl.Date).alias("date"),
+            day.alias("date"),
             pl.col(columns.ticker).cast(pl.String).alias("ticker"),
             *(
                 pl.col(column).cast(pl.Float64).fill_nan(None).alias(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -100,7 +101,7 @@ def test_equal_values_have_one_digest_in_any_format_and_order(tmp_path: Path) ->
         ("date,ticker,x\n2015-01-05,A,1\n2015-01-05,A,2\n", "A on 2015-01-05 appears more than once"),
         ("date,ticker,x\n2015-01-05,A,-inf\n", "the signal x of A on 2015-01-05 is -inf"),
         ("ticker,x\nA,1\n", "lacks the column 'date'"),
-        ("date,ticker,x\n", "has no rows"),
+        ("date,ticker,x\n", "has no row"),
         ("date,ticker,x\n2015-01-05,A,text\n", "has no column of numbers"),
     ],
 )
@@ -110,3 +111,25 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, text: str, words:
     with pytest.raises(DataError) as caught:
         read(path)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "latin-1", "utf-16"])
+def test_text_files_of_other_countries_are_recognised(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "alpha.csv"
+    text = (
+        "date;ticker;firm;signal\n2015-01-05;A;Süd;1,5\n2015-01-05;B;Nord;-0,25\n2015-01-06;A;Süd;1.234,5\n"
+    )
+    path.write_bytes(text.encode(encoding))
+    table = read(path)
+    assert table.rows["alpha"].to_list() == [1.5, -0.25, 1234.5]
+    assert "Not measured: firm (no numbers)." in table.notes
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Tokyo", "America/New_York"])
+def test_a_midnight_with_a_time_zone_is_the_day_of_that_zone(tmp_path: Path, zone: str) -> None:
+    moments = [dt.datetime(2015, 1, 5, tzinfo=ZoneInfo(zone)), dt.datetime(2015, 7, 6, tzinfo=ZoneInfo(zone))]
+    frame = pl.DataFrame({"date": moments, "ticker": ["A", "A"], "signal": [1.0, 2.0]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    frame.with_columns(pl.col("date").dt.to_string("iso:strict")).write_csv(tmp_path / "b.csv")
+    for name in ("a.parquet", "b.csv"):
+        assert read(tmp_path / name).rows["date"].to_list() == [dt.date(2015, 1, 5), dt.date(2015, 7, 6)]
