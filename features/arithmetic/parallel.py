@@ -64,6 +64,21 @@ def map_in_order(work: Callable[[slice], Answer], parts: list[slice]) -> Iterato
             yield waiting.popleft().result()
 
 
+def in_background(work: Callable[[], Answer]) -> Future[Answer]:
+    """Start a computation in a thread beside the caller's; with one thread it is done before this returns.
+
+    This helps where numpy or a compiled kernel does most of the work.
+    """
+    if n_threads() == 1:
+        done: Future[Answer] = Future()
+        done.set_result(work())
+        return done
+    pool = ThreadPoolExecutor(1)
+    started = pool.submit(contextvars.copy_context().run, work)
+    pool.shutdown(wait=False)  # the thread ends with the computation
+    return started
+
+
 def for_each(work: Callable[[slice], None], parts: list[slice]) -> None:
     """Apply a function to blocks, several at a time; each call writes its own part of an output."""
     for _ in map_in_order(work, parts):

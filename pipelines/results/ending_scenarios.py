@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import polars as pl
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics
 from backtest.accounts.result import BookResult
+from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
@@ -86,13 +88,16 @@ def _results(
     rate_T: FloatArray,
 ) -> dict[str, float]:
     """Count the positions that unknown delistings pay out, and measure the book under each return."""
-    row: dict[str, float] = {}
-    for suffix, market in markets.items():
-        first = not row
-        result = orders.run(panel, target_TN=target_TN, market=market, keep_ledger=first)
-        if first:
-            row["paid_out"] = _paid_out(result, panel.unknown_TN[orders.held])
-        metrics = book_metrics(result, rate_T[orders.held])
+    first = next(iter(markets))
+    started = {
+        suffix: in_background(
+            partial(orders.run, panel, target_TN=target_TN, market=market, keep_ledger=suffix == first)
+        )
+        for suffix, market in markets.items()
+    }
+    row: dict[str, float] = {"paid_out": _paid_out(started[first].result(), panel.unknown_TN[orders.held])}
+    for suffix, one in started.items():
+        metrics = book_metrics(one.result(), rate_T[orders.held])
         row[f"sharpe_net_{suffix}"] = metrics.sharpe_net
         row[f"annual_return_net_{suffix}"] = metrics.annual_return_net
     return row

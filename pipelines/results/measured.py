@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from features.arithmetic.parallel import in_background
 from features.arrays import DateArray, FloatArray
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
@@ -49,6 +50,8 @@ def measured_tables(
     sessions_T = market.panel.dates_T
     signals = {model: ensemble(seeds) for model, seeds in forecasts.items()}
     trained = set(forecasts) <= set(config.models)
+    behaviour = in_background(lambda: forecast_tables(signals, market, config))
+    endings = ending_table(forecasts, market, config)
     return {
         "ladder": result.ladder,
         "ic_series": result.ic_series,
@@ -56,12 +59,12 @@ def measured_tables(
         "equity": result.equity,
         "costs": result.costs,
         "book_notes": None if result.book_notes.is_empty() else result.book_notes,
-        **forecast_tables(signals, market, config),
+        **behaviour.result(),
         "comparisons": comparison_table(result, config, sessions_T) if trained else None,
         "significance": significance_table(result, config, sessions_T, trials),
         "multiple_tests": multiple_test_table(result, config, sessions_T),
         "overfitting": overfitting_table(result, config, sessions_T),
-        "endings": ending_table(forecasts, market, config),
+        "endings": endings,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
@@ -50,8 +52,8 @@ class PreparedSignals:
         Prices, universe and labels.
     placed
         The signals on the panel.
-    guard
-        Table of the look-ahead guard (`pipelines.results.signals.guard.guard_table`).
+    guarding
+        The look-ahead guard, which runs beside the backtest.
     trials
         Signal -> its trial.
     """
@@ -60,8 +62,13 @@ class PreparedSignals:
     config: Config
     market: Market
     placed: PlacedSignals
-    guard: pl.DataFrame
+    guarding: Future[pl.DataFrame]
     trials: Mapping[str, Trial]
+
+    @property
+    def guard(self) -> pl.DataFrame:
+        """Table of the look-ahead guard (`pipelines.results.signals.guard.guard_table`)."""
+        return self.guarding.result()
 
 
 def prepare_signals(
@@ -104,15 +111,14 @@ def prepare_signals(
     measured = _measured(table, config, market, data, (*table.notes, *added, *market.notes))
     locks.lock_run(measured.folder)
     measured.save()
-    with progress.stage("look-ahead"):
-        guard = guard_table(table, placed, market, config.label.horizon)
+    guarding = in_background(lambda: guard_table(table, placed, market, config.label.horizon))
     contents = measured.record.signals
     return PreparedSignals(
         measured=measured,
         config=config.model_copy(update={"models": {}}),  # so that no signal is taken for a model
         market=market,
         placed=placed,
-        guard=guard,
+        guarding=guarding,
         trials={name: signal_trial(name, contents[name], config) for name in placed.signals},
     )
 
