@@ -445,8 +445,8 @@ def test_rows_that_are_left_out_are_counted_by_reason(foresight: Path, peerglass
         ("date,ticker,signal\n2015-01-05,AAA,inf\n", "is inf; use finite numbers"),
         ("date,ticker,signal\n2015-01-05,AAA,1\n2015-01-05,AAA,2\n", "appears more than once"),
         ("date,ticker,signal\n2015-01-05,UNKNOWN,1\n", "none of the 1 rows"),
-        ("date,ticker,signal\n", "has no rows"),
-        ("", "not readable"),
+        ("date,ticker,signal\n", "has no row below its header"),
+        ("", "has no row below its header"),
         (None, "There is no signal file at signal.csv"),
     ],
 )
