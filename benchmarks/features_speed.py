@@ -14,7 +14,6 @@ import argparse
 import importlib
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from features_market import NAMES, write_market
+from worker import Worker
 
 from features.arithmetic.parallel import n_threads
 
@@ -31,33 +31,6 @@ TARGETS = {"polars": 5.0, "pandas": 10.0}
 GIB = 2.0**30
 EVERY = 10  # every tenth firm is compared
 TOLERANCE = 1e-5
-
-
-class Worker:
-    """A process that computes the features with one engine on request."""
-
-    def __init__(self, engine: str, folder: Path) -> None:
-        command = [sys.executable, __file__, "--worker", engine, str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.start: dict[str, float] = self._answer()
-
-    def ask(self, order: str) -> dict[str, float]:
-        """Send a command and wait for its result."""
-        print(order, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def stop(self) -> None:
-        """Let the process finish."""
-        self.process.communicate()
-
-    def _answer(self) -> dict[str, float]:
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        if not line:
-            raise RuntimeError(
-                f"The worker failed with exit code {self.process.wait()}: see its message above."
-            )
-        answer: dict[str, float] = json.loads(line)
-        return answer
 
 
 def work(name: str, folder: Path) -> None:
@@ -144,7 +117,9 @@ def main() -> None:
         (folder / "small").mkdir()
         write_market(folder, arguments.firms, arguments.sessions)
         write_market(folder / "small", 60, 300)
-        workers = {engine: Worker(engine, folder) for engine in ENGINES}
+        workers = {
+            engine: Worker([sys.executable, __file__, "--worker", engine, str(folder)]) for engine in ENGINES
+        }
         cells = arguments.firms * arguments.sessions
         print(
             f"{len(NAMES)} features, {arguments.firms:,} firms x {arguments.sessions:,} sessions, "

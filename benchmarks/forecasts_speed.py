@@ -27,37 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from worker import Worker
 
 ENGINES = ("ours", "alphalens")
 TARGET, GIB, MOST_GIB = 20.0, 2.0**30, 2.0
 TOLERANCE = 1e-9
-
-
-class Worker:
-    """A process that computes the metrics with one engine on request."""
-
-    def __init__(self, python: str, engine: str, folder: Path) -> None:
-        command = [python, __file__, "--worker", engine, str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.start = self._answer()
-
-    def ask(self, order: str) -> dict[str, float]:
-        """Send a command and wait for its result."""
-        print(order, file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def stop(self) -> None:
-        """Let the process finish."""
-        self.process.communicate()
-
-    def _answer(self) -> dict[str, float]:
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        if not line:
-            raise RuntimeError(
-                f"The worker failed with exit code {self.process.wait()}: see its message above."
-            )
-        answer: dict[str, float] = json.loads(line)
-        return answer
 
 
 def work(name: str, folder: Path) -> None:
@@ -136,7 +110,10 @@ def main() -> None:
         write_panel(folder, arguments.firms, arguments.sessions)
         write_panel(folder / "small", 50, 60)
         pythons = (sys.executable, arguments.peer)
-        workers = {e: Worker(python, e, folder) for e, python in zip(ENGINES, pythons, strict=True)}
+        workers = {
+            engine: Worker([python, __file__, "--worker", engine, str(folder)])
+            for engine, python in zip(ENGINES, pythons, strict=True)
+        }
         print(f"{arguments.firms:,} firms x {arguments.sessions:,} sessions")
         for engine, worker in workers.items():
             print(

@@ -16,11 +16,8 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError
-from pipelines.results.analysis.analysis import BookAnalysis
-from pipelines.results.evaluate import evaluate
-from pipelines.results.measured import measured_tables
 from pipelines.results.signals.guard import guard_table
-from pipelines.results.signals.measure import with_tradable_delay
+from pipelines.results.signals.measure import signal_tables, with_tradable_delay
 from pipelines.results.signals.placing import place_signals
 from pipelines.results.signals.reading import SignalTable
 from pipelines.train.trials import record, signal_trial, trial_count
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _KEY = ("date", "ticker")
-_NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,20 +107,12 @@ def backtest(
     run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
     record(output, run_id, [signal_trial(name, content[name], checked) for name in used])
     trials = trial_count(output)
-    any_TN = np.any([np.isfinite(values_TN) for values_TN in placed.signals.values()], axis=0)
-    dated_T, listed_T = (np.flatnonzero(one_TN.any(axis=1)) for one_TN in (any_TN, market.universe_TN))
-    sessions = listed_T[(listed_T >= dated_T[0]) & (listed_T <= dated_T[-1])]
-    forecasts = {name: {0: values_TN} for name, values_TN in placed.signals.items()}
     own = checked.model_copy(update={"models": {}})  # so that no signal is taken for a model
-    analysis = BookAnalysis(market, own)
-    result = evaluate(
-        forecasts, market, own, _NO_SCORES, truth_TN=None, sessions=sessions, on_book=analysis.add
-    )
-    tables = {**measured_tables(result, forecasts, market, own, trials), **analysis.tables()}
-    tables |= {"rows": placed.rows, "guard": guard_table(table, placed, market, checked.label.horizon)}
+    tables = signal_tables(placed, market, own, trials)
+    tables["guard"] = guard_table(table, placed, market, checked.label.horizon)
     return Backtest(
         config=checked,
-        tables={name: one for name, one in tables.items() if one is not None},
+        tables=tables,
         used=used,
         left_out={name: signals[name].count() - number for name, number in used.items()},
         trials=trials,
@@ -149,7 +137,7 @@ def _checked(frame: pl.DataFrame) -> pl.DataFrame:
     if not frame.schema["date"].is_temporal():
         raise DataError(f"The column date is of type {frame.schema['date']}; convert it to dates first.")
     signals = frame.select(
-        pl.col("date").cast(pl.Date),
+        pl.col("date").dt.date(),  # of its own time zone; a cast would give the day in UTC
         pl.col("ticker").cast(pl.String),
         pl.col(names).cast(pl.Float64).fill_nan(None),
     )

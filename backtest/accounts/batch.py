@@ -67,12 +67,6 @@ class BookBatch:
     first_trade_V: npt.NDArray[np.int64]
     ruined_V: npt.NDArray[np.int64]
 
-    @property
-    def nav_net_VT(self) -> FloatArray:  # noqa: N802  # a shape suffix
-        """NAV after costs, shape (V, T); the capital before session 0 is 1."""
-        nav_VT: FloatArray = np.cumprod(1.0 + self.return_net_VT, axis=1, dtype=np.float64)
-        return nav_VT
-
 
 def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
     """Account for many variants on one market; see the module's docstring for how to use it in a sweep.

@@ -92,7 +92,8 @@ def _read(path: Path) -> pl.DataFrame:
         day = pl.col("date")
         if frame.schema["date"] == pl.String:
             day = day.str.to_date("%Y-%m-%d")
-        frame = frame.select(day.cast(pl.Date), pl.col("rate").cast(pl.Float64)).drop_nulls().sort("date")
+        # the day of a date's own time zone; a cast would give the day in UTC
+        frame = frame.select(day.dt.date(), pl.col("rate").cast(pl.Float64)).drop_nulls().sort("date")
     except pl.exceptions.PolarsError as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: {reason}; dates must be YYYY-MM-DD and rates numbers.") from None

@@ -124,3 +124,12 @@ def test_the_frame_of_pandas_has_dates(project: Path) -> None:
     rows = pd.DataFrame({"date": ["2014-01-02"], "ticker": ["A"], "signal": [1.0]})
     with pytest.raises(peerglass.PeerglassError, match="convert it to dates first"):
         peerglass.backtest(rows, project / "tiny.yaml")
+
+
+def test_a_date_with_a_time_zone_is_the_day_of_that_zone(
+    project: Path, frame: pl.DataFrame, found: Backtest
+) -> None:
+    there = pl.col("date").cast(pl.Datetime("us")).dt.replace_time_zone("Europe/Berlin")
+    again = peerglass.backtest(frame.with_columns(there).to_pandas(), project / "tiny.yaml")
+    assert again.used == found.used
+    assert again.ladder["ic"].to_list() == found.ladder["ic"].to_list()

@@ -143,23 +143,40 @@ def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEval
     with progress.stage("backtest"):
         output = measured.folder.parent
         record(output, measured.run_id, prepared.trials.values())
-        forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
-        sessions = _sessions_to_cover(placed.signals, market.universe_TN)
-        analysis = BookAnalysis(market, own)
-        result = evaluate(
-            forecasts, market, own, _NO_SCORES, truth_TN=None, sessions=sessions, on_book=analysis.add
-        )
         trials = trial_count(output)
-        evaluated = {**measured_tables(result, forecasts, market, own, trials), **analysis.tables()}
+        tables = signal_tables(placed, market, own, trials)
+        sessions = _sessions_to_cover(placed.signals, market.universe_TN)
         return store_evaluation(
             measured,
             evaluation_record(own, market.panel.dates_T[sessions], trials, git_commit()),
-            {
-                **{name: frame for name, frame in evaluated.items() if frame is not None},
-                "rows": placed.rows,
-                "guard": prepared.guard,
-            },
+            {**tables, "guard": prepared.guard},
         )
+
+
+def signal_tables(
+    placed: PlacedSignals, market: Market, config: Config, trials: int
+) -> dict[str, pl.DataFrame]:
+    """Compute the tables of an evaluation of signals, and ``rows``: how the rows of the file were used.
+
+    Parameters
+    ----------
+    placed
+        The signals on the panel.
+    market
+        Prices, universe and labels.
+    config
+        Label, books and costs, without models, so that no signal is taken for a model.
+    trials
+        Number of trials in the ledger, these signals included.
+    """
+    forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
+    sessions = _sessions_to_cover(placed.signals, market.universe_TN)
+    analysis = BookAnalysis(market, config)
+    result = evaluate(
+        forecasts, market, config, _NO_SCORES, truth_TN=None, sessions=sessions, on_book=analysis.add
+    )
+    tables = {**measured_tables(result, forecasts, market, config, trials), **analysis.tables()}
+    return {**{name: frame for name, frame in tables.items() if frame is not None}, "rows": placed.rows}
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:

@@ -101,10 +101,8 @@ def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
                 r"[T ]00:00(:00(\.0+)?)?(Z|[+-]\d{2}:?\d{2})?$"  # the day of the zone in which it is written
             )
             day = day.str.replace(midnight, "").str.to_date("%Y-%m-%d")
-        elif frame.schema[columns.date] != pl.Date:
-            day = day.dt.date()  # of its own time zone; a cast would give the day in UTC
         return frame.select(
-            day.alias("date"),
+            day.dt.date().alias("date"),  # of its own time zone; a cast would give the day in UTC
             pl.col(columns.ticker).cast(pl.String).alias("ticker"),
             *(
                 pl.col(column).cast(pl.Float64).fill_nan(None).alias(name)

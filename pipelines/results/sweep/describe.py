@@ -34,7 +34,8 @@ def sentences(sweep: Sweep, axes: Sequence[Axis], trials: int) -> tuple[str, ...
             f"The highest net Sharpe ratio{where} is {best['sharpe_net']:.2f} ({best['signal']}, "
             f"{values}). Its deflated Sharpe ratio is {deflated}, and 0.95 or more is strong evidence."
         )
-    return (*said, *_overfitting(sweep.overfitting))
+    chosen = any(axis.path[0] == "books" for axis in axes)  # costs and delays are assumptions, not choices
+    return (*said, *(_overfitting(sweep.overfitting) if chosen else ()))
 
 
 def _overfitting(found: Mapping[str, Overfitting | None]) -> list[str]:

@@ -155,8 +155,8 @@ class ReadOptions:
         for column in columns:
             dtype = frame.schema[column]
             if dtype == pl.Date or isinstance(dtype, pl.Datetime):
-                day = pl.col(column) if dtype == pl.Date else pl.col(column).dt.date()  # in its time zone
-                frame = frame.with_columns(day)
+                # the day of a date's own time zone; a cast would give the day in UTC
+                frame = frame.with_columns(pl.col(column).dt.date())
                 continue
             read = frame.select(as_text(column)).select(null_if_not_available(column))
             _refuse_shifted_days(read[column])

@@ -25,7 +25,7 @@ def assert_row_is(batch: BookBatch, v: int, book: BookResult) -> None:
         np.testing.assert_array_equal(costs_VT[kind][v], cost_T)
     for name in ("return_net", "return_gross"):
         np.testing.assert_allclose(getattr(batch, f"{name}_VT")[v], getattr(book, f"{name}_T"), atol=1e-13)
-    np.testing.assert_allclose(batch.nav_net_VT[v], book.nav_net_T, rtol=1e-12)
+    np.testing.assert_allclose(np.cumprod(1.0 + batch.return_net_VT[v]), book.nav_net_T, rtol=1e-12)
 
 
 def test_a_batch_equals_single_books_to_the_bit() -> None:

@@ -162,7 +162,6 @@ def test_durations_are_those_of_the_work(stored: Stored) -> None:
 def test_a_second_report_adds_nothing(stored: Stored) -> None:
     report_run(stored.run.run_id, stored.run.folder.parent)
     again = stored.client.get_run(stored.parent.info.run_id)
-    assert again.to_dictionary() == stored.client.get_run(again.info.run_id).to_dictionary()
     assert again.info.end_time == stored.parent.info.end_time
     assert again.data.metrics == stored.parent.data.metrics
     assert len(stored.client.search_model_versions("name = 'tiny'")) == len(MODELS)

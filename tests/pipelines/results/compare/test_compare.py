@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from command import Call, command
 
 from pipelines.config.load import load_config
+from pipelines.errors import DataError
 from pipelines.results.compare.candidates import open_candidate
 from pipelines.results.compare.compare import compare
 from pipelines.run.evaluations import newest_evaluation
@@ -83,14 +85,12 @@ def test_only_common_dates_count(runs: tuple[Path, str, str]) -> None:
     dates = whole.daily.drop_nulls("ic")["date"]
     cut = open_candidate(f"{first}:mlp", output)
     shorter = cut.daily.filter(pl.col("date") >= dates[10])
-    object.__setattr__(cut, "daily", shorter)  # as if the run had been tested later
-    result = compare([whole, cut])
+    result = compare([whole, replace(cut, daily=shorter)])  # as if the run had been tested later
     ridge = result.figures.row(0, named=True)
     assert ridge["dates"] == len(dates) - 10
     assert ridge["ic"] == pytest.approx(whole.daily.filter(pl.col("date") >= dates[10])["ic"].mean())
-    object.__setattr__(cut, "daily", shorter.tail(5))
-    with pytest.raises(Exception, match="3 dates in common, and a test needs at least 20"):
-        compare([whole, cut])
+    with pytest.raises(DataError, match="3 dates in common, and a test needs at least 20"):
+        compare([whole, replace(cut, daily=shorter.tail(5))])
 
 
 def test_ics_of_different_labels_are_not_compared(runs: tuple[Path, str, str]) -> None:
