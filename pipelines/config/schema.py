@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from pipelines.config.backtest import BacktestConfig
 from pipelines.config.folds import FoldsConfig
+from pipelines.config.nightly.nightly import NightlyConfig
 from pipelines.config.sections import (
     AuditConfig,
     ExplainConfig,
@@ -75,6 +76,8 @@ class Config(Section):
     """Attribution."""
     audit: AuditConfig = AuditConfig()
     """Audit for look-ahead."""
+    nightly: NightlyConfig = NightlyConfig()
+    """The nightly pipeline."""
     tracking: TrackingConfig = TrackingConfig()
     """MLflow tracking store."""
     workers: int = Field(default=2, ge=1)

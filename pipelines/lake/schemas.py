@@ -8,6 +8,7 @@ from typing import Final
 import dataframely as dy
 
 from pipelines.lake.columns import ADDED_LATER
+from pipelines.lake.nightly_tables import Books, Nights, Promotions, Signals
 from pipelines.lake.pipeline_tables import (
     Flags,
     ForecastPaths,
@@ -46,6 +47,10 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "trials": Trials,
     "sources": Sources,
     "readers": Readers,
+    "signals": Signals,
+    "books": Books,
+    "nights": Nights,
+    "promotions": Promotions,
 }
 
 SOURCE_TABLES: Final = (

@@ -1,0 +1,1 @@
+"""The section ``nightly`` of a configuration, one module per subsection."""

@@ -1,0 +1,100 @@
+"""Schemas of the tables that the nightly pipeline writes: signals, books, nights and promotions."""
+
+from __future__ import annotations
+
+import dataframely as dy
+import polars as pl
+
+from pipelines.lake.columns import finite, key_date, key_text, measure, named_rule
+
+
+class Signals(dy.Schema):
+    """Signals of a model version for every firm that is listed on a session, made for use.
+
+    ``version`` is ``RUN/MODEL``. The signal is the mean over seeds of the forecasts standardised within the
+    date; it is null outside the universe. ``rank`` is from 0 (lowest) to 1. A second scoring of a session on
+    other data versions is a new revision, and no revision is ever rewritten.
+    """
+
+    config = key_text()
+    session = key_date()
+    ticker = key_text()
+    version = key_text()
+    revision = dy.Int64(primary_key=True, min=1)
+    signal = measure(nullable=True)
+    rank = measure(nullable=True)
+    seed_dispersion = measure(nullable=True)
+    in_universe = dy.Bool()
+    data_versions = dy.String()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    signal_is_finite = named_rule(finite("signal"))
+    rank_is_a_share = named_rule(pl.col("rank").is_between(0.0, 1.0))
+    only_the_universe_has_signals = named_rule(pl.col("in_universe") | pl.col("signal").is_null())
+
+
+class Books(dy.Schema):
+    """The book decided at the close of a session: one row per firm that is held or to be traded.
+
+    Weights are fractions of the capital. ``trade`` is ``weight - previous``, where ``previous`` is the weight
+    held at the close of the session. ``expected_cost`` is a fraction of the capital. ``bound`` names the
+    limit that holds the weight or the trade back; null if there is none.
+    """
+
+    config = key_text()
+    session = key_date()
+    ticker = key_text()
+    book = dy.String()
+    version = dy.String()
+    weight = measure()
+    previous = measure()
+    trade = measure()
+    expected_cost = measure()
+    bound = dy.String(nullable=True)
+    tradable = dy.Bool()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+
+class Nights(dy.Schema):
+    """The outcome of every night: one row per session.
+
+    ``state`` is ``done``, ``warned`` (done, with warnings) or ``failed``. ``data_versions`` and ``warnings``
+    are JSON. ``rows`` counts signals of the champion, ``trades`` rows of the book with a trade.
+    """
+
+    config = key_text()
+    session = key_date()
+    state = dy.String()
+    version = dy.String(nullable=True)
+    challenger = dy.String(nullable=True)
+    data_versions = dy.String()
+    rows = dy.Int64(min=0)
+    trades = dy.Int64(min=0)
+    warnings = dy.String()
+    error = dy.String(nullable=True)
+    seconds = measure()
+    peak_memory_bytes = dy.Int64(min=0)
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    state_is_known = named_rule(pl.col("state").is_in(["done", "warned", "failed"]))
+
+
+class Promotions(dy.Schema):
+    """Every change of the aliases ``champion`` and ``challenger`` of a config, numbered from 1.
+
+    ``version`` is ``RUN/MODEL``, or null if the alias was removed. ``session`` is the night that made the
+    change; null if a person did. ``evidence`` is JSON.
+    """
+
+    config = key_text()
+    number = dy.Int64(primary_key=True, min=1)
+    alias = dy.String()
+    version = dy.String(nullable=True)
+    session = dy.Date(nullable=True)
+    by = dy.String()
+    why = dy.String()
+    forced = dy.Bool()
+    evidence = dy.String()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    alias_is_known = named_rule(pl.col("alias").is_in(["champion", "challenger"]))
