@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
+
+import polars as pl
 
 from pipelines.config.load import build_settings
 from pipelines.config.schema import Config
@@ -11,34 +14,60 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError
 from pipelines.ingest.ingest import ingest
 from pipelines.ingest.summary import IngestStoppedError, describe_ingest
+from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
 from pipelines.sources.base import LiveSource, Source
-from pipelines.sources.settings import FilesSourceConfig
+from pipelines.sources.settings import FilesSourceConfig, YFinanceSourceConfig
+from pipelines.sources.through import SourceThrough
 
 
-def make_source(config: Config) -> Source | LiveSource:
-    """Build the source of a config."""
+def make_source(config: Config, *, through: dt.date | None = None) -> Source | LiveSource:
+    """Build the source of a config.
+
+    Parameters
+    ----------
+    config
+        Names the source.
+    through
+        The last session that is delivered; None for everything. A source that delivers its whole scope then
+        delivers what it knew at the close of that session (`pipelines.sources.known`). Yahoo's prices end
+        there; its other tables, and the SEC's statements, say themselves since when each row is known.
+    """
+    settings = config.source
+    if settings.kind == "yfinance":
+        from pipelines.sources.yfinance.source import YFinanceSource
+
+        return YFinanceSource(_ending(settings, through))
+    if settings.kind == "sec":
+        from pipelines.sources.sec.source import SecSource
+
+        return SecSource(settings.tickers, settings.identity, settings.start)
+    source = _whole_source(config)
+    return source if through is None else SourceThrough(source, through)
+
+
+def _whole_source(config: Config) -> Source:
+    """Build a source that always delivers its whole scope."""
     settings = config.source
     if settings.kind == "simulated":
         from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
         market = build_settings(MarketConfig, settings.market, "source.market")
         return SimulatedSource(market, seed=settings.seed)
-    if settings.kind == "sample":
-        from pipelines.sources.sample import SampleSource
-
-        return SampleSource()
     if settings.kind == "files":
         return _files_source(settings)
-    if settings.kind == "yfinance":
-        from pipelines.sources.yfinance.source import YFinanceSource
+    from pipelines.sources.sample import SampleSource
 
-        return YFinanceSource(settings)
-    from pipelines.sources.sec.source import SecSource
+    return SampleSource()
 
-    return SecSource(settings.tickers, settings.identity, settings.start)
+
+def _ending(settings: YFinanceSourceConfig, through: dt.date | None) -> YFinanceSourceConfig:
+    """Return the settings with prices that end no later than a session."""
+    if through is None or (settings.end is not None and settings.end <= through):
+        return settings
+    return settings.model_copy(update={"end": through})
 
 
 def _files_source(settings: FilesSourceConfig) -> Source:
@@ -83,12 +112,15 @@ def ingest_config(
     echo: Callable[[str], None] = print,
     progress: Progress | None = None,
     *,
+    through: dt.date | None = None,
     replace: bool = False,
     wait: bool = False,
 ) -> None:
     """Ingest the data of a config's source into its lake and print a summary of all rows.
 
-    The summary is also printed if the source stops before its end.
+    The summary is also printed if the source stops before its end. If the lake holds prices of sessions after
+    ``through``, the source is read up to the last of them instead, because a source that delivers its whole
+    scope withdraws what it no longer delivers. Repeating an earlier night therefore withdraws nothing.
 
     Parameters
     ----------
@@ -98,6 +130,8 @@ def ingest_config(
         Prints the summary.
     progress
         Reports progress; None makes a new one.
+    through
+        The last session to ingest; None for everything that the source has.
     replace
         Whether the delivery may withdraw or change most of the rows in the lake.
     wait
@@ -108,9 +142,21 @@ def ingest_config(
     lake.version("prices")  # raises before any write if the folder is not a Delta table
     with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
         locks.lock_lake(lake.root)
+        if through is not None and (newest := _newest_price(lake)) is not None and newest > through:
+            progress.note(f"the lake already holds prices up to {newest}: the source is read up to there")
+            through = newest
+        source = make_source(config, through=through)
         try:
-            summary = ingest(make_source(config), lake, progress, config.quality, replace=replace)
+            summary = ingest(source, lake, progress, config.quality, replace=replace)
         except IngestStoppedError as stopped:
             echo(describe_ingest(stopped.summary))
             raise
     echo(describe_ingest(summary))
+
+
+def _newest_price(lake: Lake) -> dt.date | None:
+    """Return the last date with a price in the lake; None if it holds none."""
+    if not lake.exists("prices"):
+        return None
+    newest = lake.read("prices", columns=["date"], ordered=False).select(pl.col("date").max()).item()
+    return newest if isinstance(newest, dt.date) else None

@@ -311,7 +311,7 @@ def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
     source = Live(
         lake, SourceTables({"prices": bars("A", 1.0, 2.0)}, (), ("h",), status), DataError("B: later")
     )
-    monkeypatch.setattr("pipelines.run.fetch.make_source", lambda config: source)
+    monkeypatch.setattr("pipelines.run.fetch.make_source", lambda config, through: source)
     monkeypatch.setattr("sys.argv", ["peerglass", "ingest", "c.yaml"])
     with pytest.raises(SystemExit) as end:
         main()
