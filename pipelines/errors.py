@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import errno
+from typing import ClassVar, Final
 
 from pipelines.secrets import redact
 
@@ -44,3 +45,28 @@ class TrackingError(PeerglassError):
     """The tracking server cannot be reached."""
 
     exit_code = 6
+
+
+class FullDiskError(DataError):
+    """The disk is full."""
+
+
+_FULL_DISK: Final = ("no space left on device", "disk is full", "disk quota exceeded")
+"""How libraries in Rust and C report a full disk, in lower case: they raise errors of their own kinds."""
+
+
+def full_disk(error: BaseException) -> FullDiskError | None:
+    """Return the error to end with if a full disk caused this one, whatever library met it; None if not."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, FullDiskError):
+            return cause
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_full or any(words in str(cause).lower() for words in _FULL_DISK):
+            where = f" ({cause.filename})" if isinstance(cause, OSError) and cause.filename else ""
+            return FullDiskError(
+                f"The disk is full{where}; what was committed is kept. Free some space and run the same "
+                "command again to continue."
+            )
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -26,7 +26,7 @@ from pipelines.cli.options import (
 )
 from pipelines.cli.quarantine import quarantine_app
 from pipelines.cli.runs import runs_app
-from pipelines.errors import PeerglassError
+from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
 
 _START, _PIPELINE, _DATA = "Getting started", "Pipeline", "Features and data"  # panels of the help page
@@ -255,13 +255,17 @@ def main() -> None:
         app()
     except PeerglassError as error:
         _print_traceback()
-        print(f"peerglass: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        shown = full_disk(error) or error
+        print(f"peerglass: {shown}", file=sys.stderr)
+        sys.exit(shown.exit_code)
     except KeyboardInterrupt:
         print("peerglass: interrupted; run the same command again to continue.", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         _print_traceback()
+        if (full := full_disk(error)) is not None:
+            print(f"peerglass: {full}", file=sys.stderr)
+            sys.exit(full.exit_code)
         print(
             f"peerglass: this is a bug ({type(error).__name__}: {redact(str(error))}); run 'peerglass "
             "--debug ...' for the traceback and report it.",

@@ -9,7 +9,7 @@ unknown whether the exchange was open.
 from __future__ import annotations
 
 import functools
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -90,6 +90,31 @@ def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
             covered = pl.col("date").is_between(sessions[0], sessions[-1]) & (pl.col("calendar") == name)
             open_ = pl.when(covered).then(pl.col("date").is_in(sessions.implode())).otherwise(open_)
     return rows.with_columns(session=open_)
+
+
+def newest_finished_session(name: str, now: datetime) -> date | None:
+    """Return a calendar's last session that closed at or before a time; None if it has none by then.
+
+    Parameters
+    ----------
+    name
+        Name of a calendar (`calendar_name`).
+    now
+        The time, with a time zone.
+    """
+    calendar = _calendar(name)
+    if calendar is None:
+        return None
+    closes = calendar.closes[calendar.closes <= now]
+    return None if closes.empty else closes.index[-1].date()
+
+
+def is_session(name: str, day: date) -> bool | None:
+    """Return whether the exchange is open on a day; None if its calendar does not reach the day."""
+    sessions = _sessions(name, day, day)
+    if sessions.is_empty() or not sessions[0] <= day <= sessions[-1]:
+        return None
+    return day in sessions
 
 
 def _sessions(name: str, first: date, last: date) -> pl.Series:

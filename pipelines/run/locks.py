@@ -69,17 +69,30 @@ class Locks(ExitStack):
         cache on this machine, so processes of other machines or users do not see it. Delta Lake keeps
         concurrent commits of such processes consistent.
         """
-        where = canonical_location(lake)
-        path = Path(where) / ".ingest.lock"
-        if is_url(where):
-            path = Path.home() / ".cache" / "peerglass" / "locks" / f"{digest(where)}.lock"
-        what = f"The lake {redact(where)}"
+        what = f"The lake {redact(canonical_location(lake))}"
+        self.enter_context(_hold(_in_lake(lake, ".ingest"), what, wait=self._wait, notify=self._notify))
+
+    def lock_nights(self, lake: str, config_name: str) -> None:
+        """Lock the nights of a config on a lake, so that no night is played twice at once.
+
+        Raises the same errors as `lock_run`, and has the same limits as `lock_lake`.
+        """
+        what = f"The night of {config_name} on the lake {redact(canonical_location(lake))}"
+        path = _in_lake(lake, f".nights-{config_name}")
         self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
 
     def lock_existing_lake(self, lake: Lake) -> None:
         """Lock a lake as `lock_lake` does. Nothing is locked or created if the lake is empty."""
         if lake.versions():
             self.lock_lake(lake.root)
+
+
+def _in_lake(lake: str, name: str) -> Path:
+    """Path of a lock file of a lake; for a lake on an object store, in the user's cache."""
+    where = canonical_location(lake)
+    if is_url(where):
+        return Path.home() / ".cache" / "peerglass" / "locks" / f"{digest(where)}{name}.lock"
+    return Path(where) / f"{name}.lock"
 
 
 @contextmanager

@@ -1,0 +1,108 @@
+"""Which nights are to be played: the sessions of the data after the last finished night, in order."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.errors import ConfigError, DataError
+from pipelines.lake.lake import Lake
+from pipelines.nightly.table import FINISHED, read_nights
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The nights to be played.
+
+    Attributes
+    ----------
+    sessions
+        Sessions to be played, in order; none if there is nothing to do.
+    last
+        The last finished night before them; None if there is none.
+    newest
+        The newest session of the data, or the one that was asked for.
+    """
+
+    sessions: tuple[dt.date, ...]
+    last: dt.date | None
+    newest: dt.date
+
+
+def sessions_of(lake: Lake) -> list[dt.date]:
+    """Return the sessions of the prices in the lake, ascending; none if there are no prices."""
+    if not lake.exists("prices"):
+        return []
+    dates = lake.read("prices", columns=["date"], ordered=False)["date"]
+    return list(dates.unique().sort())
+
+
+def finished_nights(nights: pl.DataFrame) -> list[dt.date]:
+    """Return the sessions whose nights are finished, ascending."""
+    return list(nights.filter(pl.col("state").is_in(FINISHED))["session"].sort())
+
+
+def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:
+    """Return the nights to be played: all sessions after the last finished night.
+
+    A config without a night begins with the newest session, or with the one asked for.
+
+    Parameters
+    ----------
+    lake
+        The lake, after the delivery of the night.
+    config_name
+        Name of the config.
+    day
+        The session that was asked for (``--date``); None for the newest.
+
+    Raises
+    ------
+    ConfigError
+        If the day is not a session, or lies before the last finished night without having been played.
+    DataError
+        If there are no prices, or none of that day yet.
+    """
+    return choose_nights(sessions_of(lake), finished_nights(read_nights(lake, config_name)), day)
+
+
+def choose_nights(sessions: Sequence[dt.date], finished: Sequence[dt.date], day: dt.date | None) -> Plan:
+    """Return the nights to be played, given the sessions of the data and the finished nights, ascending."""
+    if not sessions:
+        raise DataError("The lake holds no prices, so there is no session to decide at; check the source.")
+    newest = sessions[-1] if day is None else day
+    last = max(finished, default=None)
+    if newest in finished or (day is None and last is not None and newest <= last):
+        return Plan((), last, newest)
+    require_session(sessions, newest)
+    if last is not None and newest < last:
+        raise ConfigError(
+            f"--date {newest} is before the last night, {last}, and was not played; nights are played in "
+            f"order. 'peerglass signals CONFIG --date {newest}' shows the signals of that session."
+        )
+    pending = [s for s in sessions if last < s <= newest] if last is not None else [newest]
+    return Plan(tuple(pending), last, newest)
+
+
+def require_session(sessions: Sequence[dt.date], day: dt.date) -> None:
+    """Require prices on a day, if the data reach it.
+
+    Raises
+    ------
+    ConfigError
+        If the data have sessions before and after the day but not on it.
+    DataError
+        If they end before it.
+    """
+    if day in sessions:
+        return
+    if not sessions or day > sessions[-1]:
+        end = f"end on {sessions[-1]}" if sessions else "are empty"
+        raise DataError(f"The prices {end}, so session {day} cannot be played yet; run the night again later.")
+    after = next(session for session in sessions if session > day)
+    before = [session for session in sessions if session < day]
+    around = f"{before[-1]} and {after}" if before else f"{after}, the first one,"
+    raise ConfigError(f"--date {day} is not a session of the data; the nearest are {around}.")

@@ -1,0 +1,114 @@
+"""What a night has decided so far: ``night.json`` in its folder, so that a killed night resumes as it began.
+
+Every decision is written before the step that acts on it. A resumed night reads the same table versions and
+scores the same models, although newer data or another champion may have arrived since.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pipelines.errors import DataError
+from pipelines.nightly.folder import write_text
+from pipelines.nightly.version import ModelVersion
+
+FILE: Final = "night.json"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Retraining(_Frozen):
+    """The decision to train a version: why, and the alias that it gets."""
+
+    why: str
+    alias: Literal["champion", "challenger"]
+
+
+class Promotion(_Frozen):
+    """The guard's judgement of the challenger, made after the night's signals and book."""
+
+    passed: bool
+    reasons: tuple[str, ...]
+    evidence: dict[str, Any]
+
+
+class NightRecord(_Frozen):
+    """The decisions of one night.
+
+    Attributes
+    ----------
+    session
+        The session that the night decides at.
+    versions
+        Input table -> version that all steps read.
+    judged_retraining
+        Whether it has been decided if a version is trained.
+    retraining
+        That decision; None if no version is trained.
+    trained
+        The version that was trained, as text.
+    chose_versions
+        Whether champion and challenger have been fixed.
+    champion, challenger
+        The versions that the night scores, as text; fixed before the first is scored.
+    promotion
+        The guard's judgement; None before it was made, or if there was none to make.
+    tracked, alerted
+        Whether these steps are finished. They act on the outside world, so they are not repeated.
+    seconds
+        Step -> wall-clock seconds, summed over interruptions as far as they were recorded.
+    """
+
+    session: dt.date
+    versions: dict[str, int]
+    judged_retraining: bool = False
+    retraining: Retraining | None = None
+    trained: str | None = None
+    chose_versions: bool = False
+    champion: str | None = None
+    challenger: str | None = None
+    promotion: Promotion | None = None
+    tracked: bool = False
+    alerted: bool = False
+    seconds: dict[str, float] = {}
+
+    @property
+    def champion_version(self) -> ModelVersion | None:
+        """The champion of the night."""
+        return None if self.champion is None else ModelVersion.parse(self.champion)
+
+    @property
+    def challenger_version(self) -> ModelVersion | None:
+        """The challenger of the night."""
+        return None if self.challenger is None else ModelVersion.parse(self.challenger)
+
+
+def read_record(folder: Path) -> NightRecord | None:
+    """Read the record of a night that has begun; None if it has not.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        return NightRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise DataError(
+            f"{path} is damaged ({str(error).splitlines()[0]}); delete it, and run the night again."
+        ) from None
+
+
+def write_record(folder: Path, record: NightRecord) -> NightRecord:
+    """Write the record, atomically, and return it."""
+    write_text(folder / FILE, record.model_dump_json(indent=1))
+    return record

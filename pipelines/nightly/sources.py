@@ -1,0 +1,279 @@
+"""The delivery of a night: what is new at the source goes into the lake, before any session is decided.
+
+A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``. Every delivery is
+an ordinary ingest: what arrived is committed, and the next one continues from there.
+
+A finished delivery leaves a mark in ``delivery.json``: what the source was, as far as it can be seen without
+reading it. For files these are their names, sizes and modification times; for a live source it is the newest
+session that its exchange has finished. While the mark is the same, nothing can be new and the source is not
+read. A correction in a file changes its modification time. A live source's correction arrives together with
+its next session, because every request begins some sessions before the newest stored one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, DataError, full_disk
+from pipelines.ingest.ingest import ingest
+from pipelines.ingest.summary import IngestStoppedError, IngestSummary
+from pipelines.lake.lake import Lake
+from pipelines.nightly.clock import Clock
+from pipelines.nightly.folder import nights_folder, write_text
+from pipelines.nightly.plan import sessions_of
+from pipelines.progress import Progress
+from pipelines.quality.calendars import calendar_name, is_session, newest_finished_session
+from pipelines.run.fetch import make_source
+from pipelines.run.locks import Locks
+from pipelines.secrets import masked
+from pipelines.sources.files.paths import resolve
+from pipelines.sources.settings import FilesSourceConfig
+
+FILE: Final = "delivery.json"
+_LIVE: Final = ("yfinance", "sec")
+_CAN_BE_LATE: Final = ("files", *_LIVE)
+_FINAL_AFTER: Final = dt.timedelta(minutes=30)
+"""Time from the close of a session until a live source's prices of it are final: quotes are delayed."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a delivery brought.
+
+    Attributes
+    ----------
+    summary
+        Counts per table; None if nothing could be new, so that the source was not read.
+    """
+
+    summary: IngestSummary | None
+
+    def sentence(self) -> str:
+        """Describe the delivery in one line."""
+        if self.summary is None:
+            return "nothing new at the source"
+        parts = []
+        for table, counts in self.summary.tables.items():
+            changes = {
+                "new": counts.added,
+                "corrected": counts.updated,
+                "withdrawn": counts.withdrawn,
+                "quarantined": sum(counts.quarantined.values()),
+            }
+            said = [f"{count:,} {what}" for what, count in changes.items() if count]
+            if said:
+                parts.append(f"{table} {', '.join(said)}")
+        return "; ".join(parts) or "nothing new at the source"
+
+
+def deliver(
+    config: Config,
+    lake: Lake,
+    day: dt.date | None,
+    progress: Progress,
+    clock: Clock,
+    *,
+    wait: bool,
+) -> Delivery:
+    """Ingest what is new at the source, and wait for what is late.
+
+    Parameters
+    ----------
+    config
+        Names the source; ``nightly.checks.retry_minutes`` limits the waiting.
+    lake
+        The lake to write to.
+    day
+        The session that was asked for: the source delivers nothing after it, except for dates that the lake
+        holds already. None for everything that there is.
+    progress
+        Reports the ingest and every wait.
+    clock
+        Tells the time and waits.
+    wait
+        Whether to wait for another process that writes to the lake.
+
+    Raises
+    ------
+    DataError
+        If the source is still gone, throttled or late after the waiting; the message says what is missing.
+        What arrived is in the lake.
+    ConfigError
+        If the day is not a session of the exchange, or the source's settings are invalid.
+    """
+    stored = sessions_of(lake)
+    newest = stored[-1] if stored else None
+    _refuse_closed_day(config, lake, day, newest)
+    expected = day or expected_session(config, lake, clock.now())
+    through = None if day is None else max(day, newest or day)
+    path = nights_folder(config) / FILE
+    is_stored = newest is not None and (expected is None or newest >= expected)
+    mark = _mark(config, expected, through)
+    if is_stored and mark is not None and _text(mark, lake) == _read(path):
+        return Delivery(None)
+    wait_for_source = _Waiting(config, progress, clock)
+    while True:
+        mark = _mark(config, expected, through)  # before the source is read: it may change meanwhile
+        try:
+            summary = _ingest_once(config, lake, through, progress, wait=wait)
+        except _SourceError as error:
+            wait_for_source(error.error)
+            continue
+        stored = sessions_of(lake)
+        if expected is None or (stored and stored[-1] >= expected):
+            break
+        end = f"its prices end on {stored[-1]}" if stored else "it delivered no prices"
+        wait_for_source(DataError(f"The source has no session {expected} yet: {end}."))
+    if config.source.kind in _LIVE and expected is None:
+        mark = _mark(config, expected_session(config, lake, clock.now()), through)
+    if mark is not None:
+        write_text(path, _text(mark, lake))
+    return Delivery(summary)
+
+
+class _Waiting:
+    """Waits before the source is asked again, and ends with its error when the time is over."""
+
+    def __init__(self, config: Config, progress: Progress, clock: Clock) -> None:
+        minutes = config.nightly.checks.retry_minutes if config.source.kind in _CAN_BE_LATE else 0.0
+        self._minutes, self._progress, self._clock = minutes, progress, clock
+        self._started, self._pause = clock.monotonic(), _FIRST_PAUSE
+
+    def __call__(self, problem: DataError) -> None:
+        """Wait; raise a DataError with the problem if the time is over."""
+        left = 60.0 * self._minutes - (self._clock.monotonic() - self._started)
+        said = str(problem).rstrip(".")
+        if left <= 0.0:
+            asked = f" (asked for {self._minutes:g} minutes)" if self._minutes else ""
+            raise DataError(
+                f"{said}{asked}. Nothing was decided; the next call continues from here."
+            ) from problem
+        pause = min(self._pause, left)
+        self._progress.note(f"{said}. The source is asked again in {pause:.0f} s.")
+        self._clock.sleep(pause)
+        self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
+
+
+class _SourceError(Exception):
+    """The source gave no complete delivery; it may do so later."""
+
+    def __init__(self, error: DataError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _ingest_once(
+    config: Config, lake: Lake, through: dt.date | None, progress: Progress, *, wait: bool
+) -> IngestSummary:
+    with Locks(wait=wait, notify=progress.note) as locks, progress.stage("ingest"):
+        locks.lock_lake(lake.root)
+        try:
+            return ingest(make_source(config, through=through), lake, progress, config.quality)
+        except IngestStoppedError as stopped:
+            raise _SourceError(DataError(f"{stopped}{_unanswered(stopped.summary)}")) from stopped
+        except DataError as error:
+            if full_disk(error) is not None:
+                raise
+            raise _SourceError(error) from error
+
+
+def _unanswered(summary: IngestSummary, named: int = 5) -> str:
+    """Name the tickers without an answer."""
+    missing = [status.ticker for status in summary.statuses if status.state in ("throttled", "failed")]
+    if not missing:
+        return ""
+    more = f" and {len(missing) - named:,} more" if len(missing) > named else ""
+    return f"; missing: {', '.join(missing[:named])}{more}"
+
+
+def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
+    """Return the newest session that a live source must have by now; None if nothing tells.
+
+    Other sources hold whatever their owner put there, so nothing tells which session they should have.
+    """
+    if config.source.kind != "yfinance":
+        return None
+    calendar = _calendar_of(config, lake)
+    finished = None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER)
+    end = config.source.end
+    return finished if finished is None or end is None else min(finished, end)
+
+
+def _calendar_of(config: Config, lake: Lake) -> str | None:
+    """Return the calendar of the config; by default that of most firms, None if they have none."""
+    if config.quality.calendar is not None:
+        return config.quality.calendar
+    if config.source.kind == "simulated" or not lake.exists("securities"):
+        return None
+    columns = ["exchange", "currency", "ticker"]
+    current = lake.read("securities", columns=columns, filters=pl.col("valid_to").is_null())
+    counts = current.group_by("exchange", "currency").len().sort("len", "exchange", descending=True)
+    for exchange, currency, _ in counts.iter_rows():
+        return calendar_name(exchange, currency)
+    return None
+
+
+def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None, newest: dt.date | None) -> None:
+    """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
+    if day is None or (newest is not None and day <= newest):
+        return  # the data themselves tell (`pipelines.nightly.plan`)
+    calendar = _calendar_of(config, lake)
+    if calendar is not None and is_session(calendar, day) is False:
+        raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
+
+
+def _mark(config: Config, expected: dt.date | None, through: dt.date | None) -> dict[str, Any] | None:
+    """Return what the source is, as far as it can be seen without reading it; None if it cannot be seen."""
+    settings = config.source
+    if settings.kind in _LIVE and expected is None:
+        return None
+    mark: dict[str, Any] = {
+        "source": config.as_written()["source"],
+        "quality": config.quality.model_dump(mode="json"),
+        "through": str(through),
+    }
+    if isinstance(settings, FilesSourceConfig):
+        mark["files"] = _stamps(settings)
+    if settings.kind in _LIVE:
+        mark["expected"] = str(expected)
+    return mark
+
+
+def _text(mark: Mapping[str, Any], lake: Lake) -> str:
+    """Write a mark with the version of the prices, which another command may have changed since."""
+    prices = {"lake": masked(lake.root), "prices": lake.version("prices")}
+    return json.dumps({**mark, **prices}, indent=1, sort_keys=True)
+
+
+def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
+    """Return file -> size and modification time, for all files of a source that exist."""
+    given = (
+        settings.prices,
+        settings.securities,
+        settings.fundamentals,
+        settings.membership,
+        settings.inputs,
+    )
+    stamps: dict[str, list[int]] = {}
+    for text in given:
+        try:
+            paths = [] if text is None else resolve(Path(text))
+        except DataError:
+            paths = []  # the ingest reports it
+        for path in paths:
+            stat = path.stat()
+            stamps[str(path)] = [stat.st_size, stat.st_mtime_ns]
+    return stamps
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None

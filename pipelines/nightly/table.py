@@ -1,0 +1,83 @@
+"""The lake's table ``nights``: one row per config and session."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import resource
+from collections.abc import Iterable, Mapping
+
+import polars as pl
+
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
+from pipelines.nightly.finding import Finding
+from pipelines.nightly.result import NightResult
+
+FINISHED = ("done", "warned")
+"""States of a night that is not played again."""
+
+
+def read_nights(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Return the nights of a config, newest first; no rows if there are none."""
+    if not lake.exists("nights"):
+        return schema("nights").create_empty()
+    nights = lake.read("nights", filters=pl.col("config") == config_name)
+    return nights.sort("session", descending=True)
+
+
+def write_night(
+    lake: Lake, result: NightResult, versions: Mapping[str, int], created_at: dt.datetime
+) -> None:
+    """Write the row of a night; a repeated night replaces it."""
+    champion = None if result.champion is None else str(result.champion)
+    row = {
+        "config": result.config,
+        "session": result.session,
+        "state": result.state,
+        "version": champion,
+        "challenger": None if result.challenger is None else str(result.challenger),
+        "data_versions": json.dumps(dict(sorted(versions.items()))),
+        "rows": signal_count(result),
+        "trades": trade_count(result),
+        "warnings": warnings_json(result.findings),
+        "error": result.error,
+        "seconds": sum(result.seconds.values()),
+        "peak_memory_bytes": peak_memory_bytes(),
+        "created_at": created_at,
+    }
+    columns = schema("nights").columns()
+    frame = pl.DataFrame([row], schema={name: column.dtype for name, column in columns.items()})
+    lake.upsert("nights", frame)
+
+
+def signal_count(result: NightResult) -> int:
+    """Return the number of the champion's signals."""
+    if result.champion is None or result.signals.is_empty():
+        return 0
+    of_champion = pl.col("version") == str(result.champion)
+    return result.signals.filter(of_champion & pl.col("signal").is_not_null()).height
+
+
+def trade_count(result: NightResult) -> int:
+    """Return the number of firms that the book trades."""
+    return 0 if result.book.is_empty() else result.book.filter(pl.col("trade") != 0.0).height
+
+
+def warnings_json(findings: Iterable[Finding]) -> str:
+    """Write the warnings as JSON: check, subject and sentence of each."""
+    return json.dumps(
+        [
+            {"check": finding.check, "subject": finding.subject, "sentence": finding.sentence}
+            for finding in findings
+            if finding.level == "warn"
+        ]
+    )
+
+
+def peak_memory_bytes() -> int:
+    """Return the largest resident memory so far, of this process or of one of its finished children."""
+    kilobytes = max(
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return kilobytes * 1024

@@ -1,0 +1,94 @@
+"""Whether a night trains a new version, and which alias the version gets."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Sequence
+
+import polars as pl
+
+from pipelines.config.nightly.retrain import RetrainConfig
+from pipelines.nightly.record import Retraining
+
+DRIFT_CHECKS = ("cusum", "drift")
+"""Checks whose warnings are alarms of the monitoring."""
+
+
+def retraining_due(
+    config: RetrainConfig,
+    sessions: Sequence[dt.date],
+    promotions: pl.DataFrame,
+    nights: pl.DataFrame,
+) -> Retraining | None:
+    """Return why a version is trained on the last of the sessions; None if none is.
+
+    The first version becomes champion, every later one challenger. ``monthly`` is due on the first night in
+    another month than that of the last training, so that a night that failed on the first session of a month
+    does not cost a month. An alarm of the monitoring retrains once, on the night after it is first raised.
+
+    Parameters
+    ----------
+    config
+        The schedule.
+    sessions
+        Sessions of the data up to the night's, ascending.
+    promotions
+        The table ``promotions`` of the config.
+    nights
+        Finished nights of the config before this one, newest first.
+    """
+    session = sessions[-1]
+    if champion_of(promotions) is None:
+        return Retraining(why="first version", alias="champion")
+    trained = last_training(promotions)
+    if config.when != "never" and trained is None:
+        return Retraining(why="no training by a night is recorded", alias="challenger")
+    if config.when == "sessions" and trained is not None:
+        since = sum(one > trained for one in sessions)
+        if since >= config.every:
+            return Retraining(why=f"{since} sessions since the training of {trained}", alias="challenger")
+    if config.when == "monthly" and trained is not None and _month(session) != _month(trained):
+        return Retraining(why=f"first night of {session:%Y-%m}", alias="challenger")
+    if config.on_drift and (new := _new_alarms(nights)):
+        return Retraining(why=f"alarm of {', '.join(new)}", alias="challenger")
+    return None
+
+
+def champion_of(promotions: pl.DataFrame) -> str | None:
+    """Return the version with the alias ``champion``; None if there is none."""
+    of_alias = promotions.filter(pl.col("alias") == "champion").sort("number")
+    version: str | None = None if of_alias.is_empty() else of_alias["version"][-1]
+    return version
+
+
+def last_training(promotions: pl.DataFrame) -> dt.date | None:
+    """Return the session of the night that trained the newest version; None if no night trained one.
+
+    A night gives the version that it has trained an alias, so a version's first row names the night.
+    """
+    first = (
+        promotions.filter(pl.col("version").is_not_null())
+        .sort("number")
+        .unique("version", keep="first", maintain_order=True)
+    )
+    sessions = first["session"].drop_nulls()
+    newest = sessions.max()
+    return newest if isinstance(newest, dt.date) else None
+
+
+def _month(day: dt.date) -> tuple[int, int]:
+    return day.year, day.month
+
+
+def _new_alarms(nights: pl.DataFrame) -> list[str]:
+    """Return the alarms of the last night that the night before it did not have."""
+    last, before = (_alarms(nights[i : i + 1]) for i in (0, 1))
+    return sorted({f"{check} of {subject}" if subject else check for check, subject in last - before})
+
+
+def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:
+    if night.is_empty():
+        return set()
+    warnings = json.loads(night["warnings"].item())
+    return {(one["check"], one["subject"]) for one in warnings if one["check"] in DRIFT_CHECKS}
