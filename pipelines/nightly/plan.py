@@ -101,7 +101,9 @@ def require_session(sessions: Sequence[dt.date], day: dt.date) -> None:
         return
     if not sessions or day > sessions[-1]:
         end = f"end on {sessions[-1]}" if sessions else "are empty"
-        raise DataError(f"The prices {end}, so session {day} cannot be played yet; run the night again later.")
+        raise DataError(
+            f"The prices {end}, so session {day} cannot be played yet; run the night again later."
+        )
     after = next(session for session in sessions if session > day)
     before = [session for session in sessions if session < day]
     around = f"{before[-1]} and {after}" if before else f"{after}, the first one,"

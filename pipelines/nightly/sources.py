@@ -1,7 +1,7 @@
 """The delivery of a night: what is new at the source goes into the lake, before any session is decided.
 
-A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``. Every delivery is
-an ordinary ingest: what arrived is committed, and the next one continues from there.
+A source that is gone, throttled or late is asked again for ``nightly.checks.retry_minutes``. Every delivery
+is an ordinary ingest: what arrived is committed, and the next one continues from there.
 
 A finished delivery leaves a mark in ``delivery.json``: what the source was, as far as it can be seen without
 reading it. For files these are their names, sizes and modification times; for a live source it is the newest

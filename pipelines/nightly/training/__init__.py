@@ -1,0 +1,1 @@
+"""Training of model versions for use."""
