@@ -1,0 +1,60 @@
+"""The two configs of nightly jobs: they are valid, and the data that they name can be delivered."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from places import ROOT
+from yahoo_server import YahooServer, business_days, make_firm
+
+from pipelines.config.load import load_config
+from pipelines.config.schema import Config
+from pipelines.dataset.tables import open_lake
+from pipelines.run.fetch import ingest_config, make_source
+from pipelines.sources.simulated.source import SimulatedSource
+from pipelines.sources.tickers import read_tickers
+from pipelines.sources.yfinance import session as yfinance_session
+
+
+def load(name: str, folder: Path, settings: Mapping[str, Any]) -> Config:
+    """Read a config of the project, with all its files in another folder."""
+    places = {"lake": folder / "lake", "output": folder / "runs"}
+    return load_config(ROOT / f"configs/{name}.yaml", [f"{k}={v}" for k, v in {**places, **settings}.items()])
+
+
+def test_the_demo_can_be_played_on_any_weekday_from_the_middle_of_2026(tmp_path: Path) -> None:
+    config = load("nightly_demo", tmp_path, {})
+    source = make_source(config)
+    assert isinstance(source, SimulatedSource)
+    sessions = source.fetch().tables["prices"]["date"].unique().sort()
+    assert (sessions[0], sessions[-1]) == (dt.date(2024, 1, 1), dt.date(2028, 12, 29))
+    assert config.folds.scheme == "rolling"
+    first_night = sessions.index_of(dt.date(2026, 6, 1))
+    assert first_night is not None
+    assert first_night > config.folds.train + config.folds.valid + config.universe.min_history
+    assert config.nightly.model in config.models
+    assert config.nightly.book in config.backtest.books
+
+
+def test_the_nightly_job_on_yahoo_downloads_with_the_real_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load("nightly_yahoo", tmp_path, {"source.statements": "false"})
+    assert config.source.kind == "yfinance"
+    tickers = read_tickers(config.source.tickers)
+    days = business_days(dt.date(2024, 1, 2), 30)
+    server = YahooServer(
+        [make_firm(ticker.replace(".", "-"), days, seed) for seed, ticker in enumerate(tickers)],
+        dt.datetime.now(dt.UTC),
+    )
+    with server.running():
+        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        for day in days[-2:]:
+            ingest_config(config, lambda _: None, through=day)
+            last = open_lake(config).read("prices").group_by("ticker").agg(pl.col("date").max())
+            assert dict(last.iter_rows()) == dict.fromkeys(tickers, day)
