@@ -242,8 +242,7 @@ def scaler_on_all_sessions(patch: Patch, config: Config, tables: Tables) -> tupl
 def groups_of_all_sessions(patch: Patch, config: Config, tables: Tables) -> tuple[Config, Tables]:
 
     def fitted(dataset: Any, fold: Any) -> Any:  # noqa: ANN401 (patched)
-        every = np.unique(dataset.panel.group_TN)
-        return dataclasses.replace(fit_inputs(dataset, fold), groups_G=every[every >= 0].astype(np.int64))
+        return dataclasses.replace(fit_inputs(dataset, fold), groups=dataset.panel.groups_S)
 
     patch.setattr(walkforward, "fit_inputs", fitted)
     return config, tables

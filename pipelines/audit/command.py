@@ -47,7 +47,7 @@ def audit_target(
                     "--set and --as-of need a CONFIG: a RUN has fixed settings and data versions."
                 )
             run, dataset, lake = reopen_run(target, output, progress, locks)
-        tables = read_tables(lake, dict(run.versions))
+        tables = read_tables(lake, run.versions, run.config.through)
         audit = run_checks(make_subject(run, tables, dataset, lake, "full", fitted=not is_config), progress)
         path = save_audit(audit, run)
         print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
@@ -72,7 +72,7 @@ def audit_before_training(
     if has_passed(run):
         progress.note("This config has passed its audit on these data; the audit is not repeated.")
         return
-    tables = read_tables(lake, dict(run.versions))
+    tables = read_tables(lake, run.versions, run.config.through)
     audit = run_checks(make_subject(run, tables, dataset, lake, "quick", fitted=False), progress)
     save_audit(audit, run)
     poor = [result for result in audit.results if result.verdict in ("fail", "warn")]

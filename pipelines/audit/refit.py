@@ -84,7 +84,7 @@ def inputs_differ(left: FoldInputs, right: FoldInputs) -> list[Difference]:
     pairs = (
         (left.scaler.mean_C, right.scaler.mean_C, "the channel scaler's means"),
         (left.scaler.std_C, right.scaler.std_C, "the channel scaler's deviations"),
-        (left.groups_G, right.groups_G, "the group codes"),
+        (np.array(left.groups), np.array(right.groups), "the groups"),
     )
     return [diff for one in pairs if (diff := difference(*one)) is not None]
 

@@ -103,8 +103,26 @@ class CombinatorialFoldsConfig(Section):
         return self
 
 
+class LiveFoldConfig(Section):
+    """One fold without a test, for a model that is used: it trains on the newest known labels.
+
+    Lengths are in sessions. Such a run makes no test forecasts and cannot be backtested.
+    """
+
+    scheme: Literal["live"]
+    """Selects this scheme."""
+    through: dt.date
+    """Date of the data: what was not known at the close of this session is left out."""
+    train: int | None = Field(default=None, ge=1)
+    """Length of the training segment. Null: all sessions."""
+    valid: int = Field(ge=1)
+    """Length of the validation segment; its last label ends on ``through``."""
+    embargo: int = Field(ge=0)
+    """Sessions left out between the segments, in addition to the purge of label spans."""
+
+
 FoldsConfig = Annotated[
-    WalkForwardConfig | DatedFoldConfig | CalendarFoldsConfig | CombinatorialFoldsConfig,
+    WalkForwardConfig | DatedFoldConfig | CalendarFoldsConfig | CombinatorialFoldsConfig | LiveFoldConfig,
     Field(discriminator="scheme"),
 ]
 """The folds of a config: sessions for training, validation and test, purged and embargoed."""

@@ -9,6 +9,7 @@ fitting and of the simulated market are dataclasses of those modules, so that ea
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -109,6 +110,11 @@ class Config(Section):
                 "folds.scheme combinatorial the tests lie between them; use another scheme, or no pretraining"
             )
         return self
+
+    @property
+    def through(self) -> dt.date | None:
+        """Session at which the data are cut (``folds.through`` of live folds); None for all data."""
+        return self.folds.through if self.folds.scheme == "live" else None
 
     def without_secrets(self) -> Settings:
         """Return all settings with their values.

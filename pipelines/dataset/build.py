@@ -63,7 +63,28 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     DataError
         If no firm is ever in the universe, or no channel or characteristic can be computed.
     """
-    market = build_market(tables, config)
+    return add_features(build_market(tables, config), tables, config)
+
+
+def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset:
+    """Add the features and targets of a config to its market.
+
+    Parameters
+    ----------
+    market
+        Market of the config, built from the same tables (`pipelines.dataset.market.build_market`).
+    tables
+        Lake tables; only ``inputs`` is read.
+    config
+        The configuration.
+
+    Raises
+    ------
+    ConfigError
+        If a named channel or characteristic does not exist, or a transform needs groups and there are none.
+    DataError
+        If no channel or characteristic can be computed.
+    """
     panel, universe_TN, labels = market.panel, market.universe_TN, market.labels
     try:
         channels, channel_notes = available_channels(panel, config.features.channels)

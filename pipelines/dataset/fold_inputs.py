@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from backtest.splits.fold import Fold
-from features.arrays import IntArray
+from features.arrays import BoolArray, IntArray
 from features.library.scaling import ChannelScaler, fit_channel_scaler
+from features.panel.panel import Panel
 from pipelines.dataset.build import Dataset
 
 
@@ -21,27 +23,41 @@ class FoldInputs:
     ----------
     scaler
         Scale of the channels.
-    groups_G
-        Codes of the groups with a firm in the universe on training sessions, ascending. A model has one
-        embedding for each of them. With later groups included, the model's size and its random initialisation
-        would depend on the future.
+    groups
+        Names of the groups with a firm in the universe on training sessions, in the order of the panel's
+        codes. A model has one embedding for each of them. With later groups included, the model's size and
+        its random initialisation would depend on the future. Names are stored, because newer data may number
+        the groups differently.
     """
 
     scaler: ChannelScaler
-    groups_G: IntArray
+    groups: tuple[str, ...]
 
-    def known_groups(self, group_TN: npt.NDArray[np.integer]) -> IntArray:
-        """Map the panel's codes to positions in ``groups_G``; -1 for any other group."""
-        position_TN = np.searchsorted(self.groups_G, group_TN)
-        known_TN = np.isin(group_TN, self.groups_G)
-        positions_TN: IntArray = np.where(known_TN, position_TN, -1)
+    def known_groups(self, group_TN: npt.NDArray[np.integer], groups_S: Sequence[str]) -> IntArray:
+        """Map a panel's group codes to positions in ``groups``; -1 for any other group.
+
+        Parameters
+        ----------
+        group_TN
+            Codes, positions in ``groups_S``; -1 for unknown.
+        groups_S
+            Names of the panel's groups, by code.
+        """
+        position = {name: index for index, name in enumerate(self.groups)}
+        of_code = np.array([*(position.get(name, -1) for name in groups_S), -1], dtype=np.int64)
+        positions_TN: IntArray = of_code[group_TN]  # code -1 takes the last entry
         return positions_TN
 
 
 def fit_inputs(dataset: Dataset, fold: Fold) -> FoldInputs:
     """Fit the channel scaler and list the groups, on the fold's training sessions only."""
-    groups_G = np.unique(dataset.panel.group_TN[fold.train][dataset.universe_TN[fold.train]])
     return FoldInputs(
         scaler=fit_channel_scaler(dataset.channels_TNC, dataset.universe_TN, fold.train),
-        groups_G=groups_G[groups_G >= 0].astype(np.int64),
+        groups=groups_on(dataset.panel, dataset.universe_TN, fold.train),
     )
+
+
+def groups_on(panel: Panel, universe_TN: BoolArray, sessions: IntArray) -> tuple[str, ...]:
+    """Names of the groups with a firm in the universe on these sessions, in the order of their codes."""
+    codes = np.unique(panel.group_TN[sessions][universe_TN[sessions]])
+    return tuple(panel.groups_S[code] for code in codes[codes >= 0])

@@ -14,6 +14,7 @@ from backtest.splits.calendar import CalendarPlan, calendar_folds
 from backtest.splits.combinatorial import CombinatorialPlan, combinatorial_folds, path_folds
 from backtest.splits.dated import dated_fold
 from backtest.splits.fold import Fold
+from backtest.splits.live import LivePlan, live_fold
 from backtest.splits.walk_forward import FoldPlan, make_folds
 from features.arrays import IntArray
 from features.panel.universe import decision_sessions
@@ -42,7 +43,7 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
         segments = {name: getattr(fold, name) for name in ("train", "valid", "test")}
         decided = {name: sessions[decides_T[sessions]] for name, sessions in segments.items()}
         for name, sessions in decided.items():
-            if not len(sessions):
+            if not len(sessions) and len(segments[name]):
                 raise DataError(
                     f"folds: the {name} segment of fold {fold.index} ({len(segments[name])} sessions) has no "
                     f"{config.label.forecast_frequency} forecast; lengthen it."
@@ -55,8 +56,11 @@ def _split_sessions(dataset: Dataset, config: Config) -> list[Fold]:
     """Make the folds of the config's scheme, with every session of each segment."""
     plan, first = config.folds, dataset.first_session
     dates_T, delay, horizon = dataset.panel.dates_T, config.label.max_delay, config.label.horizon
-    settings = plan.model_dump(exclude={"scheme"})
+    settings = plan.model_dump(exclude={"scheme", "through"})
     try:
+        if plan.scheme == "live":
+            known = int(np.searchsorted(dates_T, np.datetime64(plan.through), side="right"))
+            return [live_fold(known, LivePlan(**settings, first=first), delay, horizon)]
         if plan.scheme == "dated":
             settings["train_from"] = max(plan.train_from, _date(dataset, first))
             return [dated_fold(dates_T, **settings, delay=delay, horizon=horizon)]
@@ -129,9 +133,9 @@ def fold_table(dataset: Dataset, folds: Iterable[Fold]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        fold, name (null for folds without one), and for each segment its first and last date, its number of
-        sessions, and ``<segment>_spans``: the first and last date of every stretch that no other segment
-        interrupts. Only combinatorial folds have several stretches.
+        fold, name (null for folds without one), and for each segment its first and last date (null if it is
+        empty), its number of sessions, and ``<segment>_spans``: the first and last date of every stretch that
+        no other segment interrupts. Only combinatorial folds have several stretches.
     """
     names = ("train", "valid", "test")
     dates_T = dataset.panel.dates_T.astype("datetime64[D]")
@@ -146,13 +150,15 @@ def fold_table(dataset: Dataset, folds: Iterable[Fold]) -> pl.DataFrame:
         for n, (name, segment) in enumerate(zip(names, segments, strict=True)):
             own = [sessions[order][at[[0, -1]]] for at in stretches if kind[at[0]] == n]
             row |= {
-                f"{name}_from": dates_T[segment[0]].item(),
-                f"{name}_to": dates_T[segment[-1]].item(),
+                f"{name}_from": dates_T[segment[0]].item() if len(segment) else None,
+                f"{name}_to": dates_T[segment[-1]].item() if len(segment) else None,
                 f"n_{name}": len(segment),
                 f"{name}_spans": [dates_T[ends].tolist() for ends in own],
             }
         rows.append(row)
-    return pl.DataFrame(rows, schema_overrides={"name": pl.String})
+    dated = {f"{name}_{end}": pl.Date for name in names for end in ("from", "to")}
+    spans = {f"{name}_spans": pl.List(pl.List(pl.Date)) for name in names}
+    return pl.DataFrame(rows, schema_overrides={"name": pl.String, **dated, **spans})
 
 
 def _date(dataset: Dataset, session: int) -> dt.date:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 
 import polars as pl
 
 from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
+from pipelines.dataset.cut import cut_tables, forget_later, rows_known
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES
@@ -20,9 +22,26 @@ def open_lake(config: Config, notify: Callable[[str], None] | None = None) -> La
     return Lake(config.lake, config.lake_options, notify)
 
 
-def read_tables(lake: Lake, versions: dict[str, int]) -> dict[str, pl.DataFrame]:
-    """Read input tables at these versions. Tables without rows, which were withdrawn, are left out."""
-    tables = {table: lake.read(table, version=version) for table, version in versions.items()}
+def read_tables(
+    lake: Lake, versions: Mapping[str, int], through: dt.date | None = None
+) -> dict[str, pl.DataFrame]:
+    """Read input tables at these versions, cut at a session (`pipelines.dataset.cut`) unless it is None.
+
+    Tables without rows, because they were withdrawn or nothing in them was known yet, are left out.
+
+    Raises
+    ------
+    DataError
+        If there are no prices up to the session.
+    """
+    known = {table: None if through is None else rows_known(table, through) for table in versions}
+    tables = {
+        table: lake.read(table, version=version, filters=known[table]) for table, version in versions.items()
+    }
+    if through is not None:
+        tables = {table: forget_later(table, frame, through) for table, frame in tables.items()}
+        if tables["prices"].is_empty():
+            raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")
     return {table: frame for table, frame in tables.items() if frame.height}
 
 
@@ -61,8 +80,12 @@ def describe_as_of(as_of: str, versions: Mapping[str, int]) -> str:
     return f"as of {as_of}: {listed}"
 
 
-def read_market_tables(lake: Lake, versions: Mapping[str, int]) -> dict[str, pl.DataFrame]:
+def read_market_tables(
+    lake: Lake, versions: Mapping[str, int], through: dt.date | None = None
+) -> dict[str, pl.DataFrame]:
     """Read the rows and columns that `pipelines.dataset.market.build_market` uses, at these versions.
+
+    They are cut at a session (`pipelines.dataset.cut`) unless ``through`` is None.
 
     The prices come in the order in which they are stored, because sorting millions of rows takes longer than
     reading them and the market does not depend on their order.
@@ -70,5 +93,10 @@ def read_market_tables(lake: Lake, versions: Mapping[str, int]) -> dict[str, pl.
     tables = {
         table: lake.read(table, version=versions[table]) for table in _OF_MARKET[1:] if table in versions
     }
-    prices = lake.read("prices", version=versions["prices"], columns=list(PRICE_COLUMNS), ordered=False)
+    known = None if through is None else rows_known("prices", through)
+    prices = lake.read(
+        "prices", version=versions["prices"], columns=list(PRICE_COLUMNS), filters=known, ordered=False
+    )
+    if through is not None:
+        tables = cut_tables(tables, through)
     return {"prices": prices, **{table: frame for table, frame in tables.items() if frame.height}}

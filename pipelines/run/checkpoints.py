@@ -26,9 +26,9 @@ def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> Non
     partial.mkdir(parents=True)
     tensors = {name: np.array(value, order="C") for name, value in state.tensors.items()}
     scaler = inputs.scaler
-    tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C, "groups_G": inputs.groups_G}
+    tensors |= {"scaler.mean_C": scaler.mean_C, "scaler.std_C": scaler.std_C}
     save_file(tensors, partial / _TENSORS)
-    config = {**state.config, "scaler_clip": scaler.clip}
+    config = {**state.config, "scaler_clip": scaler.clip, "groups": list(inputs.groups)}
     (partial / _CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
@@ -51,7 +51,7 @@ def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
     Raises
     ------
     DataError
-        If the folder is missing, incomplete or corrupted.
+        If the folder is missing, incomplete or corrupted, or was written before groups were stored by name.
     """
     cure = "delete that folder and run 'peerglass train' again, which retrains only this fold."
     if not checkpoint_exists(folder):
@@ -59,12 +59,17 @@ def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
     try:
         tensors = load_file(folder / _TENSORS)
         config = json.loads((folder / _CONFIG).read_text())
+        if "groups" not in config:
+            raise DataError(
+                f"The checkpoint in {folder} does not name its groups, because an older version of Peerglass "
+                "wrote it; train its config again, which makes a new run."
+            )
         scaler = ChannelScaler(
             mean_C=tensors.pop("scaler.mean_C"),
             std_C=tensors.pop("scaler.std_C"),
             clip=config.pop("scaler_clip"),
         )
-        inputs = FoldInputs(scaler, groups_G=tensors.pop("groups_G"))
+        inputs = FoldInputs(scaler, groups=tuple(config.pop("groups")))
         return restore(FittedState(config=config, tensors=tensors)), inputs
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())

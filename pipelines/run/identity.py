@@ -32,6 +32,7 @@ CODE = (
     "models/**/*.py",
     "backtest/splits/*.py",
     "pipelines/dataset/build.py",
+    "pipelines/dataset/cut.py",
     "pipelines/dataset/fold_inputs.py",
     "pipelines/dataset/folds.py",
     "pipelines/dataset/market.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.config.schema import Config
@@ -53,25 +54,57 @@ def prepare_run(
     """
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
-    warm_starts = warm_start_runs(config)
+    warm_start_runs(config)  # raises before the dataset is built
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
-        tables = lake.with_table_ids(versions)
-        dataset = build_dataset(read_tables(lake, versions), config)
+        dataset = build_dataset(read_tables(lake, versions, config.through), config)
         for note in dataset.notes:
             progress.note(note)
-        plan_folds(dataset, config)  # raises before the run's folder is created if there are too few sessions
-        identity = build_identity(config, dataset, masked(canonical_location(lake.root)), tables, warm_starts)
-        run = name_run(config, identity)
-        changes = describe_changes(run)
-        if changes is not None:
-            progress.note(changes)
+    return create_run(config, lake, versions, dataset, progress, locks), dataset, lake
+
+
+def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked)
+    config: Config,
+    lake: Lake,
+    versions: Mapping[str, int],
+    dataset: Dataset,
+    progress: Progress,
+    locks: Locks | None,
+) -> Run:
+    """Create the run of a config on a dataset that was built from these versions of the lake's tables.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    lake
+        The lake.
+    versions
+        Input table -> version.
+    dataset
+        Dataset of the config at these versions, cut at `Config.through`.
+    progress
+        Receives a note of how the run differs from the latest one of its name.
+    locks
+        If given, the run's folder is locked.
+
+    Raises
+    ------
+    DataError
+        If there are fewer sessions than a fold needs; the run's folder is not created then.
+    """
+    plan_folds(dataset, config)
+    location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)
+    run = name_run(config, build_identity(config, dataset, location, tables, warm_start_runs(config)))
+    changes = describe_changes(run)
+    if changes is not None:
+        progress.note(changes)
     if locks is not None:
         locks.lock_run(run.folder)
     record_run(run)
     record_reader(lake, run.run_id, run.versions)
-    return run, dataset, lake
+    return run
 
 
 def reopen_run(
@@ -113,7 +146,7 @@ def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
     """
     lake = _lake_of(run, progress)
     with progress.stage("dataset"):
-        return build_dataset(read_tables(lake, dict(run.versions)), run.config), lake
+        return build_dataset(read_tables(lake, run.versions, run.config.through), run.config), lake
 
 
 def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:
@@ -126,7 +159,8 @@ def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:
     """
     lake = _lake_of(run, progress)
     with progress.stage("prices"):
-        return build_market(read_market_tables(lake, run.versions), run.config), lake
+        tables = read_market_tables(lake, run.versions, run.config.through)
+        return build_market(tables, run.config), lake
 
 
 def _lake_of(run: Run, progress: Progress) -> Lake:

@@ -135,7 +135,11 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
 
 def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
     """Find the fold of an earlier run to start from; ConfigError with the reason if there is none."""
-    train_to, test_from = _date(dataset, int(fold.train[-1])), _date(dataset, int(fold.test[0]))
+    train_to = _date(dataset, int(fold.train[-1]))
+    if len(fold.test):
+        test_from = _date(dataset, int(fold.test[0]))
+    else:  # a live fold forecasts the sessions after its data
+        test_from = _date(dataset, dataset.panel.n_sessions - 1) + dt.timedelta(days=1)
     trained = [seen for seen in _read(run) if seen.train_to <= train_to]
     if not trained:
         raise ConfigError(

@@ -47,6 +47,7 @@ class Arrays:
     characteristics_TNF: npt.NDArray[np.float32]
     universe_TN: npt.NDArray[np.bool_]
     group_TN: npt.NDArray[np.int64]
+    groups: tuple[str, ...]
     target_TN: npt.NDArray[np.float32]
     label_TN: npt.NDArray[np.float64]
     path_TNK: npt.NDArray[np.float32] | None
@@ -106,7 +107,7 @@ class Outcome:
     Attributes
     ----------
     test_BN
-        Forecasts of the test sessions; NaN outside the universe.
+        Forecasts of the test sessions, of which live folds have none; NaN outside the universe.
     valid_rank_ic, valid_ic
         Scores on the validation sessions.
     history
@@ -139,6 +140,7 @@ def collect_arrays(dataset: Dataset, window: int) -> Arrays:
         characteristics_TNF=dataset.characteristics_TNF,
         universe_TN=dataset.universe_TN,
         group_TN=dataset.panel.group_TN.astype(np.int64),
+        groups=dataset.panel.groups_S,
         target_TN=dataset.target_TN,
         label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
         path_TNK=dataset.path_TNK,
@@ -286,8 +288,8 @@ def outcome_of(
 
 
 def _quantile_scores(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -> Scores | None:
-    """Score the test quantiles; None for a model without quantiles."""
-    if not isinstance(fitted, NeuralFitted) or fitted.module.quantile_head is None:
+    """Score the test quantiles; None for a model without quantiles, or if there is no test."""
+    if not isinstance(fitted, NeuralFitted) or fitted.module.quantile_head is None or not len(task.fold.test):
         return None
     levels, fold = fitted.module.quantile_head.levels, task.fold
     quantile_BNQ = fitted.quantiles(data, fold.test)
@@ -308,10 +310,10 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
         channels_TNC=inputs.scaler.apply(arrays.channels_TNC),
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),
         mask_TN=np.asarray(arrays.universe_TN),
-        group_TN=inputs.known_groups(arrays.group_TN),
+        group_TN=inputs.known_groups(arrays.group_TN, arrays.groups),
         target_TN=np.asarray(arrays.target_TN),
         window=arrays.window,
-        n_groups=len(inputs.groups_G),
+        n_groups=len(inputs.groups),
         characteristic_names=arrays.characteristic_names,
         firm_names=arrays.tickers,
         path_TNK=None if arrays.path_TNK is None else np.asarray(arrays.path_TNK),

@@ -127,34 +127,31 @@ def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
 
 
 def done_tasks(run: Run, lake: Lake) -> set[Key]:
-    """Return the tasks whose forecasts are committed and whose checkpoint and scores exist."""
+    """Return the tasks whose forecasts are committed and whose checkpoint and scores exist.
+
+    A task of live folds has no test and commits no forecasts.
+    """
+    if run.config.folds.scheme == "live":
+        keys = [(model, 0, seed) for model in run.config.models for seed in run.config.seeds]
+        return {key for key in keys if _is_stored(run, key)}
     if not lake.exists("forecasts"):
         return set()
-    keys = lake.read(
+    forecast = lake.read(
         "forecasts", filters=pl.col("run_id") == run.run_id, columns=["model", "fold", "seed"]
     ).unique()
-    return {
-        (model, fold, seed)
-        for model, fold, seed in keys.iter_rows()
-        if checkpoint_exists(run.checkpoint(model, fold, seed))
-        and (run.folder / score_file(model, fold, seed)).is_file()
-    }
+    return {key for key in forecast.iter_rows() if _is_stored(run, key)}
+
+
+def _is_stored(run: Run, key: Key) -> bool:
+    """Whether the checkpoint and the scores of a task exist."""
+    return checkpoint_exists(run.checkpoint(*key)) and (run.folder / score_file(*key)).is_file()
 
 
 def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
     """Store the outcome of a task. The score file is written last and marks the task as done."""
     save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
-    if outcome.path_BNK is not None:
-        steps = zip(dataset.shorter_labels.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
-        parts = [
-            _rows(run, dataset, task, path_BN, label_TN).with_columns(
-                pl.lit(horizon, dtype=pl.Int64).alias("horizon")
-            )
-            for (horizon, label_TN), path_BN in steps
-        ]
-        lake.upsert("forecast_paths", pl.concat(parts))
-    label_TN = dataset.labels[run.config.label.delay]
-    lake.upsert("forecasts", _rows(run, dataset, task, outcome.test_BN, label_TN))
+    if len(task.fold.test):
+        _commit_forecasts(run, lake, dataset, task, outcome)
     scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
     if outcome.state.config.get("pretraining"):
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
@@ -169,6 +166,21 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
         snapshots = FileSnapshotStore(task.snapshot)
         snapshots.delete()
         snapshots.sibling("refit").delete()
+
+
+def _commit_forecasts(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:
+    """Store the test forecasts of a task in the lake, those of shorter horizons first."""
+    if outcome.path_BNK is not None:
+        steps = zip(dataset.shorter_labels.items(), np.moveaxis(outcome.path_BNK, 2, 0), strict=True)
+        parts = [
+            _rows(run, dataset, task, path_BN, label_TN).with_columns(
+                pl.lit(horizon, dtype=pl.Int64).alias("horizon")
+            )
+            for (horizon, label_TN), path_BN in steps
+        ]
+        lake.upsert("forecast_paths", pl.concat(parts))
+    label_TN = dataset.labels[run.config.label.delay]
+    lake.upsert("forecasts", _rows(run, dataset, task, outcome.test_BN, label_TN))
 
 
 def _rows(

@@ -271,7 +271,7 @@ def test_planted_fit_beyond_training_sessions_is_detected(  # noqa: PLR0917 (fix
         return (
             dataclasses.replace(own, scaler=wide.scaler)
             if leak == "scaler"
-            else dataclasses.replace(own, groups_G=wide.groups_G)
+            else dataclasses.replace(own, groups=wide.groups)
         )
 
     if leak == "purge":

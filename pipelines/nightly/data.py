@@ -1,0 +1,113 @@
+"""The data of a night: versions of the lake's tables, cut at the session."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.dataset.build import Dataset, add_features
+from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.tables import input_versions, read_tables
+from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
+from pipelines.progress import Progress
+
+
+@dataclass(frozen=True, eq=False)
+class NightData:
+    """What a night knows: nothing that is dated after its session is in it.
+
+    Attributes
+    ----------
+    session
+        The session D at whose close the night decides; the last session of ``market``.
+    versions
+        Lake table -> version.
+    config
+        Config that the market and the dataset are built for.
+    tables
+        Lake table -> rows known at the close of D (`pipelines.dataset.cut`).
+    market
+        Prices, universe and labels. Labels that end after D are NaN.
+    lake
+        The lake.
+    """
+
+    session: dt.date
+    versions: Mapping[str, int]
+    config: Config
+    tables: Mapping[str, pl.DataFrame]
+    market: Market
+    lake: Lake
+
+    @functools.cached_property
+    def dataset(self) -> Dataset:
+        """The market with features and targets on all sessions, as training needs it; built when first used.
+
+        Scoring does not need it.
+        """
+        return add_features(self.market, self.tables, self.config)
+
+    @property
+    def data_versions(self) -> str:
+        """The versions as JSON, as they are stored with signals and nights."""
+        return json.dumps(dict(sorted(self.versions.items())))
+
+
+def night_data(
+    config: Config,
+    lake: Lake,
+    session: dt.date | None,
+    progress: Progress,
+    versions: Mapping[str, int] | None = None,
+) -> NightData:
+    """Read what is known at the close of a session.
+
+    Parameters
+    ----------
+    config
+        The configuration.
+    lake
+        Lake of the config.
+    session
+        The session; None for the newest one in the prices.
+    progress
+        Reports progress and notes.
+    versions
+        Versions of the input tables; None for the newest.
+
+    Raises
+    ------
+    ConfigError, DataError
+        If the market cannot be built (`pipelines.dataset.market.build_market`).
+    DataError
+        If nothing has been ingested, or there is no price on the session.
+    """
+    versions = input_versions(lake) if versions is None else versions
+    if session is None:
+        session = newest_session(lake, versions)
+    with progress.stage("prices"):
+        tables = read_tables(lake, versions, session)
+        last: dt.date = tables["prices"]["date"].max()  # type: ignore[assignment]  # dates of a known schema
+        if last != session:
+            newest = newest_session(lake, versions)
+            raise DataError(
+                f"The lake {lake.root} has no prices on {session}; the last session before it is {last} and "
+                f"the newest one is {newest}. Choose one of its sessions, or ingest the missing one."
+            )
+        market = build_market(tables, config)
+    return NightData(session, dict(versions), config, tables, market, lake)
+
+
+def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.date:
+    """Return the newest session in the prices of a lake, at the newest versions unless others are given."""
+    versions = input_versions(lake) if versions is None else versions
+    dates = lake.read("prices", version=versions["prices"], columns=["date"], ordered=False)
+    newest: dt.date = dates["date"].max()  # type: ignore[assignment]  # dates of a known schema
+    return newest
