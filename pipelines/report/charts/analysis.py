@@ -12,11 +12,20 @@ from pipelines.report.charts.series import by_model, line
 from pipelines.report.theme import BLUE, INK, MUTED, VERMILION, Style, axis, points_per_line, short, thin
 
 MAX_NAMES = 10  # firms with the largest gains, and as many with the largest losses
+MAX_SECTORS = 15  # with the largest absolute values; the others are added up
 
 
 def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> Figure:
-    """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style."""
-    rows = frame.sort(pl.col("mean").abs(), maintain_order=True)
+    """Draw mean exposure as a dot, and its range over sessions as a bar, one row per sector or style.
+
+    Parameters
+    ----------
+    frame
+        key, mean, low, high in the order from top to bottom. Without a range (null), only the dot is drawn.
+    title, label
+        Title of the chart and of its axis.
+    """
+    rows = frame.reverse()
     names = [short(str(key)) for key in rows["key"].to_list()]
     spans: list[object] = []
     places: list[object] = []
@@ -43,13 +52,13 @@ def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> Figure:
             "hovertemplate": "%{y}: %{x:.3f}<extra></extra>",
         },
     ]
-    ends = [0.0, *rows["low"].to_list(), *rows["high"].to_list()]
+    ends = [0.0, *(value for field in ("mean", "low", "high") for value in rows[field].drop_nulls())]
     room = 0.05 * (max(ends) - min(ends) or 1.0)
     layout = {
         "xaxis": axis(label, zeroline=True, zerolinewidth=2, range=[min(ends) - room, max(ends) + room]),
         "yaxis": axis("", type="category"),
     }
-    return draw(title, 80 + 24 * max(rows.height, 2), traces, layout)
+    return draw(title, 80 + 19 * max(rows.height, 2), traces, layout)
 
 
 def contributions(frame: pl.DataFrame, title: str) -> Figure:
@@ -83,10 +92,55 @@ def largest_names(frame: pl.DataFrame) -> pl.DataFrame:
     if rows.height <= 2 * MAX_NAMES + 1:
         return rows
     rest = rows.slice(MAX_NAMES, rows.height - 2 * MAX_NAMES)
-    others = rest.select(pl.col("gross", "cost", "net").sum()).select(
-        pl.lit(f"{rest.height:,} other names").alias("key"), "gross", "cost", "net"
-    )
-    return pl.concat([rows.head(MAX_NAMES), others, rows.tail(MAX_NAMES)])
+    return pl.concat([rows.head(MAX_NAMES), _added_up(rest, "names"), rows.tail(MAX_NAMES)])
+
+
+def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
+    """Keep the sectors with the largest absolute net contributions; add the others up in the last row.
+
+    Parameters
+    ----------
+    frame
+        key, gross, cost, net: one row per sector.
+    """
+    rows = frame.select("key", "gross", "cost", "net").sort(pl.col("net").abs(), descending=True)
+    kept, rest = _split(rows)
+    added = [_added_up(rest, "sectors")] if rest.height else []
+    return pl.concat([kept.sort("net", descending=True), *added])
+
+
+def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Keep the sectors with the largest absolute mean weights; add the means of the others up in the last row.
+
+    The mean of a sum is the sum of the means. The range of a sum does not follow from the ranges of its
+    parts, so the last row has none (null).
+
+    Parameters
+    ----------
+    frame
+        key, mean, low, high: one row per sector.
+
+    Returns
+    -------
+    tuple of DataFrame
+        The rows to draw, and the sectors that the last of them adds up (no rows if there are none).
+    """
+    rows = frame.select("key", "mean", "low", "high").sort(pl.col("mean").abs(), descending=True)
+    kept, rest = _split(rows)
+    if rest.is_empty():
+        return kept, rest
+    return pl.concat([kept, _added_up(rest.select("key", "mean"), "sectors")], how="diagonal"), rest
+
+
+def _split(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The first rows, and the others; a single other row is kept as well."""
+    count = MAX_SECTORS if rows.height > MAX_SECTORS + 1 else rows.height
+    return rows.head(count), rows.slice(count)
+
+
+def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
+    """One row with the sum of several, named by their number."""
+    return rest.select(pl.lit(f"{rest.height:,} other {noun}").alias("key"), pl.exclude("key").sum())
 
 
 def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, Style]) -> Figure:

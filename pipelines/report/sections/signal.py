@@ -98,7 +98,7 @@ def _decay_figures(data: ReportData, styles: Mapping[str, Style], model: str) ->
             "horizon",
             pl.col("delay") == delay,
             f"Rank IC by horizon, at a delay of {count_sessions(delay)}",
-            "The label's horizon was trained on, the others were not. Whiskers are 95% intervals.",
+            "Models are trained on the label's horizon alone. Whiskers are 95% intervals.",
         ),
         (
             "delay",

@@ -231,6 +231,58 @@ def test_the_names_that_are_drawn_add_up_to_all_names() -> None:
     assert sum(figure.traces[0]["x"]) == pytest.approx(100 * rows["net"].sum())
 
 
+def test_of_many_sectors_the_largest_are_drawn_and_the_others_added_up() -> None:
+    rng = np.random.default_rng(3)
+    net = rng.normal(0, 0.01, 100)
+    rows = pl.DataFrame(
+        {"key": [f"Sector {i:02d}" for i in range(100)], "gross": net + 0.001, "cost": 0.001, "net": net}
+    )
+    kept = analysis.largest_sectors(rows)
+    assert kept.height == 16
+    assert kept["key"][-1] == "85 other sectors"
+    for part in ("gross", "cost", "net"):
+        assert kept[part].sum() == pytest.approx(rows[part].sum(), abs=1e-12)
+    assert kept["net"][:15].is_sorted(descending=True)
+    assert kept["net"][:15].abs().min() == np.sort(np.abs(net))[-15]
+    assert analysis.contributions(kept, "title").height < 450  # half a printed page
+
+    for few in (15, 16):  # a row for one other sector would save nothing
+        assert analysis.largest_sectors(rows.head(few))["key"].sort().equals(rows["key"].head(few))
+
+
+def test_the_rest_of_the_sectors_has_a_mean_weight_and_no_range() -> None:
+    rng = np.random.default_rng(4)
+    weight_TS = rng.normal(0, 0.02, (50, 40)) + rng.normal(0, 0.02, 40)
+    rows = pl.DataFrame(
+        {
+            "key": [f"Sector {i:02d}" for i in range(40)],
+            "mean": weight_TS.mean(axis=0),
+            "low": weight_TS.min(axis=0),
+            "high": weight_TS.max(axis=0),
+        }
+    )
+    kept, others = analysis.largest_exposures(rows)
+    left = np.argsort(-np.abs(weight_TS.mean(axis=0)))[15:]
+    assert set(others["key"]) == {f"Sector {i:02d}" for i in left}
+    assert kept["key"][-1] == "25 other sectors"
+    assert kept["mean"][-1] == pytest.approx(weight_TS[:, left].sum(axis=1).mean(), abs=1e-12)
+    assert kept["low"][-1] is None
+    assert kept["high"][-1] is None
+    assert kept["mean"].sum() == pytest.approx(rows["mean"].sum(), abs=1e-12)
+
+    ranges, means = analysis.exposure_ranges(kept, "title", "label").traces
+    assert means["y"][0] == "25 other sectors"  # at the bottom
+    assert means["x"][0] == pytest.approx(kept["mean"][-1], abs=1e-6)
+    assert ranges["x"][:3] == [None, None, None]
+    low, high = analysis.exposure_ranges(kept, "title", "label").layout["xaxis"]["range"]
+    assert low < min(*kept["mean"], *kept["low"].drop_nulls())
+    assert high > max(*kept["mean"], *kept["high"].drop_nulls())
+
+    whole, none = analysis.largest_exposures(rows.head(16))
+    assert whole.height == 16
+    assert none.is_empty()
+
+
 def test_turnover_is_a_rolling_mean_in_per_cent() -> None:
     dates = pl.date_range(dt.date(2024, 1, 1), dt.date(2024, 1, 6), eager=True)
     book = pl.DataFrame(

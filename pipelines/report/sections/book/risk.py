@@ -25,6 +25,10 @@ _KINDS = {
     "sector": ("Net weight by sector", "net weight (fraction of NAV)"),
     "style": ("Exposure to styles", "weighted score (standard deviations)"),
 }
+_MEANINGS = {
+    "sector": "Longs less shorts.",
+    "style": "Weights times the firms' scores, added up.",
+}
 _FACTOR_COLUMNS = (
     Column("term", "term", text, numeric=False),
     Column("coefficient", "coefficient", signed(3)),
@@ -34,8 +38,10 @@ _FACTOR_COLUMNS = (
     Column("variance_share", "% of variance", percent(1), hint="share of the variance of the book's returns"),
 )
 _BREAKDOWNS = {"side": "By side", "sector": "By sector", "factor": "By factor", "name": "By name"}
+_LARGEST = {"sector": analysis.largest_sectors, "name": analysis.largest_names}
 _CAPTIONS = {
-    "sector": "One sector that carries everything is a bet on that sector.",
+    "sector": f"At most {analysis.MAX_SECTORS} sectors, the largest by absolute net contribution; the others are "
+    "added up. One sector that carries everything is a bet on that sector.",
     "factor": "What the factors explain of each session's profit; the rest is specific.",
     "name": f"The {analysis.MAX_NAMES} largest gains and losses. If few names carry everything, the result "
     "is luck or an error in the data.",
@@ -46,6 +52,7 @@ _PARTS = (
     Column("cost", "costs", percent(2), group="% of starting capital"),
     Column("net", "net", percent(2), group="% of starting capital"),
 )
+_PART_FIELDS = tuple(column.field for column in _PARTS)
 
 
 def exposure_blocks(data: ReportData, best: str | None) -> Iterator[Block]:
@@ -56,16 +63,29 @@ def exposure_blocks(data: ReportData, best: str | None) -> Iterator[Block]:
         return
     yield paragraph(
         f"{in_book(data, model)}. A dot is the mean over sessions, the bar behind it reaches "
-        "from the lowest to the highest session."
+        "from the lowest to the highest session. A neutral book stays close to zero on every session, not only "
+        "on average."
     )
     yield from beside(
-        (
-            analysis.exposure_ranges(frame.filter(pl.col("kind") == kind), *words),
-            "A neutral book stays close to zero on every session, not only on average.",
-        )
-        for kind, words in _KINDS.items()
+        _exposure_figure(frame.filter(pl.col("kind") == kind), kind)
+        for kind in _KINDS
         if kind in frame["kind"]
     )
+
+
+def _exposure_figure(frame: pl.DataFrame, kind: str) -> Block:
+    """Draw the exposures of one kind; of many sectors, the largest and the sum of the others."""
+    caption = f"After the trades of each session. {_MEANINGS[kind]}"
+    rows = frame.sort(pl.col("mean").abs(), descending=True)
+    if kind == "sector":
+        rows, others = analysis.largest_exposures(frame)
+        if not others.is_empty():
+            caption += (
+                f" Shown are the {analysis.MAX_SECTORS} largest absolute means. The dot of the others is the sum of their "
+                "means, without a range; each of them stayed between "
+                f"{others['low'].min():.3f} and {others['high'].max():.3f}.".replace("-", "\N{MINUS SIGN}")
+            )
+    return analysis.exposure_ranges(rows, *_KINDS[kind]), caption
 
 
 def factor_blocks(data: ReportData, styles: Mapping[str, Style], best: str | None) -> Iterator[Block]:
@@ -112,9 +132,7 @@ def contribution_blocks(data: ReportData, best: str | None) -> Iterator[Block]:
         if rows.is_empty():
             continue
         kept = (
-            analysis.largest_names(rows)
-            if by == "name"
-            else rows.select("key", "gross", "cost", "net").sort("net", descending=True)
+            _LARGEST[by](rows) if by in _LARGEST else rows.select(*_PART_FIELDS).sort("net", descending=True)
         )
         total = rows.select(pl.lit(TOTAL).alias("key"), pl.col("gross", "cost", "net").sum())
         written = table(pl.concat([kept, total]), _PARTS, label=f"Contributions {title.lower()}")
