@@ -77,7 +77,7 @@ def contributions(frame: pl.DataFrame, title: str) -> Figure:
         "xaxis": axis("% of starting capital", zeroline=True, zerolinewidth=2),
         "yaxis": axis("", type="category"),
     }
-    return draw(title, 80 + 21 * max(rows.height, 2), [bars], layout)
+    return draw(title, 80 + 18 * max(rows.height, 2), [bars], layout)
 
 
 def largest_names(frame: pl.DataFrame) -> pl.DataFrame:

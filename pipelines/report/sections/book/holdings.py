@@ -12,6 +12,7 @@ from pipelines.report.sections.section import Block, in_book, main_model, paragr
 from pipelines.report.tables import Column, number, percent, signed, table, text
 
 _BPS = 1e4
+_PRINTED = 30  # rows on paper; report.css hides the others
 _COLUMNS = (
     Column("ticker", "name", text, numeric=False),
     Column("weight", "weight %", percent(2)),
@@ -51,6 +52,8 @@ def holding_blocks(data: ReportData, best: str | None) -> Iterator[Block]:
     yield f'<p id="holdings-total" aria-live="polite">{_summary(last)}</p>'
     rows = kept.rows.filter(pl.col("date") == newest)
     yield f'<div id="holdings-table">{table(rows, _COLUMNS, label="Positions of one session")}</div>'
+    if rows.height > _PRINTED:
+        yield f'<p class="printed">The first {_PRINTED} rows of {rows.height} are printed.</p>'
     yield f'<script type="application/json" id="holdings-data">{to_json(kept)}</script>'
 
 
