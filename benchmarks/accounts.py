@@ -47,7 +47,9 @@ def weights(signal_TN: FloatArray, quantiles: int = QUANTILES) -> FloatArray:
     from backtest.books.schedules import Schedule
 
     inputs = BookInputs(signal_TN, Schedule(np.ones(len(signal_TN), dtype=np.bool_)))
-    return 0.5 * QuantileLongShort(quantiles).targets(inputs).target_TN
+    target_TN = QuantileLongShort(quantiles).targets(inputs).target_TN
+    target_TN *= 0.5
+    return target_TN
 
 
 def ours(n_sessions: int, n_firms: int) -> Callable[[], float]:

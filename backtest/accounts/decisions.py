@@ -68,6 +68,8 @@ class Decisions:
             raise ValueError(msg)
         start_T1 = np.zeros(T + 1, dtype=np.int64)
         np.cumsum(np.maximum(count_T, 0), out=start_T1[1:])
-        firm_K, weight_K = np.empty(start_T1[-1], dtype=np.int32), np.empty(start_T1[-1])
+        K = int(start_T1[-1])
+        firm_K, weight_K = np.empty(K + 1, dtype=np.int32), np.empty(K + 1)
         write_weights(target_TN, start_T1, firm_K, weight_K)
+        firm_K, weight_K = firm_K[:K], weight_K[:K]
         return cls(N, frozen(count_T >= 0), frozen(start_T1), frozen(firm_K), frozen(weight_K))

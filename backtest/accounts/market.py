@@ -13,8 +13,6 @@ import numpy.typing as npt
 from features.arrays import BoolArray, FloatArray, frozen, require_shape
 from features.panel.holder_returns import holder_market
 
-KNOWN, TRADABLE, GONE = 1, 2, 4
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BookMarket:
@@ -25,8 +23,7 @@ class BookMarket:
     value_TN : ndarray of shape (T, N)
         Last known total-return index; 0 before the first known value.
     state_TN : ndarray of uint8, shape (T, N)
-        Sum of `KNOWN` (the index is known at t), `TRADABLE` (a unit can be bought or sold in session t) and
-        `GONE` (holders have been paid out by the close of t). See `features.panel.holder_returns`.
+        Sum of `backtest.accounts.flags`. See `features.panel.holder_returns`.
     """
 
     value_TN: FloatArray
@@ -80,12 +77,12 @@ def prepare_market(
     if delisted_TN is None:
         delisted_TN = np.zeros(shape, dtype=np.bool_)
     require_shape("delisted", delisted_TN, shape)
-    if np.any(total_return_index_TN < 0) or np.isinf(total_return_index_TN).any():
+    from backtest.accounts.kernels.states import pack
+
+    holder = holder_market(total_return_index_TN, traded_TN, delisted_TN)
+    value_TN, state_TN = holder.value_TN, np.empty(shape, dtype=np.uint8)
+    # values before the first price become 0: there is no position
+    if not pack(value_TN, holder.known_TN, holder.tradable_TN, holder.delisted_TN, state_TN):
         msg = "The total-return index has a negative or infinite value; use NaN where it is unknown."
         raise ValueError(msg)
-    holder = holder_market(total_return_index_TN, traded_TN, delisted_TN)
-    state_TN = holder.known_TN * np.uint8(KNOWN)
-    state_TN |= holder.tradable_TN * np.uint8(TRADABLE)
-    state_TN |= holder.delisted_TN * np.uint8(GONE)
-    value_TN = np.nan_to_num(holder.value_TN)  # before the first price there is no position
-    return BookMarket(frozen(np.ascontiguousarray(value_TN)), frozen(state_TN))
+    return BookMarket(frozen(value_TN), frozen(state_TN))

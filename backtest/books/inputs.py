@@ -101,6 +101,8 @@ class BookTargets:
 
 def spread_over_sessions(weight_DN: FloatArray, decides_T: BoolArray) -> FloatArray:
     """Place the rows of D decisions on their sessions, shape (T, N); the other rows are NaN."""
+    if decides_T.all():
+        return weight_DN
     target_TN = np.full((len(decides_T), weight_DN.shape[1]), np.nan)
     target_TN[decides_T] = weight_DN
     return target_TN

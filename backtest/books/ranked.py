@@ -98,7 +98,7 @@ class RankedBook(ABC):
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""
         signal_TN = self._eligible(inputs)
-        decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.needed)
+        decides_T = inputs.schedule.decisions(np.count_nonzero(~np.isnan(signal_TN), axis=1), self.needed)
         session_D = np.flatnonzero(decides_T)
         signal_DN = signal_TN if decides_T.all() else signal_TN[decides_T]
         weight_DN = self.select(signal_DN)

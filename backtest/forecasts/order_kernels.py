@@ -95,11 +95,11 @@ def select(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
     x_RN: FloatArray,
     sorted_RN: FloatArray,
     size_R: IntArray,
-    side: int,
-    scale_R: FloatArray,
+    high_R: FloatArray,
+    low_R: FloatArray,
     out_RN: FloatArray,
 ) -> None:
-    """Add each firm's share in the ``size`` highest (side 1) or lowest (side -1) values, times a scale.
+    """Compute ``high * share in the size highest values + low * share in the size lowest values``.
 
     Parameters
     ----------
@@ -107,30 +107,30 @@ def select(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
         Values, and the same values sorted, NaN last.
     size_R : ndarray of int, shape (R,)
         Firms to select, at most the number of known values; 0 selects none.
-    side : int
-        1 or -1.
-    scale_R : ndarray of shape (R,)
-        Factor of the shares.
+    high_R, low_R : ndarray of shape (R,)
+        Factors of the shares.
     out_RN : ndarray of shape (R, N)
-        Output, added to.
+        Output.
     """
     for r in range(x_RN.shape[0]):
-        x, ordered, out, size = x_RN[r], sorted_RN[r], out_RN[r], size_R[r]
-        if size <= 0:
-            continue
+        x, ordered, out = x_RN[r], sorted_RN[r], out_RN[r]
         count = len(ordered)
         while count > 0 and np.isnan(ordered[count - 1]):
             count -= 1
-        size = min(size, count)
-        edge = ordered[count - size if side > 0 else size - 1]
-        low = np.searchsorted(ordered[:count], edge, side="left")
-        high = np.searchsorted(ordered[:count], edge, side="right")
-        beyond = count - high if side > 0 else low
-        share = (size - beyond) / (high - low) * scale_R[r]
-        whole = scale_R[r]
+        size = min(size_R[r], count)
+        if size <= 0:
+            out[:] = 0.0
+            continue
+        known = ordered[:count]
+        top, bottom, high, low = known[count - size], known[size - 1], high_R[r], low_R[r]
+        first, end = np.searchsorted(known, top, side="left"), np.searchsorted(known, top, side="right")
+        at_top = (size - (count - end)) / (end - first) * high
+        first, end = np.searchsorted(known, bottom, side="left"), np.searchsorted(known, bottom, side="right")
+        at_bottom = (size - first) / (end - first) * low
         for i in range(len(x)):
-            inside = x[i] > edge if side > 0 else x[i] < edge
-            out[i] += whole if inside else (share if x[i] == edge else 0.0)
+            up = high if x[i] > top else (at_top if x[i] == top else 0.0)
+            down = low if x[i] < bottom else (at_bottom if x[i] == bottom else 0.0)
+            out[i] = up + down
 
 
 @compiled

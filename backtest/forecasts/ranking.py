@@ -28,7 +28,8 @@ def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
         msg = f"The {name} has shape {x_TN.shape}; it must have one row per date and one column per firm."
         raise ValueError(msg)
     out_TN = x_TN.astype(np.float64)
-    if np.isinf(out_TN).any():
+    highest, lowest = (of.reduce(out_TN, axis=None, initial=0.0) for of in (np.fmax, np.fmin))  # not NaN
+    if np.isinf(highest) or np.isinf(lowest):
         t, n = (int(i) for i in np.argwhere(np.isinf(out_TN))[0])
         msg = f"The {name} is infinite at date {t}, firm {n}: use NaN for unknown values."
         raise ValueError(msg)
@@ -79,11 +80,11 @@ class RankSelector:
             1 inside the selection and 0 outside. Firms that are tied at its edge share the remaining places
             equally: three firms for two places get 2/3 each. A row sums to ``size``.
         """
-        return self._selected(size_T, {-1: np.ones(len(size_T))})
+        return self._selected(size_T, np.zeros(len(size_T)), np.ones(len(size_T)))
 
     def highest(self, size_T: IntArray) -> FloatArray:
         """Return each firm's share in the ``size`` highest values of its date; see `lowest`."""
-        return self._selected(size_T, {1: np.ones(len(size_T))})
+        return self._selected(size_T, np.ones(len(size_T)), np.zeros(len(size_T)))
 
     def long_short(self, size_T: IntArray) -> FloatArray:
         """Return ``(highest - lowest) / size`` in one pass: +1 in the highest and -1 in the lowest values.
@@ -100,23 +101,22 @@ class RankSelector:
             the difference of its shares.
         """
         scale_T = 1.0 / np.maximum(size_T, 1)
-        return self._selected(size_T, {1: scale_T, -1: -scale_T})
+        return self._selected(size_T, scale_T, -scale_T)
 
     def tied(self) -> IntArray:
         """Count the known values of each date that equal another value of the date. Shape (T,)."""
         return self._tied_T
 
-    def _selected(self, size_T: IntArray, scales: dict[int, FloatArray]) -> FloatArray:
-        """Sum over sides (1 highest, -1 lowest) of each firm's share times the side's scale."""
+    def _selected(self, size_T: IntArray, high_T: FloatArray, low_T: FloatArray) -> FloatArray:
+        """Return ``high`` times each firm's share in the highest values, plus ``low`` times in the lowest."""
         from backtest.forecasts.order_kernels import select
 
         size_T = np.ascontiguousarray(size_T, dtype=np.int64)
-        out_TN = np.zeros(self._x_TN.shape)
+        out_TN = np.empty(self._x_TN.shape)
 
         def work(rows: slice) -> None:
-            x_RN, sorted_RN = self._x_TN[rows], self._sorted_TN[rows]
-            for side, scale_T in scales.items():
-                select(x_RN, sorted_RN, size_T[rows], side, scale_T[rows], out_TN[rows])
+            scales = (high_T[rows], low_T[rows])
+            select(self._x_TN[rows], self._sorted_TN[rows], size_T[rows], *scales, out_TN[rows])
 
         for_each(work, date_blocks(*self._x_TN.shape))
         return out_TN

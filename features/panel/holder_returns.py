@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.arithmetic.rolling import carry
-from features.arrays import BoolArray, FloatArray
+from features.arrays import BoolArray, FloatArray, frozen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,10 +69,18 @@ def holder_market(
     HolderMarket
         The same sessions and firms. A firm that is worth nothing counts as delisted.
     """
-    value_TN = carry(total_return_index_TN)
-    known_TN = ~np.isnan(total_return_index_TN)
-    gone_TN = delisted_TN | (value_TN == 0.0)
-    return HolderMarket(value_TN, known_TN, traded_TN & known_TN & ~gone_TN, gone_TN)
+    from features.panel.holder_kernels import hold
+
+    shape = total_return_index_TN.shape
+    value_TN, known_TN = np.empty(shape), np.empty(shape, dtype=np.bool_)
+    tradable_TN, gone_TN = np.empty_like(known_TN), np.empty_like(known_TN)
+    hold(
+        frozen(np.ascontiguousarray(total_return_index_TN)),
+        frozen(np.ascontiguousarray(traded_TN)),
+        frozen(np.ascontiguousarray(delisted_TN)),
+        *(value_TN, known_TN, tradable_TN, gone_TN),
+    )
+    return HolderMarket(value_TN, known_TN, tradable_TN, gone_TN)
 
 
 def held_return(market: HolderMarket, horizon: int) -> FloatArray:

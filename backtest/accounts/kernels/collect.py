@@ -1,7 +1,6 @@
 """Compiled loops that collect the weights of decisions from a dense array.
 
-Shape suffixes: T sessions, N firms,
-K weights of all decisions.
+Shape suffixes: T sessions, N firms, K weights of all decisions.
 """
 
 from __future__ import annotations
@@ -36,12 +35,16 @@ def write_weights(
     firm_K: npt.NDArray[np.int32],
     weight_K: FloatArray,
 ) -> None:
-    """Write the firms and weights of every session that has any."""
+    """Write the firms and weights of every session that has any.
+
+    Every cell is written to the next free place, which is taken only if the weight is not zero: a branch that
+    depends on the data would cost more. So the outputs need K + 1 elements; the last one is of no use.
+    """
     for t in range(len(start_T1) - 1):
         k = start_T1[t]
         if k == start_T1[t + 1]:
             continue
         for i in range(target_TN.shape[1]):
-            if target_TN[t, i] != 0.0:
-                firm_K[k], weight_K[k] = i, target_TN[t, i]
-                k += 1
+            weight = target_TN[t, i]
+            firm_K[k], weight_K[k] = i, weight
+            k += weight != 0.0

@@ -1,15 +1,16 @@
 """Compiled returns of a book from weights only, without units or cash: the second computation of the NAV.
 
-It visits all firms in every session and shares no code with `backtest.accounts.kernels.positions`, so that a
-mistake in one of the two shows as a difference of the two NAVs. Shape suffixes: T sessions, N firms.
+It visits the firms with a weight or an order, in a list of its own. It shares no code with
+`backtest.accounts.kernels.positions`, so that a mistake in one of the two shows as a difference of the two
+NAVs. Shape suffixes: T sessions, N firms.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from backtest.accounts.kernels.positions import Plan, Rates, Tape
-from backtest.accounts.market import GONE, TRADABLE
+from backtest.accounts.flags import GONE, TRADABLE
+from backtest.accounts.kernels.positions import Firms, Plan, Rates, Tape
 from features.arithmetic.kernels import compiled
 from features.arrays import FloatArray
 
@@ -26,6 +27,7 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
     net_T, gross_T = np.zeros(T), np.zeros(T)
     at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
     weight_N, order_N, target_N, nav = np.zeros(N), np.zeros(N), np.zeros(N), 1.0
+    growth_N, firm_N, n = np.ones(N), np.zeros(N, dtype=np.int64), 0
     for t in range(min(ruined + 1, T)):
         decision = t - plan.delay
         decided = decision >= 0 and plan.decided_T[decision]
@@ -35,25 +37,28 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
                 target_N[plan.firm_K[k]] = plan.weight_K[k]
         trading = (decided or capped) and (at_close or t > 0)
 
-        earned, charged = _hold(t, weight_N, tape, rates)
+        earned, charged = _hold(t, firm_N[:n], weight_N, growth_N, tape, rates)
         growth, paid = 1.0 + earned - charged, 0.0
         if at_close:  # the weights drift to the close before they are traded
-            _drift(t, growth, weight_N, order_N, tape)
+            _drift(t, growth, firm_N[:n], weight_N, order_N, growth_N, tape)
             if trading:
-                _order(decided, target_N, weight_N, order_N, tape.value_TN[t])
-                paid, _ = _fill(t, nav * growth, tape.value_TN[t], weight_N, order_N, tape, rates)
-            weight_N /= 1.0 - paid
-            order_N /= 1.0 - paid
+                n = _order(decided, n, firm_N, target_N, weight_N, order_N, tape.value_TN[t])
+                paid, _ = _fill(t, nav * growth, firm_N[:n], tape.value_TN[t], weight_N, order_N, tape, rates)
+            for i in firm_N[:n]:
+                weight_N[i] /= 1.0 - paid
+                order_N[i] /= 1.0 - paid
             growth *= 1.0 - paid
         else:
             if trading:
-                _order(decided, target_N, weight_N, order_N, tape.value_TN[t - 1])
-                paid, intraday = _fill(t, nav, tape.value_TN[t - 1], weight_N, order_N, tape, rates)
+                price_N = tape.value_TN[t - 1]
+                n = _order(decided, n, firm_N, target_N, weight_N, order_N, price_N)
+                paid, intraday = _fill(t, nav, firm_N[:n], price_N, weight_N, order_N, tape, rates)
                 earned += intraday
             growth = 1.0 + earned - charged - paid
-            _drift(t, growth, weight_N, order_N, tape)
-        if not capped:
-            order_N[:] = 0.0  # what was not traded is dropped
+            for i in firm_N[:n]:
+                growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
+            _drift(t, growth, firm_N[:n], weight_N, order_N, growth_N, tape)
+        n = _keep(firm_N, n, weight_N, order_N, capped)
         gross_T[t], net_T[t] = earned, growth - 1.0
         nav *= growth
     if ruined < T:
@@ -62,44 +67,73 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
 
 
 @compiled
-def _hold(t: int, weight_N: FloatArray, tape: Tape, rates: Rates) -> tuple[float, float]:
-    """Return what the weights of the previous close earn in session t, and their fees and interest."""
+def _hold(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int, firms: Firms, weight_N: FloatArray, growth_N: FloatArray, tape: Tape, rates: Rates
+) -> tuple[float, float]:
+    """Return what the weights of the previous close earn in session t, and their fees and interest.
+
+    ``growth`` gets the growth of each firm's value.
+    """
     earned, fees, long = 0.0, 0.0, 0.0
-    for i in range(len(weight_N)):
+    for i in firms:
         weight = weight_N[i]
+        growth_N[i] = tape.value_TN[t, i] / tape.value_TN[t - 1, i]
         if weight != 0.0:
-            earned += weight * (tape.value_TN[t, i] / tape.value_TN[t - 1, i] - 1.0)
+            earned += weight * (growth_N[i] - 1.0)
             fees += _cell(tape.borrow_RN, t - 1, i, 1.0) * max(-weight, 0.0)
             long += max(weight, 0.0)
     return earned, rates.borrow_V[0] * fees + rates.financing_V[0] * max(long - 1.0, 0.0)
 
 
 @compiled
-def _drift(t: int, growth: float, weight_N: FloatArray, order_N: FloatArray, tape: Tape) -> None:
+def _drift(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    t: int,
+    growth: float,
+    firms: Firms,
+    weight_N: FloatArray,
+    order_N: FloatArray,
+    growth_N: FloatArray,
+    tape: Tape,
+) -> None:
     """Let weights and open orders drift from the previous close to that of t; delisted firms become cash."""
-    for i in range(len(weight_N)):
+    for i in firms:
         if tape.state_TN[t, i] & GONE:
             weight_N[i] = order_N[i] = 0.0
         elif weight_N[i] != 0.0 or order_N[i] != 0.0:
-            drift = tape.value_TN[t, i] / tape.value_TN[t - 1, i] / growth
+            drift = growth_N[i] / growth
             weight_N[i] *= drift
             order_N[i] *= drift
 
 
 @compiled
-def _order(
-    decided: bool, target_N: FloatArray, weight_N: FloatArray, order_N: FloatArray, price_N: FloatArray
-) -> None:
-    """Replace the open orders if there is a decision; a firm without a price cannot be ordered."""
-    if decided:
-        for i in range(len(weight_N)):
-            order_N[i] = target_N[i] - weight_N[i] if price_N[i] > 0.0 else 0.0
+def _order(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    decided: bool,
+    n: int,
+    firm_N: Firms,
+    target_N: FloatArray,
+    weight_N: FloatArray,
+    order_N: FloatArray,
+    price_N: FloatArray,
+) -> int:
+    """Replace the open orders if there is a decision; a firm without a price cannot be ordered.
+
+    Returns how many firms are listed in ``firm_N``: those with a weight or an order.
+    """
+    if not decided:
+        return n
+    n = 0
+    for i in range(len(weight_N)):
+        order_N[i] = target_N[i] - weight_N[i] if price_N[i] > 0.0 else 0.0
+        firm_N[n] = i
+        n += (order_N[i] != 0.0) | (weight_N[i] != 0.0)
+    return n
 
 
 @compiled
 def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     t: int,
     nav: float,
+    firms: Firms,
     price_N: FloatArray,
     weight_N: FloatArray,
     order_N: FloatArray,
@@ -108,7 +142,7 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 ) -> tuple[float, float]:
     """Fill orders; return their costs over NAV, and what they earn up to the close over NAV."""
     paid, intraday = 0.0, 0.0
-    for i in range(len(order_N)):
+    for i in firms:
         if order_N[i] == 0.0 or not tape.state_TN[t, i] & TRADABLE:
             continue
         end = tape.value_TN[t, i] / price_N[i]
@@ -123,11 +157,25 @@ def _fill(  # noqa: PLR0917  # a compiled loop takes its arrays by position
             fill = min(max(fill, -most), most)
         size = abs(fill) * ratio
         rate = rates.spread_V[0] * spread + rates.commission_V[0]
-        paid += size * (rate + rates.impact_V[0] * impact * np.sqrt(size * nav))
+        if impact > 0.0:
+            rate += rates.impact_V[0] * impact * np.sqrt(size * nav)
+        paid += size * rate
         intraday += fill * (end - ratio)
         weight_N[i] += fill
         order_N[i] -= fill
     return paid, intraday
+
+
+@compiled
+def _keep(firm_N: Firms, n: int, weight_N: FloatArray, order_N: FloatArray, capped: bool) -> int:
+    """Drop what was not traded, unless a cap keeps it open; list the firms that are left, and count them."""
+    left = 0
+    for k in range(n):
+        i = firm_N[k]
+        order_N[i] = order_N[i] if capped else 0.0
+        firm_N[left] = i
+        left += (weight_N[i] != 0.0) | (order_N[i] != 0.0)
+    return left
 
 
 @compiled

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounts.market import GONE, KNOWN, TRADABLE
+from backtest.accounts.flags import GONE, KNOWN, TRADABLE
 from features.arithmetic.kernels import compiled
 from features.arrays import BoolArray, FloatArray
 
@@ -101,9 +101,10 @@ class Lanes(NamedTuple):
     ``left`` holds units of open orders, and has no rows without a cap. ``long`` and ``short`` are values
     after trades that interest and borrow fees are charged on in the next session; ``short`` is multiplied by
     the firms' fees where these differ. ``bought`` (signed), ``spread`` and ``impact`` are sums over the
-    trades of a session, ``size`` the notional in one firm. ``listed`` firms are held, ordered or targeted.
-    ``last`` (position of the previous session), ``trade``, ``paid_out`` and ``interest_per_long`` are for the
-    ledger of a single lane.
+    trades of a session, ``trade_V`` the trades in one firm. ``listed`` firms are held, ordered or targeted.
+    ``last`` (position of the previous session), ``trade_N``, ``paid_out`` and ``interest_per_long`` are for
+    the ledger of a single lane. Arrays over (firm, lane) are indexed with both: a view of a firm's lanes
+    would cost more than the arithmetic on them.
     """
 
     units_NV: FloatArray
@@ -115,7 +116,7 @@ class Lanes(NamedTuple):
     bought_V: FloatArray
     spread_V: FloatArray
     impact_V: FloatArray
-    size_V: FloatArray
+    trade_V: FloatArray
     weight_N: FloatArray
     listed_N: BoolArray
     last_N: FloatArray
@@ -135,62 +136,34 @@ def cell(x_RN: FloatArray, t: int, i: int, absent: float) -> float:
 
 
 @compiled
-def _fill_whole(weight: float, price: float, ratio: float, units_V: FloatArray, lanes: Lanes) -> float:
-    """Move the lanes to the target; returns the trade of the last lane."""
-    per_unit, trade = 1.0 / price, 0.0
-    for v in range(len(units_V)):
-        goal = weight * lanes.nav_V[v]
-        trade = (goal - units_V[v] * price) * ratio
-        units_V[v] = goal * per_unit
-        lanes.bought_V[v] += trade
-        lanes.size_V[v] = abs(trade)
-    return trade
-
-
-@compiled
-def _drop(weight: float, price: float, units_V: FloatArray, lanes: Lanes, unfilled_V: FloatArray) -> None:
-    """Count orders that cannot be traded."""
-    for v in range(len(units_V)):
-        unfilled_V[v] += abs(weight * lanes.nav_V[v] - units_V[v] * price)
-        lanes.size_V[v] = 0.0
-
-
-@compiled
-def _reorder(  # noqa: PLR0917  # a compiled loop takes its arrays by position
-    weight: float, price: float, units_V: FloatArray, left_V: FloatArray, lanes: Lanes, unfilled_V: FloatArray
-) -> None:
+def _reorder(i: int, weight: float, price: float, lanes: Lanes, unfilled_V: FloatArray) -> None:
     """Replace open orders by those of a new decision; an order without a price has no size and is dropped."""
-    for v in range(len(units_V)):
+    for v in range(len(unfilled_V)):
         if price > 0.0:
-            left_V[v] = weight * lanes.nav_V[v] / price - units_V[v]
+            lanes.left_NV[i, v] = weight * lanes.nav_V[v] / price - lanes.units_NV[i, v]
         else:
-            left_V[v] = 0.0
+            lanes.left_NV[i, v] = 0.0
             unfilled_V[v] += abs(weight * lanes.nav_V[v])
 
 
 @compiled
 def _fill_capped(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    i: int,
     most: float,
     price: float,
     ratio: float,
-    units_V: FloatArray,
-    left_V: FloatArray,
     limit_V: FloatArray,
     lanes: Lanes,
     unfilled_V: FloatArray,
-) -> float:
-    """Fill open orders up to ``most * limit`` units each; returns the trade of the last lane."""
-    trade = 0.0
-    for v in range(len(units_V)):
+) -> None:
+    """Fill open orders up to ``most * limit`` units each."""
+    for v in range(len(limit_V)):
         room = most * limit_V[v]
-        units = min(max(left_V[v], -room), room)
-        units_V[v] += units
-        left_V[v] -= units
-        trade = units * price * ratio
-        lanes.bought_V[v] += trade
-        lanes.size_V[v] = abs(trade)
-        unfilled_V[v] += abs(left_V[v]) * price
-    return trade
+        units = min(max(lanes.left_NV[i, v], -room), room)
+        lanes.units_NV[i, v] += units
+        lanes.left_NV[i, v] -= units
+        lanes.trade_V[v] = units * price * ratio
+        unfilled_V[v] += abs(lanes.left_NV[i, v]) * price
 
 
 @compiled
@@ -207,36 +180,42 @@ def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     at_close, capped = len(tape.fill_RN) == 0, len(lanes.left_NV) > 0
     V = len(lanes.nav_V)
     price_N = tape.value_TN[t] if at_close else tape.value_TN[t - 1]
+    state_N = tape.state_TN[t]
     traded_V, unfilled_V = books.traded_TV[t], books.unfilled_TV[t]
     books.base_TV[t] = lanes.nav_V
     for i in firms:
-        price, weight, units_V = price_N[i], lanes.weight_N[i], lanes.units_NV[i]
+        price, weight = price_N[i], lanes.weight_N[i]
         ratio = 1.0 if at_close else tape.value_TN[t, i] * tape.fill_RN[t, i] / price
         impact, half_spread = cell(tape.impact_RN, t, i, 0.0), cell(tape.spread_RN, t, i, 0.0)
-        can = (tape.state_TN[t, i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0
+        can = (state_N[i] & TRADABLE) > 0 and price > 0.0 and ratio > 0.0
         can = can and impact >= 0.0 and half_spread >= 0.0  # not NaN
         if capped:
-            left_V, volume = lanes.left_NV[i], cell(tape.volume_RN, t, i, 0.0)
+            volume = cell(tape.volume_RN, t, i, 0.0)
             if decided:
-                _reorder(weight, price, units_V, left_V, lanes, unfilled_V)
+                _reorder(i, weight, price, lanes, unfilled_V)
             most = volume / (price * ratio) if can and volume > 0.0 else 0.0
-            filled = _fill_capped(
-                most, price, ratio if can else 0.0, units_V, left_V, rates.limit_V, lanes, unfilled_V
-            )
+            _fill_capped(i, most, price, ratio if can else 0.0, rates.limit_V, lanes, unfilled_V)
         elif can:
-            filled = _fill_whole(weight, price, ratio, units_V, lanes)
+            per_unit = 1.0 / price
+            for v in range(V):
+                goal = weight * lanes.nav_V[v]
+                lanes.trade_V[v] = (goal - lanes.units_NV[i, v] * price) * ratio
+                lanes.units_NV[i, v] = goal * per_unit
         else:
-            filled = 0.0
-            _drop(weight, price, units_V, lanes, unfilled_V)
-        lanes.trade_N[i] = filled
+            for v in range(V):
+                unfilled_V[v] += abs(weight * lanes.nav_V[v] - lanes.units_NV[i, v] * price)
+                lanes.trade_V[v] = 0.0
         for v in range(V):
-            traded_V[v] += lanes.size_V[v]
+            lanes.bought_V[v] += lanes.trade_V[v]
+            traded_V[v] += abs(lanes.trade_V[v])
+        lanes.trade_N[i] = lanes.trade_V[V - 1]
         if half_spread > 0.0:
             for v in range(V):
-                lanes.spread_V[v] += half_spread * lanes.size_V[v]
+                lanes.spread_V[v] += half_spread * abs(lanes.trade_V[v])
         if impact > 0.0:
             for v in range(V):
-                lanes.impact_V[v] += impact * lanes.size_V[v] * np.sqrt(lanes.size_V[v])
+                size = abs(lanes.trade_V[v])
+                lanes.impact_V[v] += impact * size * np.sqrt(size)
     _pay(t, len(tape.spread_RN) == 0, rates, lanes, books)
 
 
@@ -304,11 +283,11 @@ def _new_lanes(n_firms: int, n_lanes: int, capped: bool) -> Lanes:
         np.zeros(n_lanes),  # bought
         np.zeros(n_lanes),  # spread
         np.zeros(n_lanes),  # impact
-        np.zeros(n_lanes),  # size
+        np.zeros(n_lanes),  # trade_V
         np.zeros(n_firms),  # weight
         np.zeros(n_firms, dtype=np.bool_),  # listed
         np.zeros(n_firms),  # last
-        np.zeros(n_firms),  # trade
+        np.zeros(n_firms),  # trade_N
         np.zeros(n_firms),  # paid_out
         np.zeros(n_lanes),  # interest_per_long
     )
@@ -339,15 +318,16 @@ def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
 def _value(t: int, firms: Firms, tape: Tape, lanes: Lanes) -> None:
     """Compute the NAV at the close, and turn positions in delisted firms into cash."""
     lanes.nav_V[:] = lanes.cash_V
+    value_N, state_N, V = tape.value_TN[t], tape.state_TN[t], len(lanes.nav_V)
     for i in firms:
-        value, units_V = tape.value_TN[t, i], lanes.units_NV[i]
-        for v in range(len(units_V)):
-            lanes.nav_V[v] += units_V[v] * value
-        if tape.state_TN[t, i] & GONE:
-            lanes.paid_out_N[i] = units_V[0] * value
-            for v in range(len(units_V)):
-                lanes.cash_V[v] += units_V[v] * value
-                units_V[v] = 0.0
+        value = value_N[i]
+        for v in range(V):
+            lanes.nav_V[v] += lanes.units_NV[i, v] * value
+        if state_N[i] & GONE:
+            lanes.paid_out_N[i] = lanes.units_NV[i, 0] * value
+            for v in range(V):
+                lanes.cash_V[v] += lanes.units_NV[i, v] * value
+                lanes.units_NV[i, v] = 0.0
             if len(lanes.left_NV):
                 lanes.left_NV[i] = 0.0
 
@@ -374,19 +354,20 @@ def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> No
     lanes.long_V[:] = 0.0
     lanes.short_V[:] = 0.0
     lanes.nav_V[:] = lanes.cash_V
-    gross_V = books.gross_TV[t]
+    gross_V, value_N, state_N, V = books.gross_TV[t], tape.value_TN[t], tape.state_TN[t], len(lanes.nav_V)
     for i in firms:
-        value, units_V = tape.value_TN[t, i], lanes.units_NV[i]
-        fee, busy = cell(tape.borrow_RN, t, i, 1.0), 0.0
-        for v in range(len(units_V)):
-            position = units_V[v] * value
+        value, fee, busy = value_N[i], cell(tape.borrow_RN, t, i, 1.0), 0.0
+        for v in range(V):
+            units = lanes.units_NV[i, v]
+            position = units * value
             lanes.nav_V[v] += position
             gross_V[v] += abs(position)
             lanes.long_V[v] += max(position, 0.0)
             lanes.short_V[v] += fee * max(-position, 0.0)
-            busy += abs(units_V[v])
-        if not tape.state_TN[t, i] & KNOWN:
-            books.unpriced_TV[t] += np.abs(units_V * value)
+            busy += abs(units)
+        if not state_N[i] & KNOWN:
+            for v in range(V):
+                books.unpriced_TV[t, v] += abs(lanes.units_NV[i, v] * value)
         if len(lanes.left_NV):
             busy += np.abs(lanes.left_NV[i]).sum()
         lanes.listed_N[i] = busy > 0.0

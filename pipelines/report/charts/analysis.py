@@ -110,7 +110,7 @@ def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Keep the sectors with the largest absolute mean weights; add the means of the others up in the last row.
+    """Keep the sectors with the largest absolute means; add the means of the others up in the last row.
 
     The mean of a sum is the sum of the means. The range of a sum does not follow from the ranges of its
     parts, so the last row has none (null).

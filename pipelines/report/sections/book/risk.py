@@ -40,8 +40,8 @@ _FACTOR_COLUMNS = (
 _BREAKDOWNS = {"side": "By side", "sector": "By sector", "factor": "By factor", "name": "By name"}
 _LARGEST = {"sector": analysis.largest_sectors, "name": analysis.largest_names}
 _CAPTIONS = {
-    "sector": f"At most {analysis.MAX_SECTORS} sectors, the largest by absolute net contribution; the others are "
-    "added up. One sector that carries everything is a bet on that sector.",
+    "sector": f"At most {analysis.MAX_SECTORS} sectors, the largest by absolute net contribution; the others "
+    "are added up. One sector that carries everything is a bet on that sector.",
     "factor": "What the factors explain of each session's profit; the rest is specific.",
     "name": f"The {analysis.MAX_NAMES} largest gains and losses. If few names carry everything, the result "
     "is luck or an error in the data.",
@@ -63,8 +63,8 @@ def exposure_blocks(data: ReportData, best: str | None) -> Iterator[Block]:
         return
     yield paragraph(
         f"{in_book(data, model)}. A dot is the mean over sessions, the bar behind it reaches "
-        "from the lowest to the highest session. A neutral book stays close to zero on every session, not only "
-        "on average."
+        "from the lowest to the highest session. A neutral book stays close to zero on every session, not "
+        "only on average."
     )
     yield from beside(
         _exposure_figure(frame.filter(pl.col("kind") == kind), kind)
@@ -81,9 +81,9 @@ def _exposure_figure(frame: pl.DataFrame, kind: str) -> Block:
         rows, others = analysis.largest_exposures(frame)
         if not others.is_empty():
             caption += (
-                f" Shown are the {analysis.MAX_SECTORS} largest absolute means. The dot of the others is the sum of their "
-                "means, without a range; each of them stayed between "
-                f"{others['low'].min():.3f} and {others['high'].max():.3f}.".replace("-", "\N{MINUS SIGN}")
+                f" Shown are the {analysis.MAX_SECTORS} largest absolute means. The dot of the others is the "
+                "sum of their means, without a range; each of them stayed between "
+                f"{number(3)(others['low'].min())} and {number(3)(others['high'].max())}."
             )
     return analysis.exposure_ranges(rows, *_KINDS[kind]), caption
 
