@@ -81,6 +81,15 @@ class Locks(ExitStack):
         path = _in_lake(lake, f".nights-{config_name}")
         self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
 
+    def lock_promotions(self, lake: str) -> None:
+        """Lock the aliases of the model versions in a lake, which are changed one at a time.
+
+        An ingest into the lake does not wait for it. Raises the same errors as `lock_run`. A lake on an
+        object store is locked as in `lock_lake`.
+        """
+        what = f"The registry in the lake {redact(canonical_location(lake))}"
+        self.enter_context(_hold(_in_lake(lake, ".promotions"), what, wait=self._wait, notify=self._notify))
+
     def lock_existing_lake(self, lake: Lake) -> None:
         """Lock a lake as `lock_lake` does. Nothing is locked or created if the lake is empty."""
         if lake.versions():

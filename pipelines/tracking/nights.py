@@ -1,0 +1,104 @@
+"""Nights in the tracking store: one MLflow run per night, in the experiment ``<name>-nightly``."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from pipelines.config.schema import Config
+from pipelines.tracking.store import experiment_of, log_artifacts, log_metrics, log_parameters, store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_CONFIG_TAG: Final = "peerglass.config"
+_SESSION_TAG: Final = "peerglass.session"
+_ERROR_TAG: Final = "peerglass.error"
+
+
+class NightRecord(BaseModel):
+    """What the tracking store is told about a night.
+
+    Attributes
+    ----------
+    config
+        Name of the config.
+    session
+        The night's session.
+    ended_at
+        When the night ended.
+    error
+        Sentence of the error that ended it; None if there was none.
+    tags
+        State, versions and other texts that a later attempt at the same night may change.
+    metrics
+        Name -> value.
+    files
+        Artifact path -> path relative to the folder of the config's nights.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str
+    session: dt.date
+    ended_at: dt.datetime
+    error: str | None = None
+    tags: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+    files: dict[str, str] = {}
+
+
+def log_night(config: Config, record: NightRecord, nights: Path) -> None:
+    """Log a night. Logging it again changes only what has changed, and adds no run.
+
+    Parameters
+    ----------
+    config
+        Names the store and the experiment.
+    record
+        The night.
+    nights
+        Folder that the record's files are relative to. A file that is gone is left out.
+
+    Raises
+    ------
+    TrackingError
+        If the tracking store cannot be reached.
+    """
+    with store(config) as client:
+        experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
+        mlflow_run = _run_of(client, experiment, record)
+        known = client.get_run(mlflow_run)
+        tags = {**record.tags, **({} if record.error is None else {_ERROR_TAG: record.error[:5000]})}
+        for key, value in tags.items():
+            if known.data.tags.get(key) != value:
+                client.set_tag(mlflow_run, key, value)
+        if record.error is None and _ERROR_TAG in known.data.tags:
+            client.delete_tag(mlflow_run, _ERROR_TAG)
+        log_parameters(client, mlflow_run, {"config": record.config, "session": record.session.isoformat()})
+        log_metrics(client, mlflow_run, {0: record.metrics})
+        paths = {place: nights / path for place, path in record.files.items()}
+        log_artifacts(client, mlflow_run, {place: path for place, path in paths.items() if path.is_file()})
+        status = "FINISHED" if record.error is None else "FAILED"
+        if known.info.status != status:
+            client.set_terminated(mlflow_run, status=status, end_time=_milliseconds(record.ended_at))
+
+
+def _run_of(client: MlflowClient, experiment: str, record: NightRecord) -> str:
+    """Id of the MLflow run of a night; created if it does not exist."""
+    session = record.session.isoformat()
+    query = f"tags.`{_CONFIG_TAG}` = '{record.config}' and tags.`{_SESSION_TAG}` = '{session}'"
+    known = client.search_runs([experiment], query, max_results=1)
+    if known:
+        return str(known[0].info.run_id)
+    tags = {_CONFIG_TAG: record.config, _SESSION_TAG: session}
+    seconds = record.metrics.get("seconds", 0.0)
+    began = _milliseconds(record.ended_at - dt.timedelta(seconds=seconds))
+    return str(client.create_run(experiment, start_time=began, tags=tags, run_name=session).info.run_id)
+
+
+def _milliseconds(at: dt.datetime) -> int:
+    return round(at.timestamp() * 1000)
