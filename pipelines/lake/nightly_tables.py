@@ -36,9 +36,12 @@ class Signals(dy.Schema):
 class Books(dy.Schema):
     """The book decided at the close of a session: one row per firm that is held or to be traded.
 
-    Weights are fractions of the capital. ``trade`` is ``weight - previous``, where ``previous`` is the weight
-    held at the close of the session. ``expected_cost`` is a fraction of the capital. ``bound`` names the
-    limit that holds the weight or the trade back; null if there is none.
+    Weights, trades and costs are fractions of the NAV at that close. ``trade`` is ``weight - previous``.
+    ``previous`` is the weight before this order is traded: what is held at the close, and at delays of 2 or
+    more what earlier orders will have added by then. ``expected_cost`` is null where the firm cannot be
+    traded. ``fill_sessions`` counts the sessions that the order takes under the participation cap: 0 without
+    an order, null where the firm cannot be traded. ``bound`` names the limit that holds the weight or the
+    trade back, or why the firm cannot be traded; null if there is none.
     """
 
     config = key_text()
@@ -49,7 +52,8 @@ class Books(dy.Schema):
     weight = measure()
     previous = measure()
     trade = measure()
-    expected_cost = measure()
+    expected_cost = measure(nullable=True)
+    fill_sessions = dy.Int64(nullable=True, min=0)
     bound = dy.String(nullable=True)
     tradable = dy.Bool()
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")

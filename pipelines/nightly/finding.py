@@ -31,3 +31,8 @@ class Finding:
     subject: str | None = None
     value: float | None = None
     limit: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        """Check and subject: two findings with the same key are about the same thing."""
+        return (self.check, self.subject)

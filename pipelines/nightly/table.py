@@ -75,6 +75,11 @@ def warnings_json(findings: Iterable[Finding]) -> str:
     )
 
 
+def read_warnings(text: str) -> tuple[Finding, ...]:
+    """Read the warnings of a night that `warnings_json` has written."""
+    return tuple(Finding(one["check"], "warn", one["sentence"], one["subject"]) for one in json.loads(text))
+
+
 def peak_memory_bytes() -> int:
     """Return the largest resident memory so far, of this process or of one of its finished children."""
     kilobytes = max(

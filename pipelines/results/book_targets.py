@@ -110,7 +110,7 @@ def _decide(book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, 
     return rule.targets(
         BookInputs(
             signal_TN[held],
-            _schedule(book, panel, held),
+            book_schedule(book, panel, held),
             group_TN=panel.group_TN[held] if "groups" in rule.needs else None,
             beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
             volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
@@ -119,7 +119,8 @@ def _decide(book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, 
     )
 
 
-def _schedule(book: BookConfig, panel: Panel, held: slice) -> Schedule:
+def book_schedule(book: BookConfig, panel: Panel, held: slice) -> Schedule:
+    """Return the sessions of ``held`` on which a configured book may decide."""
     if book.rebalance_on is None:
         return every_session(held.stop - held.start, book.rebalance_every)
     whole = calendar(panel.dates_T, book.rebalance_on, book.rebalance_every)

@@ -1,7 +1,9 @@
 """Costs and execution of the configured books on a panel: estimated half-spreads, impact, fees and caps.
 
 Everything that a trade of session s uses is known at the close of s-1: estimates, volumes and volatilities
-are lagged by one session here. Shape suffixes: T sessions, N firms.
+are lagged by one session here. Sessions after the last one of the data use what is known at its close.
+
+Shape suffixes: T sessions, N firms; S: T + 1 sessions, the last of which is the session after the data.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from backtest.costs.impact import SquareRootImpact, volatility_per_root_volume
 from backtest.costs.model import CostModel
 from backtest.costs.rates import Rate
 from backtest.costs.spreads import corwin_schultz, roll
-from features.arithmetic.rolling import lag, rolling_mean, rolling_std
+from features.arithmetic.rolling import rolling_mean, rolling_std
 from features.arrays import FloatArray
 from features.panel.derived import cached
 from features.panel.panel import Panel
@@ -40,7 +42,7 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
     panel
         Prices and volumes of all sessions.
     held
-        Range of the panel's sessions that are traded.
+        Range of sessions that are traded. It may end after the last session of the panel.
 
     Raises
     ------
@@ -50,11 +52,13 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
     costs = settings.costs
     impact = None
     if settings.capital is not None and costs.impact_coefficient:
-        rate_TN = _impact_rates(panel, settings.execution.window)[held]
+        rate_TN = rows_of(_impact_rates(panel, settings.execution.window), panel, held)
         impact = SquareRootImpact(costs.impact_coefficient, settings.capital, rate_TN)
     half_spread = _half_spreads(costs, panel)
+    if isinstance(half_spread, np.ndarray):
+        half_spread = rows_of(half_spread, panel, held)
     return CostModel(
-        half_spread=HalfSpread(half_spread[held] if isinstance(half_spread, np.ndarray) else half_spread),
+        half_spread=HalfSpread(half_spread),
         commission=Commission(costs.commission_bps),
         impact=impact,
         borrow=Borrow(_borrow_fees(costs, panel)),
@@ -64,6 +68,9 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
 
 def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: int) -> Execution:
     """Build the price of execution and the participation cap of the sessions ``held``.
+
+    ``held`` may end after the last session of the panel. Prices there are not known, so the price of
+    execution is the close.
 
     Raises
     ------
@@ -88,9 +95,23 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
     fill_TN = cached(panel, ("price over close", execution.price), lambda: _fill(panel, settings))
     cap = None
     if settings.capital is not None and execution.participation_cap is not None:
-        volume_TN = dollar_volumes(panel, execution.window)[held]
+        volume_TN = rows_of(dollar_volumes(panel, execution.window), panel, held)
         cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
-    return Execution(None if execution.price == "close" else fill_TN[held], cap)
+    return Execution(None if execution.price == "close" else rows_of(fill_TN, panel, held), cap)
+
+
+def rows_of(x_SN: FloatArray, panel: Panel, held: slice) -> FloatArray:
+    """Return the rows of the sessions ``held``; sessions after the last row of ``x_SN`` repeat it."""
+    start = held.start or 0
+    stop = panel.n_sessions if held.stop is None else held.stop
+    if stop <= len(x_SN):
+        return x_SN[start:stop]
+    return x_SN[np.minimum(np.arange(start, stop), len(x_SN) - 1)]
+
+
+def _known_before(x_TN: FloatArray) -> FloatArray:
+    """Lag a series by one session, shape (T + 1, N): row s is what is known before session s."""
+    return np.concatenate([np.full_like(x_TN[:1], np.nan), x_TN])
 
 
 def _fill(panel: Panel, settings: BacktestConfig) -> FloatArray:
@@ -101,7 +122,9 @@ def _fill(panel: Panel, settings: BacktestConfig) -> FloatArray:
         high_TN=panel.high_TN,
         low_TN=panel.low_TN,
     )
-    return np.empty((0, 0)) if fill_TN is None else fill_TN
+    if fill_TN is None:
+        return np.empty((0, 0))
+    return np.concatenate([fill_TN, np.ones_like(fill_TN[:1])])
 
 
 def _half_spreads(costs: CostsConfig, panel: Panel) -> Rate:
@@ -127,11 +150,13 @@ def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatAr
     some_T = ~unknown_TN.all(axis=1)
     median_T = np.full(len(spread_TN), np.nan)
     median_T[some_T] = np.nanmedian(spread_TN[some_T], axis=1)
-    return lag(1e4 * np.where(unknown_TN, median_T[:, None], spread_TN), 1)
+    return _known_before(1e4 * np.where(unknown_TN, median_T[:, None], spread_TN))
 
 
 def dollar_volumes(panel: Panel, window: int) -> FloatArray:
-    """Mean dollar volume of the sessions before t, at least half of them known, shape (T, N).
+    """Mean dollar volume of the ``window`` sessions before s, at least half of them known, shape (T + 1, N).
+
+    The last row is that of the session after the data.
 
     Raises
     ------
@@ -146,13 +171,15 @@ def dollar_volumes(panel: Panel, window: int) -> FloatArray:
     dollars_TN = panel.raw_close_TN * panel.volume_TN
     least = (window + 1) // 2
     return cached(
-        panel, ("dollar volume before", window), lambda: lag(rolling_mean(dollars_TN, window, least), 1)
+        panel,
+        ("dollar volume before", window),
+        lambda: _known_before(rolling_mean(dollars_TN, window, least)),
     )
 
 
 def _impact_rates(panel: Panel, window: int) -> FloatArray:
-    """Volatility over the root of dollar volume, both of the sessions before t."""
-    volume_TN = dollar_volumes(panel, window)
+    """Volatility over the root of dollar volume, both of the sessions before s, shape (T + 1, N)."""
+    volume_SN = dollar_volumes(panel, window)
 
     def rates() -> FloatArray:
         index_TN = panel.total_return_index_TN
@@ -160,8 +187,8 @@ def _impact_rates(panel: Panel, window: int) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             return_TN[1:] = index_TN[1:] / index_TN[:-1] - 1.0
         return_TN[~np.isfinite(return_TN) | ~panel.traded_TN] = np.nan
-        volatility_TN = lag(rolling_std(return_TN, window, (window + 1) // 2), 1)
-        return volatility_per_root_volume(volatility_TN, volume_TN)
+        volatility_SN = _known_before(rolling_std(return_TN, window, (window + 1) // 2))
+        return volatility_per_root_volume(volatility_SN, volume_SN)
 
     return cached(panel, ("impact rate", window), rates)
 

@@ -1,0 +1,1 @@
+"""What leaves a night for people and machines: alerts, and metrics for Prometheus."""

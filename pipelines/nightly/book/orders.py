@@ -1,0 +1,130 @@
+"""What the orders of a night are expected to cost, how long they take, and which of them cannot be traded.
+
+All rates are those of the session of the trade, known at tonight's close. Shape suffix: N firms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from backtest.accounts.flags import GONE, KNOWN, TRADABLE
+from backtest.costs.rates import Rate
+from features.arrays import BoolArray, FloatArray
+from features.panel.panel import Panel
+from pipelines.config.backtest import BacktestConfig
+from pipelines.results.book_orders import book_market
+from pipelines.results.trading import book_costs, book_execution
+
+_BPS = 1e-4
+_ROUNDING = 1e-9  # an order that takes 2 + 1e-12 sessions takes 2
+CAN_TRADE = ""
+"""Reason of a firm that can be traded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderEstimates:
+    """Expected costs of orders.
+
+    Attributes
+    ----------
+    cost_N
+        Half-spread, commission and impact of the whole order over NAV; NaN where the firm cannot be traded.
+    sessions_N
+        Sessions until the order is filled: 0 without an order, 1 or more under a participation cap, -1 where
+        the firm cannot be traded.
+    obstacle_N
+        Why a firm cannot be traded, known at tonight's close; `CAN_TRADE` where it can.
+    """
+
+    cost_N: FloatArray
+    sessions_N: npt.NDArray[np.int64]
+    obstacle_N: npt.NDArray[np.str_]
+
+    @property
+    def tradable_N(self) -> BoolArray:  # noqa: N802  # a shape suffix
+        """Whether each firm can be traded."""
+        tradable_N: BoolArray = self.obstacle_N == CAN_TRADE
+        return tradable_N
+
+
+def estimate_orders(
+    trade_N: FloatArray,
+    nav: float,
+    settings: BacktestConfig,
+    panel: Panel,
+    delay: int,
+    *,
+    quarantined: frozenset[str] = frozenset(),
+) -> OrderEstimates:
+    """Estimate what orders cost and how long they take.
+
+    A session fills at most ``cap * dollar volume``. A fill of size s, in units of the capital before the
+    first night, costs ``(half-spread + commission) * s + coefficient * rate * sqrt(capital) * s^1.5``: the
+    terms of `backtest.costs`. Volume, volatility and half-spread of all sessions are those that are known
+    tonight, and prices are tonight's.
+
+    Parameters
+    ----------
+    trade_N
+        Orders over NAV.
+    nav
+        NAV; 1 is the capital before the first night.
+    settings
+        Costs, capital and execution.
+    panel
+        Prices up to tonight.
+    delay
+        Sessions between decision and trade, at least 1.
+    quarantined
+        Tickers whose price of tonight is in quarantine.
+    """
+    following = slice(panel.n_sessions, panel.n_sessions + 1)
+    costs = book_costs(settings, panel, following)
+    cap = book_execution(settings, panel, following, delay).cap
+    size_N = np.abs(trade_N) * nav
+    room_N = np.full(panel.n_firms, np.inf)
+    if cap is not None:
+        room_N = cap.fraction / cap.capital * cap.dollar_volume_TN[0]
+    spread_N = _row(costs.half_spread.bps, panel.n_firms) * _BPS
+    rate_N = np.zeros(panel.n_firms)
+    if costs.impact is not None:
+        rate_N = costs.impact.volatility_per_root_volume_TN[0]
+        rate_N = rate_N * costs.impact.coefficient * math.sqrt(costs.impact.capital)
+    unknown = {"no half-spread": np.isnan(spread_N), "no volume": np.isnan(rate_N) | ~(room_N > 0)}
+    obstacle_N = _obstacles(panel, quarantined, unknown)
+    can_N = obstacle_N == CAN_TRADE
+
+    fill_N = np.minimum(np.where(can_N, room_N, np.inf), size_N)  # of every session but the last
+    with np.errstate(invalid="ignore"):
+        sessions_N = np.ceil(np.where(size_N > 0, size_N / fill_N, 0.0) - _ROUNDING).astype(np.int64)
+    whole_N = np.maximum(sessions_N - 1, 0)
+    last_N = np.maximum(size_N - whole_N * fill_N, 0.0)
+    impact_N = rate_N * (whole_N * fill_N**1.5 + last_N**1.5)
+    cost_N = (spread_N + costs.commission.bps * _BPS) * size_N + impact_N
+    cost_N = cost_N / nav if nav > 0 else np.zeros_like(cost_N)
+    return OrderEstimates(np.where(can_N, cost_N, np.nan), np.where(can_N, sessions_N, -1), obstacle_N)
+
+
+def _obstacles(
+    panel: Panel, quarantined: frozenset[str], unknown: dict[str, BoolArray]
+) -> npt.NDArray[np.str_]:
+    """Why each firm cannot be traded; the first reason that applies."""
+    state_N = book_market(panel, slice(panel.n_sessions - 1, panel.n_sessions)).state_TN[0]
+    tradable_N = (state_N & TRADABLE) > 0
+    obstacle_N = np.full(panel.n_firms, CAN_TRADE, dtype="<U32")
+    for reason, unknown_N in unknown.items():
+        obstacle_N[unknown_N] = reason
+    obstacle_N[~tradable_N] = "no price"
+    obstacle_N[~tradable_N & ((state_N & KNOWN) == 0)] = "price unknown"
+    obstacle_N[~tradable_N & np.isin(panel.tickers_N, list(quarantined))] = "price in quarantine"
+    obstacle_N[(state_N & GONE) > 0] = "delisted"
+    return obstacle_N
+
+
+def _row(rate: Rate, firms: int) -> FloatArray:
+    rate_N: FloatArray = np.broadcast_to(rate, (1, firms))[0]
+    return rate_N

@@ -1,0 +1,1 @@
+"""The page of a night: one self-contained HTML file without scripts."""

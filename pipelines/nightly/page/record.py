@@ -1,0 +1,86 @@
+"""Where a night stands: the last nights, the promotions, and the versions that it used."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+
+import polars as pl
+
+from pipelines.nightly.page.names import champion_signals
+from pipelines.nightly.result import NightResult
+from pipelines.nightly.table import read_warnings
+from pipelines.report.tables import Column, neutral_yes_no, number, pairs, table, text
+
+NIGHTS = 20
+"""Nights shown."""
+
+
+def night_blocks(result: NightResult) -> Iterator[str]:
+    """Show the last nights, newest first."""
+    if result.nights.is_empty():
+        yield "<p>This is the first night.</p>"
+        return
+    shown = result.nights.sort("session", descending=True).head(NIGHTS)
+    columns = ("session", "state", "signals", "trades", "seconds", "version", "what happened")
+    head = "".join(f"<th>{name}</th>" for name in columns)
+    rows = "".join(
+        f'<tr><td class="name">{row["session"]}</td><td class="{html.escape(row["state"])}">'
+        f'{html.escape(row["state"])}</td><td class="num">{row["rows"]:,}</td>'
+        f'<td class="num">{row["trades"]:,}</td><td class="num">{row["seconds"]:,.0f}</td>'
+        f"<td>{html.escape(row['version'] or 'none')}</td>"
+        f'<td class="wide">{html.escape(_happened(row["error"], row["warnings"]))}</td></tr>'
+        for row in shown.iter_rows(named=True)
+    )
+    yield (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Nights">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def promotion_blocks(result: NightResult) -> Iterator[str]:
+    """Show the changes of champion and challenger, newest first."""
+    if result.promotions.is_empty():
+        return
+    yield table(
+        result.promotions.sort("number", descending=True).head(NIGHTS),
+        (
+            Column("created_at", "when", lambda value: f"{value:%Y-%m-%d %H:%M}", numeric=False),
+            Column("alias", "alias", text, numeric=False),
+            Column("version", "version", text, numeric=False),
+            Column("by", "by", text, numeric=False),
+            Column("forced", "forced?", neutral_yes_no, numeric=False),
+            Column("why", "why", text, numeric=False, wide=True),
+        ),
+        label="Promotions",
+    )
+
+
+def version_blocks(result: NightResult) -> Iterator[str]:
+    """Show versions of models and data, and the seconds of each step."""
+    champion = "none" if result.champion is None else str(result.champion)
+    challenger = "none" if result.challenger is None else str(result.challenger)
+    rows = {"champion": champion, "challenger": challenger}
+    signals = champion_signals(result)
+    if not signals.is_empty():
+        versions = json.loads(signals["data_versions"][0])
+        rows["data"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+        rows["revision of the signals"] = str(signals["revision"][0])
+    yield pairs(rows)
+    if result.seconds:
+        yield "<h3>Seconds by step</h3>"
+        frame = pl.DataFrame(
+            {"step": list(result.seconds), "seconds": [float(value) for value in result.seconds.values()]}
+        )
+        yield table(
+            frame,
+            (Column("step", "step", text, numeric=False), Column("seconds", "seconds", number(1))),
+            label="Seconds by step",
+        )
+
+
+def _happened(error: str | None, warnings: str) -> str:
+    if error is not None:
+        return error
+    return ", ".join(sorted({finding.check for finding in read_warnings(warnings)}))
