@@ -18,7 +18,7 @@ from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run, reopen_run
-from pipelines.run.record import Run
+from pipelines.run.record import Run, record_run
 
 
 def audit_target(
@@ -40,7 +40,7 @@ def audit_target(
         if is_config:
             config = load_config(Path(target), overrides)
             _fill(config, progress, wait=wait)
-            run, dataset, lake = prepare_run(config, progress, as_of, locks)
+            run, dataset, lake = prepare_run(config, progress, as_of, locks, record=False)
         else:
             if overrides or as_of is not None:
                 raise ConfigError(
@@ -49,6 +49,8 @@ def audit_target(
             run, dataset, lake = reopen_run(target, output, progress, locks)
         tables = read_tables(lake, run.versions, run.config.through)
         audit = run_checks(make_subject(run, tables, dataset, lake, "full", fitted=not is_config), progress)
+        if is_config:
+            record_run(run)  # only now: an audit that is interrupted leaves no run behind
         path = save_audit(audit, run)
         print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
         _track(run, failed=bool(audit.failures))

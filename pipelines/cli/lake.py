@@ -84,7 +84,8 @@ def vacuum(
         list[str] | None,
         typer.Option(
             metavar="RUN",
-            help="Do not keep the versions of this run. It cannot be reproduced afterwards. Can be repeated.",
+            help="Do not keep the versions of this run, or of this night (CONFIG@SESSION). It cannot be "
+            "reproduced afterwards. Can be repeated.",
         ),
     ] = None,
     forget_runs: Annotated[
@@ -99,7 +100,8 @@ def vacuum(
 ) -> None:
     """Remove files that only old versions use, and files left by interrupted writes.
 
-    The versions that a run has read are kept at any age: every run is registered in its lake when it starts.
+    The versions that a run or a night has read are kept at any age: every run is registered in its lake when
+    it starts, and every signal of a night names the versions that it was computed from.
     Runs in the tracking store, in the config's output folder and in every `--runs` folder are kept as well.
     Nothing is removed if the tracking store cannot be reached. The newest version of each table is always
     kept.
@@ -137,20 +139,12 @@ def vacuum(
 
 
 def _recorded(config: Config, lake: Lake, folders: list[Path], forget: list[str]) -> RecordedVersions:
-    """Collect the versions that runs have recorded in the lake, in run folders and in the tracking store."""
-    from pipelines.errors import ConfigError, TrackingError
-    from pipelines.lake.readers import flatten_versions, group_by_version, recorded_in_lake
-    from pipelines.lake.upkeep import recorded_by_runs
-    from pipelines.tracking.versions import recorded_in_store
+    """Collect the versions that runs and nights need, without those of runs to forget."""
+    from pipelines.errors import ConfigError
+    from pipelines.lake.readers import flatten_versions, group_by_version
+    from pipelines.tracking.versions import versions_in_use
 
-    try:
-        in_store = recorded_in_store(config, lake.root)
-    except TrackingError as error:
-        raise TrackingError(f"Nothing was removed, because runs in the store may need it: {error}") from None
-    in_folders = recorded_by_runs(lake, [Path(config.output), *folders])
-    recorded = (
-        flatten_versions(recorded_in_lake(lake)) | flatten_versions(in_folders) | flatten_versions(in_store)
-    )
+    recorded = flatten_versions(versions_in_use(config, lake, folders))
     run_ids = {run for _, _, run in recorded}
     for name in forget:
         if name not in run_ids:

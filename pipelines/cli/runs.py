@@ -63,7 +63,8 @@ def prune(
     that a newer one with the same settings has replaced. Whole runs only by name or with `--older-than`.
 
     A run that another process writes to is left alone, and so is a run that another one starts from
-    (`init_from`). The trial ledger keeps counting the trials of removed runs. Forecasts stay in the lake.
+    (`init_from`), that has been a champion or challenger, or that has scored a night. The trial ledger keeps
+    counting the trials of removed runs. Forecasts stay in the lake.
 
     Example: `peerglass runs prune --older-than 90`, then the same with `--yes`
     """

@@ -1,7 +1,8 @@
 """Removing what is no longer needed from an output folder.
 
 Three kinds of files can always go: what interrupted writes have left, snapshots of trainings that have ended,
-and evaluations that a newer one with the same settings has replaced. Whole runs go only by name or by age.
+and evaluations that a newer one with the same settings has replaced. Whole runs go only by name or by age,
+and never while another run starts from them or a night refers to them.
 
 The trial ledger is a table of the output folder and not of its runs, so the number of trials, which deflated
 Sharpe ratios use, stays the same. Forecasts stay in the lake, and the lake keeps the versions that a removed
@@ -18,12 +19,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pipelines.errors import DataError
+from pipelines.dataset.tables import open_lake
+from pipelines.errors import ConfigError, DataError
+from pipelines.inventory.references import referred_runs
 from pipelines.inventory.summaries import RunSummary, size_of, summarise_runs
+from pipelines.lake.lake import Lake
+from pipelines.lake.options import is_url
+from pipelines.lake.storage import one_line
 from pipelines.run.checkpoints import checkpoint_exists
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.locks import Locks
-from pipelines.run.record import find_folder
+from pipelines.run.record import find_folder, open_run
 
 _SNAPSHOT = re.compile(r"(?P<model>.+)-fold-(?P<fold>\d+)-seed-(?P<seed>\d+)(?:-\w+)?\.safetensors")
 _PRUNED = ".pruned"
@@ -101,6 +107,7 @@ def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: 
             if run.started is not None and (now - run.started).days >= older_than:
                 whole.setdefault(run.folder.absolute(), f"started {(now - run.started).days} days ago")
     bases = _warm_starts(runs, whole)
+    nights = _Nights(runs) if whole else None
     removals: list[Removal] = []
     kept: list[str] = []
     gone: list[str] = []
@@ -114,6 +121,8 @@ def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: 
             kept.append(f"{run.run_id} is a link to another folder; remove it yourself.")
         elif reason is not None and run.run_id in bases:
             kept.append(f"{run.run_id} is what {bases[run.run_id]} starts from (init_from); name both.")
+        elif reason is not None and nights is not None and (why := nights.reason_to_keep(run)) is not None:
+            kept.append(why)
         elif reason is not None:
             removals.append(Removal(run.run_id, run.folder, reason, run.size))
             gone.append(run.run_id)
@@ -223,6 +232,43 @@ def _warm_starts(runs: Sequence[RunSummary], whole: Iterable[Path]) -> dict[str,
             if "init_from" in model:
                 found[str(model["init_from"])] = run.run_id
     return found
+
+
+class _Nights:
+    """What the nights on the lakes of an output folder's runs refer to."""
+
+    def __init__(self, runs: Iterable[RunSummary]) -> None:
+        self._reasons: dict[str, str] = {}
+        self._unknown: dict[str, str] = {}
+        read: set[str] = set()
+        for run in runs:
+            if run.state == "unreadable":
+                continue  # it names no lake; those of the other runs are read
+            try:
+                lake = _lake_of(run)
+                if lake.root not in read:
+                    self._reasons |= referred_runs(lake)
+                read.add(lake.root)
+            except (ConfigError, DataError, OSError) as error:
+                self._unknown[run.run_id] = one_line(error)
+
+    def reason_to_keep(self, run: RunSummary) -> str | None:
+        """Return a sentence if a night refers to the run, or if its lake cannot tell."""
+        if run.run_id in self._reasons:
+            return f"{run.run_id} {self._reasons[run.run_id]}."
+        if run.run_id in self._unknown:
+            return (
+                f"{run.run_id}: its lake cannot be read ({self._unknown[run.run_id]}), so it is unknown "
+                "whether a night refers to it."
+            )
+        return None
+
+
+def _lake_of(run: RunSummary) -> Lake:
+    """The lake of a run; for a lake on an object store, with the options of the run's config."""
+    record = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))
+    where = str(record["identity"]["lake"])
+    return open_lake(open_run(str(run.folder)).config) if is_url(where) else Lake(where)
 
 
 def _folder_of(removal: Removal) -> Path:

@@ -1,20 +1,23 @@
-"""The versions of a lake's tables that runs have read, recorded in the lake itself when a run starts.
+"""The versions of a lake's tables that runs and nights have read, as the lake itself records them.
 
 The folders of a lake's runs cannot be found from the lake: they depend on the config's ``output``, the
-working directory and the machine, and may be gone. A vacuum therefore uses the table ``readers`` in the lake.
+working directory and the machine, and may be gone. A vacuum therefore uses the table ``readers`` in the lake,
+which a run fills when it starts, and the table ``signals``, whose rows name the versions that they were
+computed from.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import polars as pl
 
 from pipelines.lake.lake import Lake
 
 RecordedVersions = Mapping[str, Mapping[int, Sequence[str]]]
-"""Table -> version -> runs that recorded it."""
+"""Table -> version -> runs and nights that recorded it. A night is named ``CONFIG@SESSION``."""
 
 
 def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
@@ -34,19 +37,32 @@ def record_reader(lake: Lake, run_id: str, versions: Mapping[str, int]) -> None:
 
 
 def recorded_in_lake(lake: Lake) -> RecordedVersions:
-    """Return the versions of a lake's existing tables that runs have read.
+    """Return the versions of a lake's existing tables that runs and the signals of nights have read.
 
-    A table that was deleted and created again has a new id; versions of the former table are left out.
+    A table that was deleted and created again has a new id; versions that runs have read of the former table
+    are left out.
     """
+    return group_by_version([*_read_by_runs(lake), *_read_by_nights(lake)])
+
+
+def _read_by_runs(lake: Lake) -> Iterator[tuple[str, int, str]]:
     if not lake.exists("readers"):
-        return {}
+        return
     rows = lake.read("readers", columns=["table", "version", "run_id", "table_id"])
     now = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
-    return group_by_version(
-        (table, version, run_id)
-        for table, version, run_id, table_id in rows.iter_rows()
-        if now.get(table) == table_id
-    )
+    for table, version, run_id, table_id in rows.iter_rows():
+        if now.get(table) == table_id:
+            yield table, version, run_id
+
+
+def _read_by_nights(lake: Lake) -> Iterator[tuple[str, int, str]]:
+    """Return the versions that signals were computed from; every revision of a session counts."""
+    if not lake.exists("signals"):
+        return
+    rows = lake.read("signals", columns=["config", "session", "data_versions"], ordered=False)
+    for config, session, versions in rows.unique().iter_rows():
+        for table, version in json.loads(versions).items():
+            yield table, version, f"{config}@{session}"
 
 
 def group_by_version(entries: Iterable[tuple[str, int, str]]) -> RecordedVersions:

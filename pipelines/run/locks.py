@@ -14,7 +14,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -47,7 +47,7 @@ class Locks(ExitStack):
         self._wait, self._notify = wait, notify
 
     def lock_run(self, folder: Path) -> None:
-        """Lock the folder of a run.
+        """Lock the folder of a run. A folder that holds nothing else in the end is removed with the lock.
 
         Raises
         ------
@@ -56,6 +56,7 @@ class Locks(ExitStack):
         """
         what = f"The run {folder.name}"
         self.enter_context(_hold(folder / ".lock", what, wait=self._wait, notify=self._notify))
+        self.callback(_remove_if_empty, folder)  # runs before the lock is released
 
     def lock_search(self, folder: Path) -> None:
         """Lock the folder of a search for settings. Raises the same errors as `lock_run`."""
@@ -108,7 +109,7 @@ def _in_lake(lake: str, name: str) -> Path:
 def _hold(path: Path, what: str, *, wait: bool, notify: Callable[[str], None]) -> Iterator[None]:
     lock = FileLock(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         _acquire(lock, path, what, wait=wait, notify=notify)
     except OSError as error:
         raise DataError(f"{what} cannot be locked ({error}); check the permissions of {path}.") from None
@@ -134,8 +135,36 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
                 ) from None
             notify(f"{what} is being written by {holder}; waiting for it to finish.")
             timeout = _NOTICE
+        except FileNotFoundError:  # the holder had nothing to keep and removed the folder
+            _make(path.parent)
         else:
             return
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that another process may be removing."""
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:  # it was there, and is gone now; or it is a file
+            if folder.exists():
+                raise
+        else:
+            return
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """Remove a folder that holds only its lock, which this process holds.
+
+    A process that waits for the removed lock notices that it is gone, and makes a new one.
+    """
+    lock = folder / ".lock"
+    locking = (lock, _note(lock))
+    if folder.is_dir() and all(path in locking for path in folder.iterdir()):
+        for path in locking:
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # another process is making the next lock
+            folder.rmdir()
 
 
 def holder_of(folder: Path) -> str | None:

@@ -29,7 +29,12 @@ from pipelines.secrets import masked
 
 
 def prepare_run(
-    config: Config, progress: Progress, as_of: str | None = None, locks: Locks | None = None
+    config: Config,
+    progress: Progress,
+    as_of: str | None = None,
+    locks: Locks | None = None,
+    *,
+    record: bool = True,
 ) -> tuple[Run, Dataset, Lake]:
     """Create the run of a config on the data in its lake, record it, and build its dataset.
 
@@ -45,6 +50,9 @@ def prepare_run(
         Earlier state of the lake to read; None for the newest.
     locks
         If given, the run's folder is locked. Required by commands that write into the folder.
+    record
+        Whether to write the settings and the identity into the run's folder. A command that may end without a
+        result leaves it to `record_run`, so that no run without contents stays behind.
 
     Returns
     -------
@@ -61,7 +69,10 @@ def prepare_run(
         dataset = build_dataset(read_tables(lake, versions, config.through), config)
         for note in dataset.notes:
             progress.note(note)
-    return create_run(config, lake, versions, dataset, progress, locks), dataset, lake
+    run = create_run(config, lake, versions, dataset, progress, locks)
+    if record:
+        record_run(run)
+    return run, dataset, lake
 
 
 def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked)
@@ -73,6 +84,8 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     locks: Locks | None,
 ) -> Run:
     """Create the run of a config on a dataset that was built from these versions of the lake's tables.
+
+    The lake records which versions the run reads. `record_run` writes the run's settings into its folder.
 
     Parameters
     ----------
@@ -102,7 +115,6 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
         progress.note(changes)
     if locks is not None:
         locks.lock_run(run.folder)
-    record_run(run)
     record_reader(lake, run.run_id, run.versions)
     return run
 

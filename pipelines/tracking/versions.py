@@ -1,15 +1,23 @@
-"""The versions of a lake's tables that the runs of a tracking store have recorded."""
+"""The versions of a lake's tables that are in use by runs of a tracking store, of folders, or of the lake."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.config.schema import Config
 from pipelines.errors import TrackingError
+from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
-from pipelines.lake.readers import RecordedVersions, group_by_version
+from pipelines.lake.readers import (
+    RecordedVersions,
+    flatten_versions,
+    group_by_version,
+    recorded_in_lake,
+)
+from pipelines.lake.upkeep import recorded_by_runs
 from pipelines.tracking.store import LAKE_TAG, RUN_TAG, VERSIONS_TAG, store
 
 if TYPE_CHECKING:
@@ -17,6 +25,34 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as StoredRun
 
 _FILE = "sqlite:///"
+
+
+def versions_in_use(config: Config, lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
+    """Return the versions of a lake's tables that a vacuum must keep, wherever they are recorded.
+
+    Parameters
+    ----------
+    config
+        Names the tracking store and the output folder.
+    lake
+        The lake.
+    folders
+        Further folders of runs.
+
+    Raises
+    ------
+    TrackingError
+        If the store cannot be reached or read, because runs in it may need any version.
+    DataError
+        If a run's folder cannot be read.
+    """
+    try:
+        in_store = recorded_in_store(config, lake.root)
+    except TrackingError as error:
+        raise TrackingError(f"Nothing was removed, because runs in the store may need it: {error}") from None
+    in_folders = recorded_by_runs(lake, [Path(config.output), *folders])
+    sources = (recorded_in_lake(lake), in_folders, in_store)
+    return group_by_version(entry for source in sources for entry in flatten_versions(source))
 
 
 def recorded_in_store(config: Config, root: str) -> RecordedVersions:

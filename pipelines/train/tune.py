@@ -52,7 +52,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
     as_of
         Lake version or time to read; None reads the newest.
     wait
-        Whether to wait for another process that holds the run, the lake or the search.
+        Whether to wait for another process that holds the search.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         raise ConfigError(str(error)) from None
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
-        run, dataset, _ = prepare_run(config, progress, as_of, locks)
+        run, dataset, _ = prepare_run(config, progress, as_of, record=False)
         warm_starts = warm_start_runs(config)
         folds = plan_folds(dataset, config)
         inputs = [fit_inputs(dataset, fold) for fold in folds]

@@ -14,3 +14,5 @@ class HousekeepingConfig(Section):
     """Nights between two compactions of the lake's tables; 0 for never."""
     vacuum_every: int = Field(default=20, ge=0)
     """Nights between two vacuums, which delete files that no run and no night needs; 0 for never."""
+    keep_days: int = Field(default=30, ge=1)
+    """A vacuum keeps every version that was the newest one at some time in this number of days."""

@@ -14,6 +14,7 @@ from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.run.open import create_run
+from pipelines.run.record import record_run
 from pipelines.train.walkforward import train
 
 
@@ -93,6 +94,7 @@ def train_live(
     """
     live = live_config(config, data.session)
     run = create_run(live, data.lake, data.versions, data.dataset, progress, locks)
+    record_run(run)
     audit_before_training(run, data.dataset, data.lake, progress, echo)
     train(run, data.dataset, data.lake, progress)
     return ModelVersion(run.run_id, nightly_model(config))
