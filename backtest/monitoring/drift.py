@@ -1,0 +1,137 @@
+"""Drift of a feature: how far the distribution of new values is from that of the training.
+
+Shape suffixes: M values, Q points of a distribution, E edges, B = E + 2 bins.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from features.arrays import AnyFloatArray, FloatArray
+
+POINTS: Final = 501
+"""Points that stand for a distribution. The distance of `ks_distance` changes by at most 1/500 by it."""
+BINS: Final = 10
+_FLOOR: Final = 1e-4
+"""Smallest share of a bin: an empty bin would make the index infinite."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """The distribution of a feature's values.
+
+    Attributes
+    ----------
+    points_Q : ndarray of shape (501,)
+        Quantiles of the known values at evenly spaced probabilities from 0 to 1; NaN without known values.
+    missing : float
+        Share of the values that are unknown.
+    """
+
+    points_Q: FloatArray
+    missing: float
+
+    @property
+    def edges_E(self) -> FloatArray:  # noqa: N802  # a shape suffix
+        """The inner deciles, each once: fewer than nine if many values are equal. Empty without values."""
+        inner = self.points_Q[:: (POINTS - 1) // BINS][1:-1]
+        return np.unique(inner[~np.isnan(inner)])
+
+    @classmethod
+    def of(cls, x_M: AnyFloatArray) -> Distribution:
+        """Measure values; NaN means unknown. ValueError if there is no value at all."""
+        if not len(x_M):
+            msg = "A distribution needs at least one value; there is none."
+            raise ValueError(msg)
+        known = x_M[~np.isnan(x_M)]
+        missing = 1.0 - len(known) / len(x_M)
+        if not len(known):
+            return cls(np.full(POINTS, math.nan), missing)
+        ordered = np.sort(known)
+        at_Q = np.linspace(0.0, len(ordered) - 1.0, POINTS)
+        points_Q = ordered[np.round(at_Q).astype(np.intp)].astype(np.float64)
+        return cls(points_Q, missing)
+
+
+def bin_shares(x_M: AnyFloatArray, edges_E: FloatArray) -> FloatArray:
+    """Share of values in each bin, and of unknown values in one of their own, which is the last.
+
+    Bin i holds values above edge i-1 up to edge i, both ends open at the outside.
+
+    Parameters
+    ----------
+    x_M : ndarray of shape (M,)
+        Values; NaN means unknown.
+    edges_E : ndarray of shape (E,)
+        Ascending edges.
+
+    Returns
+    -------
+    ndarray of shape (E + 2,)
+        Shares that sum to 1.
+
+    Raises
+    ------
+    ValueError
+        If there is no value, or the edges do not ascend.
+    """
+    if not len(x_M):
+        msg = "Shares need at least one value; there is none."
+        raise ValueError(msg)
+    if np.any(np.diff(edges_E) <= 0):
+        msg = f"The edges {edges_E} do not ascend; give each once, in order."
+        raise ValueError(msg)
+    unknown_M = np.isnan(x_M)
+    bin_M = np.where(unknown_M, len(edges_E) + 1, np.searchsorted(edges_E, x_M, side="left"))
+    shares_B: FloatArray = np.bincount(bin_M, minlength=len(edges_E) + 2) / len(x_M)
+    return shares_B
+
+
+def stability_index(expected_B: FloatArray, actual_B: FloatArray) -> float:
+    """Population stability index of two sets of shares: ``sum_b (a_b - e_b) ln(a_b / e_b)``.
+
+    Shares below 0.0001 count as 0.0001. It is the sum of both Kullback-Leibler divergences (Jeffreys 1946;
+    Siddiqi 2006). For equal distributions and independent values it is about ``(B - 1)(1/n + 1/m)``.
+
+    Returns
+    -------
+    float
+        At least 0; 0 for equal shares.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or shares do not sum to 1.
+    """
+    if expected_B.shape != actual_B.shape:
+        msg = f"There are {len(expected_B)} expected and {len(actual_B)} actual shares; use the same bins."
+        raise ValueError(msg)
+    for name, shares_B in (("expected", expected_B), ("actual", actual_B)):
+        if not (np.all(shares_B >= 0) and math.isclose(shares_B.sum(), 1.0, abs_tol=1e-9)):
+            msg = f"The {name} shares sum to {shares_B.sum()}; they must be shares of a whole."
+            raise ValueError(msg)
+    e_B, a_B = np.maximum(expected_B, _FLOOR), np.maximum(actual_B, _FLOOR)
+    return float(np.sum((a_B - e_B) * np.log(a_B / e_B)))
+
+
+def ks_distance(x: FloatArray, y: FloatArray) -> float:
+    """Two-sample Kolmogorov-Smirnov distance: the largest difference of the empirical distributions.
+
+    ``sup_v |F_x(v) - F_y(v)|`` (`scipy.stats.ks_2samp`). Its p-value is not used: firms of one date move
+    together and features of neighbouring sessions share data, so that values are far from independent.
+
+    Returns
+    -------
+    float
+        From 0 to 1; NaN if either has no known value.
+    """
+    from scipy.stats import ks_2samp  # imported here because the import takes half a second
+
+    x, y = x[~np.isnan(x)], y[~np.isnan(y)]
+    if not (len(x) and len(y)):
+        return math.nan
+    return float(ks_2samp(x, y, method="asymp").statistic)

@@ -1,0 +1,218 @@
+"""Checks of the data of a night: calendar, coverage, stale prices, corrections, flags and quarantine.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.nightly.data import NightData
+from pipelines.nightly.finding import Finding
+from pipelines.nightly.monitor.corrections import price_corrections
+from pipelines.nightly.table import read_nights
+from pipelines.quality.rules import ticker_calendars
+
+_NAMED: Final = 5
+_YEAR: Final = 252
+_MIN_DATES: Final = 20
+"""Sessions of an exchange that the data must hold before a gap in them counts."""
+
+
+def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
+    """Check the data of a night against the calendar, the session before, and the last night.
+
+    Whether the newest session has arrived in time is decided before, when the source is read.
+
+    Parameters
+    ----------
+    config
+        The configuration; ``nightly.checks`` holds the limits.
+    data
+        The data of the night.
+    earlier
+        Session of the last night, whose row in the table ``nights`` holds its table versions; None for the
+        first night.
+
+    Returns
+    -------
+    list of Finding
+        ``calendar``, ``coverage`` (fails the night), ``stale_prices``, ``corrections``, ``quality_flags`` and
+        ``quarantine``.
+    """
+    return [
+        *_calendar_findings(config, data, earlier),
+        _coverage_finding(config, data),
+        *_stale_findings(config, data),
+        *_correction_findings(config, data, earlier),
+        *_flag_findings(data, earlier),
+        *_quarantine_findings(config, data, earlier),
+    ]
+
+
+def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
+    """Look for sessions of the exchange since the last night that the data do not have."""
+    from pipelines.quality.calendars import with_sessions
+
+    dates_T = data.market.panel.dates_T.astype("datetime64[D]")
+    first = earlier if earlier is not None else dates_T[-min(len(dates_T), _MIN_DATES)].item()
+    rows = data.tables["prices"].filter(pl.col("date") >= first).select("date", "ticker", "source")
+    firms = ticker_calendars(rows, data.tables.get("securities"), config.quality.calendar)
+    names = firms["calendar"].drop_nulls().value_counts(sort=True)
+    if names.is_empty():
+        return []
+    name = names["calendar"][0]
+    days = pl.DataFrame({"date": pl.date_range(first, data.session, eager=True)})
+    blank = pl.lit(None, dtype=pl.String)
+    open_days = with_sessions(days.with_columns(source=blank, exchange=blank, currency=blank), name)
+    expected = open_days.filter(pl.col("session").fill_null(value=False))["date"]
+    held = rows.join(firms.filter(pl.col("calendar") == name), on="ticker", how="semi")["date"].unique()
+    missing = expected.filter(~expected.is_in(held.implode())).to_list()
+    count = f"{len(expected)} sessions of {name} from {first} to {data.session}"
+    if not missing:
+        return [Finding("calendar", "ok", f"The data hold all {count}.", value=0.0, limit=0.0)]
+    sentence = (
+        f"The data lack {len(missing)} of the {count}: {_named([str(day) for day in missing])}; ask the "
+        "source for them. Features that look back count the sessions that exist."
+    )
+    return [Finding("calendar", "warn", sentence, value=float(len(missing)), limit=0.0)]
+
+
+def _coverage_finding(config: Config, data: NightData) -> Finding:
+    """Compare the firms with a price tonight with those of the session before."""
+    traded_TN, limit = data.market.panel.traded_TN, config.nightly.checks.min_coverage
+    if len(traded_TN) < 2 or not traded_TN[-2].any():
+        return Finding("coverage", "ok", "There is no earlier session to compare coverage with.", limit=limit)
+    kept_N = traded_TN[-2] & traded_TN[-1]
+    before, kept = int(traded_TN[-2].sum()), int(kept_N.sum())
+    share = kept / before
+    base = f"{kept:,} of the {before:,} firms priced on the session before have a price on {data.session}"
+    if share >= limit:
+        return Finding("coverage", "ok", f"{base}.", value=share, limit=limit)
+    gone = np.asarray(data.market.panel.tickers_N)[traded_TN[-2] & ~traded_TN[-1]].tolist()
+    sentence = (
+        f"{base}, which is {share:.1%} (limit {limit:.0%}); without a price are {_named(gone)}. The "
+        "delivery is probably incomplete: run the night again when the source has the rest, or lower "
+        "nightly.checks.min_coverage."
+    )
+    return Finding("coverage", "fail", sentence, value=share, limit=limit)
+
+
+def _stale_findings(config: Config, data: NightData) -> list[Finding]:
+    """Look for firms whose close and volume repeat the session before."""
+    panel, limit = data.market.panel, config.nightly.checks.max_stale
+    if panel.volume_TN is None or panel.n_sessions < 2:
+        return []
+    close_TN, volume_TN = panel.raw_close_TN[-2:], panel.volume_TN[-2:]
+    both_N = ~np.isnan(close_TN).any(axis=0) & (volume_TN > 0).all(axis=0)
+    if not both_N.any():
+        return []
+    same_N = both_N & (close_TN[0] == close_TN[1]) & (volume_TN[0] == volume_TN[1])
+    share = float(same_N.sum() / both_N.sum())
+    names = np.asarray(panel.tickers_N)[same_N].tolist()
+    base = (
+        f"{len(names):,} of {int(both_N.sum()):,} firms repeat the close and the volume of the session before"
+    )
+    if share <= limit:
+        return [Finding("stale_prices", "ok", f"{base}.", value=share, limit=limit)]
+    sentence = (
+        f"{base} ({share:.1%}, limit {limit:.0%}): {_named(names)}. The source has probably copied a "
+        "session; ask it for the right prices and run the night again."
+    )
+    return [Finding("stale_prices", "warn", sentence, value=share, limit=limit)]
+
+
+def _correction_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
+    """Count the price rows of past sessions that changed since the last night."""
+    night = None if earlier is None else _night_of(config, data, earlier)
+    then = None if night is None else json.loads(night["data_versions"]).get("prices")
+    if earlier is None or then is None:
+        return []
+    found = price_corrections(data.lake, then, data.versions["prices"], earlier)
+    if found is None:
+        sentence = (
+            f"Corrections cannot be counted: version {then} of the prices, from the night of {earlier}, was "
+            "removed by a vacuum. Vacuum less often (nightly.housekeeping.vacuum_every)."
+        )
+        return [Finding("corrections", "warn", sentence)]
+    panel, limit = data.market.panel, config.nightly.checks.max_corrections
+    share = found.count / max(int(panel.traded_TN[-_YEAR:].sum()), 1)
+    if not found.count:
+        sentence = f"No price up to {earlier} has changed since that night."
+        return [Finding("corrections", "ok", sentence, value=0.0, limit=limit)]
+    base = (
+        f"{found.count:,} price rows up to {earlier} have changed since that night ({found.changed.height:,} "
+        f"corrected, {found.added.height:,} added, {found.withdrawn.height:,} withdrawn), the earliest of "
+        f"{found.earliest}: {_named(found.tickers)}"
+    )
+    if share <= limit:
+        return [Finding("corrections", "ok", f"{base}.", value=share, limit=limit)]
+    sentence = (
+        f"{base}. These are {share:.1%} of a year's rows (limit {limit:.1%}), as if the source had another "
+        "history: compare it with its documents, and backtest again."
+    )
+    return [Finding("corrections", "warn", sentence, value=share, limit=limit)]
+
+
+def _night_of(config: Config, data: NightData, session: dt.date) -> dict[str, Any] | None:
+    """Row of a night in the table ``nights``; None if there was no such night."""
+    rows = read_nights(data.lake, config.name).filter(pl.col("session") == session)
+    return rows.row(0, named=True) if rows.height else None
+
+
+def _flag_findings(data: NightData, earlier: dt.date | None) -> list[Finding]:
+    """Count the rows that quality rules flag on sessions since the last night."""
+    if not data.lake.exists("flags"):
+        return []
+    flags = data.lake.read(
+        "flags",
+        filters=(pl.col("table") == "prices")
+        & ~pl.col("cleared")
+        & (pl.col("known_on") <= data.session)
+        & (pl.col("known_on") > (earlier or data.session - dt.timedelta(days=1))),
+    )
+    if flags.is_empty():
+        return [Finding("quality_flags", "ok", "No price row has a new quality flag.", value=0.0, limit=0.0)]
+    counts = flags["rule"].value_counts(sort=True)
+    listed = ", ".join(f"{count:,} {rule}" for rule, count in counts.iter_rows())
+    names = _named(flags["ticker"].unique().sort().to_list())
+    sentence = (
+        f"{flags.height:,} price rows have a new quality flag ({listed}): {names}. 'peerglass quarantine "
+        "list' shows them; correct them at the source, or release them."
+    )
+    return [Finding("quality_flags", "warn", sentence, value=float(flags.height), limit=0.0)]
+
+
+def _quarantine_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
+    """Count the rows that were rejected since the last night."""
+    if not data.lake.exists("quarantine"):
+        return []
+    open_rows = data.lake.read("quarantine", filters=pl.col("resolved_at").is_null())
+    night = None if earlier is None else _night_of(config, data, earlier)
+    if night is not None:
+        open_rows = open_rows.filter(pl.col("first_seen") > night["created_at"])
+    count = open_rows.height
+    if night is None or not count:
+        sentence = "No row has been rejected since the last night."
+        if night is None:
+            sentence = f"The quarantine holds {count:,} rows; the next night reports the new ones."
+        return [Finding("quarantine", "ok", sentence, value=float(count))]
+    counts = open_rows.group_by("table", "rule").len().sort(pl.col("len") * -1, "table", "rule")
+    listed = ", ".join(f"{count:,} of {table} by {rule}" for table, rule, count in counts.iter_rows())
+    sentence = (
+        f"{count:,} rows have been rejected since the last night: {listed}. 'peerglass quarantine "
+        "list' shows them; correct them at the source, or release them."
+    )
+    return [Finding("quarantine", "warn", sentence, value=float(count), limit=0.0)]
+
+
+def _named(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
