@@ -17,7 +17,6 @@ import argparse
 import importlib.util
 import json
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from worker import Worker
 
 from features.arrays import BoolArray, FloatArray
 
@@ -135,29 +135,6 @@ ENGINES: dict[str, Callable[[int, int], Callable[[], float]]] = {
 }
 
 
-class Worker:
-    """A process that runs one engine on request."""
-
-    def __init__(self, engine: str, sessions: int, firms: int) -> None:
-        command = [sys.executable, __file__, "--worker", engine]
-        command += ["--sessions", str(sessions), "--firms", str(firms)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = self.answer()
-
-    def ask(self) -> dict[str, float]:
-        """Run once."""
-        print("run", file=self.process.stdin, flush=True)
-        return self.answer()
-
-    def answer(self) -> dict[str, float]:
-        """Read the worker's next line."""
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        if not line:
-            raise RuntimeError(f"The worker failed with exit code {self.process.wait()}: see its message.")
-        answer: dict[str, float] = json.loads(line)
-        return answer
-
-
 def work(engine: str, sessions: int, firms: int) -> None:
     """Run as a worker: compile on a small market, then run once per input line."""
     started = time.perf_counter()
@@ -199,12 +176,13 @@ def main() -> None:
     peers = importlib.util.find_spec("vectorbt") is not None
     engines = [name for name in ENGINES if peers or not name.startswith("vectorbt")]
     results: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
-    workers = {name: Worker(name, args.sessions, args.firms) for name in engines}
+    size = ["--sessions", str(args.sessions), "--firms", str(args.firms)]
+    workers = {name: Worker([sys.executable, __file__, "--worker", name, *size]) for name in engines}
     for _ in range(args.runs):
         for name, worker in workers.items():
-            results[name].append(worker.ask())
+            results[name].append(worker.ask("run"))
     for worker in workers.values():
-        worker.process.communicate()
+        worker.stop()
     median: dict[str, dict[str, Any]] = {
         name: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         for name, runs in results.items()
@@ -212,7 +190,7 @@ def main() -> None:
     print(f"{args.firms:,} firms x {args.sessions:,} sessions, medians of {args.runs}")
     print(f"{'':<20}{'seconds':>10}{'processor':>11}{'peak GiB':>10}{'first run':>11}")
     for name, row in median.items():
-        first = workers[name].first["first"]
+        first = workers[name].start["first"]
         print(
             f"{name:<20}{row['seconds']:>10.2f}{row['processor']:>11.2f}"
             f"{row['peak'] / GIB:>10.2f}{first:>11.1f}"

@@ -84,7 +84,7 @@ def backtest(
         If the config is invalid.
     DataError
         If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, a
-        signal has no value in the universe, or the lake is empty.
+        signal has no value in the universe or is constant on every date, or the lake is empty.
     """
     checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
     if isinstance(config, Config) and list(overrides):
@@ -103,6 +103,11 @@ def backtest(
                 f"The signal {name!r} has no value for a firm of the universe on a session of the lake "
                 f"{lake.root}; check its dates and tickers, and the section universe of the config."
             )
+    if placed.constant:
+        raise DataError(
+            f"The signal {placed.constant[0]!r} has the same value for all firms of a date, on every date, "
+            "so it ranks no firm above another; leave this column out."
+        )
     output, content = Path(checked.output), {name: table.content(name) for name in used}
     run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
     record(output, run_id, [signal_trial(name, content[name], checked) for name in used])

@@ -52,7 +52,8 @@ class ForecastMetrics:
     precision_at_10 : float
         Share of the 10 highest forecasts whose label is at least zero, averaged over dates.
     literature_sr : float
-        `top_k_sr` of the 5 highest forecasts, before costs.
+        Sharpe ratio of the literature: mean over population standard deviation of the equal-weight label of
+        the 5 highest forecasts, times 15.87, before costs. Intended for labels over one session.
     r2_oos : float
         Out-of-sample R2 against a zero forecast.
     quantile_returns : tuple of float
@@ -183,25 +184,6 @@ def monotonicity(quantile_Q: FloatArray) -> float:
         return math.nan
     rank_Q = (mean_Q[:, None] > mean_Q).sum(axis=1) + 0.5 * (mean_Q[:, None] == mean_Q).sum(axis=1)
     return float(np.corrcoef(np.arange(len(mean_Q)), rank_Q)[0, 1])
-
-
-def precision_at_k(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 10) -> float:
-    """Share of the k highest forecasts whose label is at least zero, averaged over dates.
-
-    Dates with fewer than k pairs are skipped.
-    """
-    forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
-    return mean_known(daily_metrics(forecast, label, hits=k).hits_T)
-
-
-def top_k_sr(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray, k: int = 5) -> float:
-    """Sharpe ratio of the literature: mean over population standard deviation of top-k returns, times 15.87.
-
-    The return of a date is the equal-weight mean label of the k highest forecasts, before costs. Intended for
-    labels over one session.
-    """
-    forecast, label = SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN)
-    return icir(daily_metrics(forecast, label, top=k).top_T) * LITERATURE_YEAR
 
 
 def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:

@@ -19,23 +19,32 @@ runs_app = typer.Typer(
 
 @runs_app.command(name="list")
 def list_(output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
-    """List the runs of a folder, the one that was started last first.
+    """List the runs of a folder and its measured signal files, the one that was started last first.
 
     IC and net Sharpe ratio are those of the newest evaluation, for the model that leads on validation, at the
-    first delay that can be traded. `MB` is the size of the run's folder; its forecasts are in the lake.
+    first delay that can be traded. The state of a signal file is `signals`, and its figures are those of its
+    first signal. `MB` is the size of the folder; forecasts of runs are in the lake.
     """
-    from pipelines.inventory.summaries import describe_runs, runs_json, summarise_runs
+    from pipelines.inventory.signals import summarise_signals
+    from pipelines.inventory.summaries import describe_runs, newest_first, runs_json, summarise_runs
 
-    runs = summarise_runs(output)
+    runs = newest_first([*summarise_runs(output), *summarise_signals(output)])
     print(runs_json(runs) if as_json else describe_runs(runs))
 
 
 @runs_app.command()
 def show(run: RunArgument, output: OutputOption = RUNS_FOLDER, as_json: JsonOption = False) -> None:
-    """Show the identity, data versions, folds, evaluations, trials and files of a run."""
+    """Show the identity, data versions, folds, evaluations, trials and files of a run or a signal file."""
     from pipelines.inventory.details import describe_details, details_json, run_details
+    from pipelines.inventory.signals import describe_signal_details, signal_details
+    from pipelines.results.signals.record import find_signals
     from pipelines.run.record import open_run
 
+    measured = find_signals(run, output)
+    if measured is not None:
+        found = signal_details(measured)
+        print(details_json(found) if as_json else describe_signal_details(found))
+        return
     details = run_details(open_run(run, output))
     print(details_json(details) if as_json else describe_details(details))
 

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.inventory.summaries import size_of, summarise_run
-from pipelines.run.evaluations import list_evaluations
+from pipelines.run.evaluations import Evaluated, list_evaluations
 from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance
 from pipelines.run.record import Run
 from pipelines.train.trials import read_trials
@@ -48,16 +48,7 @@ def run_details(run: Run) -> Details:
         },
         "tables": dict(run.versions),
         "folds": [] if folds is None else folds.select("fold", *segments).to_dicts(),
-        "evaluations": [
-            {
-                "evaluation": one.record.evaluation,
-                "made": one.record.made_at,
-                "delays": list(one.record.delays),
-                "assumptions": one.record.assumptions,
-                "incomplete": one.record.incomplete,
-            }
-            for one in list_evaluations(run)
-        ],
+        "evaluations": evaluation_rows(run),
         "trials": {
             "of_this_run": ledger.filter(pl.col("runs").list.contains(run.run_id)).height,
             "in_ledger": ledger.height,
@@ -68,13 +59,27 @@ def run_details(run: Run) -> Details:
     }
 
 
+def evaluation_rows(run: Evaluated) -> list[dict[str, Any]]:
+    """Id, time, delays and assumptions of the evaluations in a folder, newest first."""
+    return [
+        {
+            "evaluation": one.record.evaluation,
+            "made": one.record.made_at,
+            "delays": list(one.record.delays),
+            "assumptions": one.record.assumptions,
+            "incomplete": one.record.incomplete,
+        }
+        for one in list_evaluations(run)
+    ]
+
+
 def describe_details(details: Details) -> str:
     """Describe a run for a terminal."""
     summary, identity, trials = details["summary"], details["identity"], details["trials"]
     state = f"{summary['state']}, {summary['done']} of {summary['planned']} tasks"
     lines = [
         f"run {summary['run_id']}",
-        f"  folder    {Path(summary['folder']).absolute()}  ({_mb(summary['size'])} MB)",
+        f"  folder    {Path(summary['folder']).absolute()}  ({megabytes(summary['size'])} MB)",
         f"  started   {summary['started']:%Y-%m-%d %H:%M:%S} UTC; {state}",
         f"  models    {', '.join(summary['models'])}",
         f"  lake      {identity['lake']}",
@@ -92,7 +97,9 @@ def describe_details(details: Details) -> str:
         lines.append(f"  fold {fold['fold']:<4} {spans}")
     for one in details["evaluations"]:
         lines.append(f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}")
-    lines += [f"  {_mb(size):>8} MB  {name}" for name, size in details["files"].items() if size >= 50_000]
+    lines += [
+        f"  {megabytes(size):>8} MB  {name}" for name, size in details["files"].items() if size >= 50_000
+    ]
     return "\n".join(lines)
 
 
@@ -101,5 +108,6 @@ def details_json(details: Details) -> str:
     return json.dumps(details, indent=1, default=str)
 
 
-def _mb(size: int) -> str:
+def megabytes(size: int) -> str:
+    """Write bytes as megabytes with one decimal."""
     return f"{size / 1e6:,.1f}"

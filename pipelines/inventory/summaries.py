@@ -18,7 +18,7 @@ from pipelines.run.identity import Identity
 from pipelines.run.locks import holder_of
 from pipelines.run.provenance import FILE as PROVENANCE
 
-State = Literal["running", "complete", "incomplete", "not trained", "unreadable"]
+State = Literal["running", "complete", "incomplete", "not trained", "unreadable", "signals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class RunSummary:
     started
         When a command last started the run; None if it is unreadable.
     state
-        ``running`` while a process holds its lock; ``unreadable`` if it is damaged or of an older version.
+        ``running`` while a process holds its lock; ``unreadable`` if it is damaged or of an older version;
+        ``signals`` for a measured signal file (`pipelines.inventory.signals`), which trains nothing.
     done, planned
         Training tasks (model, fold, seed): finished, and in total.
     holder
@@ -108,9 +109,13 @@ def summarise_runs(output: Path) -> list[RunSummary]:
     DataError
         If an evaluation is damaged.
     """
-    found = [summarise_run(path.parent) for path in output.glob("*/run.json")]
+    return newest_first(summarise_run(path.parent) for path in output.glob("*/run.json"))
+
+
+def newest_first(runs: Iterable[RunSummary]) -> list[RunSummary]:
+    """Sort by the time of the start, the newest first; what is unreadable comes last."""
     oldest = dt.datetime.min.replace(tzinfo=dt.UTC)
-    return sorted(found, key=lambda run: (run.started or oldest, run.run_id), reverse=True)
+    return sorted(runs, key=lambda run: (run.started or oldest, run.run_id), reverse=True)
 
 
 def summarise_run(folder: Path) -> RunSummary:
@@ -130,7 +135,7 @@ def summarise_run(folder: Path) -> RunSummary:
         state = "running"
     elif not planned:
         state = "not trained"
-    measured = _measured(evaluations[0]) if evaluations else None
+    measured = newest_figures(evaluations[0]) if evaluations else None
     return RunSummary(
         folder.name, folder, started, state, done, planned, holder, models, len(evaluations), measured, size
     )
@@ -146,7 +151,17 @@ def size_of(path: Path) -> int:
 def describe_runs(runs: Iterable[RunSummary]) -> str:
     """Describe runs for a terminal, one line each."""
     rows = [
-        ("run", "started (UTC)", "state", "MB", "tested", "leader on validation", "delay", "IC", "Sharpe net")
+        (
+            "run",
+            "started (UTC)",
+            "state",
+            "MB",
+            "tested",
+            "leader or first signal",
+            "delay",
+            "IC",
+            "Sharpe net",
+        )
     ]
     for run in runs:
         started = "" if run.started is None else f"{run.started.astimezone(dt.UTC):%Y-%m-%d %H:%M}"
@@ -188,11 +203,14 @@ def _tasks(folder: Path) -> tuple[int, int]:
     return done, planned
 
 
-def _measured(evaluation: StoredEvaluation) -> Measured:
+def newest_figures(evaluation: StoredEvaluation) -> Measured:
+    """Return the figures of an evaluation for the model that leads on validation, or the first signal."""
     record, ladder = evaluation.record, evaluation.table("ladder")
     delay = tradable_delay(record.delays)
     at_delay = ladder.filter(pl.col("delay") == delay)
-    ranked = at_delay.filter(pl.col("valid_rank_ic").is_finite()).sort("valid_rank_ic", descending=True)
+    ranked = at_delay.filter(pl.col("valid_rank_ic").cast(pl.Float64).is_finite()).sort(
+        "valid_rank_ic", descending=True
+    )
     leader = (ranked if ranked.height else at_delay).row(0, named=True)
     book = next(iter(record.backtest.books))
     return Measured(

@@ -115,8 +115,8 @@ def judge(data: ReportData) -> Verdict:
         f"{_interval(best, 'ic', 3) or ' no interval'}), "
         f"Sharpe {_number(best['sharpe_net'], 2)}{_interval(best, 'sharpe', 2)} net and "
         f"{_number(best['sharpe_gross'], 2)} before costs ({header.main_book}), deflated Sharpe "
-        f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{trials}: the more "
-        "trials, the more likely a good result is luck."
+        f"{_number(best['deflated_sharpe'], 2)}. {_compared(data, model)}{_counted(data, model)}"
+        f"{trials}: the more trials, the more likely a good result is luck."
     )
     return Verdict("bad" if loses else "caution" if doubts else "good", headline, evidence, best)
 
@@ -128,6 +128,27 @@ def _compared(data: ReportData, model: str) -> str:
         ic = f"IC difference {_number(row['ic_difference'], 4)}{_interval(row, 'ic', 4)}"
         sharpe = f"net Sharpe difference {_number(row['sharpe_difference'], 2)}{_interval(row, 'sharpe', 2)}"
         sentences.append(f"Beats {row['rival']}: {row['beats']} ({ic}, {sharpe}). ")
+    return "".join(sentences)
+
+
+def _counted(data: ReportData, model: str) -> str:
+    """The tests that count all models, and the probability of overfitting; empty where they do not exist."""
+    sentences = []
+    tests = data.trials.multiple_tests
+    if tests is not None:
+        own = tests.filter((pl.col("model") == model) & (pl.col("book") == data.header.main_book))
+        for row in own.drop_nulls("spa_p").head(1).iter_rows(named=True):
+            counted = "counts" if row["in_stepm"] else "does not count"
+            sentences.append(
+                f"All models at once against earning nothing: p {_number(row['spa_p'], 3)} (SPA); StepM "
+                f"{counted} {model} as better. "
+            )
+    if data.trials.overfitting is not None:
+        for row in data.trials.overfitting.tail(1).iter_rows(named=True):
+            sentences.append(
+                f"Probability of overfitting {row['pbo']:.0%} ({row['variants']} candidates: "
+                f"{row['candidates']}). "
+            )
     return "".join(sentences)
 
 

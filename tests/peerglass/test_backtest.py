@@ -107,6 +107,7 @@ def test_every_signal_is_a_trial_that_is_counted_once(
         ({"with": pl.col("date").cast(pl.String)}, "column date is of type String; convert it to dates"),
         ({"with": pl.lit(np.inf).alias("noise")}, "'noise' has an infinite value"),
         ({"with": pl.lit("NONE").alias("ticker")}, "NONE appears more than once on"),
+        ({"with": pl.lit(1.5).alias("noise")}, "'noise' has the same value for all firms of a date"),
         ({"with": pl.col("date").dt.offset_by("-30y")}, "'truth' has no value for a firm of the universe"),
     ],
 )

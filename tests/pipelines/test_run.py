@@ -435,6 +435,24 @@ def test_rows_that_are_left_out_are_counted_by_reason(foresight: Path, peerglass
     assert str(monday - dt.timedelta(days=1)) in off["sentence"]
 
 
+def test_a_constant_signal_is_refused_or_left_out(foresight: Path, peerglass: Call) -> None:
+    frame = pl.read_csv(foresight)
+    by_date = pl.col("date").rank("dense").alias("level")  # differs between dates, not between firms
+    frame.select("date", "ticker", by_date).write_csv("level.csv")
+    trials, folders = trial_count(Path("runs")), sorted(Path("runs").iterdir())
+    answer = peerglass("backtest", "level.csv", "--config", "tiny.yaml")
+    assert answer.code == 3
+    assert "level has the same value for all firms of a date" in answer.err.splitlines()[-1]
+    assert answer.out == ""
+    assert (trial_count(Path("runs")), sorted(Path("runs").iterdir())) == (trials, folders)
+
+    frame.with_columns(by_date).write_csv("beside.csv")
+    answer = peerglass("backtest", "beside.csv", "--config", "tiny.yaml", "--force")
+    assert answer.code == 0, answer.err
+    assert "Not measured: level (the same value for all firms, on every date)." in answer.out
+    assert {row["model"] for row in measured_file(peerglass, Path("beside.csv"))["results"]} == {"signal"}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -26,7 +26,7 @@ from pipelines.results.analysis.analysis import BookAnalysis
 from pipelines.results.evaluate import evaluate
 from pipelines.results.measured import evaluation_record, measured_tables
 from pipelines.results.signals.guard import guard_table
-from pipelines.results.signals.placing import PlacedSignals, place_signals
+from pipelines.results.signals.placing import PlacedSignals, leave_out_constant, place_signals
 from pipelines.results.signals.reading import SignalTable
 from pipelines.results.signals.record import MeasuredSignals, SignalRecord, library_versions, signals_id
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
@@ -95,7 +95,7 @@ def prepare_signals(
     Raises
     ------
     DataError
-        If the lake holds no prices, or no row is in the universe.
+        If the lake holds no prices, no row is in the universe, or every signal is constant.
     """
     config, added = with_tradable_delay(config)
     lake = open_lake(config, progress.note)
@@ -107,6 +107,7 @@ def prepare_signals(
         market = build_market(tables, config)
         placed = place_signals(table, market, lake.read("quarantine") if lake.exists("quarantine") else None)
     _require_rows(table, placed, lake)
+    table, placed = leave_out_constant(table, placed)
     data = _Data(lake, {name: (versions[name], frame.height) for name, frame in tables.items()})
     measured = _measured(table, config, market, data, (*table.notes, *added, *market.notes))
     locks.lock_run(measured.folder)

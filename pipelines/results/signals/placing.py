@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ import polars as pl
 
 from features.arrays import BoolArray, FloatArray
 from pipelines.dataset.market import Market
+from pipelines.errors import DataError
 from pipelines.results.signals.reading import SignalTable
 
 USED: Final = "used"
@@ -54,6 +55,15 @@ class PlacedSignals:
         """Number of rows of a signal that are measured."""
         own = (pl.col("signal") == signal) & (pl.col("reason") == USED)
         return int(self.rows.filter(own)["rows"].sum())
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Signals with values that differ between the firms of no date: they rank no firm above another."""
+        return tuple(
+            signal
+            for signal, value_TN in self.signals.items()
+            if not (np.fmax.reduce(value_TN, axis=1) > np.fmin.reduce(value_TN, axis=1)).any()
+        )
 
 
 def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame | None) -> PlacedSignals:
@@ -107,6 +117,32 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
         ]
     off = np.unique(day_R[off_R & ~outside_R])
     return PlacedSignals(signals, pl.DataFrame(rows), tuple(str(day) for day in off))
+
+
+def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
+    """Leave out the signals that are constant on every date, with a note in the table.
+
+    Raises
+    ------
+    DataError
+        If no other signal is left.
+    """
+    constant = placed.constant
+    if not constant:
+        return table, placed
+    named = ", ".join(constant)
+    if len(constant) == len(table.signals):
+        raise DataError(
+            f"{table.path}: {named} has the same value for all firms of a date, on every date, so it ranks "
+            "no firm above another; give a column whose values differ between firms."
+        )
+    note = f"Not measured: {named} (the same value for all firms, on every date)."
+    kept = {signal: value_TN for signal, value_TN in placed.signals.items() if signal not in constant}
+    rows = placed.rows.filter(~pl.col("signal").is_in(constant))
+    return (
+        replace(table, rows=table.rows.drop(constant), notes=(*table.notes, note)),
+        replace(placed, signals=kept, rows=rows),
+    )
 
 
 def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFrame | None) -> BoolArray:

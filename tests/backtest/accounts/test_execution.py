@@ -30,9 +30,7 @@ def test_both_navs_and_the_ledger_agree(
 ) -> None:
     case = random_case(seed)
     book = case.run(case.costs(per_firm=per_firm), delay, case.execution(early=early, capped=capped))
-    assume(
-        book.ruined_at is None
-    )  # in the session of ruin, gross less net return is not the sum of the costs
+    assume(book.ruined_at is None)  # at ruin, gross less net return is not the sum of the costs
     assert book.identity_gap <= 1e-12
     costs_T = sum(book.costs_T.values())
     np.testing.assert_allclose(book.return_gross_T - book.return_net_T, costs_T, atol=1e-13)

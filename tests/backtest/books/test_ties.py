@@ -16,7 +16,8 @@ from hypothesis.extra import numpy as hnp
 from backtest.accounts.accounting import run_book
 from backtest.accounts.performance import sharpe
 from backtest.costs.model import CostModel
-from backtest.forecasts.metrics import forecast_metrics, precision_at_k, quantile_returns, top_k_sr
+from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
+from backtest.forecasts.metrics import forecast_metrics, icir, quantile_returns
 from backtest.forecasts.ranking import RankSelector
 from features.arrays import FloatArray
 
@@ -26,6 +27,12 @@ BUILDS: tuple[Build, ...] = (quantile_long_short, top_k_long_only)
 FREE = CostModel()
 LEVELS = st.sampled_from([NAN, -2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0])
 tied_signals = hnp.arrays(np.float64, st.tuples(st.integers(1, 5), st.integers(1, 12)), elements=LEVELS)
+
+
+def daily(signal_TN: FloatArray, label_TN: FloatArray, **sizes: int) -> DailyMetrics:
+    return daily_metrics(SortedPanel("signal", signal_TN), SortedPanel("label", label_TN), **sizes)
+
+
 METRICS = (
     "n_dates",
     "ic",
@@ -126,7 +133,7 @@ def test_metrics_are_expectations_over_random_tie_breaking(signal_N: np.ndarray,
     np.testing.assert_allclose(
         quantile_returns(signal_N[None], label_N[None], q), np.mean(means, axis=0), rtol=0, atol=1e-12
     )
-    assert precision_at_k(signal_N[None], label_N[None], q) == pytest.approx(np.mean(hits), abs=1e-12)
+    assert daily(signal_N[None], label_N[None], hits=q).hits_T[0] == pytest.approx(np.mean(hits), abs=1e-12)
 
 
 @settings(max_examples=100, deadline=None)
@@ -201,7 +208,9 @@ def test_ties_by_hand() -> None:
     two_TN = np.vstack([label_TN, 2 * label_TN])
     # the two highest: the 3 and a third of each 2: (0.1 + 0.2) / 2, then twice that
     ratio = (0.15 + 0.3) / 2 / (0.15 / 2) * 15.87
-    assert top_k_sr(np.vstack([signal_TN[:1]] * 2), two_TN, 2) == pytest.approx(ratio, rel=1e-12)
+    assert icir(daily(np.vstack([signal_TN[:1]] * 2), two_TN, top=2).top_T) * 15.87 == pytest.approx(
+        ratio, rel=1e-12
+    )
 
 
 def test_tied_share_counts_pairs_with_a_label() -> None:

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 
+from backtest.forecasts.daily import SortedPanel, daily_metrics
 from backtest.forecasts.metrics import (
     forecast_metrics,
     icir,
     monotonicity,
-    precision_at_k,
     quantile_returns,
     r2_oos,
-    top_k_sr,
 )
 from backtest.inference.means import newey_west_t
 from features.information_coefficient import ic_by_date, rank_ic_by_date
@@ -77,9 +76,10 @@ def test_top_k_metrics_equal_loops() -> None:
             share_T.append(sum(y[n] >= 0 for n in ranked[:10]) / 10)
         top_T.append(sum(y[n] for n in ranked[:5]) / 5)
     assert 0 < len(share_T) <= 25
-    assert precision_at_k(forecast_TN, label_TN, 10) == pytest.approx(np.mean(share_T), rel=1e-12)
+    metrics = forecast_metrics(forecast_TN, label_TN)
+    assert metrics.precision_at_10 == pytest.approx(np.mean(share_T), rel=1e-12)
     expected = np.mean(top_T) / np.std(top_T) * 15.87
-    assert top_k_sr(forecast_TN, label_TN, 5) == pytest.approx(expected, rel=1e-12)
+    assert metrics.literature_sr == pytest.approx(expected, rel=1e-12)
 
 
 def test_quantiles_equal_array_split() -> None:
@@ -134,8 +134,6 @@ def test_summary_equals_its_parts() -> None:
     assert m.n_pairs == int((np.isfinite(forecast_TN) & np.isfinite(label_TN)).sum())
     assert m.quantile_returns == tuple(quantile_returns(f32_TN, label_TN))
     assert m.monotonicity == monotonicity(np.array(m.quantile_returns))
-    assert m.precision_at_10 == precision_at_k(f32_TN, label_TN)
-    assert m.literature_sr == top_k_sr(f32_TN, label_TN)
     assert m.r2_oos == r2_oos(f32_TN, label_TN)
 
 
@@ -186,6 +184,6 @@ def test_invalid_inputs_raise() -> None:
     with pytest.raises(ValueError, match="infinite at date 0, firm 0"):
         forecast_metrics(np.full_like(label_TN, np.inf), label_TN)
     with pytest.raises(ValueError, match="at least 1 firm"):
-        precision_at_k(forecast_TN, label_TN, 0)
+        daily_metrics(SortedPanel("forecast", forecast_TN), SortedPanel("label", label_TN), hits=0)
     with pytest.raises(ValueError, match="at least 2"):
         quantile_returns(forecast_TN, label_TN, 1)

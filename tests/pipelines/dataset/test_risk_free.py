@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -45,6 +46,16 @@ def test_a_session_has_the_rate_that_was_known_at_the_close_before(tmp_path: Pat
         risk_free_rates(str(tmp_path / "rf.parquet"), SESSIONS),
         risk_free_rates(write(tmp_path, rates), SESSIONS),
     )
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Asia/Tokyo", "America/New_York"])
+def test_a_midnight_with_a_time_zone_is_the_day_of_that_zone(tmp_path: Path, zone: str) -> None:
+    moments = [dt.datetime(2024, 1, day, tzinfo=ZoneInfo(zone)) for day in (2, 3, 4)]
+    path = tmp_path / "rates.parquet"
+    pl.DataFrame({"date": moments, "rate": [0.01, 0.02, 0.03]}).write_parquet(path)
+    dates_T = np.array(["2024-01-02", "2024-01-03", "2024-01-04", "2024-01-05"], dtype="datetime64[D]")
+    rate_T = 252 * risk_free_rates(str(path), dates_T)
+    np.testing.assert_allclose(rate_T, [np.nan, 0.01, 0.02, 0.03], rtol=1e-12)
 
 
 def test_an_outdated_or_missing_rate_is_refused(tmp_path: Path) -> None:

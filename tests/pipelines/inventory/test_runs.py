@@ -16,7 +16,8 @@ from command import Call, command
 
 from pipelines.config.load import load_config
 from pipelines.inventory.prune import apply_prune, plan_prune
-from pipelines.inventory.summaries import summarise_runs
+from pipelines.inventory.summaries import RunFolder, summarise_runs
+from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
@@ -246,3 +247,46 @@ def test_a_name_that_is_not_there_removes_nothing(first: Path, peerglass: Call) 
     assert answer.code == 2
     assert "No run begins with 'third'" in answer.err
     assert first.is_dir()
+
+
+@pytest.fixture
+def signals(made: Path, first: Path, peerglass: Call) -> str:
+    """Id of a measured signal file beside the runs."""
+    del first
+    shutil.copytree(made / "lake", "lake")
+    shutil.copy(made / "a.yaml", "a.yaml")
+    prices = Lake("lake").read("prices").select("date", "ticker", alpha=pl.col("volume").cast(pl.Float64))
+    prices.write_parquet("alpha.parquet")
+    assert peerglass("backtest", "alpha.parquet", "--config", "a.yaml", "--force").code == 0
+    return next(OUTPUT.glob("alpha-*")).name
+
+
+def test_measured_signals_are_listed_and_shown(signals: str, peerglass: Call) -> None:
+    listed = json.loads(peerglass("runs", "list", "--json", "--output", "runs").out)
+    assert listed[0]["run_id"] == signals  # measured last
+    assert [run["state"] for run in listed] == ["signals", "complete", "complete"]
+    one, ladder = listed[0], measured_ladder(OUTPUT / signals)
+    assert one["models"] == ["alpha"]
+    assert one["evaluations"] == 1
+    at_delay = ladder.filter(pl.col("delay") == one["measured"]["delay"]).row(0, named=True)
+    assert one["measured"]["delay"] == 1
+    assert one["measured"]["ic"] == at_delay["ic"]
+    assert "signals" in peerglass("runs", "list", "--output", "runs").out
+
+    shown = json.loads(peerglass("runs", "show", signals, "--json", "--output", "runs").out)
+    assert shown["record"]["file"].endswith("alpha.parquet")
+    assert shown["trials"]["of_this_file"] == 1
+    assert shown["trials"]["in_ledger"] == trial_count(OUTPUT)
+    assert len(shown["evaluations"]) == 1
+    text = peerglass("runs", "show", "alpha", "--output", "runs").out
+    assert text.startswith(f"signals {signals}\n")
+    assert shown["evaluations"][0]["evaluation"] in text
+
+    (OUTPUT / signals / "signals.json").write_text("{")
+    assert (
+        json.loads(peerglass("runs", "list", "--json", "--output", "runs").out)[-1]["state"] == "unreadable"
+    )
+
+
+def measured_ladder(folder: Path) -> pl.DataFrame:
+    return list_evaluations(RunFolder(folder.name, folder))[0].table("ladder")

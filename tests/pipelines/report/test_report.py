@@ -416,6 +416,11 @@ def test_the_verdict_gives_the_evidence() -> None:
     )
     assert "Beats lightgbm: yes" in verdict.evidence
     assert "42 trials" in verdict.evidence
+    counted = "against earning nothing: p 0.090 (SPA); StepM counts temporal_peer as better. "
+    assert counted in verdict.evidence
+    assert "Probability of overfitting 13% (8 candidates: results of this evaluation). " in verdict.evidence
+    alone = judge(make_report(trials=TrialTables())).evidence
+    assert alone == re.sub("All models at once.*(?=42 trials)", "", verdict.evidence)
 
 
 @pytest.mark.parametrize(
