@@ -146,8 +146,8 @@ def _make(folder: Path) -> None:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:  # it was there, and is gone now; or it is a file
-            if folder.exists():
+        except FileExistsError:  # it was there, and was gone a moment later; or it is a file
+            if folder.is_file():
                 raise
         else:
             return
