@@ -95,12 +95,18 @@ def describe_details(details: Details) -> str:
             f"{one} {fold[f'{one}_from']} to {fold[f'{one}_to']}" for one in ("train", "valid", "test")
         )
         lines.append(f"  fold {fold['fold']:<4} {spans}")
-    for one in details["evaluations"]:
-        lines.append(f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}")
-    lines += [
-        f"  {megabytes(size):>8} MB  {name}" for name, size in details["files"].items() if size >= 50_000
+    return "\n".join([*lines, *content_lines(details)])
+
+
+def content_lines(details: Details) -> list[str]:
+    """Describe the evaluations of a folder and its entries of at least 50 kB, one line each."""
+    return [
+        *(
+            f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}"
+            for one in details["evaluations"]
+        ),
+        *(f"  {megabytes(size):>8} MB  {name}" for name, size in details["files"].items() if size >= 50_000),
     ]
-    return "\n".join(lines)
 
 
 def details_json(details: Details) -> str:

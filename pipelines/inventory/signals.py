@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pipelines.errors import DataError
-from pipelines.inventory.details import Details, evaluation_rows, megabytes
+from pipelines.inventory.details import Details, content_lines, evaluation_rows, megabytes
 from pipelines.inventory.summaries import RunSummary, newest_figures, size_of
 from pipelines.results.signals.record import RECORD, MeasuredSignals, find_signals
 from pipelines.run.evaluations import list_evaluations
@@ -60,12 +60,7 @@ def describe_signal_details(details: Details) -> str:
         f"  code      commit {record['commit']}",
         f"  trials    {trials['of_this_file']} of this file, {trials['in_ledger']} in the ledger",
     ]
-    for one in details["evaluations"]:
-        lines.append(f"  evaluation {one['evaluation']}  {one['made']:%Y-%m-%d %H:%M}  {one['assumptions']}")
-    lines += [
-        f"  {megabytes(size):>8} MB  {name}" for name, size in details["files"].items() if size >= 50_000
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, *content_lines(details)])
 
 
 def _summarise_folder(folder: Path) -> RunSummary:
