@@ -35,6 +35,12 @@ class AuditError(PeerglassError):
     exit_code = 4
 
 
+class PromotionRefused(PeerglassError):  # noqa: N818  (names the decision, as StopIteration does)
+    """The guard refused to make a model version the champion."""
+
+    exit_code = 4
+
+
 class DivergedError(PeerglassError):
     """Training produced no model: the loss is not finite, the labels are constant, or memory ran out."""
 

@@ -24,8 +24,10 @@ from pipelines.cli.options import (
     SetOption,
     WaitOption,
 )
+from pipelines.cli.promote import demote, promote
 from pipelines.cli.quarantine import quarantine_app
 from pipelines.cli.runs import runs_app
+from pipelines.cli.track import track_app
 from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
 
@@ -40,8 +42,8 @@ app = typer.Typer(
         "prices.csv` writes a config; read it, then start `peerglass run prices.yaml`. "
         "Every command has its own `--help`.\n\n"
         "Exit codes: 0 success; 1 bug; 2 wrong config or usage; 3 data missing, stale or locked; 4 audit "
-        "failed; 5 training produced no model (diverged, constant labels or out of memory); 6 tracking "
-        "server unreachable."
+        "failed or promotion refused; 5 training produced no model (diverged, constant labels or out of "
+        "memory); 6 tracking server unreachable."
     ),
     no_args_is_help=True,
     add_completion=False,
@@ -244,6 +246,9 @@ def report(
 
 
 app.add_typer(runs_app, rich_help_panel=_PIPELINE)
+app.command(rich_help_panel=_PIPELINE)(promote)
+app.command(rich_help_panel=_PIPELINE)(demote)
+app.add_typer(track_app, rich_help_panel=_PIPELINE)
 app.command(name="features", rich_help_panel=_DATA)(list_features)
 app.add_typer(lake_app, rich_help_panel=_DATA)
 app.add_typer(quarantine_app, rich_help_panel=_DATA)

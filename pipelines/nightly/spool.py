@@ -8,20 +8,19 @@ idempotent, so a process that is killed between sending and removing does no har
 from __future__ import annotations
 
 import datetime as dt
-import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.registry.aliases import challenger, champion
-from pipelines.nightly.registry.versions import open_version
+from pipelines.nightly.folder import nights_folder, write_text
+from pipelines.nightly.mirror import mirror_aliases
 from pipelines.nightly.result import NightResult
+from pipelines.nightly.table import peak_memory_bytes, signal_count, trade_count
 from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
-from pipelines.tracking.nights import NightRecord, log_night
-from pipelines.tracking.runs import log_run
+from pipelines.tracking.nights import TrackedNight, log_night
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +39,17 @@ class Synced:
     versions: tuple[ModelVersion, ...]
 
 
-def nights_folder(config: Config) -> Path:
-    """Folder of a config's nights."""
-    return Path(config.output) / "nights" / config.name
-
-
 def spool(config: Config, result: NightResult) -> Path:
     """Write the record of a night into the spool, atomically; a second attempt at a night replaces it."""
-    record = night_record(config, result, dt.datetime.now(dt.UTC))
-    path = nights_folder(config) / "spool" / f"{record.session.isoformat()}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    partial.replace(path)
-    return path
+    night = tracked_night(config, result, dt.datetime.now(dt.UTC))
+    return write_text(_spool_file(config, night.session), night.model_dump_json(indent=1))
 
 
-def spooled(config: Config) -> list[NightRecord]:
+def _spool_file(config: Config, session: dt.date) -> Path:
+    return nights_folder(config) / "spool" / f"{session.isoformat()}.json"
+
+
+def spooled(config: Config) -> list[TrackedNight]:
     """Return the records that wait, oldest first.
 
     Raises
@@ -67,7 +60,7 @@ def spooled(config: Config) -> list[NightRecord]:
     records = []
     for path in sorted((nights_folder(config) / "spool").glob("*.json")):
         try:
-            records.append(NightRecord.model_validate_json(path.read_text(encoding="utf-8")))
+            records.append(TrackedNight.model_validate_json(path.read_text(encoding="utf-8")))
         except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             raise DataError(f"The spooled record {path} is damaged ({reason}); delete it.") from None
@@ -85,45 +78,51 @@ def sync(config: Config, lake: Lake, progress: Progress) -> Synced:
         If the tracking store cannot be reached; what was not sent stays.
     """
     waiting = spooled(config)
-    named = [champion(lake, config.name), challenger(lake, config.name)]
-    versions = tuple(dict.fromkeys(one for one in named if one is not None))
     with progress.stage("track"):
-        for version in versions:
-            run = open_version(version, Path(config.output))
-            log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
-        for record in waiting:
-            log_night(config, record, nights_folder(config))
-            (nights_folder(config) / "spool" / f"{record.session.isoformat()}.json").unlink()
-    return Synced(tuple(record.session for record in waiting), versions)
+        for night in waiting:
+            log_night(config, night, nights_folder(config))
+            _spool_file(config, night.session).unlink(missing_ok=True)
+    versions = mirror_aliases(config, lake, progress)
+    return Synced(tuple(night.session for night in waiting), versions)
 
 
-def night_record(config: Config, result: NightResult, ended_at: dt.datetime) -> NightRecord:
-    """Summarise a night for the tracking store."""
-    own = result.signals
-    if result.champion is not None:
-        own = own.filter(own["version"] == str(result.champion))
+def describe_synced(synced: Synced, config: Config) -> str:
+    """Say what was sent, in one line."""
+    nights = f"{len(synced.nights)} night{'' if len(synced.nights) == 1 else 's'}"
+    span = f" ({synced.nights[0]} to {synced.nights[-1]})" if synced.nights else ""
+    versions = ", ".join(map(str, synced.versions)) or "none"
+    return f"{config.name}: {nights} sent{span}; versions with an alias: {versions}."
+
+
+def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> TrackedNight:
+    """Summarise a night for the tracking store: figures as metrics, the folder's files as artifacts."""
     metrics = {
-        "signals": float(own["signal"].is_not_null().sum()) if own.height else 0.0,
+        "signals": float(signal_count(result)),
+        "trades": float(trade_count(result)),
         "seconds": sum(result.seconds.values()),
+        "peak_memory_bytes": float(peak_memory_bytes()),
         **{f"seconds.{step}": seconds for step, seconds in result.seconds.items()},
-        **{f"findings.{level}": float(_count(result, level)) for level in ("warn", "fail")},
+        **{f"findings.{level}": float(_count(result, level)) for level in ("ok", "warn", "fail")},
     }
     if result.book.height:
-        metrics["trades"] = float((result.book["trade"] != 0).sum())
-        metrics["turnover"] = float(result.book["trade"].abs().sum()) / 2.0
+        metrics["turnover"] = float(result.book["trade"].abs().sum()) / 2.0  # one-way
     versions = {"champion": result.champion, "challenger": result.challenger}
     nights = nights_folder(config)
-    files = [
-        path for path in sorted(result.folder.rglob("*")) if path.is_file() and ".partial" not in path.name
-    ]
-    return NightRecord(
+    return TrackedNight(
         config=result.config,
         session=result.session,
         ended_at=ended_at,
         error=result.error,
-        tags={"state": result.state, **{k: str(v) for k, v in versions.items() if v is not None}},
+        tags={
+            "state": result.state,
+            **{alias: str(version) for alias, version in versions.items() if version is not None},
+        },
         metrics=metrics,
-        files={path.relative_to(result.folder).as_posix(): str(path.relative_to(nights)) for path in files},
+        files={
+            path.relative_to(result.folder).as_posix(): path.relative_to(nights).as_posix()
+            for path in sorted(result.folder.rglob("*"))
+            if path.is_file() and not path.name.endswith(".partial")
+        },
     )
 
 

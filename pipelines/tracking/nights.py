@@ -19,7 +19,7 @@ _SESSION_TAG: Final = "peerglass.session"
 _ERROR_TAG: Final = "peerglass.error"
 
 
-class NightRecord(BaseModel):
+class TrackedNight(BaseModel):
     """What the tracking store is told about a night.
 
     Attributes
@@ -51,17 +51,17 @@ class NightRecord(BaseModel):
     files: dict[str, str] = {}
 
 
-def log_night(config: Config, record: NightRecord, nights: Path) -> None:
+def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
     """Log a night. Logging it again changes only what has changed, and adds no run.
 
     Parameters
     ----------
     config
         Names the store and the experiment.
-    record
+    night
         The night.
     nights
-        Folder that the record's files are relative to. A file that is gone is left out.
+        Folder that the night's files are relative to. A file that is gone is left out.
 
     Raises
     ------
@@ -70,33 +70,33 @@ def log_night(config: Config, record: NightRecord, nights: Path) -> None:
     """
     with store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
-        mlflow_run = _run_of(client, experiment, record)
+        mlflow_run = _run_of(client, experiment, night)
         known = client.get_run(mlflow_run)
-        tags = {**record.tags, **({} if record.error is None else {_ERROR_TAG: record.error[:5000]})}
+        tags = {**night.tags, **({} if night.error is None else {_ERROR_TAG: night.error[:5000]})}
         for key, value in tags.items():
             if known.data.tags.get(key) != value:
                 client.set_tag(mlflow_run, key, value)
-        if record.error is None and _ERROR_TAG in known.data.tags:
+        if night.error is None and _ERROR_TAG in known.data.tags:
             client.delete_tag(mlflow_run, _ERROR_TAG)
-        log_parameters(client, mlflow_run, {"config": record.config, "session": record.session.isoformat()})
-        log_metrics(client, mlflow_run, {0: record.metrics})
-        paths = {place: nights / path for place, path in record.files.items()}
+        log_parameters(client, mlflow_run, {"config": night.config, "session": night.session.isoformat()})
+        log_metrics(client, mlflow_run, {0: night.metrics})
+        paths = {place: nights / path for place, path in night.files.items()}
         log_artifacts(client, mlflow_run, {place: path for place, path in paths.items() if path.is_file()})
-        status = "FINISHED" if record.error is None else "FAILED"
+        status = "FINISHED" if night.error is None else "FAILED"
         if known.info.status != status:
-            client.set_terminated(mlflow_run, status=status, end_time=_milliseconds(record.ended_at))
+            client.set_terminated(mlflow_run, status=status, end_time=_milliseconds(night.ended_at))
 
 
-def _run_of(client: MlflowClient, experiment: str, record: NightRecord) -> str:
+def _run_of(client: MlflowClient, experiment: str, night: TrackedNight) -> str:
     """Id of the MLflow run of a night; created if it does not exist."""
-    session = record.session.isoformat()
-    query = f"tags.`{_CONFIG_TAG}` = '{record.config}' and tags.`{_SESSION_TAG}` = '{session}'"
+    session = night.session.isoformat()
+    query = f"tags.`{_CONFIG_TAG}` = '{night.config}' and tags.`{_SESSION_TAG}` = '{session}'"
     known = client.search_runs([experiment], query, max_results=1)
     if known:
         return str(known[0].info.run_id)
-    tags = {_CONFIG_TAG: record.config, _SESSION_TAG: session}
-    seconds = record.metrics.get("seconds", 0.0)
-    began = _milliseconds(record.ended_at - dt.timedelta(seconds=seconds))
+    tags = {_CONFIG_TAG: night.config, _SESSION_TAG: session}
+    seconds = night.metrics.get("seconds", 0.0)
+    began = _milliseconds(night.ended_at - dt.timedelta(seconds=seconds))
     return str(client.create_run(experiment, start_time=began, tags=tags, run_name=session).info.run_id)
 
 

@@ -128,8 +128,17 @@ def set_alias(
     return True
 
 
-def enter_version(lake: Lake, config_name: str, version: ModelVersion, by: str, session: dt.date) -> bool:
+def enter_version(
+    lake: Lake, config_name: str, version: ModelVersion, by: str, session: dt.date, *, why: str
+) -> bool:
     """Give a newly trained version its first alias: the first becomes champion, a later one challenger.
+
+    Parameters
+    ----------
+    lake, config_name, version
+        As in `set_alias`.
+    by, session, why
+        Who trained it at which night, and why (`Reason`).
 
     Returns
     -------
@@ -141,7 +150,6 @@ def enter_version(lake: Lake, config_name: str, version: ModelVersion, by: str, 
         return False
     first = champion(lake, config_name) is None
     alias: Alias = "champion" if first else "challenger"
-    why = "first version" if first else "newly trained"
     return set_alias(lake, config_name, alias, version, Reason(why, by, session))
 
 

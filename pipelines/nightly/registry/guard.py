@@ -19,6 +19,7 @@ from pipelines.nightly.registry.aliases import champion
 from pipelines.nightly.registry.shadow import shadow_ics
 from pipelines.nightly.registry.versions import (
     audit_verdict,
+    describe_missing,
     failed_checks,
     missing_seeds,
     open_version,
@@ -102,8 +103,7 @@ def _faults(run: Run, version: ModelVersion) -> list[str]:
     faults = []
     missing = missing_seeds(run, version.model)
     if missing:
-        seeds = ", ".join(map(str, missing))
-        faults.append(f"{version} is incomplete: seed {seeds} is not trained; run the night again.")
+        faults.append(f"{version} is incomplete: {describe_missing(missing)}; run the night again.")
     verdict = audit_verdict(run)
     if verdict is None:
         faults.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")

@@ -45,28 +45,28 @@ def test_a_lake_without_promotions_names_nobody(lake: Lake) -> None:
 
 
 def test_the_first_version_is_champion_and_the_next_challenger(lake: Lake) -> None:
-    assert enter_version(lake, "demo", A, "nightly", DAY)
-    assert enter_version(lake, "demo", B, "nightly", DAY)
+    assert enter_version(lake, "demo", A, "nightly", DAY, why="monthly")
+    assert enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
     assert (champion(lake, "demo"), challenger(lake, "demo")) == (A, B)
     assert alias_history(lake, "demo").select(
         "number", "alias", "version", "session", "by", "why", "forced"
     ).rows() == [
-        (2, "challenger", "demo-b/ridge", DAY, "nightly", "newly trained", False),
-        (1, "champion", "demo-a/ridge", DAY, "nightly", "first version", False),
+        (2, "challenger", "demo-b/ridge", DAY, "nightly", "monthly", False),
+        (1, "champion", "demo-a/ridge", DAY, "nightly", "monthly", False),
     ]
 
 
 def test_a_version_that_has_lost_its_alias_does_not_enter_again(lake: Lake) -> None:
-    enter_version(lake, "demo", A, "nightly", DAY)
-    enter_version(lake, "demo", B, "nightly", DAY)
-    enter_version(lake, "demo", C, "nightly", DAY)
-    assert not enter_version(lake, "demo", B, "nightly", DAY)
+    enter_version(lake, "demo", A, "nightly", DAY, why="monthly")
+    enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
+    enter_version(lake, "demo", C, "nightly", DAY, why="monthly")
+    assert not enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
     assert challenger(lake, "demo") == C
 
 
 def test_a_promotion_removes_the_challenger_in_the_same_commit(lake: Lake) -> None:
-    enter_version(lake, "demo", A, "nightly", DAY)
-    enter_version(lake, "demo", B, "nightly", DAY)
+    enter_version(lake, "demo", A, "nightly", DAY, why="monthly")
+    enter_version(lake, "demo", B, "nightly", DAY, why="monthly")
     before = lake.version("promotions")
     reason = Reason("the guard passed", "ann@desk", forced=True, evidence={"p_value": 0.4})
     assert set_alias(lake, "demo", "champion", B, reason)
@@ -124,7 +124,7 @@ def test_demotions_undo_promotions_like_a_stack(
 
 
 def test_processes_that_change_aliases_at_once_lose_no_row(lake: Lake) -> None:
-    enter_version(lake, "demo", A, "nightly", DAY)
+    enter_version(lake, "demo", A, "nightly", DAY, why="monthly")
     code = (
         "import sys\n"
         "from pipelines.lake.lake import Lake\n"
