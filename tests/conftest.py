@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -14,6 +14,9 @@ from pipelines.config.schema import Config
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
+
+if TYPE_CHECKING:
+    from live_versions import Versions
 
 TINY: Mapping[str, Any] = {
     "name": "tiny",
@@ -97,3 +100,28 @@ def tiny_tables(tiny_config: Config) -> dict[str, pl.DataFrame]:
         pl.lit("simulated").alias("source"), pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
     )
     return {name: check(name, frame).valid for name, frame in tables.items()}
+
+
+@pytest.fixture(scope="session")
+def trained_versions(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Versions:
+    """Two versions that were trained for use; they share a lake with the tests of the session."""
+    from live_versions import train_versions
+
+    folder = tmp_path_factory.mktemp("versions")
+    settings = {
+        **tiny_settings,
+        "name": "tiny",
+        "models": {"ridge": {}},
+        "audit": {"enabled": False},
+        "lake": str(folder / "lake"),
+        "output": str(folder / "runs"),
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": str(folder / "artifacts")},
+    }
+    return train_versions(folder, settings)
+
+
+@pytest.fixture
+def versions(trained_versions: Versions) -> Versions:
+    """The same versions in a lake without signals, aliases and nights."""
+    trained_versions.forget()
+    return trained_versions
