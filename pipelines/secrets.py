@@ -74,6 +74,12 @@ def register_secrets(written: str, resolved: str, environment: Mapping[str, str]
     _registered.update(s for s in plain | encoded | escaped if len(s) >= _SHORTEST)
 
 
+def register_secret(secret: str) -> None:
+    """Remember a text that is secret as a whole, so that `redact` finds it in any text."""
+    if len(secret) >= _SHORTEST:
+        _registered.update({secret, quote(secret, safe=""), json.dumps(secret)[1:-1]})
+
+
 def register_all_secrets(settings: object) -> None:
     """Remember the secrets in all strings of nested settings."""
     if isinstance(settings, str):

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import typer
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from typer.models import ArgumentInfo
 
 Row = tuple[str, str, str, str]
@@ -30,6 +30,7 @@ _SCALARS = {
     int: "integer",
     float: "number",
     str: "string",
+    SecretStr: "secret string",
     dt.date: "date",
 }
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

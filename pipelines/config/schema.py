@@ -143,10 +143,10 @@ class Config(Section):
     def from_environment(self) -> dict[str, Any]:
         """Return setting -> value for settings that come from the environment and affect a run's numbers.
 
-        Left out are secrets, locations (source, lake, tracking, output) and how the work is distributed
-        (workers, device), because these may differ between machines.
+        Left out are secrets, locations (source, lake, tracking, output), how the work is distributed
+        (workers, device) and the nightly pipeline, because these may differ between machines.
         """
-        not_numbers = {"source", "lake", "lake_options", "tracking", "output", "workers", "device"}
+        not_numbers = {"source", "lake", "lake_options", "tracking", "output", "workers", "device", "nightly"}
         return {
             ".".join(map(str, path)): masked_settings(value)
             for path, (text, value) in self._written.items()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pipelines.nightly.alerts.events import Alert
@@ -16,13 +18,15 @@ class ChannelError(Exception):
     """An alert could not be delivered; the message says why, without the channel's address."""
 
 
-def notify(url: str, alert: Alert) -> None:
+def notify(url: str, alert: Alert, timeout: float) -> None:
     """Send an alert to an Apprise URL.
+
+    Apprise's own messages are dropped, because they may hold parts of the URL.
 
     Raises
     ------
     ChannelError
-        If Apprise is not installed, does not know the URL, or the service does not take the message.
+        If Apprise is not installed, does not know the URL, or the service does not take the message in time.
     """
     try:
         import apprise
@@ -35,11 +39,30 @@ def notify(url: str, alert: Alert) -> None:
         "warning": apprise.NotifyType.WARNING,
         "recovery": apprise.NotifyType.SUCCESS,
     }
-    channel = apprise.Apprise()
-    if not channel.add(url):
-        raise ChannelError("Apprise does not know this kind of URL; see its list of services")
-    if not channel.notify(title=alert.title, body=alert.text, notify_type=kinds[alert.kind]):
-        raise ChannelError("the service did not take the message; test the URL with the command 'apprise'")
+    with _silenced("apprise"):
+        channel = apprise.Apprise()
+        if not channel.add(url):
+            raise ChannelError("Apprise does not know this kind of URL, or it is incomplete")
+        taken = channel.notify(
+            title=alert.title,
+            body=alert.text,
+            notify_type=kinds[alert.kind],
+            body_format=apprise.NotifyFormat.TEXT,  # services that show HTML escape it
+            timeout=timeout,
+        )
+    if not taken:
+        raise ChannelError("the service did not take the message; try the URL with the command 'apprise'")
+
+
+@contextmanager
+def _silenced(name: str) -> Iterator[None]:
+    """Drop what a library logs."""
+    logger = logging.getLogger(name)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: float) -> int:

@@ -11,6 +11,7 @@ import polars as pl
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import read_warnings
+from pipelines.secrets import redact
 
 Kind = Literal["failure", "warning", "recovery"]
 
@@ -50,7 +51,9 @@ class Alert:
             "session": str(result.session),
             "state": result.state,
             "error": result.error,
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [
+                {**asdict(finding), "sentence": redact(finding.sentence)} for finding in self.findings
+            ],
             "page": str(result.folder / "nightly.html"),
         }
 
@@ -92,4 +95,4 @@ def _last_night(nights: pl.DataFrame) -> tuple[str | None, frozenset[tuple[str, 
 
 
 def _lines(sentences: list[str]) -> str:
-    return "\n".join(dict.fromkeys(sentences))
+    return redact("\n".join(dict.fromkeys(sentences)))

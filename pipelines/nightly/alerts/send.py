@@ -75,15 +75,19 @@ def send_alerts(config: Config, result: NightResult) -> list[Finding]:
 
 def _channels(settings: AlertsConfig, alert: Alert, result: NightResult) -> Iterator[tuple[str, Delivery]]:
     """Name of each channel, without its address, and what delivers the alert."""
-    for number, url in enumerate(settings.urls, start=1):
-        yield f"url {number} ({url.partition(':')[0]})", partial(_notified, url, alert)
+    for number, secret in enumerate(settings.urls, start=1):
+        url = secret.get_secret_value()
+        yield (
+            f"url {number} ({url.partition(':')[0]})",
+            partial(_notified, url, alert, settings.timeout_seconds),
+        )
     if settings.command is not None:
         document = alert.document(result)
         yield "command", partial(run_command, settings.command, document, settings.timeout_seconds)
 
 
-def _notified(url: str, alert: Alert) -> int:
-    notify(url, alert)
+def _notified(url: str, alert: Alert, timeout: float) -> int:
+    notify(url, alert, timeout)
     return 0
 
 

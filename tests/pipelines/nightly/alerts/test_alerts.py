@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import night_results
 import pytest
 
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
+from pipelines.errors import ConfigError
 from pipelines.nightly.alerts.events import alert_of
 from pipelines.nightly.alerts.send import send_alerts
 from pipelines.nightly.finding import Finding
@@ -108,3 +112,88 @@ def test_a_dead_command_is_a_finding_and_is_tried_again(
     record = json.loads((tmp_path / "night" / "alerts.json").read_text())
     assert [one["delivered"] for one in record] == [False, False]
     assert record[0]["exit_code"] == (7 if "code 7" in why else 0)
+
+
+class Inbox(BaseHTTPRequestHandler):
+    """A service of Apprise's kind json:// that keeps what it gets; the path /broken answers with 500."""
+
+    messages: ClassVar[list[dict[str, Any]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        broken = self.path.startswith("/broken")
+        if not broken:
+            self.messages.append(json.loads(body))
+        self.send_response(500 if broken else 200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the name of the base class)
+        """Say nothing."""
+
+
+@pytest.fixture
+def inbox() -> Iterator[str]:
+    pytest.importorskip("apprise", reason="the extra alerts is not installed")
+    Inbox.messages.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Inbox)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_apprise_delivers_once_and_a_dead_channel_is_tried_again(
+    inbox: str, tiny: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    urls = [f"json://user:hunter2222@{inbox}/", f"json://{inbox}/broken/sesame123", "nothing://x"]
+    settings = config(tiny, urls=urls)
+    assert "hunter2222" not in f"{settings!r}{settings.as_written()}{settings.without_secrets()}"
+    result = replace(night_results.failed(tmp_path / "night"), error="The token hunter2222 is old.")
+    first = send_alerts(settings, result)
+    assert [finding.level for finding in first] == ["ok", "warn", "warn"]
+    again = send_alerts(settings, result)
+    assert [finding.subject for finding in again] == ["url 2 (json)", "url 3 (nothing)"]
+    (message,) = Inbox.messages
+    assert message["title"] == "desk 2026-11-20: the night failed"
+    assert message["type"] == "failure"
+    told = "".join(finding.sentence for finding in (*first, *again))
+    record = (tmp_path / "night" / "alerts.json").read_text()
+    shown = capfd.readouterr()
+    for text in (told, record, shown.out, shown.err):
+        assert "sesame123" not in text
+        assert "hunter2222" not in text
+        assert inbox not in text
+
+
+def test_a_plugin_of_apprise_gets_title_and_text(tiny: dict[str, Any], tmp_path: Path) -> None:
+    apprise = pytest.importorskip("apprise", reason="the extra alerts is not installed")
+    got: list[tuple[str, str, str]] = []
+
+    @apprise.decorators.notify(on="peerglasstest")  # type: ignore[untyped-decorator]  # apprise has no types
+    def keep(body: str, title: str, notify_type: str, *args: object, **kwargs: object) -> None:
+        got.append((title, body, str(getattr(notify_type, "value", notify_type))))
+
+    settings = config(tiny, urls=["peerglasstest://" + "here"])
+    nights = night_results.nights(["failed"])
+    send_alerts(settings, replace(night_results.night(tmp_path), nights=nights))
+    ((title, body, kind),) = got
+    assert title == "desk 2026-11-20: recovered from a failure"
+    assert night_results.DRIFT.sentence in body
+    assert kind == "success"
+
+
+def test_without_apprise_the_cure_is_named(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    (finding,) = send_alerts(config(tiny, urls=["json://127.0.0.1"]), night_results.failed(tmp_path))
+    assert finding.level == "warn"
+    assert "pip install 'peerglass[alerts]'" in finding.sentence
+
+
+def test_a_channel_without_a_service_is_a_config_error(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"nightly\.alerts\.urls.*slack://") as caught:
+        config(tiny, urls=["slack.com/sesame/token"])
+    assert "sesame" not in str(caught.value)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import night_results
+import pytest
 
 from pipelines.config.load import check_config
+from pipelines.errors import ConfigError
 from pipelines.nightly.alerts.metrics import metrics_text, write_metrics
 
 NOW = dt.datetime(2026, 11, 20, 22, 45, tzinfo=dt.UTC)
@@ -88,3 +90,18 @@ def test_the_file_is_replaced_as_a_whole(tiny: dict[str, Any], tmp_path: Path) -
     write_metrics(settings, night_results.night(tmp_path))
     assert parsed(path.read_text())
     assert [one.name for one in path.parent.iterdir()] == ["night.prom"]
+
+
+def test_prometheus_own_parser_reads_the_metrics(tmp_path: Path) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
+    text = metrics_text(replace(night_results.night(tmp_path), seconds={'a "b"\\\n': 1.0}), NOW)
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+    assert set(families) == set(parsed(text))
+    assert all(family.type == "gauge" and family.documentation for family in families.values())
+    (step,) = families["peerglass_night_step_seconds"].samples
+    assert step.labels == {"config": "desk", "step": 'a "b"\\\n'}
+
+
+def test_a_file_that_the_collector_does_not_read_is_refused(tiny: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"nightly\.alerts\.metrics.*\.prom"):
+        check_config({**tiny, "nightly": {"alerts": {"metrics": "night.txt"}}}, origin="metrics")
