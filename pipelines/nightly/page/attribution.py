@@ -21,10 +21,13 @@ from pipelines.nightly.signals.score import scoring_dataset
 from pipelines.nightly.version import ModelVersion
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import open_run
-from pipelines.train.task import collect_arrays, to_tensors
+from pipelines.train.task import collect_arrays, last_sessions, to_tensors
 
 PERMUTATIONS = 2
-"""Antithetic permutations per seed."""
+"""Antithetic permutations over all seeds, and at least one per seed. They cost most of the time, and the page
+shows only the largest values, each beside its error in the table of attributions."""
+DAY_STARTS = (1, 2, 6)
+"""First day of each block of days, counted backwards from the session: fewer than in a report, for speed."""
 
 SCHEMA = {
     "version": pl.String,
@@ -75,17 +78,18 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
     """
     run = open_run(version.run_id, Path(config.output))
     dataset = scoring_dataset(run, data)
-    tonight = dataset.panel.n_sessions - 1
-    if not dataset.universe_TN[tonight].any():
+    if not dataset.universe_TN[-1].any():
         return pl.DataFrame(schema=SCHEMA)
-    arrays = collect_arrays(dataset, run.config.features.window)
+    window = run.config.features.window
+    arrays = last_sessions(collect_arrays(dataset, window), window)
     families = families_of(dataset.characteristic_names)
+    permutations = max(1, PERMUTATIONS // len(run.config.seeds))
     games = []
     for seed in run.config.seeds:
         fitted, inputs = load_checkpoint(run.checkpoint(version.model, 0, seed))
-        options = GroupGameConfig(permutations=PERMUTATIONS, seed=seed)
+        options = GroupGameConfig(permutations=permutations, day_starts=DAY_STARTS, seed=seed)
         tensors = to_tensors(arrays, inputs, "cpu")
-        games.append(explain_groups(fitted, tensors, np.array([tonight]), families, options))
+        games.append(explain_groups(fitted, tensors, np.array([window - 1]), families, options))
     names = np.asarray(dataset.panel.tickers_N)[games[0].firms_E]
     return _rows(version, games, names.tolist(), set(tickers))
 
