@@ -64,7 +64,9 @@ _FULL_DISK: Final = ("no space left on device", "disk is full", "disk quota exce
 def full_disk(error: BaseException) -> FullDiskError | None:
     """Return the error to end with if a full disk caused this one, whatever library met it; None if not."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         if isinstance(cause, FullDiskError):
             return cause
         is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)

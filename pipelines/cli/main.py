@@ -15,6 +15,7 @@ from pipelines.cli.doctor import doctor
 from pipelines.cli.features import list_features
 from pipelines.cli.init import init
 from pipelines.cli.lake import lake_app
+from pipelines.cli.nightly import nightly
 from pipelines.cli.options import (
     RUNS_FOLDER,
     AsOfOption,
@@ -245,6 +246,7 @@ def report(
     print(report_run(run, output, evaluation, wait=wait))
 
 
+app.command(rich_help_panel=_PIPELINE)(nightly)
 app.add_typer(runs_app, rich_help_panel=_PIPELINE)
 app.command(rich_help_panel=_PIPELINE)(promote)
 app.command(rich_help_panel=_PIPELINE)(demote)

@@ -24,7 +24,7 @@ class Plan:
     last
         The last finished night before them; None if there is none.
     newest
-        The newest session of the data, or the one that was asked for.
+        The night that the plan ends with, also if it is finished already.
     """
 
     sessions: tuple[dt.date, ...]
@@ -75,8 +75,10 @@ def choose_nights(sessions: Sequence[dt.date], finished: Sequence[dt.date], day:
         raise DataError("The lake holds no prices, so there is no session to decide at; check the source.")
     newest = sessions[-1] if day is None else day
     last = max(finished, default=None)
-    if newest in finished or (day is None and last is not None and newest <= last):
+    if newest in finished:
         return Plan((), last, newest)
+    if day is None and last is not None and newest <= last:
+        return Plan((), last, last)
     require_session(sessions, newest)
     if last is not None and newest < last:
         raise ConfigError(

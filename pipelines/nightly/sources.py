@@ -34,6 +34,7 @@ from pipelines.quality.calendars import calendar_name, is_session, newest_finish
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
+from pipelines.sources.base import LiveSource
 from pipelines.sources.files.paths import resolve
 from pipelines.sources.settings import FilesSourceConfig
 
@@ -110,16 +111,10 @@ def deliver(
     ConfigError
         If the day is not a session of the exchange, or the source's settings are invalid.
     """
-    stored = sessions_of(lake)
-    newest = stored[-1] if stored else None
-    _refuse_closed_day(config, lake, day, newest)
-    expected = day or expected_session(config, lake, clock.now())
-    through = None if day is None else max(day, newest or day)
-    path = nights_folder(config) / FILE
-    is_stored = newest is not None and (expected is None or newest >= expected)
-    mark = _mark(config, expected, through)
-    if is_stored and mark is not None and _text(mark, lake) == _read(path):
+    if is_unchanged(config, lake, day, clock):
         return Delivery(None)
+    _refuse_closed_day(config, lake, day)
+    expected, through = _wanted(config, lake, day, clock)
     wait_for_source = _Waiting(config, progress, clock)
     while True:
         mark = _mark(config, expected, through)  # before the source is read: it may change meanwhile
@@ -128,16 +123,41 @@ def deliver(
         except _SourceError as error:
             wait_for_source(error.error)
             continue
-        stored = sessions_of(lake)
-        if expected is None or (stored and stored[-1] >= expected):
+        newest = _newest(lake)
+        if expected is None or (newest is not None and newest >= expected):
             break
-        end = f"its prices end on {stored[-1]}" if stored else "it delivered no prices"
+        end = "it delivered no prices" if newest is None else f"its prices end on {newest}"
         wait_for_source(DataError(f"The source has no session {expected} yet: {end}."))
     if config.source.kind in _LIVE and expected is None:
         mark = _mark(config, expected_session(config, lake, clock.now()), through)
     if mark is not None:
-        write_text(path, _text(mark, lake))
+        write_text(nights_folder(config) / FILE, _text(mark, lake))
     return Delivery(summary)
+
+
+def is_unchanged(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> bool:
+    """Return whether nothing can be new at the source since the last delivery, without reading it."""
+    newest = _newest(lake)
+    expected, through = _wanted(config, lake, day, clock)
+    if newest is None or (expected is not None and newest < expected):
+        return False
+    mark = _mark(config, expected, through)
+    path = nights_folder(config) / FILE
+    return mark is not None and path.is_file() and path.read_text(encoding="utf-8") == _text(mark, lake)
+
+
+def _newest(lake: Lake) -> dt.date | None:
+    stored = sessions_of(lake)
+    return stored[-1] if stored else None
+
+
+def _wanted(
+    config: Config, lake: Lake, day: dt.date | None, clock: Clock
+) -> tuple[dt.date | None, dt.date | None]:
+    """Return the session that the delivery must bring, if any, and the last one that it may bring."""
+    newest = _newest(lake)
+    expected = day or expected_session(config, lake, clock.now())
+    return expected, None if day is None else max(day, newest or day)
 
 
 class _Waiting:
@@ -222,8 +242,9 @@ def _calendar_of(config: Config, lake: Lake) -> str | None:
     return None
 
 
-def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None, newest: dt.date | None) -> None:
+def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
     """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
+    newest = _newest(lake)
     if day is None or (newest is not None and day <= newest):
         return  # the data themselves tell (`pipelines.nightly.plan`)
     calendar = _calendar_of(config, lake)
@@ -275,5 +296,14 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
     return stamps
 
 
-def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+def delivered_sessions(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> list[dt.date]:
+    """Return the sessions that a delivery would bring, without storing anything.
+
+    A source that delivers its whole scope is read. Of a live source, which is not asked, only the newest
+    finished session is known.
+    """
+    source = make_source(config, through=day)
+    if isinstance(source, LiveSource):
+        expected = day or expected_session(config, lake, clock.now())
+        return [] if expected is None else [expected]
+    return list(source.fetch().tables["prices"]["date"].unique().drop_nulls().sort())

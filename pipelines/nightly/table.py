@@ -26,6 +26,11 @@ def read_nights(lake: Lake, config_name: str) -> pl.DataFrame:
     return nights.sort("session", descending=True)
 
 
+def finished_before(nights: pl.DataFrame, session: dt.date) -> pl.DataFrame:
+    """Keep the finished nights before a session, in the order given."""
+    return nights.filter((pl.col("session") < session) & pl.col("state").is_in(FINISHED))
+
+
 def write_night(
     lake: Lake, result: NightResult, versions: Mapping[str, int], created_at: dt.datetime
 ) -> None:

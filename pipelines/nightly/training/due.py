@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from pipelines.config.nightly.retrain import RetrainConfig
-from pipelines.nightly.record import Retraining
+from pipelines.nightly.play.journal import Retraining
 
 DRIFT_CHECKS = ("cusum", "drift")
 """Checks whose warnings are alarms of the monitoring."""

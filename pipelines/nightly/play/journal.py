@@ -1,7 +1,8 @@
-"""What a night has decided so far: ``night.json`` in its folder, so that a killed night resumes as it began.
+"""What a night has decided so far: ``journal.json`` in its folder.
 
-Every decision is written before the step that acts on it. A resumed night reads the same table versions and
-scores the same models, although newer data or another champion may have arrived since.
+Every decision is written before the step that acts on it. A night that was killed therefore reads the same
+table versions and scores the same models when it is resumed, although newer data or another champion may have
+arrived since.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pipelines.errors import DataError
 from pipelines.nightly.folder import write_text
 from pipelines.nightly.version import ModelVersion
 
-FILE: Final = "night.json"
+FILE: Final = "journal.json"
 
 
 class _Frozen(BaseModel):
@@ -38,7 +39,7 @@ class Promotion(_Frozen):
     evidence: dict[str, Any]
 
 
-class NightRecord(_Frozen):
+class Journal(_Frozen):
     """The decisions of one night.
 
     Attributes
@@ -59,10 +60,8 @@ class NightRecord(_Frozen):
         The versions that the night scores, as text; fixed before the first is scored.
     promotion
         The guard's judgement; None before it was made, or if there was none to make.
-    tracked, alerted
-        Whether these steps are finished. They act on the outside world, so they are not repeated.
     seconds
-        Step -> wall-clock seconds, summed over interruptions as far as they were recorded.
+        Step -> wall-clock seconds, summed over interruptions as far as they were written.
     """
 
     session: dt.date
@@ -74,8 +73,6 @@ class NightRecord(_Frozen):
     champion: str | None = None
     challenger: str | None = None
     promotion: Promotion | None = None
-    tracked: bool = False
-    alerted: bool = False
     seconds: dict[str, float] = {}
 
     @property
@@ -89,8 +86,8 @@ class NightRecord(_Frozen):
         return None if self.challenger is None else ModelVersion.parse(self.challenger)
 
 
-def read_record(folder: Path) -> NightRecord | None:
-    """Read the record of a night that has begun; None if it has not.
+def read_journal(folder: Path) -> Journal | None:
+    """Read the journal of a night that has begun; None if it has not.
 
     Raises
     ------
@@ -101,14 +98,19 @@ def read_record(folder: Path) -> NightRecord | None:
     if not path.is_file():
         return None
     try:
-        return NightRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        return Journal.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise DataError(
             f"{path} is damaged ({str(error).splitlines()[0]}); delete it, and run the night again."
         ) from None
 
 
-def write_record(folder: Path, record: NightRecord) -> NightRecord:
-    """Write the record, atomically, and return it."""
-    write_text(folder / FILE, record.model_dump_json(indent=1))
-    return record
+def write_journal(folder: Path, journal: Journal) -> Journal:
+    """Write the journal, atomically, and return it."""
+    write_text(folder / FILE, journal.model_dump_json(indent=1))
+    return journal
+
+
+def discard_journal(folder: Path) -> None:
+    """Delete the journal, so that the night begins anew on the newest data."""
+    (folder / FILE).unlink(missing_ok=True)

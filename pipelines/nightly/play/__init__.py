@@ -1,0 +1,1 @@
+"""One night: its decisions in order, its journal, and telling its outcome."""

@@ -1,0 +1,273 @@
+"""The steps of one night, in order. Each reads what its predecessor committed and can be repeated harmlessly.
+
+A night that was killed is played again from its first step, on the table versions and with the decisions
+that its journal holds (`pipelines.nightly.play.journal`). Every table is written by upsert, every file
+atomically, and training resumes, so the repeated steps change nothing that was committed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.dataset.tables import input_versions
+from pipelines.errors import DataError
+from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
+from pipelines.nightly.book.history import champion_signals
+from pipelines.nightly.book.next_book import next_book
+from pipelines.nightly.clock import Clock
+from pipelines.nightly.data import NightData, night_data
+from pipelines.nightly.finding import Finding
+from pipelines.nightly.folder import night_folder, remove_leftovers, write_frame
+from pipelines.nightly.monitor.checks import check_data
+from pipelines.nightly.monitor.monitor import monitor
+from pipelines.nightly.play.journal import (
+    Journal,
+    Promotion,
+    discard_journal,
+    read_journal,
+    write_journal,
+)
+from pipelines.nightly.registry.aliases import (
+    Reason,
+    alias_history,
+    challenger,
+    champion,
+    enter_version,
+    set_alias,
+)
+from pipelines.nightly.registry.guard import judge_promotion
+from pipelines.nightly.signals.score import score
+from pipelines.nightly.signals.store import read_signals, write_signals
+from pipelines.nightly.table import finished_before, read_nights
+from pipelines.nightly.training.due import retraining_due
+from pipelines.nightly.training.live import train_live
+from pipelines.nightly.version import ModelVersion
+from pipelines.progress import Progress
+from pipelines.run.locks import Locks
+
+
+class CheckFailedError(DataError):
+    """A check of the night's data failed, so nothing was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What all nights of a command share.
+
+    Attributes
+    ----------
+    config, lake
+        The config and its lake.
+    progress
+        Reports progress and notes.
+    locks
+        The locks of the command, among them that of the nights.
+    echo
+        Prints results.
+    clock
+        Tells the time that is stored with a night.
+    """
+
+    config: Config
+    lake: Lake
+    progress: Progress
+    locks: Locks
+    echo: Callable[[str], None]
+    clock: Clock
+
+
+class Decisions:
+    """The part of a night that decides: from the data to the book, and the figures that are watched.
+
+    Parameters
+    ----------
+    desk
+        What all nights of a command share.
+    session
+        The session at whose close the night decides.
+
+    Attributes
+    ----------
+    journal
+        What has been decided so far; None before the night has begun.
+    signals, book
+        Rows of the lake's tables for this session; empty before their steps.
+    findings, tables
+        As in `NightResult`.
+    """
+
+    def __init__(self, desk: Desk, session: dt.date) -> None:
+        self._desk, self.session = desk, session
+        self.folder: Path = night_folder(desk.config, session)
+        self.journal: Journal | None = None
+        self.signals = pl.DataFrame(schema("signals").create_empty())
+        self.book = pl.DataFrame(schema("books").create_empty())
+        self.findings: list[Finding] = []
+        self.tables: dict[str, pl.DataFrame] = {}
+
+    def make(self) -> None:
+        """Run the steps.
+
+        Raises
+        ------
+        CheckFailedError
+            If a check of the data failed.
+        PeerglassError
+            Any error of a step. What was committed stays, and the night can be played again.
+        """
+        self._begin()
+        config, lake, progress = self._desk.config, self._desk.lake, self._desk.progress
+        with self.timed("data"):
+            data = night_data(config, lake, self.session, progress, self._begun.versions)
+        with self.timed("checks"):
+            self._check(data)
+        with self.timed("training"):
+            self._train_if_due(data)
+        self._choose_versions()
+        with self.timed("signals"):
+            self._write_signals(data)
+        with self.timed("book"):
+            self._write_book(data)
+        with self.timed("monitoring"):
+            self._watch(data)
+        with self.timed("promotion"):
+            self._promote_if_allowed(data)
+
+    def begin_anew_if_undecided(self) -> None:
+        """After an error before the models were fixed, let the next call begin anew on the newest data."""
+        if self.journal is None or not self.journal.chose_versions:
+            discard_journal(self.folder)
+
+    @property
+    def _begun(self) -> Journal:
+        assert self.journal is not None, "the night has begun"
+        return self.journal
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Add the time of a ``with`` block to the seconds of a step, in the journal if it ends well."""
+        started = time.monotonic()
+        yield
+        seconds = self._begun.seconds
+        self.decide(seconds={**seconds, step: seconds.get(step, 0.0) + time.monotonic() - started})
+
+    def decide(self, **decision: Any) -> None:  # noqa: ANN401 (fields of the journal)
+        """Write a decision into the journal, before anything acts on it."""
+        self.journal = write_journal(self.folder, self._begun.model_copy(update=decision))
+
+    def _begin(self) -> None:
+        """Fix the table versions of the night; a night that was interrupted keeps those it began with."""
+        self.journal = read_journal(self.folder)
+        if self.journal is None:
+            versions = input_versions(self._desk.lake)
+            self.journal = write_journal(self.folder, Journal(session=self.session, versions=versions))
+        else:
+            remove_leftovers(self.folder)
+
+    def _check(self, data: NightData) -> None:
+        """Check the data that arrived; a failure ends the night before anything is decided."""
+        desk = self._desk
+        earlier = finished_before(read_nights(desk.lake, desk.config.name), self.session)
+        found = check_data(desk.config, data, None if earlier.is_empty() else earlier["session"][0])
+        self.findings += found
+        failures = [finding.sentence for finding in found if finding.level == "fail"]
+        if failures:
+            raise CheckFailedError(" ".join(failures))
+
+    def _train_if_due(self, data: NightData) -> None:
+        """Train a version if the schedule says so, and enter it as champion or challenger."""
+        desk, name = self._desk, self._desk.config.name
+        if not self._begun.judged_retraining:
+            sessions = [day.item() for day in data.market.panel.dates_T.astype("datetime64[D]")]
+            earlier = finished_before(read_nights(desk.lake, name), self.session)
+            due = retraining_due(
+                desk.config.nightly.retrain, sessions, alias_history(desk.lake, name), earlier
+            )
+            self.decide(judged_retraining=True, retraining=due)
+        due = self._begun.retraining
+        if due is None:
+            return
+        if self._begun.trained is None:
+            desk.progress.note(f"A new version is trained: {due.why}.")
+            trained = train_live(desk.config, data, desk.progress, desk.locks, desk.echo)
+            self.decide(trained=str(trained))
+        version = ModelVersion.parse(self._begun.trained or "")
+        enter_version(desk.lake, name, version, "nightly", self.session, why=due.why)
+
+    def _choose_versions(self) -> None:
+        """Fix champion and challenger before the first is scored; a promotion counts from the next night."""
+        if self._begun.chose_versions:
+            return
+        lake, name = self._desk.lake, self._desk.config.name
+        versions = {"champion": champion(lake, name), "challenger": challenger(lake, name)}
+        texts = {alias: None if version is None else str(version) for alias, version in versions.items()}
+        self.decide(chose_versions=True, **texts)
+
+    def _write_signals(self, data: NightData) -> None:
+        """Score the versions, and store the signals in the lake and in the night's folder."""
+        desk = self._desk
+        for version in (self._begun.champion_version, self._begun.challenger_version):
+            if version is not None:
+                write_signals(desk.lake, score(version, desk.config, data))
+        stored = read_signals(desk.lake, desk.config.name, through=self.session)
+        self.signals = stored.filter(pl.col("session") == self.session)
+        write_frame(self.folder / "signals.csv", self.signals)
+        write_frame(self.folder / "signals.parquet", self.signals)
+
+    def _write_book(self, data: NightData) -> None:
+        """Decide the book from the signals of the champion of each night, and store it."""
+        desk, name, best = self._desk, self._desk.config.name, self._begun.champion_version
+        assert best is not None, "a night without a champion trains one"
+        stored = read_signals(desk.lake, name, through=self.session)
+        traded = champion_signals(stored, read_nights(desk.lake, name), self.session, best)
+        made = next_book(desk.config, data, traded)
+        self.findings += made.findings
+        this_night = (pl.col("config") == name) & (pl.col("session") == self.session)
+        desk.lake.upsert("books", made.rows, scope=this_night)
+        self.book = desk.lake.read("books", filters=this_night) if made.rows.height else made.rows
+        write_frame(self.folder / "book.csv", self.book)
+
+    def _watch(self, data: NightData) -> None:
+        """Compute the figures that are watched, and store their tables in the night's folder."""
+        best = self._begun.champion_version
+        assert best is not None, "a night without a champion trains one"
+        watched = monitor(self._desk.config, data, best, self._begun.challenger_version)
+        self.findings += watched.findings
+        self.tables.update(watched.tables)
+        for table, frame in watched.tables.items():
+            write_frame(self.folder / "monitor" / f"{table}.parquet", frame)
+
+    def _promote_if_allowed(self, data: NightData) -> None:
+        """Promote the challenger if the config allows it and the guard passes; it trades from the next night.
+
+        The judgement is made on the aliases that the night began with, and kept in the journal.
+        """
+        desk, rival = self._desk, self._begun.challenger_version
+        if not desk.config.nightly.promotion.automatic or rival is None:
+            return
+        if self._begun.promotion is None:
+            judged = judge_promotion(desk.config, desk.lake, data.market, rival)
+            kept = Promotion(
+                passed=judged.passed, reasons=tuple(judged.reasons), evidence=dict(judged.evidence)
+            )
+            self.decide(promotion=kept)
+        decided = self._begun.promotion
+        assert decided is not None, "it was just written"
+        if not decided.passed:
+            said = f"The challenger is not promoted. {' '.join(decided.reasons)}"
+            self.findings.append(Finding("promotion", "ok", said))
+            return
+        reason = Reason("the guard passed", "nightly", self.session, evidence=decided.evidence)
+        set_alias(desk.lake, desk.config.name, "champion", rival, reason)
+        said = f"The guard passed, so the challenger {rival} is the champion from the next night on."
+        self.findings.append(Finding("promotion", "ok", said))
