@@ -79,7 +79,7 @@ def explain(
     :meth:`peerglass.Run.table` reads.
     """
     newest = first is None and last is None
-    sessions = model.fold.test[-1:] if newest else model.sessions(first, last)
+    sessions = model.scored[-1:] if newest else model.sessions(first, last)
     dataset, _ = model.run.data
     sessions = sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
     if not len(sessions):

@@ -61,7 +61,8 @@ class Model:
         ----------
         first, last
             First and last session, both inclusive. Both None: the dates of the fold's test. One None: the
-            first or the last of them. Later sessions of the run's data can be scored, too.
+            first or the last of them. Later sessions of the run's data can be scored, too. A live fold has no
+            test; the sessions after its validation are used instead.
 
         Returns
         -------
@@ -92,10 +93,10 @@ class Model:
 
     def sessions(self, first: dt.date | None = None, last: dt.date | None = None) -> IntArray:
         """Return the positions of the sessions between two dates; see :meth:`score`."""
+        test = self.scored
         if first is None and last is None:
-            return self.fold.test
+            return test
         days_T = self.run.data[0].panel.dates_T.astype("datetime64[D]")
-        test = self.fold.test
         start = days_T[test[0]] if first is None else np.datetime64(first)
         end = days_T[test[-1]] if last is None else np.datetime64(last)
         found: IntArray = np.flatnonzero((days_T >= start) & (days_T <= end))
@@ -112,6 +113,13 @@ class Model:
                 "sessions."
             )
         return found
+
+    @property
+    def scored(self) -> IntArray:
+        """Positions of the sessions of the fold's test, or of those after the validation of a live fold."""
+        if len(self.fold.test):
+            return self.fold.test
+        return np.arange(self.fold.valid[-1] + 1, self.run.data[0].panel.n_sessions)
 
     @functools.cached_property
     def tensors(self) -> PanelTensors:

@@ -13,9 +13,10 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import load_run_data, prepare_run, reopen_run
+from pipelines.run.open import load_run_data, prepare_run
 from pipelines.run.record import Run, open_run
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def backtest_run(
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
+        require_test(run.config, run.run_id)
         locks.lock_run(run.folder)
         run = replace(run, config=override_backtest(run.config, overrides))
         dataset, lake = load_run_data(run, progress)
@@ -100,7 +102,10 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
 
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
-        run, dataset, lake = reopen_run(name, output, progress, locks)
+        run = open_run(name, output)
+        require_test(run.config, run.run_id)
+        locks.lock_run(run.folder)
+        dataset, lake = load_run_data(run, progress)
         return explain(run, dataset, lake, progress)
 
 
@@ -130,6 +135,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
         return str(of_signals)
     with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
+        require_test(run.config, run.run_id)
         locks.lock_run(run.folder)
         evaluation = newest_evaluation(run) if evaluation_id is None else find_evaluation(run, evaluation_id)
         if evaluation is not None:
@@ -191,6 +197,7 @@ def run_config(
     from pipelines.train.walkforward import train
 
     progress = Progress()
+    require_test(config, config.name)
     if as_of is None:
         ingest_config(config, echo, progress, wait=wait)
     with Locks(wait=wait, notify=progress.note) as locks:

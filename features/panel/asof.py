@@ -111,12 +111,14 @@ class Statements(Mapping[str, FloatArray]):
     arrays of shape (T, N). They are computed on each access and not kept, so a panel stores only the filings.
     """
 
-    def __init__(self, known: Mapping[str, _Known], firms: range, total_TN: FloatArray) -> None:
-        self._known, self._firms, self._total_TN = known, firms, total_TN
+    def __init__(
+        self, known: Mapping[str, _Known], firms: range, total_TN: FloatArray, first: int = 0
+    ) -> None:
+        self._known, self._firms, self._total_TN, self._first = known, firms, total_TN, first
 
     def __getitem__(self, key: str) -> FloatArray:
         """Return one item on the panel's grid."""
-        return self._known[key].lay_out(self._firms, self._total_TN)
+        return self._known[key].lay_out(self._firms, self._total_TN)[self._first :]
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the keys."""
@@ -128,7 +130,11 @@ class Statements(Mapping[str, FloatArray]):
 
     def take_firms(self, firms: slice) -> Statements:
         """Select a contiguous range of firms."""
-        return Statements(self._known, self._firms[firms], self._total_TN)
+        return Statements(self._known, self._firms[firms], self._total_TN, self._first)
+
+    def take_sessions(self, first: int) -> Statements:
+        """Select the sessions from index ``first`` on."""
+        return Statements(self._known, self._firms, self._total_TN, self._first + first)
 
 
 def statements_as_of(

@@ -1,4 +1,4 @@
-"""Tiles: a few of a panel's firms as a panel of their own.
+"""Tiles: a few of a panel's firms, or its newest sessions, as a panel of their own.
 
 Most features treat each firm by itself. Their functions therefore work on all firms or on a tile that fits
 the processor's cache (`features.arithmetic.parallel`). Functions that look across firms
@@ -58,6 +58,36 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
     tile = replace(panel, **changed)
     _origins[tile] = full_panel(panel)
     return tile
+
+
+def take_sessions(panel: Panel, first: int) -> Panel:
+    """Select the sessions of a panel from index ``first`` on.
+
+    A feature has the same value as in the whole panel, to the bit, on every session with at least
+    ``window - 1`` selected sessions before it (`features.library.registry.Feature.window`). A panel built
+    from later prices only would not have this property, because adjustment starts at the first price.
+
+    Parameters
+    ----------
+    panel : Panel
+        The data of all firms, not a tile.
+    first : int
+        Index of the first session to keep.
+
+    Returns
+    -------
+    Panel
+        Views of the panel's arrays, with all firms.
+    """
+    assert panel not in _origins, "a tile of firms has no sessions of its own"
+    changed: dict[str, Any] = {"dates_T": panel.dates_T[first:]}
+    for field in fields(panel):
+        value = getattr(panel, field.name)
+        if field.name.endswith("_TN") and value is not None:
+            changed[field.name] = value[first:]
+        elif isinstance(value, Statements):
+            changed[field.name] = value.take_sessions(first)
+    return replace(panel, **changed)
 
 
 def full_panel(panel: Panel) -> Panel:

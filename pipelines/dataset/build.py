@@ -93,12 +93,7 @@ def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Con
         )
     except ValueError as error:
         raise ConfigError(f"features: {error}") from None
-    transform = config.features.transform
-    if not panel.groups_S and "group" in (transform.neutralise, transform.missing.removesuffix("_median")):
-        raise ConfigError(
-            f"features.transform needs groups, but no firm has a {config.features.group_by!r}; add a "
-            "securities table with it, or use neutralise: none and missing: median."
-        )
+    require_groups(panel, config)
     inputs = _inputs(tables, config)
     if not channels or not (characteristics or inputs):
         raise DataError(
@@ -124,7 +119,7 @@ def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Con
         shorter_labels=shorter,
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
-        characteristic_names=TransformRule(**transform.model_dump()).names(names),
+        characteristic_names=TransformRule(**config.features.transform.model_dump()).names(names),
         notes=(
             *market.notes,
             *channel_notes,
@@ -132,6 +127,16 @@ def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Con
             *_target_notes(config.label),
         ),
     )
+
+
+def require_groups(panel: Panel, config: Config) -> None:
+    """Raise ConfigError if the transform of characteristics needs groups and no firm has one."""
+    transform = config.features.transform
+    if not panel.groups_S and "group" in (transform.neutralise, transform.missing.removesuffix("_median")):
+        raise ConfigError(
+            f"features.transform needs groups, but no firm has a {config.features.group_by!r}; add a "
+            "securities table with it, or use neutralise: none and missing: median."
+        )
 
 
 def _inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.DataFrame]:

@@ -13,6 +13,7 @@ from pipelines.explain.games import explain_model, explained_models
 from pipelines.explain.tables import explanation_tables, summary_line
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.run.completeness import require_test
 from pipelines.run.provenance import ExplanationMade, environment, record
 from pipelines.run.record import Run
 
@@ -38,9 +39,12 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
 
     Raises
     ------
+    ConfigError
+        If the run has no test.
     DataError
         If a checkpoint is missing or corrupted.
     """
+    require_test(run.config, run.run_id)
     names = explained_models(run.config)
     folds = plan_folds(dataset, run.config)
     truth = _planted(run, lake)

@@ -29,6 +29,7 @@ from pipelines.run.completeness import (
     comparable_folds,
     describe_missing,
     missing_tasks,
+    require_test,
     restrict_to_dates,
 )
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
@@ -58,11 +59,12 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     Raises
     ------
     ConfigError
-        If a book needs more firms than there are.
+        If a book needs more firms than there are, or if the run has no test.
     DataError
         If the run has no forecasts, if no date is forecast by all models, or if the risk-free rates do not
         cover the test.
     """
+    require_test(run.config, run.run_id)
     config, started = run.config, time.monotonic()
     with progress.stage("backtest"):
         forecasts = _forecasts(run, lake)

@@ -11,6 +11,7 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import to_panel
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
 from pipelines.results.evaluate import ensemble, label_overlap
 from pipelines.run.record import Run
 
@@ -88,4 +89,6 @@ def stored_forecasts(run: Run, lake: Lake) -> pl.DataFrame:
 
 
 def _rows_of(run: Run, lake: Lake, table: str) -> pl.DataFrame:
+    if run.config.folds.scheme == "live":  # it has no test, and its lake may have no forecasts at all
+        return schema(table).create_empty()
     return lake.read(table, filters=pl.col("run_id") == run.run_id)

@@ -13,10 +13,26 @@ import numpy.typing as npt
 import polars as pl
 
 from features.arrays import FloatArray
-from pipelines.errors import DataError
+from pipelines.config.schema import Config
+from pipelines.errors import ConfigError, DataError
 
 Key = tuple[str, int, int]
 """Model, fold and seed of a task."""
+
+
+def require_test(config: Config, run_id: str) -> None:
+    """Refuse to measure or explain test forecasts of a run whose folds have no test.
+
+    Raises
+    ------
+    ConfigError
+        If the folds are live.
+    """
+    if config.folds.scheme == "live":
+        raise ConfigError(
+            f"Run {run_id} was trained for use, through {config.folds.through}, and has no test forecasts; "
+            f"score a session with 'peerglass signals {run_id}', or use a config with walk-forward folds."
+        )
 
 
 def missing_tasks(

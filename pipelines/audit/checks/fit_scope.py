@@ -185,7 +185,7 @@ def replace_outside(dataset: Dataset, kept_T: BoolArray, windows_T: BoolArray, s
     group_TN[replaced_T] = rng.integers(-1, len(dataset.panel.groups_S) + 1, (count, n_firms))
     return replace(
         dataset,
-        panel=replace(dataset.panel, group_TN=group_TN),
+        panel=replace(dataset.panel, group_TN=group_TN, groups_S=(*dataset.panel.groups_S, "a new group")),
         universe_TN=universe_TN,
         channels_TNC=noisy(dataset.channels_TNC, ~windows_T, 5.0),
         characteristics_TNF=noisy(dataset.characteristics_TNF, replaced_T, 2.0),

@@ -42,7 +42,9 @@ def check(subject: Subject) -> Result:
     Under permutation, the Pearson IC of a date has mean 0 and variance ``1 / (n - 1)`` exactly, for any
     forecast and labels (Pitman 1937), and dates are independent.
     """
-    fold = subject.folds[-1]
+    fold = _with_test(subject.folds[-1])
+    if not (len(fold.valid) and len(fold.test)):
+        return Result(NAME, "skipped", "A live fold with one validation session leaves none for a test.")
     thin = _thinned(fold, subject.budget.permuted_train)
     columns = sample_columns(subject.dataset, fold.test, FIRMS, subject.seed)
     rows = []
@@ -73,6 +75,17 @@ def check(subject: Subject) -> Result:
         f"most {largest:.1f} standard deviations from zero, and {DEVIATIONS:.0f} are allowed.",
         evidence,
     )
+
+
+def _with_test(fold: Fold) -> Fold:
+    """The fold itself or, for a live fold, one that tests on the second half of the validation sessions.
+
+    Labels are permuted on each date by itself, so nothing has to be purged between the halves.
+    """
+    if len(fold.test):
+        return fold
+    half = len(fold.valid) // 2
+    return replace(fold, valid=fold.valid[:half], test=fold.valid[half:])
 
 
 def permute_within_dates(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,15 @@ import torch
 
 from features.arrays import FloatArray
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, add_features
-from pipelines.dataset.market import build_market
+from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.session import FeatureNames, SessionFeatures, session_features
 from pipelines.errors import DataError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.version import ModelVersion
 from pipelines.results.evaluate import ensemble, seed_dispersion
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run, open_run
-from pipelines.train.task import collect_arrays, to_tensors
+from pipelines.train.task import Arrays, to_tensors
 
 
 def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0) -> pl.DataFrame:
@@ -56,17 +55,16 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
         If a checkpoint is missing or damaged, or the data lack a feature that the model needs.
     """
     run = open_run(version.run_id, Path(config.output))
-    dataset = scoring_dataset(run, data)
-    panel, t = dataset.panel, dataset.panel.n_sessions - 1
-    forecasts = session_forecasts(run, version.model, fold, dataset)
+    features = scoring_features(run, data)
+    forecasts = session_forecasts(run, version.model, fold, features)
     signal_N, dispersion_N = ensemble(forecasts)[0], seed_dispersion(forecasts)[0]
-    listed_N = ~np.isnan(panel.close_TN[t])
+    listed_N = data.market.panel.traded_TN[-1]
     frame = pl.DataFrame(
         {
-            "ticker": np.asarray(panel.tickers_N)[listed_N],
+            "ticker": np.asarray(features.tickers_N)[listed_N],
             "signal": signal_N[listed_N],
             "seed_dispersion": dispersion_N[listed_N],
-            "in_universe": dataset.universe_TN[t][listed_N],
+            "in_universe": features.universe_WN[-1][listed_N],
         },
         schema_overrides={"ticker": pl.String},
     ).with_columns(pl.col("signal", "seed_dispersion").fill_nan(None))
@@ -85,32 +83,45 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
     ).sort("ticker")
 
 
-def session_forecasts(run: Run, model: str, fold: int, dataset: Dataset) -> dict[int, FloatArray]:
-    """Forecast the last session of a dataset with every seed: seed -> array of shape (1, N), NaN for none."""
-    arrays = collect_arrays(dataset, run.config.features.window)
-    last = np.array([dataset.panel.n_sessions - 1], dtype=np.int64)
+def session_forecasts(run: Run, model: str, fold: int, features: SessionFeatures) -> dict[int, FloatArray]:
+    """Forecast one session with every seed of a run: seed -> array of shape (1, N), NaN outside the universe.
+
+    Raises
+    ------
+    DataError
+        If a checkpoint is missing or damaged.
+    """
+    arrays = session_arrays(features, run.config.features.window)
+    last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
     forecasts = {}
     with _one_thread():
         for seed in run.config.seeds:
             fitted, inputs = load_checkpoint(run.checkpoint(model, fold, seed))
-            tensors = to_tensors(arrays, inputs, "cpu")
-            forecasts[seed] = fitted.forecast(tensors, last).astype(np.float64)
+            forecasts[seed] = fitted.forecast(to_tensors(arrays, inputs, "cpu"), last).astype(np.float64)
     return forecasts
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureNames:
-    """Names of the features that a run was trained on, as it recorded them.
+def session_arrays(features: SessionFeatures, window: int) -> Arrays:
+    """Arrays of the sessions of one window, as `pipelines.train.task.to_tensors` takes them.
 
-    Attributes
-    ----------
-    channels, characteristics
-        In the order of the model's inputs. Characteristics contain the user's inputs and the indicators of
-        missing values.
+    Only the last session can be forecast: the others have no characteristics and nothing has a target.
     """
-
-    channels: tuple[str, ...]
-    characteristics: tuple[str, ...]
+    W, N = features.universe_WN.shape
+    characteristics_WNF = np.zeros((W, *features.characteristics_NF.shape), dtype=np.float32)
+    characteristics_WNF[-1] = features.characteristics_NF
+    return Arrays(
+        channels_TNC=features.channels_WNC,
+        characteristics_TNF=characteristics_WNF,
+        universe_TN=features.universe_WN,
+        group_TN=features.group_WN.astype(np.int64),
+        groups=features.groups_S,
+        target_TN=np.full((W, N), np.nan, dtype=np.float32),
+        label_TN=np.full((W, N), np.nan),
+        path_TNK=None,
+        characteristic_names=features.names.characteristics,
+        tickers=features.tickers_N,
+        window=window,
+    )
 
 
 def features_of(run: Run) -> FeatureNames:
@@ -120,45 +131,35 @@ def features_of(run: Run) -> FeatureNames:
     return FeatureNames(tuple(recorded["channels"]), tuple(recorded["characteristics"]))
 
 
-def scoring_dataset(run: Run, data: NightData) -> Dataset:
-    """Build the inputs of a run's models on the data of a night.
+def scoring_market(run: Run, data: NightData) -> Market:
+    """Return the market of a night with the universe of a run, which is rebuilt if the night has another."""
+
+    def settings(config: Config) -> tuple[object, ...]:
+        label = config.label
+        return config.universe, label.forecast_frequency, config.features.group_by
+
+    return (
+        data.market
+        if settings(run.config) == settings(data.config)
+        else build_market(data.tables, run.config)
+    )
+
+
+def scoring_features(run: Run, data: NightData) -> SessionFeatures:
+    """Compute the inputs of a run's models at the session of a night.
 
     Raises
     ------
     DataError
         If the data lack a feature that the run was trained on.
     """
-    same = run.config.universe == data.config.universe and run.config.label == data.config.label
-    same &= run.config.features.group_by == data.config.features.group_by
-    market = data.market if same else build_market(data.tables, run.config)
-    dataset = add_features(market, data.tables, run.config)
-    required = features_of(run)
-    for kind, needed, given in (
-        ("channel", required.channels, dataset.channel_names),
-        ("characteristic", required.characteristics, dataset.characteristic_names),
-    ):
-        missing = [name for name in needed if name not in given]
-        if missing:
-            raise DataError(
-                f"{run.run_id} was trained on the {kind} {missing[0]!r}, which the data of {data.session} do "
-                "not give; ingest what it is computed from, or train a new version."
-            )
-    return _select(dataset, required)
-
-
-def _select(dataset: Dataset, names: FeatureNames) -> Dataset:
-    """Select the named features in their order; newer data may give more of them."""
-    if (dataset.channel_names, dataset.characteristic_names) == (names.channels, names.characteristics):
-        return dataset
-    channels = [dataset.channel_names.index(name) for name in names.channels]
-    characteristics = [dataset.characteristic_names.index(name) for name in names.characteristics]
-    return replace(
-        dataset,
-        channels_TNC=np.ascontiguousarray(dataset.channels_TNC[:, :, channels]),
-        characteristics_TNF=np.ascontiguousarray(dataset.characteristics_TNF[:, :, characteristics]),
-        channel_names=names.channels,
-        characteristic_names=names.characteristics,
-    )
+    try:
+        return session_features(scoring_market(run, data), data.tables, run.config, features_of(run))
+    except DataError as error:
+        raise DataError(
+            f"{run.run_id} cannot score {data.session}: {error} Ingest what is missing, or train a new "
+            "version."
+        ) from None
 
 
 @contextmanager

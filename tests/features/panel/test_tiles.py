@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 from places import ROOT
 
@@ -16,17 +19,19 @@ from features.arithmetic import parallel
 from features.arithmetic.parallel import firm_blocks, for_each, map_in_order, n_threads
 from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.library.registry import Registry
 from features.panel import derived
 from features.panel.derived import cached, daily_return, group_mean, market_mean, market_return
 from features.panel.panel import Panel, build_panel
-from features.panel.tiles import full_panel, take_firms
+from features.panel.tiles import full_panel, take_firms, take_sessions
 from pipelines.config.load import check_config
+from pipelines.dataset.cut import cut_tables
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 
 
-@pytest.fixture(scope="module", name="panel")
-def simulated_panel() -> Panel:
+@functools.cache
+def simulated_tables() -> Mapping[str, pl.DataFrame]:
     """Forty firms with statements, listings, delistings and halts, over three years."""
     market = {"kind": "simulated", "seed": 5, "market": {"firms": 40, "sessions": 820, "bad_ticks": 4}}
     settings = {
@@ -39,8 +44,39 @@ def simulated_panel() -> Panel:
     }
     source = make_source(check_config(settings, origin="tiles"))
     assert isinstance(source, SimulatedSource)
-    tables = source.fetch().tables
+    return source.fetch().tables
+
+
+@pytest.fixture(scope="module", name="panel")
+def simulated_panel() -> Panel:
+    tables = simulated_tables()
     return build_panel(tables["prices"], tables["securities"], tables["fundamentals"])
+
+
+@pytest.mark.parametrize("registry", [CHANNELS, CHARACTERISTICS], ids=["channels", "characteristics"])
+@pytest.mark.parametrize("last", [819, 816, 803])
+def test_features_are_equal_on_the_sessions_that_they_depend_on(
+    panel: Panel, registry: Registry, last: int
+) -> None:
+    names = [name for name, entry in registry.items() if entry.needs <= panel.fields]
+    assert len(names) >= 8
+    until, shorter = take_sessions_until(panel, last), 0
+    for name in names:
+        whole_TN = registry[name].compute(until)
+        first = max(last + 1 - registry[name].window, 0)
+        shorter += first > 0
+        recent_TN = registry[name].compute(take_sessions(until, first))
+        np.testing.assert_array_equal(recent_TN[-1].view(np.int64), whole_TN[-1].view(np.int64), err_msg=name)
+        assert np.isfinite(whole_TN[-1]).any(), name
+    assert shorter >= len(names) - 2
+
+
+def take_sessions_until(panel: Panel, last: int) -> Panel:
+    """The panel without its sessions after ``last``, from the simulated tables cut there."""
+    day = panel.dates_T[last].astype("datetime64[D]").item()
+    return build_panel(
+        *(cut_tables(simulated_tables(), day)[n] for n in ("prices", "securities", "fundamentals"))
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
