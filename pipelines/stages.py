@@ -11,6 +11,7 @@ from pipelines.audit.command import audit_before_training, audit_target
 from pipelines.config.load import override_backtest
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
+from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
@@ -197,7 +198,11 @@ def run_config(
     from pipelines.train.walkforward import train
 
     progress = Progress()
-    require_test(config, config.name)
+    if config.folds.scheme == "live":
+        raise ConfigError(
+            "folds.scheme is live, so there is no test to backtest, explain or report; train the config with "
+            "'peerglass train', or use walk-forward folds."
+        )
     if as_of is None:
         ingest_config(config, echo, progress, wait=wait)
     with Locks(wait=wait, notify=progress.note) as locks:

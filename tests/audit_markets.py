@@ -433,7 +433,7 @@ LEAKS: dict[str, Leak] = {
     "full-sample z-score": Leak(in_characteristic(full_sample_zscore), "future", "momentum_63"),
     "full-sample z-score, delivered": Leak(in_input(full_sample_zscore), "fingerprints", "input signal"),
     "scaler fitted on test": Leak(scaler_on_all_sessions, "fit_scope", "channel scaler"),
-    "groups fitted on test": Leak(groups_of_all_sessions, "fit_scope", "group codes"),
+    "groups fitted on test": Leak(groups_of_all_sessions, "fit_scope", "The groups"),
     "restated value at original date": Leak(restated_at_the_original_date, "statements", "original date"),
     "restated value at original date, in code": Leak(latest_versions_too_early, "future", "Statement"),
     "today's membership for all dates": Leak(current_members, "membership", "Today's membership", LEAVERS),

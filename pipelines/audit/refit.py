@@ -74,7 +74,7 @@ def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
 
 
 def fit_inputs(config: Config, dataset: Dataset, fold: Fold) -> FoldInputs:
-    """Fit a fold's inputs (scaler and group codes) with the pipeline's own code."""
+    """Fit a fold's inputs (scaler and groups) with the pipeline's own code."""
     with temporary_run(small_fit_config(config, tuple(config.models)[:1])) as run:
         return next(iter(walkforward.plan_tasks(run, dataset, [fold]))).inputs
 

@@ -28,6 +28,7 @@ from pipelines.cli.options import (
 from pipelines.cli.promote import demote, promote
 from pipelines.cli.quarantine import quarantine_app
 from pipelines.cli.runs import runs_app
+from pipelines.cli.signals import signals
 from pipelines.cli.track import track_app
 from pipelines.errors import PeerglassError, full_disk
 from pipelines.secrets import redact
@@ -247,6 +248,7 @@ def report(
 
 
 app.command(rich_help_panel=_PIPELINE)(nightly)
+app.command(rich_help_panel=_PIPELINE)(signals)
 app.add_typer(runs_app, rich_help_panel=_PIPELINE)
 app.command(rich_help_panel=_PIPELINE)(promote)
 app.command(rich_help_panel=_PIPELINE)(demote)

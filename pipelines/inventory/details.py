@@ -92,7 +92,8 @@ def describe_details(details: Details) -> str:
         lines.insert(3, f"  locked    by {summary['holder']}")
     for fold in details["folds"]:
         spans = "  ".join(
-            f"{one} {fold[f'{one}_from']} to {fold[f'{one}_to']}" for one in ("train", "valid", "test")
+            f"{one} {fold[f'{one}_from']} to {fold[f'{one}_to']}" if fold[f"{one}_from"] else f"no {one}"
+            for one in ("train", "valid", "test")
         )
         lines.append(f"  fold {fold['fold']:<4} {spans}")
     return "\n".join([*lines, *content_lines(details)])

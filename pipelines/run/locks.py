@@ -82,6 +82,16 @@ class Locks(ExitStack):
         path = _in_lake(lake, f".nights-{config_name}")
         self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
 
+    def lock_signals(self, lake: str) -> None:
+        """Lock the signals in a lake, whose revisions are numbered one at a time.
+
+        An ingest into the lake does not wait for it. Raises the same errors as `lock_run`. A lake on an
+        object store is locked as in `lock_lake`.
+        """
+        what = f"The signals in the lake {redact(canonical_location(lake))}"
+        path = _in_lake(lake, ".signals")
+        self.enter_context(_hold(path, what, wait=self._wait, notify=self._notify))
+
     def lock_promotions(self, lake: str) -> None:
         """Lock the aliases of the model versions in a lake, which are changed one at a time.
 

@@ -140,7 +140,7 @@ def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
         test_from = _date(dataset, int(fold.test[0]))
     else:  # a live fold forecasts the sessions after its data
         test_from = _date(dataset, dataset.panel.n_sessions - 1) + dt.timedelta(days=1)
-    trained = [seen for seen in _read(run) if seen.train_to <= train_to]
+    trained = [seen for seen in read_seen_sessions(run) if seen.train_to <= train_to]
     if not trained:
         raise ConfigError(
             f"init_from: every fold of run {run.run_id} was trained on sessions after {train_to}, where the "
@@ -155,7 +155,14 @@ def _latest_usable_fold(run: Run, dataset: Dataset, fold: Fold) -> SeenSessions:
     return max(clean, key=lambda seen: (seen.train_to, seen.fold))
 
 
-def _read(run: Run) -> list[SeenSessions]:
+def read_seen_sessions(run: Run) -> list[SeenSessions]:
+    """Read which sessions the folds of a run have seen.
+
+    Raises
+    ------
+    DataError
+        If the run has not recorded them, because it was not trained yet.
+    """
     try:
         rows = json.loads((run.folder / _FILE).read_text(encoding="utf-8"))
         return [

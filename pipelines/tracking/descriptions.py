@@ -43,7 +43,9 @@ def describe_run(run: Run, evaluations: Sequence[StoredEvaluation]) -> str:
     folds = run.read_table("folds")
     if folds is not None and folds.height:
         first, last = folds.select(pl.col("test_from").min(), pl.col("test_to").max()).row(0)
-        lines.append(f"Test: {first} to {last}, {folds.height} fold(s).")
+        trained = f"Trained for use on data up to {run.config.through}, without a test."
+        tested = f"Test: {first} to {last}, {folds.height} fold(s)."
+        lines.append(tested if run.config.through is None else trained)
     if evaluations:
         newest = evaluations[0]
         lines += [f"Evaluation `{newest.record.evaluation}`: {newest.record.assumptions}.", _ladder(newest)]

@@ -40,7 +40,7 @@ _SCOPES = {
 def check(subject: Subject) -> Result:
     """Replace all data outside a fold's training sessions and require identical fitted objects.
 
-    - Scaler and group codes must not change when all other sessions are replaced. For a run, the stored ones
+    - Scaler and groups must not change when all other sessions are replaced. For a run, the stored ones
       are compared as well.
     - Weights and early stopping must not change when all but training and validation sessions are replaced.
     - Training losses must not change when the validation sessions are replaced as well.
@@ -70,7 +70,7 @@ def check(subject: Subject) -> Result:
     return Result(
         NAME,
         "pass",
-        f"Channel scaler and group codes{stored} of {len(folds)} fold(s) are bitwise identical when all "
+        f"Channel scaler and groups{stored} of {len(folds)} fold(s) are bitwise identical when all "
         f"other sessions are replaced, and so are weights and early stopping ({listed}).",
     )
 

@@ -10,6 +10,7 @@ import polars as pl
 from pipelines.lake.lake import Lake
 from pipelines.lake.nightly_tables import Signals
 from pipelines.nightly.version import ModelVersion
+from pipelines.run.locks import Locks
 
 Revision = Literal["first", "newest"]
 
@@ -18,7 +19,8 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
     """Add the signals of one session and version to the lake, and return their revision.
 
     Signals of the same session and version on the same data versions are not written again: the revision
-    that exists is returned. On other data versions the signals become a new revision.
+    that exists is returned. On other data versions the signals become a new revision. Processes that write
+    signals into the same lake wait for each other.
 
     Parameters
     ----------
@@ -28,23 +30,25 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
         As `pipelines.nightly.signals.score.score` returns it.
     """
     (key,) = frame.select("config", "session", "version", "data_versions").unique().iter_rows(named=True)
-    stored = _stored(
-        lake,
-        (pl.col("config") == key["config"])
-        & (pl.col("session") == key["session"])
-        & (pl.col("version") == key["version"]),
-    )
-    revisions = stored.select("revision", "data_versions").unique().sort("revision")
-    same = revisions.filter(pl.col("data_versions") == key["data_versions"])
-    if same.height:
-        return int(same["revision"][0])
-    revision = 1 + (int(revisions["revision"][-1]) if revisions.height else 0)
-    rows = frame.with_columns(
-        pl.lit(revision, dtype=pl.Int64).alias("revision"),
-        pl.lit(dt.datetime.now(dt.UTC)).cast(pl.Datetime("us", "UTC")).alias("created_at"),
-    )
-    lake.upsert("signals", rows.select(Signals.column_names()))
-    return revision
+    with Locks(wait=True, notify=lambda _: None) as locks:
+        locks.lock_signals(lake.root)
+        stored = _stored(
+            lake,
+            (pl.col("config") == key["config"])
+            & (pl.col("session") == key["session"])
+            & (pl.col("version") == key["version"]),
+        )
+        revisions = stored.select("revision", "data_versions").unique().sort("revision")
+        same = revisions.filter(pl.col("data_versions") == key["data_versions"])
+        if same.height:
+            return int(same["revision"][0])
+        revision = 1 + (int(revisions["revision"][-1]) if revisions.height else 0)
+        rows = frame.with_columns(
+            pl.lit(revision, dtype=pl.Int64).alias("revision"),
+            pl.lit(dt.datetime.now(dt.UTC)).cast(pl.Datetime("us", "UTC")).alias("created_at"),
+        )
+        lake.upsert("signals", rows.select(Signals.column_names()))
+        return revision
 
 
 def read_signals(
@@ -85,6 +89,19 @@ def read_signals(
     return rows.filter(pl.col("revision") == chosen.over("session", "version")).sort(
         "session", "version", "ticker"
     )
+
+
+def read_revision(
+    lake: Lake, config_name: str, session: dt.date, version: ModelVersion, revision: int
+) -> pl.DataFrame:
+    """Read one revision of the signals of a session and version, sorted by ticker."""
+    return _stored(
+        lake,
+        (pl.col("config") == config_name)
+        & (pl.col("session") == session)
+        & (pl.col("version") == str(version))
+        & (pl.col("revision") == revision),
+    ).sort("ticker")
 
 
 def _stored(lake: Lake, wanted: pl.Expr) -> pl.DataFrame:
