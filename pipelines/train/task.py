@@ -150,20 +150,6 @@ def collect_arrays(dataset: Dataset, window: int) -> Arrays:
     )
 
 
-def last_sessions(arrays: Arrays, count: int) -> Arrays:
-    """Return the last ``count`` sessions; a forecast of the last one needs as many as the window is long."""
-    return replace(
-        arrays,
-        channels_TNC=arrays.channels_TNC[-count:],
-        characteristics_TNF=arrays.characteristics_TNF[-count:],
-        universe_TN=arrays.universe_TN[-count:],
-        group_TN=arrays.group_TN[-count:],
-        target_TN=arrays.target_TN[-count:],
-        label_TN=arrays.label_TN[-count:],
-        path_TNK=None if arrays.path_TNK is None else arrays.path_TNK[-count:],
-    )
-
-
 def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
     """Run tasks in this process, or in a pool of single-threaded processes that memory-map the arrays.
 

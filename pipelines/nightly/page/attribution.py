@@ -17,11 +17,11 @@ from models.explain.groups import GroupAttribution, GroupGameConfig, explain_gro
 from pipelines.config.schema import Config
 from pipelines.explain.games import families_of
 from pipelines.nightly.data import NightData
-from pipelines.nightly.signals.score import scoring_dataset
+from pipelines.nightly.signals.score import scoring_features, session_arrays
 from pipelines.nightly.version import ModelVersion
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import open_run
-from pipelines.train.task import collect_arrays, last_sessions, to_tensors
+from pipelines.train.task import to_tensors
 
 PERMUTATIONS = 2
 """Antithetic permutations over all seeds, and at least one per seed. They cost most of the time, and the page
@@ -77,20 +77,19 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
         If a checkpoint is missing or damaged, or the data lack a feature that the model needs.
     """
     run = open_run(version.run_id, Path(config.output))
-    dataset = scoring_dataset(run, data)
-    if not dataset.universe_TN[-1].any():
+    features = scoring_features(run, data)
+    if not features.universe_WN[-1].any():
         return pl.DataFrame(schema=SCHEMA)
-    window = run.config.features.window
-    arrays = last_sessions(collect_arrays(dataset, window), window)
-    families = families_of(dataset.characteristic_names)
+    arrays, last = session_arrays(features, run.config.features.window), len(features.universe_WN) - 1
+    families = families_of(features.names.characteristics)
     permutations = max(1, PERMUTATIONS // len(run.config.seeds))
     games = []
     for seed in run.config.seeds:
         fitted, inputs = load_checkpoint(run.checkpoint(version.model, 0, seed))
         options = GroupGameConfig(permutations=permutations, day_starts=DAY_STARTS, seed=seed)
         tensors = to_tensors(arrays, inputs, "cpu")
-        games.append(explain_groups(fitted, tensors, np.array([window - 1]), families, options))
-    names = np.asarray(dataset.panel.tickers_N)[games[0].firms_E]
+        games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
+    names = np.asarray(features.tickers_N)[games[0].firms_E]
     return _rows(version, games, names.tolist(), set(tickers))
 
 

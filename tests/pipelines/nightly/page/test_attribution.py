@@ -26,14 +26,14 @@ from pipelines.explain.games import families_of
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.page import attribution
 from pipelines.nightly.page.attribution import attribute
-from pipelines.nightly.signals.score import score, scoring_dataset
+from pipelines.nightly.signals.score import score, scoring_features, session_arrays
 from pipelines.nightly.training.live import train_live
 from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.locks import Locks
 from pipelines.run.record import open_run
-from pipelines.train.task import collect_arrays, to_tensors
+from pipelines.train.task import to_tensors
 
 
 @pytest.fixture(autouse=True)
@@ -100,15 +100,15 @@ def test_values_equal_the_exact_shapley_values_of_a_linear_signal(
     table = attribute(version, settings, data, [ticker])
 
     run = open_run(version.run_id, Path("runs"))
-    dataset = scoring_dataset(run, data)
+    features = scoring_features(run, data)
     fitted, inputs = load_checkpoint(run.checkpoint("ridge", 0, 0))
-    tensors = to_tensors(collect_arrays(dataset, settings.features.window), inputs, "cpu")
-    batch = tensors.batch(torch.tensor([dataset.panel.n_sessions - 1]))
+    tensors = to_tensors(session_arrays(features, settings.features.window), inputs, "cpu")
+    batch = tensors.batch(torch.tensor([len(features.universe_WN) - 1]))
     z_NF = batch.z_BNF[0].double().numpy()
     forecast_N = fitted.forecast_date(batch).astype(np.float64)
-    n = [dataset.panel.tickers_N[i] for i in batch.firms_N.tolist()].index(ticker)
+    n = [features.tickers_N[i] for i in batch.firms_N.tolist()].index(ticker)
     expected, errors = [], []
-    for columns in families_of(dataset.characteristic_names).values():
+    for columns in families_of(features.names.characteristics).values():
         others = []
         for donor in itertools.chain(range(n), range(n + 1, len(z_NF))):
             mixed_F = z_NF[n].copy()
