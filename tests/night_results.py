@@ -142,6 +142,76 @@ def attributions(tickers: list[str]) -> pl.DataFrame:
     )
 
 
+def monitoring() -> dict[str, pl.DataFrame]:
+    """Tables of the monitoring over 60 sessions, with a drifted feature and a CUSUM near its limit."""
+    rng = np.random.default_rng(4)
+    sessions = [SESSION - dt.timedelta(days=60 - k) for k in range(58)]
+    ic_T = rng.normal(0.02, 0.1, size=58)
+    realised = pl.concat(
+        [
+            pl.DataFrame(
+                {
+                    "session": sessions[first:],
+                    "role": [role] * (58 - first),
+                    "version": [str(version)] * (58 - first),
+                    "firms": [1020] * (58 - first),
+                    "ic": ic_T[first:],
+                    "rank_ic": ic_T[first:] + shift,
+                }
+            )
+            for role, version, first, shift in (
+                ("champion", CHAMPION, 0, 0.0),
+                ("challenger", CHALLENGER, 30, 0.01),
+            )
+        ]
+    )
+    sum_T = np.maximum.accumulate(np.linspace(0.0, 5.5, 58))
+    cusum = pl.DataFrame(
+        {
+            "session": sessions,
+            "version": [str(CHAMPION)] * 58,
+            "rank_ic": ic_T,
+            "sum": sum_T,
+            "limit": [6.1] * 58,
+            "alarm": [False] * 58,
+        }
+    )
+    features = ["beta_252", *(f"return_{k}" for k in range(1, 21))]
+    psi_K = np.concatenate([[0.31], rng.uniform(0.01, 0.2, size=20)])
+    drift = pl.DataFrame(
+        {
+            "feature": features,
+            "kind": ["characteristic"] * 21,
+            "psi": psi_K,
+            "psi_limit": [0.25] * 21,
+            "ks": psi_K / 2,
+            "ks_limit": [0.12] * 21,
+            "missing": [0.01] * 21,
+            "missing_in_training": [0.012] * 21,
+            "missing_limit": [0.2] * 21,
+            "drifted": psi_K > 0.25,
+        }
+    )
+    recent = [SESSION - dt.timedelta(days=k) for k in range(12)]
+    roles = pl.DataFrame(
+        {
+            "session": recent * 2,
+            "role": ["champion"] * 12 + ["challenger"] * 12,
+            "version": [str(CHAMPION)] * 12 + [str(CHALLENGER)] * 12,
+        }
+    )
+    return {
+        "realised_ic": realised,
+        "cusum": cusum,
+        "drift": drift,
+        "agreement": pl.DataFrame(
+            {"session": recent, "firms": [1020] * 12, "rank_correlation": rng.uniform(0.7, 0.9, size=12)}
+        ),
+        "dispersion": roles.with_columns(mean_dispersion=pl.Series(rng.uniform(0.2, 0.3, size=24))),
+        "turnover": roles.with_columns(firms=1020, turnover=pl.Series(rng.uniform(0.3, 0.5, size=24))),
+    }
+
+
 def night(folder: Path, tickers: list[str] | None = None) -> NightResult:
     """A night with a warning, every part filled."""
     names = [f"F{n:03d}" for n in range(40)] if tickers is None else tickers
@@ -157,7 +227,7 @@ def night(folder: Path, tickers: list[str] | None = None) -> NightResult:
         signals=made,
         book=book(names),
         findings=(COVERAGE, DRIFT),
-        tables={"attributions": attributions([*ends[:3], *ends[-3:]])},
+        tables={"attributions": attributions([*ends[:3], *ends[-3:]]), **monitoring()},
         nights=nights(["done", "warned", "failed"]),
         promotions=promotions(),
         seconds={"ingest": 12.5, "score": 30.25},

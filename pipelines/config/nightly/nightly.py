@@ -26,6 +26,9 @@ class NightlyConfig(Section):
     valid: int | None = Field(default=None, ge=1)
     """Sessions of the validation segment of a live fold. Null: as in ``folds``, which must then give lengths
     in sessions."""
+    attributed: int = Field(default=3, ge=0)
+    """Number of the highest and of the lowest signals whose causes the page shows (Shapley values); 0 for
+    none. The time that it takes does not depend on the number."""
     retrain: RetrainConfig = RetrainConfig()
     """When a new model version is trained."""
     promotion: PromotionConfig = PromotionConfig()

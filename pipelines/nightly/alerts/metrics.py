@@ -17,10 +17,13 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.nightly.book.describe import total
+from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import write_text
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import peak_memory_bytes, signal_count, trade_count
 
+IC_SESSIONS = 20
+"""Sessions of the mean realised rank IC."""
 STATES = ("done", "warned", "failed")
 
 
@@ -41,18 +44,26 @@ class Metric:
     samples: tuple[Sample, ...]
 
 
-def write_metrics(config: Config, result: NightResult) -> Path | None:
-    """Write the metrics of a night to ``nightly.alerts.metrics``; None if the config names no file.
+def write_metrics(config: Config, result: NightResult) -> list[Finding]:
+    """Write the metrics of a night to ``nightly.alerts.metrics``; nothing if the config names no file.
 
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
+    Returns
+    -------
+    list of Finding
+        One warning of the check ``metrics`` if the file cannot be written, which never ends a night.
     """
     if config.nightly.alerts.metrics is None:
-        return None
-    # the partial file does not end with .prom, so the collector never reads it
-    return write_text(Path(config.nightly.alerts.metrics), metrics_text(result, dt.datetime.now(dt.UTC)))
+        return []
+    path = Path(config.nightly.alerts.metrics)
+    try:
+        # the partial file does not end with .prom, so the collector never reads it
+        write_text(path, metrics_text(result, dt.datetime.now(dt.UTC)))
+    except OSError as error:
+        sentence = (
+            f"The metrics could not be written to {path} ({error.strerror}); check nightly.alerts.metrics."
+        )
+        return [Finding("metrics", "warn", sentence)]
+    return []
 
 
 def metrics_text(result: NightResult, now: dt.datetime) -> str:
@@ -88,6 +99,7 @@ def _metrics(result: NightResult, now: dt.datetime) -> Iterator[Metric]:
     yield _one(
         "expected_cost_ratio", "Expected cost of the orders over NAV.", total(result.book["expected_cost"])
     )
+    yield from _monitored(result)
     yield _one("peak_memory_bytes", "Peak resident memory of the process.", float(peak_memory_bytes()))
     yield Metric(
         "peerglass_night_step_seconds",
@@ -105,8 +117,27 @@ def _metrics(result: NightResult, now: dt.datetime) -> Iterator[Metric]:
     )
 
 
-def _one(name: str, text: str, value: float) -> Metric:
-    return Metric(f"peerglass_night_{name}", text, (Sample(value, {}),))
+def _monitored(result: NightResult) -> Iterator[Metric]:
+    """The figures of the monitoring that are known."""
+    tables = {name: frame for name, frame in result.tables.items() if not frame.is_empty()}
+    if "realised_ic" in tables:
+        newest = tables["realised_ic"].filter(pl.col("role") == "champion").sort("session").tail(IC_SESSIONS)
+        help_text = f"Mean realised rank IC of the champion over its last {IC_SESSIONS} sessions with labels."
+        yield _one("realised_rank_ic", help_text, newest["rank_ic"].mean())
+    if "cusum" in tables:
+        row = tables["cusum"].sort("session").row(-1, named=True)
+        yield _one("cusum", "CUSUM of the champion's realised rank IC.", row["sum"])
+        yield _one("cusum_limit", "Limit of the CUSUM.", row["limit"])
+    if "drift" in tables:
+        drift = tables["drift"]
+        yield _one("psi_max", "Largest population stability index of a feature.", drift["psi"].max())
+        yield _one("drifted_features", "Features that have drifted.", drift["drifted"].sum())
+
+
+def _one(name: str, text: str, value: object) -> Metric:
+    """A metric with one value; None is a value that is not known."""
+    known = float(value) if isinstance(value, int | float) else math.nan
+    return Metric(f"peerglass_night_{name}", text, (Sample(known, {}),))
 
 
 def _last_success(result: NightResult, now: dt.datetime) -> float | None:

@@ -43,7 +43,7 @@ def send_alerts(config: Config, result: NightResult) -> list[Finding]:
     """
     path = result.folder / _RECORD
     sent = _read(path)
-    alert = alert_of(result, failed_before=_failed_last(sent))
+    alert = alert_of(result, failed_before=_failed_before(sent))
     if alert is None:
         return []
     done = {one["channel"] for one in sent if one["alert"] == alert.key and one["delivered"]}
@@ -97,9 +97,9 @@ def _finding(alert: Alert, channel: str, problem: str | None) -> Finding:
     return Finding("alerts", "warn", f"The {alert.kind} could not be sent to {channel}: {problem}.", channel)
 
 
-def _failed_last(sent: list[dict[str, Any]]) -> bool:
-    """Whether the last alert about this session was a failure."""
-    return bool(sent) and sent[-1]["kind"] == "failure"
+def _failed_before(sent: list[dict[str, Any]]) -> bool:
+    """Whether a failure of this session was told; a later attempt that succeeds is a recovery."""
+    return any(one["kind"] == "failure" for one in sent)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -93,6 +93,13 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
     return _rows(version, games, names.tolist(), set(tickers))
 
 
+def ends(signals: pl.DataFrame, version: ModelVersion, count: int) -> list[str]:
+    """Tickers of the ``count`` highest and the ``count`` lowest signals of a version."""
+    own = signals.filter((pl.col("version") == str(version)) & pl.col("signal").is_not_null())
+    ordered = own.sort("signal", "ticker")["ticker"]
+    return pl.concat([ordered.head(count), ordered.tail(count)]).unique(maintain_order=True).to_list()
+
+
 def _rows(
     version: ModelVersion, games: Sequence[GroupAttribution], tickers_N: Sequence[str], wanted: set[str]
 ) -> pl.DataFrame:

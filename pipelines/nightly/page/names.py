@@ -12,7 +12,6 @@ from pipelines.report.tables import Column, number, signed, table, text
 SHOWN = 10
 """Names shown at each end."""
 _MOVERS = 3
-_MINUS = "\N{MINUS SIGN}"
 
 
 def name_blocks(result: NightResult) -> Iterator[str]:
@@ -51,7 +50,7 @@ def movers(attributions: pl.DataFrame | None) -> dict[str, str]:
     ordered = attributions.sort(pl.col("value").abs(), descending=True, maintain_order=True)
     return {
         str(ticker): ", ".join(
-            f"{player} {value:+.2f}".replace("-", _MINUS) if value < 0 else f"{player} {value:+.2f}"
+            f"{player} {signed(2)(value)}"
             for player, value in rows.head(_MOVERS).select("player", "value").iter_rows()
         )
         for (ticker,), rows in ordered.partition_by("ticker", as_dict=True, maintain_order=True).items()
@@ -59,14 +58,11 @@ def movers(attributions: pl.DataFrame | None) -> dict[str, str]:
 
 
 def _table(rows: pl.DataFrame, title: str) -> str:
-    columns = [
-        Column("ticker", "ticker", text, numeric=False),
-        Column("signal", "signal", signed(2)),
-        Column("rank", "rank", number(3)),
-    ]
+    columns = [Column("ticker", "ticker", text, numeric=False), Column("signal", "signal", signed(2))]
+    if rows["moved"].null_count() < rows.height:
+        columns.append(Column("moved", "what moved it", text, numeric=False, wide=True))
+    columns.append(Column("rank", "rank", number(3)))
     if rows["seed_dispersion"].null_count() < rows.height:
         hint = "standard deviation of the signal over seeds"
         columns.append(Column("seed_dispersion", "seeds \N{PLUS-MINUS SIGN}", number(2), hint=hint))
-    if rows["moved"].null_count() < rows.height:
-        columns.append(Column("moved", "what moved it", text, numeric=False, wide=True))
     return table(rows, columns, label=f"{title} signals")

@@ -23,7 +23,7 @@ def night_blocks(result: NightResult) -> Iterator[str]:
         yield "<p>This is the first night.</p>"
         return
     shown = result.nights.sort("session", descending=True).head(NIGHTS)
-    columns = ("session", "state", "signals", "trades", "seconds", "version", "what happened")
+    columns = ("session", "state", "signals", "trades", "seconds", "what happened", "version")
     head = "".join(f"<th>{name}</th>" for name in columns)
     rows = "".join(
         f'<tr><td class="name">{row["session"]}</td><td class="{html.escape(row["state"])}">'

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import FloatArray, IntArray
-from pipelines.report.theme import GRID, INK, MUTED, ZERO
+from pipelines.report.theme import GRID, MUTED, ZERO
 
-_WIDTH, _HEIGHT = 640, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 26
+_WIDTH, _HEIGHT = 400, 180  # about the width of a phone, so that its text can be read there
+_LEFT, _RIGHT, _TOP, _BOTTOM = 42, 8, 8, 22
 _TICKS = 4
 
 
@@ -37,6 +37,8 @@ class Line:
         SVG dash array, such as ``4 3``; empty for a solid line.
     half_T
         Half-width of a band around the line; None for no band.
+    width
+        Width of the line, about in pixels of a phone.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Line:
     colour: str
     dash: str = ""
     half_T: FloatArray | None = None
+    width: float = 1.6
 
 
 def chart(dates_T: Sequence[dt.date], lines: Sequence[Line], *, title: str, digits: int) -> str:
@@ -83,10 +86,10 @@ def chart(dates_T: Sequence[dt.date], lines: Sequence[Line], *, title: str, digi
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}" '
             f'stroke="{colour}"/>'
         )
-        parts.append(_text(_LEFT - 6, y(tick) + 4, _number(tick, digits), "end"))
+        parts.append(_text(_LEFT - 5, y(tick) + 4, _number(tick, digits), "end"))
     for place, anchor in ((0, "start"), (count - 1, "end")):
         if count > 1 or place == 0:
-            parts.append(_text(x(place), _HEIGHT - 6, str(dates_T[place]), anchor if count > 1 else "middle"))
+            parts.append(_text(x(place), _HEIGHT - 5, str(dates_T[place]), anchor if count > 1 else "middle"))
     for line in lines:
         if line.half_T is not None:
             parts += [_band(run, line, x, y) for run in _runs(line.y_T + line.half_T)]
@@ -115,10 +118,11 @@ def _runs(y_T: FloatArray) -> list[IntArray]:
 def _path(run: IntArray, line: Line, x: Scale, y: Scale) -> str:
     if len(run) == 1:
         t = int(run[0])
-        return f'<circle cx="{x(t):.1f}" cy="{y(line.y_T[t]):.1f}" r="2.5" fill="{line.colour}"/>'
+        return f'<circle cx="{x(t):.1f}" cy="{y(line.y_T[t]):.1f}" r="2" fill="{line.colour}"/>'
     points = " ".join(f"{x(t):.1f},{y(line.y_T[t]):.1f}" for t in run.tolist())
     dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
-    return f'<polyline points="{points}" fill="none" stroke="{line.colour}" stroke-width="2"{dash}/>'
+    stroke = f'stroke="{line.colour}" stroke-width="{line.width:g}"{dash}'
+    return f'<polyline points="{points}" fill="none" {stroke}/>'
 
 
 def _band(run: IntArray, line: Line, x: Scale, y: Scale) -> str:
@@ -147,8 +151,8 @@ def _ticks(low: float, high: float) -> list[float]:
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK if anchor == "end" else MUTED}" '
-        f'font-size="12">{html.escape(words)}</text>'
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{MUTED}" '
+        f'font-size="11">{html.escape(words)}</text>'
     )
 
 

@@ -38,22 +38,26 @@ def trade_blocks(result: NightResult) -> Iterator[str]:
         side=pl.when(pl.col("trade") > 0).then(pl.lit("buy")).otherwise(pl.lit("sell")),
         cost=1e4 * pl.col("expected_cost"),
     )
-    yield table(
-        shown,
-        (
-            Column("ticker", "ticker", text, numeric=False),
-            Column("side", "side", text, numeric=False),
-            Column("trade", "trade, % of NAV", _signed_percent),
-            Column("previous", "from, %", percent(2)),
-            Column("weight", "to, %", percent(2)),
-            Column("cost", "expected cost, bps of NAV", number(2)),
-            Column("fill_sessions", "sessions to fill", number(0)),
-            Column("bound", "limit", text, numeric=False),
-        ),
-        label="Trades",
+    columns = (
+        Column("ticker", "ticker", text, numeric=False),
+        Column("side", "side", text, numeric=False),
+        Column("trade", "trade", _signed_percent),
+        Column("previous", "from", percent(2)),
+        Column("weight", "to", percent(2)),
+        Column("cost", "cost", number(2), hint="expected cost of the whole order, in bps of NAV"),
+        Column("fill_sessions", "sessions", number(0), hint="sessions that the order takes"),
+        Column("bound", "limit", text, numeric=False, hint="what holds the order or the weight back"),
     )
-    if trades.height > SHOWN:
-        yield f"<p>The {SHOWN} largest of {trades.height:,} trades; book.csv has all of them.</p>"
+    yield f'<div class="trades">{table(shown, columns, label="Trades")}</div>'
+    more = (
+        f" These are the {SHOWN} largest of {trades.height:,}; book.csv has all."
+        if trades.height > SHOWN
+        else ""
+    )
+    yield (
+        "<p>Trades and weights (from, to) are in % of NAV, expected costs in bps of NAV. Sessions counts how "
+        f"long the order takes.{more}</p>"
+    )
 
 
 def _signed_percent(value: float) -> str:

@@ -30,6 +30,7 @@ from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import night_folder, remove_leftovers, write_frame
 from pipelines.nightly.monitor.checks import check_data
 from pipelines.nightly.monitor.monitor import monitor
+from pipelines.nightly.page.attribution import attribute, ends
 from pipelines.nightly.play.journal import (
     Journal,
     Promotion,
@@ -140,6 +141,9 @@ class Decisions:
             self._write_book(data)
         with self.timed("monitoring"):
             self._watch(data)
+        if config.nightly.attributed:
+            with self.timed("attribution"):
+                self._attribute(data)
         with self.timed("promotion"):
             self._promote_if_allowed(data)
 
@@ -246,6 +250,14 @@ class Decisions:
         self.tables.update(watched.tables)
         for table, frame in watched.tables.items():
             write_frame(self.folder / "monitor" / f"{table}.parquet", frame)
+
+    def _attribute(self, data: NightData) -> None:
+        """Attribute the highest and lowest signals of the champion, for the page."""
+        config, best = self._desk.config, self._begun.champion_version
+        assert best is not None, "a night without a champion trains one"
+        tickers = ends(self.signals, best, config.nightly.attributed)
+        self.tables["attributions"] = attribute(best, config, data, tickers)
+        write_frame(self.folder / "attributions.parquet", self.tables["attributions"])
 
     def _promote_if_allowed(self, data: NightData) -> None:
         """Promote the challenger if the config allows it and the guard passes; it trades from the next night.

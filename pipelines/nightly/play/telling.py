@@ -64,7 +64,7 @@ def tell(desk: Desk, night: Decisions, error: Exception | None) -> Told:
     with _attempt(desk, "alerts", failed=failed):
         result = _with_findings(result, send_alerts(desk.config, result))
     with _attempt(desk, "metrics", failed=failed):
-        write_metrics(desk.config, result)
+        result = _with_findings(result, write_metrics(desk.config, result))
     with _attempt(desk, "document", failed=failed):
         write_text(result.folder / "result.json", night_document(result, versions))
     with _attempt(desk, "row in the table nights", failed=failed):

@@ -59,6 +59,13 @@ def test_the_metrics_are_those_of_the_night(tmp_path: Path) -> None:
         f'{own},step="score"': 30.25,
     }
     assert found["peerglass_night_warnings"] == {f'{own},check="coverage"': 0.0, f'{own},check="drift"': 1.0}
+    tables = result.tables
+    assert found["peerglass_night_cusum"] == {own: tables["cusum"]["sum"][-1]}
+    assert found["peerglass_night_cusum_limit"] == {own: 6.1}
+    assert found["peerglass_night_psi_max"] == {own: 0.31}
+    assert found["peerglass_night_drifted_features"] == {own: 1.0}
+    newest = tables["realised_ic"].filter(role="champion")["rank_ic"].tail(20).to_numpy()
+    assert found["peerglass_night_realised_rank_ic"][own] == pytest.approx(newest.mean(), rel=1e-12)
     assert found["peerglass_night_peak_memory_bytes"][own] > 1e7
 
 
@@ -84,12 +91,17 @@ def test_the_file_is_replaced_as_a_whole(tiny: dict[str, Any], tmp_path: Path) -
     settings = check_config(
         {**tiny, "nightly": {"alerts": {"metrics": str(tmp_path / "prom" / "night.prom")}}}, origin="metrics"
     )
-    path = write_metrics(settings, night_results.night(tmp_path))
-    assert path is not None
+    path = tmp_path / "prom" / "night.prom"
+    assert write_metrics(settings, night_results.night(tmp_path)) == []
     path.write_text("old")
     write_metrics(settings, night_results.night(tmp_path))
     assert parsed(path.read_text())
     assert [one.name for one in path.parent.iterdir()] == ["night.prom"]
+    path.unlink()
+    path.mkdir()
+    (finding,) = write_metrics(settings, night_results.night(tmp_path))
+    assert (finding.check, finding.level) == ("metrics", "warn")
+    assert "Is a directory" in finding.sentence
 
 
 def test_prometheus_own_parser_reads_the_metrics(tmp_path: Path) -> None:

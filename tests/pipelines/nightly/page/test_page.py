@@ -70,6 +70,8 @@ def test_the_state_comes_first_and_every_part_follows(tmp_path: Path) -> None:
     assert "Done, with warnings." in text
     assert "40 signals for the session after 2026-11-20" in text
     assert night_results.DRIFT.sentence in text
+    for title in ("CUSUM", "Realised rank IC", "beta_252", "9 other features", "rank correlation"):
+        assert title in text
     for title in ("Trades", "Highest", "Lowest", "Last nights", "Promotions", "Versions"):
         assert title in text
     assert "first version" in text
