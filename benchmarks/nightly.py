@@ -1,0 +1,127 @@
+"""Seconds and memory of a night on the 1,026 Nasdaq firms, with the share of each step.
+
+The prices end on one session, and a first night trains the champion. Then the file grows by one session and a
+night without training is measured, and after it a night with nothing new. Limits: 60 s and 3 GiB, and 5 s.
+Every night is a process of its own on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()"]
+LAST = (date(2017, 12, 6), date(2017, 12, 7))
+"""The first night and the measured one; the data themselves end with a session of half the firms."""
+MODELS: dict[str, dict[str, Any]] = {
+    "ridge": {},
+    "temporal_peer": {"encoder": {"width": 32}, "fit": {"epochs": 1, "dates_per_epoch": 100}},
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One command: its seconds, and what it printed."""
+
+    seconds: float
+    out: str
+
+
+def play(folder: Path) -> Measured:
+    """Play the night of the newest session."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, "nightly", "night.yaml"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.monotonic() - started
+    if done.returncode:
+        raise RuntimeError(f"{done.stdout}\n{done.stderr[-3000:]}")
+    return Measured(seconds, done.stdout)
+
+
+def write_night(folder: Path, prices: pl.DataFrame, model: str) -> None:
+    """Write the config of a night and the prices up to the first night."""
+    nasdaq = yaml.safe_load((ROOT / "configs" / "nasdaq.yaml").read_text())
+    data = ROOT.parent / "shared" / "data"
+    settings = {
+        **nasdaq,
+        "name": f"night_{model}",
+        "root": ".",
+        "source": {**nasdaq["source"], "prices": "prices.parquet"},
+        "lake": "lake",
+        "output": "runs",
+        "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"},
+        "label": {"horizon": 1, "delay": 1, "transform": "demean", "clip": 0.1},
+        "models": {model: MODELS[model]},
+        "audit": {"enabled": False},
+        "nightly": {
+            "book": "long_short",
+            "train": 1000,
+            "valid": 125,
+            "retrain": {"when": "never"},
+            "checks": {"retry_minutes": 0},
+        },
+    }
+    settings["source"]["securities"] = str(data / "nasdaq_industry.csv")
+    del settings["source"]["end"]
+    (folder / "night.yaml").write_text(yaml.safe_dump(settings))
+    deliver(folder, prices, LAST[0])
+
+
+def deliver(folder: Path, prices: pl.DataFrame, last: date) -> None:
+    """Write the prices up to a session."""
+    partial = folder / "next.parquet"
+    prices.filter(pl.col("date") <= last).write_parquet(partial)
+    partial.replace(folder / "prices.parquet")
+
+
+def main() -> None:
+    """Print the seconds, the memory and the share of each step."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    args = parser.parse_args()
+    file = ROOT.parent / "shared" / "data" / "nasdaq_prices.parquet"
+    if not file.is_file():
+        print(f"{file} is not there; nothing is measured")
+        return
+    prices = pl.read_parquet(file)
+    for model in args.models:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write_night(folder, prices, model)
+            first = play(folder)
+            print(f"{model}: first night, with training: {first.seconds:.1f} s", flush=True)
+            deliver(folder, prices, LAST[1])
+            night = play(folder)
+            path = folder / "runs" / "nights" / f"night_{model}" / LAST[1].isoformat() / "result.json"
+            result = json.loads(path.read_text())
+            steps, gib = result["seconds"], result["peak_memory_bytes"] / 2**30
+            print(f"{model}: one new session: {night.seconds:.1f} s, {gib:.2f} GiB at most")
+            print(night.out)
+            shares = {**steps, "ingest, imports and the rest": night.seconds - sum(steps.values())}
+            for step, seconds in sorted(shares.items(), key=lambda item: -item[1]):
+                print(f"  {step:<30}{seconds:>7.1f} s  {seconds / night.seconds:>5.0%}")
+            nothing = play(folder)
+            print(f"{model}: nothing new: {nothing.seconds:.1f} s, {nothing.out.strip()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""A night killed by SIGKILL after chosen steps ends as if undisturbed.
+
+benchmarks/kill_nightly.py kills nights of a whole season, with trainings and promotions, at random moments.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from places import ROOT
+
+SCRIPT = ROOT / "benchmarks" / "kill_nightly.py"
+KILLED_AFTER = """
+import importlib, os, signal, sys
+from pipelines.cli.main import main
+module, name = sys.argv.pop().split(":")
+target = importlib.import_module(module)
+step = getattr(target, name)
+def step_and_die(*given, **named):
+    step(*given, **named)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(target, name, step_and_die)
+main()
+"""
+DECISIONS, TELLING = "pipelines.nightly.play.decisions", "pipelines.nightly.play.telling"
+STEPS = (
+    "pipelines.nightly.sources:ingest",
+    f"{DECISIONS}:train_live",
+    f"{DECISIONS}:enter_version",
+    f"{DECISIONS}:write_signals",
+    f"{DECISIONS}:next_book",
+    f"{TELLING}:spool",
+    f"{TELLING}:write_night",
+)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The benchmark as a module."""
+    spec = importlib.util.spec_from_file_location("kill_nightly", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "kill_nightly", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, script: ModuleType) -> None:
+    settings = {**script.SETTINGS, "models": {"ridge": {}}, "seeds": [0], "audit": {"enabled": False}}
+    season, before = script.Season(tmp_path / "season", settings), tmp_path / "before"
+    day = script.sessions_of_the_market(settings)[-1]
+    script.keep(season.folder, before)
+    season.finish(day)
+    undisturbed = season.state()
+    assert undisturbed.tables["signals"].height > 10
+    assert undisturbed.tables["books"].height > 3
+    assert undisturbed.tables["promotions"].height == 1
+    assert len(undisturbed.files) > 5
+    assert len(undisturbed.tracked) >= 2  # the night, and the run of the version
+
+    script.keep(before, season.folder)
+    for step in STEPS:
+        killed = subprocess.run(
+            [sys.executable, "-c", KILLED_AFTER, "nightly", "season.yaml", "--date", day.isoformat(), step],
+            cwd=season.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert killed.returncode == -signal.SIGKILL, (step, killed.stdout, killed.stderr[-2000:])
+    season.finish(day)
+    assert season.state().difference(undisturbed) is None
