@@ -54,17 +54,25 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, script: ModuleType) -> None:
-    settings = {**script.SETTINGS, "models": {"ridge": {}}, "seeds": [0], "audit": {"enabled": False}}
+    settings = {
+        **script.SETTINGS,
+        "models": {"ridge": {}},
+        "seeds": [0],
+        "audit": {"enabled": False},
+        "nightly": {"retrain": {"when": "sessions", "every": 1}, "checks": {"retry_minutes": 0}},
+    }
     season, before = script.Season(tmp_path / "season", settings), tmp_path / "before"
-    day = script.sessions_of_the_market(settings)[-1]
+    first, day = script.sessions_of_the_market(settings)[-2:]
+    season.finish(first)
     script.keep(season.folder, before)
     season.finish(day)
     undisturbed = season.state()
-    assert undisturbed.tables["signals"].height > 10
-    assert undisturbed.tables["books"].height > 3
-    assert undisturbed.tables["promotions"].height == 1
-    assert len(undisturbed.files) > 5
-    assert len(undisturbed.tracked) >= 2  # the night, and the run of the version
+    tonight = {table: rows.filter(session=day) for table, rows in undisturbed.tables.items()}
+    assert tonight["signals"].height > 20  # of champion and challenger
+    assert tonight["books"].height > 3
+    assert undisturbed.tables["promotions"]["alias"].to_list() == ["champion", "challenger"]
+    assert len([name for name in undisturbed.files if name.startswith(day.isoformat())]) > 5
+    assert len(undisturbed.tracked) >= 4  # two nights, and the runs of two versions
 
     script.keep(before, season.folder)
     for step in STEPS:
