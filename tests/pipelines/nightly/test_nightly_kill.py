@@ -71,7 +71,7 @@ def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, 
     assert tonight["signals"].height > 20  # of champion and challenger
     assert tonight["books"].height > 3
     assert undisturbed.tables["promotions"]["alias"].to_list() == ["champion", "challenger"]
-    assert len([name for name in undisturbed.files if name.startswith(day.isoformat())]) > 5
+    assert len([name for name in undisturbed.files if name.startswith(f"season/{day}/")]) > 5
     assert len(undisturbed.tracked) >= 4  # two nights, and the runs of two versions
 
     script.keep(before, season.folder)
