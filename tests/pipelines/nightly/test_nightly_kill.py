@@ -34,9 +34,7 @@ STEPS = (
     "pipelines.nightly.sources:ingest",
     f"{DECISIONS}:train_live",
     f"{DECISIONS}:enter_version",
-    f"{DECISIONS}:write_signals",
     f"{DECISIONS}:next_book",
-    f"{TELLING}:spool",
     f"{TELLING}:write_night",
 )
 
