@@ -37,6 +37,8 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
 
 LEFT_OUT: Mapping[str, str] = {
     "forecasts_speed": "needs pip install '.[peers]': python benchmarks/forecasts_speed.py",
+    "kill_nightly": "half an hour on two cores: python benchmarks/kill_nightly.py",
+    "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",
