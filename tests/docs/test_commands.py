@@ -59,6 +59,10 @@ CHECKED_ONLY: Mapping[str, str] = {
     "mlflow": "starts a server; the options must exist",
     "python benchmarks/": "takes minutes, or needs a GPU; the script must have the options",
     "peerglass ingest configs/yahoo.yaml": "asks Yahoo Finance; the config must be valid",
+    "peerglass nightly": "plays nights for minutes; the config must be valid and the options must exist",
+    "peerglass promote": "needs shadow sessions of many nights; the same",
+    "peerglass demote": "needs a second champion; the same",
+    "peerglass signals configs/": "needs a champion; the same",
 }
 """Beginning of a command -> why it does not run here, and what is checked instead."""
 
@@ -227,7 +231,12 @@ def check(words: list[str]) -> None:
         assert options
         assert all(f'add_argument("{option}"' in text for option in options)
     else:
-        load_config(ROOT / words[2])
+        group: Any = typer.main.get_command(app)
+        group.commands[words[1]].make_context(words[1], words[2:])  # exits if an option is wrong
+        configs = [word for word in words if word.startswith("configs/")]
+        assert configs
+        for config in configs:
+            load_config(ROOT / config)
 
 
 def command_options(command: Any, *words: str) -> dict[tuple[str, ...], set[str]]:  # noqa: ANN401 (typer's)
@@ -307,7 +316,7 @@ SETTINGS = [
     for name in re.findall(
         r"`([a-z_]+(?:\.[a-z0-9_]+)+)(?::[^`]*|=[^`]*)?`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     )
-    if name.partition(".")[0] in Config.model_fields and not name.endswith((".json", ".yaml"))
+    if name.partition(".")[0] in Config.model_fields and not name.endswith((".html", ".json", ".yaml"))
 ]
 
 
