@@ -36,12 +36,12 @@ class Signals(dy.Schema):
 class Books(dy.Schema):
     """The book decided at the close of a session: one row per firm that is held or to be traded.
 
-    Weights, trades and costs are fractions of the NAV at that close. ``trade`` is ``weight - previous``.
-    ``previous`` is the weight before this order is traded: what is held at the close, and at delays of 2 or
-    more what earlier orders will have added by then. ``expected_cost`` is null where the firm cannot be
-    traded. ``fill_sessions`` counts the sessions that the order takes under the participation cap: 0 without
-    an order, null where the firm cannot be traded. ``bound`` names the limit that holds the weight or the
-    trade back, or why the firm cannot be traded; null if there is none.
+    Weights, trades and costs are fractions of the NAV before the order is traded. ``trade`` is ``weight -
+    previous``. ``previous`` is the weight before this order is traded: what is held at the close, and at
+    delays of 2 or more what earlier orders will have added by then. ``expected_cost`` is null where the firm
+    cannot be traded. ``fill_sessions`` counts the sessions that the order takes under the participation cap:
+    0 without an order, null where the firm cannot be traded. ``bound`` names the limit that holds the weight
+    or the trade back, or why the firm cannot be traded; null if there is none.
     """
 
     config = key_text()

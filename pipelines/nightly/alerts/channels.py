@@ -83,7 +83,7 @@ def run_command(command: Sequence[str], document: Mapping[str, Any], timeout: fl
     except OSError as error:
         raise ChannelError(f"it cannot be started ({error.strerror})") from None
     try:
-        process.communicate(json.dumps(document).encode(), timeout)
+        process.communicate(json.dumps(document).encode() + b"\n", timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

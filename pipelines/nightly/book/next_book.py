@@ -28,7 +28,7 @@ from pipelines.nightly.book.quarantined import quarantined_tickers
 from pipelines.nightly.book.replay import replay
 from pipelines.nightly.data import NightData
 from pipelines.nightly.finding import Finding
-from pipelines.results.book_targets import book_targets
+from pipelines.results.book_targets import book_schedule, book_targets
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""
@@ -92,7 +92,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
     Returns
     -------
     NextBook
-        Weights, trades and costs are fractions of the NAV at the close of the session.
+        Weights, trades and costs are fractions of the NAV before the trades, at the prices of the session.
 
     Raises
     ------
@@ -168,6 +168,8 @@ def _targets(
 ) -> tuple[BookTargets, str | None]:
     """The decisions of all nights, and why there is none at all."""
     nothing_TN = np.full((held.stop - held.start, market.panel.n_firms), np.nan)
+    if not book_schedule(book, market.panel, held).turn_T.any():
+        return BookTargets(nothing_TN), None  # its first session to decide on is still to come
     if not np.isfinite(signal_TN[held]).any():
         return BookTargets(nothing_TN), "No firm has had a signal yet."
     try:

@@ -55,8 +55,8 @@ def trade_blocks(result: NightResult) -> Iterator[str]:
         else ""
     )
     yield (
-        "<p>Trades and weights (from, to) are in % of NAV, expected costs in bps of NAV. Sessions counts how "
-        f"long the order takes.{more}</p>"
+        "<p>Trades and weights (from, to) are in % of NAV, expected costs of the whole order in bps of NAV. "
+        f"Sessions counts how long the order takes.{more}</p>"
     )
 
 

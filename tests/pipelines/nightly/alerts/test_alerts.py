@@ -22,7 +22,7 @@ from pipelines.nightly.alerts.send import send_alerts
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.result import NightResult
 
-KEEP = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')"
+KEEP = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read())"
 
 
 def config(tiny: dict[str, Any], **alerts: object) -> Config:

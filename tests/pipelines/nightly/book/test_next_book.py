@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from backtest.accounts.accounting import account_book
+from backtest.accounts.market import BookMarket
 from features.arrays import FloatArray
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
@@ -19,7 +22,8 @@ from pipelines.dataset.market import Market, build_market
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import NextBook, next_book
 from pipelines.nightly.data import NightData
-from pipelines.results.book_orders import BookOrders, book_orders
+from pipelines.results.book_orders import BookOrders, book_market, book_orders
+from pipelines.results.trading import book_costs, book_execution
 
 BOOKS: dict[str, dict[str, Any]] = {
     "quantile": {
@@ -46,12 +50,12 @@ CAPPED: dict[str, Any] = {
 FIRST, NIGHTS = 230, 24
 
 
-def config(tiny: Mapping[str, Any], book: str, **backtest: object) -> Config:
+def config(tiny: Mapping[str, Any], book: str, **backtest: Any) -> Config:  # noqa: ANN401 (settings)
     return check_config(
         {
             **tiny,
             "label": {**tiny["label"], "horizon": 3, "delay": 1},
-            "backtest": {"books": BOOKS, **backtest},
+            "backtest": {"books": BOOKS} | backtest,
             "features": {**tiny["features"], "group_by": "sector"},
             "nightly": {"book": book},
         },
@@ -147,3 +151,170 @@ def test_a_season_of_nights_decides_the_rows_of_a_backtest(
             np.testing.assert_array_equal(trade_N, np.where(np.abs(goal_N) < 1e-12, 0.0, goal_N))
     assert decided >= (1 if book == "top" else 4)
     assert kept > 0 or book == "quantile"
+
+
+FLAT = 200
+"""Sessions after the night, with tonight's prices, in which all orders are filled."""
+
+
+def continued(
+    settings: Config, data: NightData, orders_TN: FloatArray, delay: int
+) -> tuple[pl.DataFrame, float]:
+    """Account for all decisions at prices that stay as they are tonight; the NAV before tonight's trades."""
+    panel = data.market.panel
+    known = book_market(panel, slice(FIRST, panel.n_sessions))
+    market = BookMarket(
+        np.concatenate([known.value_TN, np.repeat(known.value_TN[-1:], FLAT, axis=0)]),
+        np.concatenate([known.state_TN, np.repeat(known.state_TN[-1:], FLAT, axis=0)]),
+    )
+    held = slice(FIRST, panel.n_sessions + FLAT)
+    target_TN = np.full((held.stop - held.start, panel.n_firms), np.nan)
+    target_TN[: len(orders_TN)] = orders_TN
+    result = account_book(
+        target_TN,
+        market,
+        book_costs(settings.backtest, panel, held),
+        delay,
+        execution=book_execution(settings.backtest, panel, held, delay),
+        keep_ledger=True,
+    )
+    return result.ledger, float(result.nav_ledger_T[len(orders_TN) - 2 + delay])
+
+
+@pytest.mark.parametrize(("book", "delay"), [("drop", 1), ("drop", 2), ("best", 1)])
+def test_trades_and_costs_are_those_of_an_account_at_unchanged_prices(
+    book: str,
+    delay: int,
+    tiny_settings: Mapping[str, Any],
+    tiny_tables: dict[str, pl.DataFrame],
+    tmp_path: Path,
+) -> None:
+    costs = {"half_spread_bps": "corwin_schultz", "borrow_bps_per_year": 0.0}
+    settings = config(tiny_settings, book, **{**CAPPED, "capital": 2e7, "costs": costs, "delay": delay})
+    market = build_market(tiny_tables, settings)
+    signals = signals_of(market)
+    orders = backtest(settings, signals, market)
+    rests = several = 0
+    for t, night in season(settings, tiny_tables, market, signals, Lake(tmp_path)):
+        session = day(market, t)
+        known = cut_tables(tiny_tables, session)
+        data = NightData(session, {}, settings, known, build_market(known, settings), Lake(tmp_path))
+        ledger, nav = continued(settings, data, orders.target_TN[: t - FIRST + 1], delay)
+        firms = np.array([market.panel.tickers_N.index(ticker) for ticker in data.market.panel.tickers_N])
+        traded = ledger.filter(pl.col("session") >= t - FIRST + delay)
+        sums = traded.group_by("firm").agg(
+            pl.col("trade").sum(),
+            cost=pl.sum_horizontal("half_spread", "commission", "impact").sum(),
+            sessions=(pl.col("trade").abs() > 1e-12).sum(),
+        )
+        trade_N, cost_N, sessions_N = (np.zeros(market.panel.n_firms) for _ in range(3))
+        for name, out_N in (("trade", trade_N), ("cost", cost_N), ("sessions", sessions_N)):
+            out_N[firms[sums["firm"].to_numpy()]] = sums[name].to_numpy()
+        able = column(night.rows, "tradable", market) == 1.0
+        np.testing.assert_allclose(column(night.rows, "trade", market)[able], trade_N[able] / nav, atol=1e-9)
+        np.testing.assert_allclose(
+            column(night.rows, "expected_cost", market)[able], cost_N[able] / nav, rtol=1e-5, atol=1e-9
+        )
+        capped = column(night.rows, "fill_sessions", market)
+        real = able & (np.abs(trade_N) > 1e-6)
+        np.testing.assert_array_equal(capped[real], sessions_N[real])
+        several += int((capped[real] > 1).sum())
+        rests += int(np.isnan(orders.target_TN[t - FIRST]).any() and real.any())
+        slow = night.rows.filter(pl.col("fill_sessions") > 1)
+        assert set(slow["bound"]) <= {"participation cap"}
+    assert several > 10
+    assert rests > 0
+
+
+def one_night(settings: Config, tables: Mapping[str, pl.DataFrame], lake: Lake, nights: int = 1) -> NextBook:
+    """The book of the last of some nights."""
+    market = build_market(tables, settings)
+    session = day(market, FIRST + nights - 1)
+    known = cut_tables(tables, session)
+    signals = signals_of(market).filter(pl.col("session") <= session)
+    return next_book(
+        settings, NightData(session, {}, settings, known, build_market(known, settings), lake), signals
+    )
+
+
+def test_a_book_waits_for_its_first_day(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    made = one_night(config(tiny_settings, "top"), tiny_tables, Lake(tmp_path))
+    assert made.rows.is_empty()
+    assert [(one.check, one.level) for one in made.findings] == [("book", "ok"), ("rebalance", "ok")]
+    assert "month start" in made.findings[1].sentence
+
+
+def test_a_book_that_is_too_large_says_so(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    books = {"top": {"kind": "top_k_long_only", "k": 40}}
+    made = one_night(config(tiny_settings, "top", books=books), tiny_tables, Lake(tmp_path))
+    assert made.rows.is_empty()
+    (finding,) = [one for one in made.findings if one.level == "warn"]
+    assert "needs 40 signals per date" in finding.sentence
+
+
+def test_an_infeasible_decision_keeps_the_last_book(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    limits = {"long_only": True, "min_net": 1, "max_net": 1, "max_position": 0.2, "max_volatility": 0.001}
+    books = {"best": {"kind": "optimised", "limits": limits}}
+    made = one_night(config(tiny_settings, "best", books=books), tiny_tables, Lake(tmp_path))
+    (finding,) = [one for one in made.findings if one.level == "warn"]
+    assert finding.check == "book limits"
+    assert "there is no book yet" in finding.sentence
+
+
+def test_a_binding_position_limit_is_named(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    limits = {"max_position": 0.1, "max_volatility": None}
+    books = {"best": {"kind": "optimised", "limits": limits}}
+    rows = one_night(config(tiny_settings, "best", books=books), tiny_tables, Lake(tmp_path)).rows
+    full = rows.filter(pl.col("weight").abs() > 0.0999)
+    assert full.height > 3
+    assert set(full["bound"]) == {"position limit"}
+    assert rows.filter(pl.col("weight").abs() < 0.09)["bound"].is_null().all()
+
+
+def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    settings = config(tiny_settings, "top", books={"top": {"kind": "top_k_long_only", "k": 6}})
+    market = build_market(tiny_tables, settings)
+    nights = 6
+    tonight, lake = day(market, FIRST + nights - 1), Lake(tmp_path)
+    before = one_night(settings, tiny_tables, lake, nights - 1).rows
+    held = before.filter((pl.col("weight") > 0) & (pl.col("previous") > 0.1))["ticker"]
+    lost, halted = held[0], held[1]
+    gone = (pl.col("date") == tonight) & pl.col("ticker").is_in([lost, halted])
+    prices = tiny_tables["prices"].filter(~gone)
+    row = {"date": str(tonight), "ticker": lost}
+    quarantine = pl.DataFrame(
+        {
+            "table": ["prices"],
+            "row": [json.dumps(row)],
+            "resolved_at": pl.Series([None], dtype=pl.Datetime("us", "UTC")),
+        }
+    )
+    market = build_market(cut_tables({**tiny_tables, "prices": prices}, tonight), settings)
+    signals = signals_of(build_market(tiny_tables, settings)).filter(pl.col("session") <= tonight)
+    missing = pl.col("ticker").is_in([lost, halted]) & (pl.col("session") == tonight)
+    signals = signals.with_columns(signal=pl.when(missing).then(None).otherwise(pl.col("signal")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lake, "exists", lambda self, table: table == "quarantine")
+        patch.setattr(Lake, "read", lambda self, table: quarantine)
+        made = next_book(settings, NightData(tonight, {}, settings, {}, market, lake), signals)
+    rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
+    for ticker, why in ((lost, "price in quarantine"), (halted, "no price")):
+        row = rows[ticker]
+        assert (row["tradable"], row["bound"], row["weight"]) == (False, why, 0.0)
+        assert row["previous"] > 0.05
+        assert row["expected_cost"] is None
+        assert row["fill_sessions"] is None
+    (finding,) = [one for one in made.findings if one.check == "untradable"]
+    assert finding.level == "warn"
+    assert lost in finding.sentence
+    assert halted in finding.sentence
