@@ -128,10 +128,7 @@ def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> M
         if options.model not in (None, asked.model):
             raise ConfigError(f"--version {asked} names a model of its own; leave out --model.")
         return asked
-    nights = read_nights(lake, config.name).filter(
-        (pl.col("session") == options.session) & pl.col("version").is_not_null()
-    )
-    best = ModelVersion.parse(nights["version"][0]) if nights.height else champion(lake, config.name)
+    best = _version_of_night(lake, config.name, options.session) or champion(lake, config.name)
     if best is not None and options.model in (None, best.model):
         return best
     for folder, record in list_records(Path(config.output)):
@@ -145,6 +142,14 @@ def _version_of_config(config: Config, lake: Lake, options: SignalsOptions) -> M
         f"{config.name} has no trained version{of_model} in {Path(config.output).absolute()}; run "
         "'peerglass nightly' on the config, or train it with folds: {scheme: live, ...}."
     )
+
+
+def _version_of_night(lake: Lake, config_name: str, session: dt.date | None) -> ModelVersion | None:
+    """Return the version that a night used; None if the session is not given, or its night had none."""
+    if session is None:
+        return None
+    used = read_nights(lake, config_name).filter(pl.col("session") == session)["version"].drop_nulls()
+    return ModelVersion.parse(used[0]) if used.len() else None
 
 
 def _version_of_run(run: Run, options: SignalsOptions) -> ModelVersion:
