@@ -12,9 +12,12 @@ import pytest
 from growing_lakes import Tables, deliver, same_bits, sessions_of
 
 from backtest.splits.fold import Fold
+from features.library.scaling import ChannelScaler
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
+from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.dataset.tables import open_lake
+from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import night_data
 from pipelines.nightly.signals.score import score
@@ -109,3 +112,61 @@ def test_a_grown_lake_gives_the_same_signals(config: Config, tiny_tables: Tables
         first.select(stored.drop("revision", "created_at").columns)
     )
     assert live_config(config, days[250]).folds.scheme == "live"
+
+
+def test_groups_are_matched_by_name_when_their_codes_change() -> None:
+    inputs = FoldInputs(scaler=ChannelScaler(np.zeros(1), np.ones(1), 5.0), groups=("banks", "oil"))
+    codes = np.array([[0, 1, 2, 3, -1]])
+    known = inputs.known_groups(codes, ("banks", "shops", "oil", "ships"))
+    np.testing.assert_array_equal(known, [[0, -1, 1, -1, -1]])
+    renumbered = inputs.known_groups(codes, ("oil", "banks", "ships", "shops"))
+    np.testing.assert_array_equal(renumbered, [[1, 0, -1, -1, -1]])
+    np.testing.assert_array_equal(inputs.known_groups(np.array([[-1]]), ()), [[-1]])
+
+
+def test_an_earlier_record_of_another_group_changes_no_signal(
+    config: Config, tiny_tables: Tables, here: Path
+) -> None:
+    """A group that is valid before all others gets code 0, and moves the codes of the others."""
+    days, lake = sessions_of(tiny_tables), open_lake(config)
+    deliver(lake, tiny_tables, days[250])
+    version = trained(config, lake, days[250])
+    before = score(version, config, night_data(config, lake, days[250], Progress()))
+    securities = tiny_tables["securities"]
+    firm = securities["ticker"][0]
+    first = securities.filter(pl.col("ticker") == firm).sort("valid_from")[:1]
+    old = first.with_columns(
+        valid_from=pl.col("valid_from").dt.offset_by("-3y"),
+        valid_to=pl.col("valid_from"),
+        industry=pl.lit("A former industry"),
+    )
+    lake.upsert("securities", old)
+    data = night_data(config, lake, days[250], Progress())
+    assert data.market.panel.groups_S[0] == "A former industry"
+    again = score(version, config, data)
+    assert before.drop("data_versions").equals(again.drop("data_versions"))
+
+
+def test_a_feature_that_the_data_no_longer_give_is_named(
+    config: Config, tiny_tables: Tables, here: Path
+) -> None:
+    days, lake = sessions_of(tiny_tables), open_lake(config)
+    deliver(lake, tiny_tables, days[250])
+    version = trained(config, lake, days[250])
+    lake.upsert("prices", lake.read("prices").with_columns(volume=pl.lit(None, dtype=pl.Float64)))
+    with pytest.raises(DataError, match=f"{version.run_id} cannot score {days[250]}.*no volume.*train a new"):
+        score(version, config, night_data(config, lake, days[250], Progress()))
+
+
+def test_ranks_of_ties_are_averages(config: Config, tiny_tables: Tables, here: Path) -> None:
+    days = sessions_of(tiny_tables)
+    equal = config.model_copy(update={"models": {"zero": {}}, "seeds": (0,)})
+    lake = open_lake(equal)
+    deliver(lake, tiny_tables, days[250])
+    version = trained(equal, lake, days[250])
+    signals = score(version, equal, night_data(equal, lake, days[250], Progress()))
+    inside = signals.filter(pl.col("in_universe"))
+    assert inside.height > 10
+    assert inside["rank"].unique().to_list() == [0.5]
+    assert inside["signal"].unique().to_list() == [0.0]
+    assert inside["seed_dispersion"].null_count() == inside.height
