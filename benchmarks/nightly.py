@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -34,15 +35,16 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """One command: its seconds, and what it printed."""
+    """One command: its seconds, its processor time in seconds, and what it printed."""
 
     seconds: float
+    processor: float
     out: str
 
 
 def play(folder: Path) -> Measured:
     """Play the night of the newest session."""
-    started = time.monotonic()
+    started, before = time.monotonic(), processor_seconds()
     done = subprocess.run(
         [*COMMAND, "nightly", "night.yaml"],
         cwd=folder,
@@ -54,7 +56,13 @@ def play(folder: Path) -> Measured:
     seconds = time.monotonic() - started
     if done.returncode:
         raise RuntimeError(f"{done.stdout}\n{done.stderr[-3000:]}")
-    return Measured(seconds, done.stdout)
+    return Measured(seconds, processor_seconds() - before, done.stdout)
+
+
+def processor_seconds() -> float:
+    """Return the processor time of all finished child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def write_night(folder: Path, prices: pl.DataFrame, model: str) -> None:
@@ -115,12 +123,17 @@ def main() -> None:
             result = json.loads(path.read_text())
             steps, gib = result["seconds"], result["peak_memory_bytes"] / 2**30
             print(f"{model}: one new session: {night.seconds:.1f} s, {gib:.2f} GiB at most")
+            print(f"{model}: processor time {night.processor:.1f} s")
             print(night.out)
             shares = {**steps, "ingest, imports and the rest": night.seconds - sum(steps.values())}
             for step, seconds in sorted(shares.items(), key=lambda item: -item[1]):
                 print(f"  {step:<30}{seconds:>7.1f} s  {seconds / night.seconds:>5.0%}")
             nothing = play(folder)
-            print(f"{model}: nothing new: {nothing.seconds:.1f} s, {nothing.out.strip()}", flush=True)
+            print(
+                f"{model}: nothing new: {nothing.seconds:.1f} s, processor time {nothing.processor:.1f} s: "
+                f"{nothing.out.strip()}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

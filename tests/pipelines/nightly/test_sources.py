@@ -174,6 +174,15 @@ def test_yahoo_is_asked_once_for_each_finished_session(tiny: dict[str, Any], yah
     assert take(config, time=time).sentence() == "prices 3 new"
 
 
+def test_a_clock_set_back_by_two_days_withdraws_nothing(tiny: dict[str, Any], yahoo: YahooServer) -> None:
+    config, time = yahoo_config(tiny), Time()
+    take(config, time=time)
+    stored = Lake(config.lake).read("prices")
+    time.now = EVENING - dt.timedelta(days=2)
+    take(config, time=time)
+    assert Lake(config.lake).read("prices").equals(stored)
+
+
 @pytest.mark.parametrize("kind", ["throttle", "html"])
 def test_yahoo_that_refuses_is_asked_again_and_then_named(
     tiny: dict[str, Any], yahoo: YahooServer, kind: FaultKind

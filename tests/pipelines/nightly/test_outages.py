@@ -1,0 +1,163 @@
+"""Whole nights while something is gone: the tracking server, the disk's space, or the right time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+from command import Call, command
+from mlflow_server import mlflow_server
+
+from pipelines.config.load import load_config
+from pipelines.lake.lake import Lake
+from pipelines.nightly.clock import Clock
+from pipelines.nightly.night import play_nights
+from pipelines.nightly.play import decisions
+from pipelines.run.fetch import make_source
+from pipelines.sources.base import LiveSource
+
+
+@pytest.fixture
+def peerglass(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """The command line, in this process and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return command(monkeypatch, capfd)
+
+
+@pytest.fixture
+def settings(tiny: dict[str, Any]) -> dict[str, Any]:
+    """A night of seconds: ridge on a few characteristics, no audit."""
+    names = ["return_1", "return_5", "volatility_21"]
+    return {
+        **tiny,
+        "features": {"window": 5, "channels": ["return"], "characteristics": names},
+        "label": {"horizon": 1, "delay": 1},
+        "folds": {"scheme": "rolling", "train": 120, "valid": 25, "test": 40, "embargo": 1},
+        "models": {"ridge": {}},
+        "audit": {"enabled": False},
+        "nightly": {"retrain": {"when": "never"}, "checks": {"retry_minutes": 0}},
+    }
+
+
+def write_config(settings: dict[str, Any]) -> list[dt.date]:
+    """Write the config and return the sessions of its market."""
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    source = make_source(load_config(Path("tiny.yaml")))
+    assert not isinstance(source, LiveSource)
+    return list(source.fetch().tables["prices"]["date"].unique().sort())
+
+
+def states() -> dict[dt.date, str]:
+    return dict(Lake("lake").read("nights").select("session", "state").iter_rows())
+
+
+def test_a_tracking_server_that_stops_in_mid_night_delays_the_record_alone(
+    peerglass: Call, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write_config(settings)[-2:]
+    server = tmp_path / "server"
+    server.mkdir()
+    backend = f"sqlite:///{server}/backend.db"
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    running = mlflow_server(server, backend)
+    url = running.__enter__()
+    decide = decisions.next_book
+    try:
+        assert (
+            peerglass("nightly", "tiny.yaml", "--date", str(first), "--set", f"tracking.uri={url}").code == 0
+        )
+        stopped: list[bool] = []
+
+        def stop_and_decide(*given: Any, **named: Any) -> Any:  # noqa: ANN401 (the step's)
+            stopped.append(True)
+            running.__exit__(None, None, None)
+            return decide(*given, **named)
+
+        monkeypatch.setattr(decisions, "next_book", stop_and_decide)
+        night = peerglass("nightly", "tiny.yaml", "--date", str(second), "--set", f"tracking.uri={url}")
+    finally:
+        if not stopped:
+            running.__exit__(None, None, None)
+    assert stopped == [True]
+    assert night.code == 6
+    assert "signals and the book are done" in night.err
+    assert states()[second] == "warned"
+    assert Lake("lake").read("signals").filter(session=second).height > 10
+    assert Lake("lake").read("books").filter(session=second).height > 3
+    spool = Path("runs", "nights", "tiny", "spool")
+    assert [path.stem for path in spool.glob("*.json")] == [str(second)]
+    again = peerglass("nightly", "tiny.yaml", "--date", str(second), "--set", f"tracking.uri={url}")
+    assert (again.code, again.out) == (0, f"tiny: the night of {second} is already done.\n")
+
+    with mlflow_server(server, backend) as back:
+        assert peerglass("track", "sync", "tiny.yaml", "--set", f"tracking.uri={back}").code == 0
+        from mlflow import MlflowClient
+
+        client = MlflowClient(back)
+        (experiment,) = [one for one in client.search_experiments() if one.name == "tiny-nightly"]
+        names = [run.info.run_name for run in client.search_runs([experiment.experiment_id])]
+    assert sorted(names) == [str(first), str(second)]
+    assert not list(spool.glob("*.json"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB in memory; skips where mounting is not allowed."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a file system is not allowed here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("left", [24_000, 300_000])
+def test_a_full_disk_ends_the_night_with_a_sentence_and_the_next_call_completes_it(
+    peerglass: Call, settings: dict[str, Any], small_disk: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    monkeypatch.chdir(small_disk)
+    day = write_config(settings)[-1]
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    Path("filler").write_bytes(b"0" * (free - left))
+    full = peerglass("nightly", "tiny.yaml", "--date", str(day))
+    assert full.code == 3, (full.out, full.err)
+    assert "The disk is full" in full.err
+    assert "Traceback" not in full.err
+    Path("filler").unlink()
+    completed = peerglass("nightly", "tiny.yaml", "--date", str(day))
+    assert completed.code == 0, completed.err
+    assert states()[day] in ("done", "warned")
+    signals = Lake("lake").read("signals")
+    assert signals.height > 10
+    assert signals["revision"].unique().to_list() == [1]
+    assert not list(small_disk.rglob("*.partial"))
+
+
+def test_a_clock_set_back_by_two_days_changes_neither_order_nor_signals(
+    peerglass: Call, settings: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = write_config(settings)[-2:]
+    config = load_config(Path("tiny.yaml"))
+    now = dt.datetime.now(dt.UTC)
+    play_nights(config, first, echo=print, clock=Clock(now=lambda: now))
+    play_nights(config, second, echo=print, clock=Clock(now=lambda: now - dt.timedelta(days=2)))
+    nights = Lake("lake").read("nights").sort("session")
+    assert nights["session"].to_list() == [first, second]
+    assert nights["created_at"][1] < nights["created_at"][0]  # the clock names moments and decides nothing
+    capfd.readouterr()
+    play_nights(config, second, echo=print, clock=Clock(now=lambda: now - dt.timedelta(days=2)))
+    assert capfd.readouterr().out.startswith(f"tiny: the night of {second} is already done.")
+    assert peerglass("nightly", "tiny.yaml", "--date", str(second)).code == 0
+    books = Lake("lake").read("books")
+    assert books.select(pl.struct("session", "ticker").is_unique().all()).item()
+    assert books["session"].unique().sort().to_list() == [first, second]
