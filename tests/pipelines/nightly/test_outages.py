@@ -17,9 +17,9 @@ from mlflow_server import mlflow_server
 
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
+from pipelines.nightly.book.next_book import next_book
 from pipelines.nightly.clock import Clock
 from pipelines.nightly.night import play_nights
-from pipelines.nightly.play import decisions
 from pipelines.run.fetch import make_source
 from pipelines.sources.base import LiveSource
 
@@ -68,7 +68,6 @@ def test_a_tracking_server_that_stops_in_mid_night_delays_the_record_alone(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     running = mlflow_server(server, backend)
     url = running.__enter__()
-    decide = decisions.next_book
     try:
         assert (
             peerglass("nightly", "tiny.yaml", "--date", str(first), "--set", f"tracking.uri={url}").code == 0
@@ -78,9 +77,9 @@ def test_a_tracking_server_that_stops_in_mid_night_delays_the_record_alone(
         def stop_and_decide(*given: Any, **named: Any) -> Any:  # noqa: ANN401 (the step's)
             stopped.append(True)
             running.__exit__(None, None, None)
-            return decide(*given, **named)
+            return next_book(*given, **named)
 
-        monkeypatch.setattr(decisions, "next_book", stop_and_decide)
+        monkeypatch.setattr("pipelines.nightly.play.decisions.next_book", stop_and_decide)
         night = peerglass("nightly", "tiny.yaml", "--date", str(second), "--set", f"tracking.uri={url}")
     finally:
         if not stopped:
