@@ -39,6 +39,7 @@ LEFT_OUT: Mapping[str, str] = {
     "forecasts_speed": "needs pip install '.[peers]': python benchmarks/forecasts_speed.py",
     "kill_nightly": "half an hour on two cores: python benchmarks/kill_nightly.py",
     "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",
+    "alarms": "about a quarter of an hour on one core: python benchmarks/alarms.py",
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",

@@ -23,11 +23,12 @@ class MonitoringConfig(Section):
     """Probability of an alarm within 250 sessions although nothing has changed. One false alarm in twenty
     years costs less than the sessions by which a smaller probability delays every true alarm."""
     psi: float = Field(default=0.25, gt=0)
-    """Population stability index from which a feature has drifted, if no stretch of the training differed as
-    much. 0.25 is the usual limit of a large shift (Siddiqi 2006)."""
+    """Population stability index from which a feature has drifted, if at most one stretch of the training in
+    twenty differed as much. 0.25 is the usual limit of a large shift (Siddiqi 2006)."""
     ks: float = Field(default=0.15, gt=0, lt=1)
-    """Kolmogorov-Smirnov distance from which a feature has drifted, if no stretch of the training differed as
-    much. A normal distribution that moves by 0.38 standard deviations has this distance to itself."""
+    """Kolmogorov-Smirnov distance from which a feature has drifted, if at most one stretch of the training in
+    twenty differed as much. A normal distribution that moves by 0.38 standard deviations has this distance to
+    itself."""
     drifted: float = Field(default=0.2, ge=0, lt=1)
     """Maximum share of the features that may drift at the same time. Single features drift with the regime;
     an alarm needs more of them."""

@@ -37,16 +37,15 @@ def drift(
 ) -> tuple[list[Finding], dict[str, pl.DataFrame]]:
     """Compare every raw feature of the newest sessions with the champion's training sessions.
 
-    A limit is the larger of the setting and of the largest value of any stretch of the training that has as
-    many sessions: a feature whose level changes with the market's regime has a wide limit of its own. A
-    feature has drifted if both its stability index and its Kolmogorov-Smirnov distance are above their
-    limits.
+    A limit is the larger of the setting and of what one in twenty stretches of the training exceeds, each as
+    long as the newest sessions: a feature whose level changes with the market's regime has a wide limit of
+    its own. A feature has drifted if both its stability index and its Kolmogorov-Smirnov distance are above
+    their limits.
     """
     training = training_distributions(config, data, champion)
-    by_name = {row["feature"]: row for row in training.iter_rows(named=True)}
-    features = [RawFeature(row["feature"], row["kind"]) for row in by_name.values()]
-    newest = newest_values(config, data, features, config.nightly.monitoring.sessions)
-    rows = [_compare(config, by_name[feature.name], values_M) for feature, values_M in newest]
+    trained = {RawFeature(row["feature"], row["kind"]): row for row in training.iter_rows(named=True)}
+    newest = newest_values(config, data, list(trained), config.nightly.monitoring.sessions)
+    rows = [_compare(config, trained[feature], values_M) for feature, values_M in newest]
     table = pl.DataFrame(rows, schema=_SCHEMA)
     findings = [_drift_finding(row) for row in table.filter("drifted").iter_rows(named=True)]
     findings += _missing_findings(table)
@@ -93,7 +92,12 @@ def _drift_finding(row: dict[str, Any]) -> Finding:
         f"{row['ks']:.2f} (limit {row['ks_limit']:.2f}). Look at its source; a new training learns the new "
         "distribution."
     )
-    return Finding("feature_drift", "warn", sentence, row["feature"], row["psi"], row["psi_limit"])
+    return Finding("feature_drift", "warn", sentence, _subject(row), row["psi"], row["psi_limit"])
+
+
+def _subject(row: dict[str, Any]) -> str:
+    """Name of a feature; a channel may have the name of a characteristic."""
+    return f"channel {row['feature']}" if row["kind"] == "channel" else str(row["feature"])
 
 
 def _missing_findings(table: pl.DataFrame) -> list[Finding]:
@@ -107,7 +111,7 @@ def _missing_findings(table: pl.DataFrame) -> list[Finding]:
             "The transform replaces missing values, so the model does not notice."
         )
         findings.append(
-            Finding("missing", "warn", sentence, row["feature"], row["missing"], row["missing_limit"])
+            Finding("missing", "warn", sentence, _subject(row), row["missing"], row["missing_limit"])
         )
     if findings or table["missing"].drop_nulls().is_empty():
         return findings

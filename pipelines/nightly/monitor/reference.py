@@ -10,11 +10,12 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from backtest.inference.means import newey_west_error
+from backtest.inference.means import newey_west_error, newey_west_lags
 from backtest.monitoring.cusum import Reference
 from features.arrays import FloatArray
 from pipelines.config.schema import Config
 from pipelines.nightly.data import NightData
+from pipelines.nightly.monitor.validation import validation_ics
 from pipelines.nightly.version import ModelVersion
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.record import Run, list_records, open_run
@@ -45,7 +46,9 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
     """Return the distribution of daily rank IC in the newest complete walk-forward run of the same config.
 
     The run has the same name, universe, features, label, seeds and settings of the model, and forecast its
-    tests at the label's delay. Only sessions before the night's are used. None if there is no such run.
+    tests at the label's delay. Only sessions before the night's are used. Without such a run, it is the
+    distribution on the champion's validation sessions. None if the rank IC does not vary, as that of a model
+    without forecasts.
 
     Parameters
     ----------
@@ -71,20 +74,29 @@ def backtest_reference(config: Config, data: NightData, champion: ModelVersion) 
             if reference is not None:
                 n = reference.n
                 return BacktestReference(reference, f"the backtest {run.run_id} ({n} sessions)")
-    return None
+    rank_ic_V = validation_ics(own, champion.model, data)["rank_ic"].to_numpy()
+    reference = reference_of(rank_ic_V, config.label.horizon)
+    if reference is None:
+        return None
+    return BacktestReference(
+        reference,
+        f"its {reference.n} validation sessions, which it was selected on, so that this is too high "
+        "('peerglass run CONFIG' makes a backtest to compare with)",
+    )
 
 
 def reference_of(rank_ic_T: FloatArray, overlap: int) -> Reference | None:
     """Return mean and long-run standard deviation of daily rank ICs; None without variation.
 
-    Labels of several sessions overlap, so that neighbouring ICs are alike. The deviation is then that of
-    Newey and West, with ``3 (overlap - 1)`` lags, times ``sqrt(n)``: a sum of ICs varies as if they were
-    independent with this deviation.
+    Neighbouring ICs are alike: skill changes slowly, and labels of several sessions overlap. The deviation is
+    the Newey-West error of the mean times ``sqrt(n)``, with at least ``3 (overlap - 1)`` lags: a sum of ICs
+    varies as if they were independent with this deviation.
     """
     known_T = rank_ic_T[~np.isnan(rank_ic_T)]
     if len(known_T) < 2:
         return None
-    std = newey_west_error(known_T, 3 * (overlap - 1)) * math.sqrt(len(known_T))
+    lags = max(newey_west_lags(len(known_T)), 3 * (overlap - 1))
+    std = newey_west_error(known_T, lags) * math.sqrt(len(known_T))
     return Reference(float(known_T.mean()), std, len(known_T)) if std > 0 else None
 
 

@@ -136,8 +136,8 @@ def _watch(
     """Run the CUSUM of the champion, and say where it stands."""
     if found is None:
         sentence = (
-            "There is no backtest to compare realised rank ICs with; run 'peerglass run CONFIG' once, so "
-            "that the CUSUM knows what to expect."
+            "There is nothing to compare realised rank ICs with: the champion's rank IC does not vary on its "
+            "validation sessions. Train a model that makes forecasts."
         )
         return Finding("cusum", "warn", sentence), pl.DataFrame(schema=_CUSUM)
     versions = realised["version"]

@@ -1,13 +1,12 @@
 """The distribution of every feature on a version's training sessions, computed once per version.
 
-It is stored next to the version as ``<run>/monitoring/<model>/training.parquet``.
+It is stored next to the version (`pipelines.nightly.monitor.stored`).
 
 Shape suffixes: T sessions, N firms, R training sessions, M values.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,11 +19,15 @@ from features.arrays import BoolArray, Float32Array, IntArray
 from pipelines.config.schema import Config
 from pipelines.nightly.data import NightData
 from pipelines.nightly.monitor.features import features_of, raw_values
+from pipelines.nightly.monitor.stored import computed_once
 from pipelines.nightly.version import ModelVersion
 from pipelines.run.record import Run, open_run
 
 MIN_BLOCKS: Final = 4
 """Stretches of the training that are needed to know how much a feature varies by itself."""
+UNUSUAL: Final = 0.95
+"""Quantile over the stretches. The largest would be that of one crisis, or of the first sessions, on which
+features with a long window are unknown."""
 _MAX_VALUES: Final = 400_000
 """Values per feature that are measured. Neighbouring sessions hold nearly the same values, so that every
 k-th session has the same distribution."""
@@ -41,7 +44,6 @@ _SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     "block_missing": pl.Float64,
     "train_from": pl.Date,
     "train_to": pl.Date,
-    "block_sessions": pl.Int64,
 }
 
 
@@ -64,22 +66,13 @@ def training_distributions(config: Config, data: NightData, version: ModelVersio
     -------
     polars.DataFrame
         feature, kind, points (501 quantiles), missing, shares (of the bins, `backtest.monitoring.drift`),
-        blocks (number of stretches), block_psi, block_ks and block_missing (their largest, each stretch
-        against the whole training; null with fewer than 4), train_from, train_to, block_sessions.
+        blocks (number of stretches), block_psi, block_ks and block_missing (their 95% quantiles, each stretch
+        against the whole training; null with fewer than 4), train_from, train_to.
     """
-    run = open_run(version.run_id, Path(config.output))
-    path = run.folder / "monitoring" / version.model / "training.parquet"
-    block = config.nightly.monitoring.sessions
-    if path.is_file():
-        stored = pl.read_parquet(path)
-        if stored.height and stored["block_sessions"][0] == block:
-            return stored
-    frame = _measure(run, data, block)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    frame.write_parquet(partial)
-    partial.replace(path)
-    return frame
+    run, block = open_run(version.run_id, Path(config.output)), config.nightly.monitoring.sessions
+    return computed_once(
+        run, version.model, "training", lambda: _measure(run, data, block), about=f"-{block}"
+    )
 
 
 def _measure(run: Run, data: NightData, block: int) -> pl.DataFrame:
@@ -95,7 +88,7 @@ def _measure(run: Run, data: NightData, block: int) -> pl.DataFrame:
     length = max(1, round(block / stride))
     rows = [
         {"feature": feature.name, "kind": feature.kind, "train_from": fold["train_from"]}
-        | {"train_to": fold["train_to"], "block_sessions": block}
+        | {"train_to": fold["train_to"]}
         | _distribution(values_TN, universe_TN, sessions, length)
         for feature, values_TN in raw_values(panel, data.tables, features_of(run))
     ]
@@ -124,7 +117,7 @@ def _distribution(
         "missing": whole.missing,
         "shares": shares_B.tolist(),
         "blocks": len(psi),
-        "block_psi": max(psi) if known else None,
-        "block_ks": max(known_ks) if known and known_ks else None,
-        "block_missing": max(missing) if known else None,
+        "block_psi": float(np.quantile(psi, UNUSUAL)) if known else None,
+        "block_ks": float(np.quantile(known_ks, UNUSUAL)) if known and known_ks else None,
+        "block_missing": float(np.quantile(missing, UNUSUAL)) if known else None,
     }

@@ -57,6 +57,9 @@ class MarketConfig:
         ``mu`` decided at the close of t affects the return from the close of t+delay to that of t+delay+1.
     temporal_share, peer_share, characteristic_share
         Shares of the cross-sectional variance of ``mu``; only their ratios matter, and 0 removes a part.
+    peer_until
+        Session from which no firm leads another: edges end with the first review on or after it. Sessions
+        before it are the same to the bit as without it. Null: they act to the end.
     truth_ic
         Mean within-date correlation of ``mu`` with the returns that it affects; 0 plants no structure.
     size_gap
@@ -88,6 +91,7 @@ class MarketConfig:
     temporal_share: float = 0.3
     peer_share: float = 0.5
     characteristic_share: float = 0.2
+    peer_until: int | None = None
     truth_ic: float = 0.08
     size_gap: float = 1.5
     industry_leaders: int = 1
@@ -119,6 +123,8 @@ class MarketConfig:
             "restated_share": (0, 1),
             "bad_ticks": (0, self.sessions * self.firms // 100),
         }
+        if self.peer_until is not None:
+            allowed["peer_until"] = (REVIEW_SESSIONS, self.sessions)
         for name, (low, high) in allowed.items():
             value = getattr(self, name)
             if not low <= value <= high or math.isinf(value):

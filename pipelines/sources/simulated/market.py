@@ -10,7 +10,8 @@ The return over (s, s+1] of firm i is ``common + own + mu``, with mu decided at 
 shock_j is own_j divided by its long-run volatility; z ranks the listed firms and maps the ranks to a standard
 normal distribution. Edges and premia are decided again every REVIEW_SESSIONS sessions with what is known at
 that close. To find the scales a, b and c, the market is simulated with a first guess, measured, and simulated
-again with the same draws.
+again with the same draws. If the edges end before the market does, the scales are those of a market in which
+they do not, so that both markets are equal up to that session.
 
 Shape suffixes: T sessions, N firms, R reviews, L lags, K ages in sessions, P parts of mu.
 """
@@ -108,7 +109,7 @@ def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Mar
         target_sd = mu_sd * config.truth_ic / ratio
         scale_P = np.sqrt(shares_P) * target_sd / np.maximum(realised_P, 1e-12)
         market = builder.build(scale_P)
-    return market
+    return market if config.peer_until is None else builder.build(scale_P, config.peer_until)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,8 +123,11 @@ class _Builder:
     statements: Statements
     yield_TN: FloatArray
 
-    def build(self, scale_P: FloatArray) -> Market:
-        """Simulate with the given scales of the parts of mu, review by review."""
+    def build(self, scale_P: FloatArray, peer_until: int | None = None) -> Market:
+        """Simulate with the given scales of the parts of mu, review by review.
+
+        Reviews from session ``peer_until`` on decide on no edges.
+        """
         config, firms, shocks = self.config, self.firms, self.shocks
         n_sessions, n_firms = shocks.own_TN.shape
         live_TN = firms.live(n_sessions)
@@ -146,7 +150,8 @@ class _Builder:
         reviews: dict[int, Edges] = {}
         for r, start in enumerate(at_R.tolist()):
             stop = min(start + REVIEW_SESSIONS, n_sessions)
-            edges = review_edges(config, firms, log_size_TN[start], live_TN[start])
+            leads_N = live_TN[start] & (peer_until is None or start < peer_until)
+            edges = review_edges(config, firms, log_size_TN[start], leads_N)
             reviews[start] = edges
             weights_LNN = edges.weights(n_firms)
             for lag in range(1, MAX_LAG + 1):

@@ -15,7 +15,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from pipelines.sources.base import SourceTables
-from pipelines.sources.simulated.config import INDUSTRIES, SUPPLIERS
+from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS
 from pipelines.sources.simulated.market import returns_affected, simulate
 from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
 
@@ -193,6 +193,27 @@ def test_peer_part_is_the_sum_over_its_edges(small: SourceTables) -> None:
                 assert peer == pytest.approx(rebuilt.get(ticker, 0.0), abs=1e-15)
                 checked += peer != 0
     assert checked > 60
+
+
+def test_edges_that_end_change_nothing_before() -> None:
+    """Before the session all rows are equal to the bit; from the next review on, no firm leads another."""
+    market = dataclasses.replace(SMALL, bad_ticks=0)  # which rows are bad depends on all later prices
+    until = 5 * REVIEW_SESSIONS - 4  # the first review on or after it is the fifth
+    lasting = SimulatedSource(market, seed=3).fetch()
+    ended = SimulatedSource(dataclasses.replace(market, peer_until=until), seed=3).fetch()
+    review = lasting.tables["prices"]["date"].unique().sort()[5 * REVIEW_SESSIONS]
+    for table in ("prices", "truth_mu"):
+        assert_frame_equal(
+            ended.tables[table].filter(pl.col("date") < review),
+            lasting.tables[table].filter(pl.col("date") < review),
+            check_exact=True,
+        )
+    mu = ended.tables["truth_mu"]
+    assert (mu.filter(pl.col("date") >= review)["peer"] == 0).all()
+    assert float(mu.filter(pl.col("date") < review)["peer"].std()) > 1e-4  # type: ignore[arg-type]  # a number
+    edges = ended.tables["truth_edges"]
+    assert edges["valid_to"].max() == review
+    assert edges["valid_to"].null_count() == 0
 
 
 def test_temporal_part_is_the_sum_over_its_days(small: SourceTables) -> None:

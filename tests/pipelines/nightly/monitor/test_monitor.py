@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 from nights import backtested, forecast_sessions, night_of, store_nights, store_signals
-from scipy.stats import spearmanr
+from polars.testing import assert_frame_equal
+from scipy.stats import ks_2samp, spearmanr
 
+from backtest.monitoring.cusum import Reference, alarm_probability
+from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.schema import Config
+from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import open_lake
 from pipelines.nightly.data import NightData
 from pipelines.nightly.monitor.monitor import Monitoring, monitor
+from pipelines.nightly.monitor.reference import BacktestReference, backtest_reference, reference_of
+from pipelines.nightly.monitor.skill import watch_skill
 from pipelines.nightly.version import ModelVersion
+from pipelines.run.record import open_run
+from pipelines.run.scores import read_scores
 
 CHALLENGER = ModelVersion("other-run", "ridge")
 
@@ -95,3 +105,112 @@ def test_the_cusum_compares_with_the_backtest(
     assert champion.run_id in finding.sentence
     assert finding.level == "ok"
     assert not monitored.tables["cusum"]["alarm"].any()
+
+
+def test_a_version_stores_what_is_computed_once(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData, monitored: Monitoring
+) -> None:
+    """The distributions of the training are read back, and give the same table."""
+    config, champion, _ = past
+    folder = Path(config.output) / champion.run_id / "monitoring" / champion.model
+    stored = folder / "training-10.parquet"
+    written = stored.stat().st_mtime_ns
+    again = monitor(config, night, champion, None)
+    assert stored.stat().st_mtime_ns == written
+    assert_frame_equal(again.tables["drift"], monitored.tables["drift"])
+    assert "agreement" not in {finding.check for finding in again.findings}
+
+
+def test_drift_compares_the_newest_sessions_with_the_training(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData, monitored: Monitoring
+) -> None:
+    """The index of one feature equals a computation from the whole panel's raw values."""
+    config, champion, _ = past
+    folds = open_run(champion.run_id, Path(config.output)).read_table("folds")
+    assert folds is not None
+    fold = folds.sort("fold").row(-1, named=True)
+    panel, universe_TN = night.market.panel, night.market.universe_TN
+    values_TN = CHARACTERISTICS.compute(panel, ["return_1"])[:, :, 0]
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    train_T = (dates_T >= np.datetime64(fold["train_from"])) & (dates_T <= np.datetime64(fold["train_to"]))
+    trained, newest = values_TN[train_T][universe_TN[train_T]], values_TN[-10:][universe_TN[-10:]]
+    edges = np.quantile(trained, np.linspace(0.1, 0.9, 9), method="closest_observation")
+    shares = [
+        np.bincount(np.searchsorted(edges, part), minlength=10) / len(part) for part in (trained, newest)
+    ]
+    expected = float(np.sum((shares[1] - shares[0]) * np.log(shares[1] / shares[0])))
+    row = monitored.tables["drift"].row(by_predicate=pl.col("feature") == "return_1", named=True)
+    assert row["psi"] == pytest.approx(expected, abs=0.02)
+    assert row["ks"] == pytest.approx(ks_2samp(trained, newest).statistic, abs=0.01)
+    assert row["missing"] == 0.0
+
+
+def test_a_change_of_units_drifts_and_a_lost_column_is_missing(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData, monitored: Monitoring
+) -> None:
+    """A vendor delivers volume in thousands, and no open any more: the features of both are named."""
+    config, champion, sessions = past
+    newest = pl.col("date") >= sessions[-32]  # so that all 21 sessions of a mean are changed
+    prices = night.tables["prices"].with_columns(
+        volume=pl.when(newest).then(pl.col("volume") / 1000).otherwise("volume"),
+        open=pl.when(~newest).then("open"),
+    )
+    tables = {**night.tables, "prices": prices}
+    changed = replace(night, tables=tables, market=build_market(tables, config))
+    found = monitor(config, changed, champion, None)
+    psi, psi_before = (
+        dict(one.tables["drift"].filter(pl.col("kind") == "characteristic").select("feature", "psi").rows())
+        for one in (found, monitored)
+    )
+    for name in ("log_dollar_volume_21", "amihud_21"):
+        assert psi[name] > 3 * psi_before[name]
+    assert psi["return_1"] == psi_before["return_1"]
+    subjects = {finding.subject for finding in found.findings if finding.check == "feature_drift"}
+    assert {"log_dollar_volume_21", "amihud_21"} <= subjects
+    missing = {finding.subject for finding in found.findings if finding.check == "missing"}
+    assert {"overnight_return", "channel overnight_return"} <= missing
+    assert "log_dollar_volume_21" not in missing
+
+
+def test_without_a_backtest_the_validation_is_the_reference(
+    past: tuple[Config, ModelVersion, list[dt.date]], night: NightData
+) -> None:
+    """A config of another name has no backtest of its own, and the finding says that this is optimistic."""
+    config, champion, _ = past
+    other = config.model_copy(update={"name": "other"})
+    found = backtest_reference(other, night, champion)
+    assert found is not None
+    assert "selected on" in found.origin
+    scores = read_scores(open_run(champion.run_id, Path(config.output)))
+    last = scores.filter(pl.col("fold") == scores["fold"].max())["valid_rank_ic"].item()
+    assert found.reference.mean == pytest.approx(last, abs=1e-6)  # one seed: its own score
+
+
+def test_the_reference_allows_for_labels_that_overlap() -> None:
+    """Sums of five independent values: the long-run deviation of their mean is that of one value."""
+    rng = np.random.default_rng(0)
+    x_T = np.convolve(rng.normal(size=40_004), np.ones(5) / 5, mode="valid")
+    found = reference_of(x_T, 5)
+    assert found is not None
+    assert x_T.std() == pytest.approx(1 / np.sqrt(5), rel=0.05)
+    assert found.std == pytest.approx(1.0, rel=0.25)
+
+
+def test_a_champion_that_stops_working_raises_an_alarm(
+    past: tuple[Config, ModelVersion, list[dt.date]],
+) -> None:
+    """Skill of 0.08 ends: the alarm comes, says since when, and a promotion ends it."""
+    config, _, _ = past
+    rng = np.random.default_rng(3)
+    backtest = BacktestReference(Reference(0.08, 0.1, 1000), "the backtest")
+    rank_ic_T = 0.1 * rng.normal(size=120) + np.where(np.arange(120) < 60, 0.08, 0.0)
+    replaced_T = np.zeros(120, dtype=bool)
+    cusum, slack, limit = watch_skill(config, rank_ic_T, replaced_T, backtest)
+    assert slack == pytest.approx(0.4)
+    assert alarm_probability(slack, limit, sessions=250) <= 0.05
+    first = int(np.flatnonzero(cusum.alarm_T)[0])
+    assert 60 < first < 100
+    replaced_T[first + 1] = True
+    ended, _, _ = watch_skill(config, rank_ic_T, replaced_T, backtest)
+    assert ended.alarm_T[first]
+    assert not ended.alarm_T[first + 1]
