@@ -18,6 +18,8 @@ from pipelines.run.locks import Locks
 from pipelines.sources.base import LiveSource
 
 NAME = "tiny"
+SKIPPED = ["cross_section", "shuffled_labels", "fit_scope", "backfill", "too_good", "warm_up", "forecasts"]
+"""Slow checks of the audit. The guard of a promotion needs an audit, not all checks."""
 
 
 @pytest.fixture
@@ -194,3 +196,23 @@ def test_a_failed_check_fails_the_night_and_not_the_next_one(
     went_on = night(peerglass)
     assert went_on.code == 0, went_on.err
     assert [state == "failed" for _, state in states()] == [False, True, False]
+
+
+def test_a_promotion_counts_from_the_next_night(peerglass: Call, settings: dict[str, Any]) -> None:
+    nightly = {
+        **settings["nightly"],
+        "retrain": {"when": "sessions", "every": 3},
+        "promotion": {"automatic": True, "min_sessions": 1, "margin": 1.0},
+    }
+    write_config({**settings, "audit": {"sessions": 1, "skip": SKIPPED}, "nightly": nightly})
+    days = sessions()[-7:]
+    assert night(peerglass, days[0]).code == 0
+    assert night(peerglass, days[-1]).code == 0
+    aliases = rows("promotions").sort("number")
+    promoted = aliases.filter((pl.col("alias") == "champion") & (pl.col("number") > 1))
+    assert promoted.height >= 1, aliases
+    at = promoted["session"][0]
+    champions = dict(rows("nights").select("session", "version").iter_rows())
+    after = days[days.index(at) + 1]
+    assert champions[at] == aliases["version"][0]
+    assert champions[after] == promoted["version"][0]
