@@ -19,9 +19,12 @@ _PATIENCE = 120  # seconds; a busy machine imports MLflow slowly
 
 
 @contextmanager
-def mlflow_server(folder: Path, backend: str) -> Iterator[str]:
-    """Start ``mlflow server`` with a database and an artifact store of its own; yield its URL."""
-    port = _free_port()
+def mlflow_server(folder: Path, backend: str, port: int | None = None) -> Iterator[str]:
+    """Start ``mlflow server`` with a database and an artifact store of its own; yield its URL.
+
+    A server that was stopped starts again with the same data if it gets the same arguments.
+    """
+    port = _free_port() if port is None else port
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", backend]

@@ -11,6 +11,8 @@ import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
@@ -106,6 +108,7 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
     }
     if result.book.height:
         metrics["turnover"] = float(result.book["trade"].abs().sum()) / 2.0  # one-way
+    metrics |= _realised(result)
     versions = {"champion": result.champion, "challenger": result.challenger}
     nights = nights_folder(config)
     return TrackedNight(
@@ -124,6 +127,20 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
             if path.is_file() and not path.name.endswith(".partial")
         },
     )
+
+
+def _realised(result: NightResult) -> dict[str, float]:
+    """ICs of the newest session whose label the night knows: ``realised.champion.ic`` and so on."""
+    table = result.tables.get("realised_ic")
+    if table is None or table.is_empty():
+        return {}
+    newest = table.filter(pl.col("session") == pl.col("session").max().over("role"))
+    return {
+        f"realised.{row['role']}.{figure}": float(row[figure])
+        for row in newest.iter_rows(named=True)
+        for figure in ("ic", "rank_ic")
+        if row[figure] is not None
+    }
 
 
 def _count(result: NightResult, level: str) -> int:

@@ -33,6 +33,7 @@ from pipelines.tracking.descriptions import (
     durations,
     model_seconds,
 )
+from pipelines.tracking.loadable import make_loadable
 from pipelines.tracking.model_versions import log_model_version
 from pipelines.tracking.store import (
     LAKE_TAG,
@@ -107,6 +108,9 @@ def log_run(run: Run, failed: str | None = None) -> None:
         If the tracking store cannot be reached.
     """
     missing = {model: _missing_of(run, model) for model in run.config.models}
+    for model, tasks in missing.items():
+        if tasks is None:
+            make_loadable(run, model)
     with store(run.config) as client:
         experiment = _experiment(client, run)
         parent = _run_of(client, experiment, run)

@@ -43,6 +43,7 @@ def store(config: Config) -> Iterator[MlflowClient]:
     os.environ.setdefault(
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3"
     )  # the default of 7 takes four minutes to fail
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is the command's result
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # stderr shows our own progress
     for name in ("alembic", "mlflow"):  # they may have been imported earlier with another level
         logging.getLogger(name).setLevel(logging.WARNING)

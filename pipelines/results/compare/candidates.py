@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,20 +12,22 @@ import polars as pl
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.evaluate import label_overlap
-from pipelines.run.evaluations import StoredEvaluation, newest_evaluation
+from pipelines.run.evaluations import EvaluationRecord, newest_evaluation
 from pipelines.run.record import Run, open_run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One model of a run, as its newest evaluation measured it.
+    """One model of a run, as an evaluation measured it.
 
     Attributes
     ----------
     name
-        Name in tables: ``RUN:MODEL``.
-    run, evaluation
-        The run, and its evaluation.
+        Name in tables: ``RUN:MODEL``, or ``RUN/MODEL`` for the nights of a model version.
+    run
+        The run.
+    record
+        Settings and code of the evaluation.
     model
         Entry of the config's ``models``.
     book, delay
@@ -35,7 +38,7 @@ class Candidate:
 
     name: str
     run: Run
-    evaluation: StoredEvaluation
+    record: EvaluationRecord
     model: str
     book: str
     delay: int
@@ -85,24 +88,20 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
     delays, books = evaluation.record.delays, list(evaluation.record.backtest.books)
     delay = tradable_delay(delays) if delay is None else delay
     book = books[0] if book is None else book
-    for what, given, known in (
-        ("model", model, ladder["model"].unique(maintain_order=True).to_list()),
-        ("delay", delay, list(delays)),
-        ("book", book, books),
-    ):
-        if given not in known:
-            raise ConfigError(
-                f"The evaluation {evaluation.record.evaluation} of {run.run_id} has no {what} {given!r}; it "
-                f"has {', '.join(map(str, known))}."
-            )
+    where = f"The evaluation {evaluation.record.evaluation} of {run.run_id}"
+    require_known(where, "model", model, ladder["model"].unique(maintain_order=True).to_list())
+    require_known(where, "delay", delay, delays)
+    require_known(where, "book", book, books)
     return Candidate(
         name=f"{run.run_id}:{model}",
         run=run,
-        evaluation=evaluation,
+        record=evaluation.record,
         model=model,
         book=book,
         delay=delay,
-        daily=_daily(evaluation, model, book, delay),
+        daily=daily_series(
+            evaluation.table("ic_series"), evaluation.table("equity"), model=model, delay=delay, book=book
+        ),
     )
 
 
@@ -112,8 +111,17 @@ def _chosen(ladder: pl.DataFrame) -> str:
     return str((ranked if ranked.height else ladder)["model"][0])
 
 
-def _daily(evaluation: StoredEvaluation, model: str, book: str, delay: int) -> pl.DataFrame:
+def require_known(where: str, what: str, given: object, known: Sequence[object]) -> None:
+    """Raise ConfigError if an evaluation, described by ``where``, does not have what was asked for."""
+    if given not in known:
+        raise ConfigError(f"{where} has no {what} {given!r}; it has {', '.join(map(str, known))}.")
+
+
+def daily_series(
+    ic_series: pl.DataFrame, equity: pl.DataFrame, *, model: str, delay: int, book: str
+) -> pl.DataFrame:
+    """Join the daily ICs and net returns of one model and book: the column ``daily`` of a candidate."""
     own = (pl.col("model") == model) & (pl.col("delay") == delay)
-    ics = evaluation.table("ic_series").filter(own).select("date", "ic")
-    returns = evaluation.table("equity").filter(own, pl.col("book") == book).select("date", "excess_net")
+    ics = ic_series.filter(own).select("date", "ic")
+    returns = equity.filter(own, pl.col("book") == book).select("date", "excess_net")
     return returns.join(ics, on="date", how="full", coalesce=True).sort("date").fill_nan(None)

@@ -113,7 +113,7 @@ def _on_common_dates(candidates: Sequence[Candidate], column: str) -> dict[str, 
 
 
 def _figures(one: _Series, counts_RT: FloatArray) -> dict[str, Any]:
-    candidate, trials = one.candidate, one.candidate.evaluation.record.trials
+    candidate, trials = one.candidate, one.candidate.record.trials
     ic = mean_test(one.ic_T, overlap=candidate.overlap, level=LEVEL)
     sharpe = sharpe_interval(one.return_T, counts_RT=counts_RT, level=LEVEL)
     return {
@@ -168,7 +168,7 @@ def _differences(one: Candidate, first: Candidate) -> tuple[str, ...]:
         assert one.run.identity is not None, "an opened run has an identity"
         assert first.run.identity is not None, "an opened run has an identity"
         phrases += one.run.identity.differences(first.run.identity)
-    settings, others = (side.evaluation.record.backtest.model_dump(mode="json") for side in (one, first))
+    settings, others = (side.record.backtest.model_dump(mode="json") for side in (one, first))
     for key, value in settings.items():
         if key == "books":
             if value.get(one.book) != others["books"].get(first.book):
@@ -176,7 +176,7 @@ def _differences(one: Candidate, first: Candidate) -> tuple[str, ...]:
                 phrases.append(f"book ({_short(before)} -> {_short(after)})")
         elif value != others[key]:
             phrases.append(f"backtest.{key} ({_short(others[key])} -> {_short(value)})")
-    if one.evaluation.record.code != first.evaluation.record.code:
+    if one.record.code != first.record.code:
         phrases.append("the code that measures")
     return tuple(phrases)
 

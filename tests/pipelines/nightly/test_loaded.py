@@ -1,0 +1,143 @@
+"""A stored version is loaded by MLflow in a process without Peerglass, and forecasts as the night did."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pytest
+from live_versions import Versions
+from mlflow import MlflowClient
+from places import ROOT
+
+from pipelines.nightly.data import NightData, night_data
+from pipelines.nightly.loaded import LoadedVersion, _load_pyfunc, input_frame
+from pipelines.nightly.registry.aliases import Reason, set_alias
+from pipelines.nightly.signals.score import score
+from pipelines.nightly.spool import sync
+from pipelines.progress import Progress
+from pipelines.run.record import Run, open_run
+
+WITHOUT_PEERGLASS = """
+import importlib.util
+import pickle
+import sys
+
+root, store, frame, answer = sys.argv[1:]
+sys.path = [path for path in sys.path if path not in ("", root)]
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+assert importlib.util.find_spec("pipelines") is None, "Peerglass must not be importable"
+import mlflow
+import pandas as pd
+import torch
+
+
+def refuse(*_, **__):
+    raise AssertionError("a pickle is loaded")
+
+
+mlflow.set_tracking_uri(store)
+pickle.load = pickle.loads = pickle.Unpickler = refuse
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
+import pipelines
+assert "peerglass.zip" in pipelines.__file__
+model.predict(pd.read_parquet(frame)).to_csv(answer, index=False)
+"""
+
+
+@pytest.fixture
+def data(versions: Versions) -> NightData:
+    return night_data(versions.config, versions.lake, versions.days[versions.at + 20], Progress())
+
+
+@pytest.fixture
+def run(versions: Versions) -> Run:
+    """The run of the champion, which is in the tracking store."""
+    set_alias(versions.lake, "tiny", "champion", versions.new, Reason("first", "ann@desk"))
+    sync(versions.config, versions.lake, Progress())
+    return open_run(versions.new.run_id, Path(versions.config.output))
+
+
+def test_mlflow_loads_a_version_in_a_process_without_peerglass(
+    versions: Versions, run: Run, data: NightData, tmp_path: Path
+) -> None:
+    frame = input_frame(data.dataset, run.config.features.window)
+    frame.sample(frac=1.0, random_state=0).to_parquet(tmp_path / "frame.parquet")
+    arguments = [str(ROOT), versions.config.tracking.uri, "frame.parquet", "answer.csv"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", WITHOUT_PEERGLASS, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer = pl.read_csv(tmp_path / "answer.csv")
+    expected = score(versions.new, versions.config, data).drop_nulls("signal").sort("ticker")
+    assert answer["ticker"].to_list() == expected["ticker"].to_list()
+    assert expected.height >= 10
+    assert answer["date"].unique().to_list() == [str(data.session)]
+    assert answer["signal"].to_list() == pytest.approx(expected["signal"].to_list(), rel=1e-5, abs=1e-6)
+
+
+def test_a_loaded_version_forecasts_what_the_night_stores_to_the_bit(
+    versions: Versions, run: Run, data: NightData
+) -> None:
+    loaded = _load_pyfunc(str(run.folder / "checkpoints" / "ridge"))
+    frame = input_frame(data.dataset, loaded.window, sessions=3)
+    answer = loaded.predict(frame)
+    for back in range(3):
+        session = versions.days[versions.at + 20 - back]
+        night = night_data(versions.config, versions.lake, session, Progress())
+        expected = score(versions.new, versions.config, night).drop_nulls("signal").sort("ticker")
+        own = answer[answer["date"] == pd.Timestamp(session)]
+        assert own["ticker"].tolist() == expected["ticker"].to_list()
+        assert own["signal"].tolist() == expected["signal"].to_list()
+    assert answer["date"].nunique() == 3
+
+
+def test_the_artifacts_of_a_version_hold_no_pickle(versions: Versions, run: Run, tmp_path: Path) -> None:
+    client = MlflowClient(tracking_uri=versions.config.tracking.uri)
+    (version,) = client.search_model_versions(f"name='tiny' and tags.`peerglass.run_id`='{run.run_id}'")
+    assert version.run_id is not None
+    fetched = Path(client.download_artifacts(version.run_id, "checkpoints/ridge", str(tmp_path)))
+    names = {path.relative_to(fetched).as_posix() for path in fetched.rglob("*") if path.is_file()}
+    assert names - {"registered_model_meta"} == {  # MLflow adds it where it has loaded the version
+        "MLmodel",
+        "code/peerglass.zip",
+        "fold-0-seed-0/model.json",
+        "fold-0-seed-0/model.safetensors",
+        "inputs.json",
+        "requirements.txt",
+    }
+    assert "torch==" in (fetched / "requirements.txt").read_text()
+
+
+def test_a_version_says_what_it_was_made_of(versions: Versions, run: Run) -> None:
+    client = MlflowClient(tracking_uri=versions.config.tracking.uri)
+    (version,) = client.search_model_versions(f"name='tiny' and tags.`peerglass.run_id`='{run.run_id}'")
+    assert version.tags["audit"] == "pass"
+    assert version.tags["trained_through"] == str(versions.days[versions.at + 5])
+    assert '"prices": ' in version.tags["table_versions"]
+    assert '"channels": ["' in version.tags["features"]
+    assert client.get_model_version_by_alias("tiny", "champion").version == version.version
+
+
+def test_wrong_inputs_are_named(run: Run, data: NightData) -> None:
+    loaded: LoadedVersion = _load_pyfunc(str(run.folder / "checkpoints" / "ridge"))
+    frame = input_frame(data.dataset, loaded.window)
+    with pytest.raises(ValueError, match="has no column 'ticker'"):
+        loaded.predict(frame.drop(columns="ticker"))
+    with pytest.raises(ValueError, match=f"has no column '{loaded.channels[0]}'"):
+        loaded.predict(frame.drop(columns=loaded.channels[0]))
+    with pytest.raises(ValueError, match="two rows of one session and firm"):
+        loaded.predict(pd.concat([frame, frame.head(1)]))
+    last = frame[frame["date"] == frame["date"].max()]
+    with pytest.raises(ValueError, match=f"1 sessions, and the model reads windows of {loaded.window}"):
+        loaded.predict(last)
+    with pytest.raises(ValueError, match="are needed"):
+        input_frame(data.dataset, loaded.window, sessions=10_000)
