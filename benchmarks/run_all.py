@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "accounts": ("--runs", "1"),
     "analysis": (),
     "books": (),
+    "promotion": ("--pairs", "200", "--guard-only"),
     "market_calibration": ("--signals", "200", "--pairs", "100", "--searches", "20"),
     "lake": (),
     "seeds": ("--models", "temporal_transformer", "temporal_peer", "--epochs", "1", "--runs", "1"),

@@ -17,7 +17,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.folder import nights_folder, write_text
-from pipelines.nightly.mirror import mirror_aliases
+from pipelines.nightly.registry.mirror import mirror_aliases
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import peak_memory_bytes, signal_count, trade_count
 from pipelines.nightly.version import ModelVersion

@@ -2,7 +2,7 @@
 
 Beside the checkpoints of a model there are then an ``MLmodel`` file, the names of the model's inputs, and a
 zip file with the code of Peerglass. A process that loads the version needs Peerglass' dependencies and not
-Peerglass itself. Nothing is pickled. What is loaded, and its input, is `pipelines.nightly.loaded`.
+Peerglass itself. Nothing is pickled. What is loaded, and its input, is `pipelines.nightly.registry.loaded`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHANNEL: Final = "channel."
 """Prefix of the channels among the columns of the input; a characteristic may have the same name."""
 CHARACTERISTIC: Final = "characteristic."
 """Prefix of the characteristics."""
-_LOADER: Final = "pipelines.nightly.loaded"
+_LOADER: Final = "pipelines.nightly.registry.loaded"
 _CODE: Final = "code/peerglass.zip"
 _PACKAGES: Final = ("features", "models", "backtest", "pipelines")
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time of a zip file: the same code gives the same bytes
@@ -73,7 +73,7 @@ def make_loadable(run: Run, model: str) -> None:
 
 
 def _signature(inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401 (MLflow has no types)
-    """Signature of a version: one row per session and firm, see `pipelines.nightly.loaded`."""
+    """Signature of a version: one row per session and firm, see `pipelines.nightly.registry.loaded`."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, Schema, TensorSpec
 

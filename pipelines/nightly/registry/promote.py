@@ -12,7 +12,6 @@ from pipelines.dataset.market import build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, PromotionRefused, TrackingError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.mirror import mirror_aliases
 from pipelines.nightly.registry.aliases import (
     Reason,
     champion,
@@ -22,6 +21,7 @@ from pipelines.nightly.registry.aliases import (
     this_user,
 )
 from pipelines.nightly.registry.guard import Judgement, judge_promotion
+from pipelines.nightly.registry.mirror import mirror_aliases
 from pipelines.nightly.registry.versions import find_version, open_version, require_complete
 from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress

@@ -92,7 +92,7 @@ class LoadedVersion:
         if missing:
             raise ValueError(
                 f"The input has no column {missing[0]!r}; a version needs {', '.join(KEYS)} and "
-                "its features, see pipelines.nightly.loaded."
+                "its features, see pipelines.nightly.registry.loaded."
             )
         plain = model_input[[*KEYS, *features]].reset_index(drop=True)
         rows = pl.from_pandas(plain).with_columns(pl.col("date").cast(pl.Date))

@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 from places import ROOT
 
 from pipelines.nightly.data import NightData, night_data
-from pipelines.nightly.loaded import LoadedVersion, _load_pyfunc, input_frame
 from pipelines.nightly.registry.aliases import Reason, set_alias
+from pipelines.nightly.registry.loaded import LoadedVersion, _load_pyfunc, input_frame
 from pipelines.nightly.signals.score import score
 from pipelines.nightly.spool import sync
 from pipelines.progress import Progress
