@@ -65,16 +65,19 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
     return merge_settings(read_settings(path.parent / str(parent), seen=(*seen, path.resolve())), raw)
 
 
-def merge_settings(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(
+    base: Mapping[str, Any], top: Mapping[str, Any], section: str | None = None
+) -> dict[str, Any]:
     """Override ``base`` by ``top``: mappings are merged, everything else is replaced.
 
-    A section whose ``kind``, ``scheme`` or ``model`` changes is replaced as a whole.
+    A section whose ``kind`` or ``scheme`` changes is replaced as a whole, and so is an entry of ``models``
+    whose ``model`` changes. ``section`` is the name of the section that is merged; None for the whole config.
     """
     merged = dict(base)
     for key, value in top.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value):
-            merged[key] = merge_settings(old, value)
+        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value, section):
+            merged[key] = merge_settings(old, value, key)
         else:
             merged[key] = value
     return merged
@@ -143,5 +146,6 @@ def _what_is_wrong(error: yaml.YAMLError) -> str:
     return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
-def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in ("kind", "scheme", KEY))
+def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
+    tags = ("kind", "scheme", KEY) if section == "models" else ("kind", "scheme")
+    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)

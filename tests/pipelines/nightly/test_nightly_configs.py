@@ -15,7 +15,8 @@ from yahoo_server import YahooServer, business_days, make_firm
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
-from pipelines.run.fetch import ingest_config, make_source
+from pipelines.nightly.night import play_nights
+from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.sources.tickers import read_tickers
 from pipelines.sources.yfinance import session as yfinance_session
@@ -41,13 +42,31 @@ def test_the_demo_can_be_played_on_any_weekday_from_the_middle_of_2026(tmp_path:
     assert config.nightly.book in config.backtest.books
 
 
-def test_the_nightly_job_on_yahoo_downloads_with_the_real_client(
+def test_another_model_of_the_night_leaves_its_other_settings(tmp_path: Path) -> None:
+    plain, changed = (load("nightly_yahoo", tmp_path, one) for one in ({}, {"nightly.model": "ridge"}))
+    assert changed.nightly.model == "ridge"
+    assert changed.nightly == plain.nightly.model_copy(update={"model": "ridge"})
+    assert changed.nightly.book == "long_only"
+
+
+def test_the_nightly_job_on_yahoo_plays_two_nights_with_the_real_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load("nightly_yahoo", tmp_path, {"source.statements": "false"})
+    small = {
+        "source.statements": "false",
+        "universe.min_history": 20,
+        "features.characteristics": "[return_1, return_5, volatility_5]",
+        "folds.train": 40,
+        "folds.valid": 10,
+        "nightly.model": "ridge",  # the job's own model needs years of prices
+        "audit.enabled": "false",
+        "tracking.uri": f"sqlite:///{tmp_path}/mlflow.db",
+        "tracking.artifacts": tmp_path / "artifacts",
+    }
+    config = load("nightly_yahoo", tmp_path, small)
     assert config.source.kind == "yfinance"
     tickers = read_tickers(config.source.tickers)
-    days = business_days(dt.date(2024, 1, 2), 30)
+    days = business_days(dt.date(2024, 1, 2), 90)
     server = YahooServer(
         [make_firm(ticker.replace(".", "-"), days, seed) for seed, ticker in enumerate(tickers)],
         dt.datetime.now(dt.UTC),
@@ -55,6 +74,16 @@ def test_the_nightly_job_on_yahoo_downloads_with_the_real_client(
     with server.running():
         monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
         for day in days[-2:]:
-            ingest_config(config, lambda _: None, through=day)
-            last = open_lake(config).read("prices").group_by("ticker").agg(pl.col("date").max())
+            play_nights(config, day, echo=lambda _: None)
+            lake = open_lake(config)
+            last = lake.read("prices").group_by("ticker").agg(pl.col("date").max())
             assert dict(last.iter_rows()) == dict.fromkeys(tickers, day)
+            signals = lake.read("signals", filters=pl.col("session") == day)
+            assert sorted(signals["ticker"]) == sorted(tickers)
+            assert signals["signal"].is_finite().all()
+    nights = lake.read("nights").sort("session")
+    assert nights["session"].to_list() == days[-2:]
+    assert nights["version"].n_unique() == 1, "the second night trains nothing"
+    book = lake.read("books")
+    assert set(book["book"]) == {"long_only"}
+    assert (book["weight"] >= 0.0).all()
