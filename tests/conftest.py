@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
+from pipelines import secrets
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.lake.contracts import check
@@ -61,6 +62,15 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
 }
 """Settings that make a registered model fast to train; models not listed use their defaults."""
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_one_test() -> Iterator[None]:
+    """Forget the secrets that a test registers, because they are masked in every later message."""
+    before = set(secrets._registered)
+    yield
+    secrets._registered.clear()
+    secrets._registered.update(before)
 
 
 @pytest.fixture

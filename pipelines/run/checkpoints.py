@@ -59,7 +59,7 @@ def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
     try:
         tensors = load_file(folder / _TENSORS)
         config = json.loads((folder / _CONFIG).read_text())
-        if "groups" not in config:
+        if isinstance(config, dict) and "groups" not in config:
             raise DataError(
                 f"The checkpoint in {folder} does not name its groups, because an older version of Peerglass "
                 "wrote it; train its config again, which makes a new run."

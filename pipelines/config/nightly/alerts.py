@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from pipelines.secrets import register_secret
 from pipelines.settings import PathSetting, Section
+
+_HOST: Final = re.compile(r"(?:localhost|[\w-]+(?:\.[\w-]+)+)(?::\d+)?/?")
 
 
 def _check_url(url: SecretStr) -> SecretStr:
@@ -17,7 +20,8 @@ def _check_url(url: SecretStr) -> SecretStr:
     register_secret(text)
     if not (scheme and rest):
         raise ValueError("an Apprise URL begins with its service, such as mailto:// or slack://")
-    register_secret(rest)
+    if not _HOST.fullmatch(rest):  # the name of a host is not secret, and is part of other messages
+        register_secret(rest)
     return url
 
 

@@ -76,9 +76,9 @@ def failed(answer: Answer, *words: str) -> None:
     committed = set()
     if Lake("lake").exists("forecasts"):
         committed = set(Lake("lake").read("forecasts")["model"])
-    stored = {folder.parent.name for folder in Path("runs").glob("*/checkpoints/*/*")}
+    stored = {folder.parent.name for folder in Path("runs").glob("*/checkpoints/*/fold-*")}
     assert stored == committed
-    for folder in Path("runs").glob("*/checkpoints/*/*"):
+    for folder in Path("runs").glob("*/checkpoints/*/fold-*"):
         load_checkpoint(folder)  # raises if it is damaged
     assert not list(Path("runs").rglob("*.partial"))
 
