@@ -87,3 +87,8 @@ def test_the_nightly_job_on_yahoo_plays_two_nights_with_the_real_client(
     book = lake.read("books")
     assert set(book["book"]) == {"long_only"}
     assert (book["weight"] >= 0.0).all()
+    first, second = (book.filter(pl.col("session") == day) for day in days[-2:])
+    assert first["weight"].sum() == pytest.approx(1.0)
+    # the first night's orders are filled at the second close, and their costs are paid from the NAV
+    assert second["weight"].sum() == pytest.approx(1.0 / (1.0 - first["expected_cost"].sum()))
+    assert (second["trade"] == 0.0).all(), "the book rebalances every five sessions"
