@@ -90,5 +90,5 @@ def test_the_nightly_job_on_yahoo_plays_two_nights_with_the_real_client(
     first, second = (book.filter(pl.col("session") == day) for day in days[-2:])
     assert first["weight"].sum() == pytest.approx(1.0)
     # the first night's orders are filled at the second close, and their costs are paid from the NAV
-    assert second["weight"].sum() == pytest.approx(1.0 / (1.0 - first["expected_cost"].sum()))
+    assert second["weight"].sum() == pytest.approx(1.0 / (1.0 - float(first["expected_cost"].sum())))
     assert (second["trade"] == 0.0).all(), "the book rebalances every five sessions"
