@@ -11,11 +11,10 @@ import numpy as np
 import polars as pl
 
 from features.arrays import BoolArray, IntArray
-from models.explain.network import (
+from models.explain.network.recovery import compare_edges, edge_auc
+from models.explain.network.weights import (
     PeerNetwork,
     attention_network,
-    compare_edges,
-    edge_auc,
     edge_table,
     homophily,
     mean_network,

@@ -16,7 +16,8 @@ from models.attention.encoder import EncoderConfig, Pooling
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.game import quality, shapley_values
 from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
-from models.explain.network import attention_network, compare_edges, peer_network
+from models.explain.network.recovery import compare_edges
+from models.explain.network.weights import attention_network, peer_network
 from models.explain.peers import PeerChoice, PeerGameConfig, _group_players, explain_peers
 from models.explain.players import day_blocks, draw_donors, find_players, group_game
 from models.fitted import Fitted
