@@ -1,7 +1,7 @@
 """Shapley values of days, characteristics and peers: which kind of information moved a forecast.
 
 Legend: B dates, N firms of a date, W window length, C channels, F characteristics, P players,
-E explained forecasts, M coalitions, K donors.
+E explained forecasts, M coalitions.
 
 Players are disjoint. A player is present or absent for all firms of a date at the same time:
 
@@ -29,14 +29,15 @@ import torch
 from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, PanelTensors
-from models.explain.game import Quality, quality, shapley_values
+from models.explain.engines.engine import Precision, sample
+from models.explain.engines.permutation import PermutationEngine
+from models.explain.game import Quality, quality
 from models.explain.players import (
     Explainable,
     Player,
     Unwrapped,
     check_families,
     day_attention,
-    draw_donors,
     find_players,
     forecast,
     group_game,
@@ -56,11 +57,9 @@ class GroupGameConfig:
     Attributes
     ----------
     permutations
-        Number of antithetic permutations per date; each draws its own donors. With few donors, ``|value|`` of
-        a family is biased upwards, because it contains the variation of the donors' values.
-    donors
-        Number of donors per firm and permutation. The background of a forecast is permutations * donors
-        firms of the same date.
+        Number of antithetic permutations per date. Each draws its own donors, so the background of a forecast
+        are as many firms of the same date. With few donors, ``|value|`` of a family is biased upwards,
+        because it contains the variation of the donors' values.
     firms_per_date
         Number of forecasts drawn at random per date; None explains every firm.
     day_starts
@@ -70,15 +69,13 @@ class GroupGameConfig:
     """
 
     permutations: int = 8
-    donors: int = 1
     firms_per_date: int | None = None
     day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("permutations", "donors"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.permutations < 1:
+            raise ValueError(f"permutations is {self.permutations}; it must be at least 1.")
         if self.firms_per_date is not None and self.firms_per_date < 1:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
@@ -224,11 +221,14 @@ def _explain_date(
     sample_E = np.arange(n_firms)
     if config.firms_per_date is not None and config.firms_per_date < n_firms:
         sample_E = np.sort(rng.choice(n_firms, config.firms_per_date, replace=False))
-    games = [
-        group_game(model, batch, players, draw_donors(n_firms, config.donors, rng), sample_E)
-        for _ in range(config.permutations)
-    ]
-    shapley = shapley_values(games, len(players), seed=int(rng.integers(2**32)))
+    seed = int(rng.integers(2**32))
+    shapley = sample(
+        group_game(model, batch, players, sample_E, seed),
+        len(players),
+        PermutationEngine(),
+        Precision(draws=config.permutations),
+        seed=seed,
+    ).values
     values_EP = shapley.values_PO.T
     return (
         values_EP,

@@ -17,7 +17,9 @@ import torch
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Ablation, Batch, PanelTensors
-from models.explain.game import Game, Quality, quality, shapley_values
+from models.explain.engines.engine import Precision, sample
+from models.explain.engines.permutation import PermutationEngine
+from models.explain.game import FixedGame, Game, Quality, quality
 from models.explain.groups import RankAgreement, rank_agreement
 from models.explain.players import Explainable, forecast, repeat_batch, unwrap
 from models.forecaster import Forecaster
@@ -174,7 +176,13 @@ def _explain_date(
     attention_NN = _attention(module, batch)
     players, names = _players(attention_NN, batch.s_BN[0].cpu().numpy(), config, rng)
     game = _game(module, batch, players)
-    shapley = shapley_values([game] * config.permutations, len(players), seed=int(rng.integers(2**32)))
+    shapley = sample(
+        FixedGame(game),
+        len(players),
+        PermutationEngine(),
+        Precision(draws=config.permutations),
+        seed=int(rng.integers(2**32)),
+    ).values
     values_NP, error_NP = shapley.values_PO.T, shapley.error_PO.T
     forecast_N = forecast(module, batch, None)[0]
     phi_NN = np.full((n_firms, n_firms), np.nan)

@@ -1,7 +1,7 @@
 """Players of a forecast, and the forecasts of a date without some of them.
 
 Legend: B dates, N firms of a date, W window length, F characteristics, P players, E explained
-forecasts, M coalitions, K donors.
+forecasts, M coalitions, D draws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from models.batch import Ablation, Batch
-from models.explain.game import Game
+from models.explain.game import RandomGame
 from models.fitted import Fitted
 from models.forecaster import Forecaster
 
@@ -130,32 +130,29 @@ def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int
         )
 
 
-def draw_donors(n_firms: int, donors: int, rng: np.random.Generator) -> IntArray:
-    """Draw K donors for each of N firms, [K, N]; in each draw, every firm is a donor exactly once.
+def draw_donors(n_firms: int, rng: np.random.Generator) -> IntArray:
+    """Draw a donor for each of N firms, [N]; every firm is a donor exactly once.
 
-    A draw is a random cycle through all firms, so no firm is its own donor. The exception is a date with a
+    The draw is a random cycle through all firms, so no firm is its own donor. The exception is a date with a
     single firm, where the Shapley values of its families are 0.
     """
-    donor_KN = np.empty((donors, n_firms), dtype=np.int64)
-    for donor_N in donor_KN:
-        order_N = rng.permutation(n_firms)
-        donor_N[order_N] = np.roll(order_N, 1)
-    return donor_KN
+    donor_N, order_N = np.empty(n_firms, dtype=np.int64), rng.permutation(n_firms)
+    donor_N[order_N] = np.roll(order_N, 1)
+    return donor_N
 
 
 def group_game(
-    model: Unwrapped,
-    batch: Batch,
-    players: tuple[Player, ...],
-    donor_KN: IntArray,
-    sample_E: IntArray,
-) -> Game:
-    """Build the game of a date: coalitions [M, P] -> forecasts [M, E], averaged over the donors."""
+    model: Unwrapped, batch: Batch, players: tuple[Player, ...], sample_E: IntArray, seed: int
+) -> RandomGame:
+    """Build the game of a date: coalitions [M, P] and their draws [M] -> forecasts [M, E].
+
+    The donors of a draw depend only on the seed and the number of the draw.
+    """
     device, (n_firms, window) = batch.m_BN.device, batch.x_BNWC.shape[1:3]
-    z_NF, donated_KNF = batch.z_BNF[0], batch.z_BNF[0][torch.as_tensor(donor_KN, device=device)]
+    z_NF, kinds = batch.z_BNF[0], {player.kind for player in players}
     step = max(1, _DAY_CELLS * (_CUDA_FACTOR if device.type == "cuda" else 1) // (n_firms * window))
 
-    def evaluate(keep_MP: BoolArray) -> FloatArray:
+    def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
         days_MW = np.ones((len(keep_MP), window), dtype=np.bool_)
         column_MF = np.ones((len(keep_MP), z_NF.shape[1]), dtype=np.bool_)
         peers_M1 = np.ones((len(keep_MP), 1), dtype=np.bool_)
@@ -166,7 +163,11 @@ def group_game(
                 column_MF[:, list(player.members)] = keep_MP[:, [p]]
             else:
                 peers_M1 = keep_MP[:, [p]]
-        kinds = {player.kind for player in players}
+        drawn_D, which_M = np.unique(draw_M, return_inverse=True)
+        donor_DN = np.stack(
+            [draw_donors(n_firms, np.random.default_rng((seed, 1, int(draw)))) for draw in drawn_D]
+        )
+        donor_MN = torch.as_tensor(donor_DN[which_M], device=device)
         outputs = []
         for start in range(0, len(keep_MP), step):
             part = slice(start, start + step)
@@ -177,11 +178,8 @@ def group_game(
                 peers_B1.expand(-1, n_firms) if "peers" in kinds else None,
             )
             repeated = repeat_batch(batch, len(column_B1F))
-            by_donor_K = [
-                forecast(model, replace(repeated, z_BNF=torch.where(column_B1F, z_NF, donor_NF)), ablation)
-                for donor_NF in donated_KNF
-            ]
-            outputs.append(np.mean(by_donor_K, axis=0)[:, sample_E])
+            z_BNF = torch.where(column_B1F, z_NF, z_NF[donor_MN[part]])
+            outputs.append(forecast(model, replace(repeated, z_BNF=z_BNF), ablation)[:, sample_E])
         return np.concatenate(outputs)
 
     return evaluate

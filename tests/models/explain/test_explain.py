@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from math import factorial
 from typing import Any, ClassVar
@@ -14,7 +15,9 @@ from torch import Tensor
 
 from models.attention.encoder import EncoderConfig, Pooling
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
-from models.explain.game import quality, shapley_values
+from models.explain.engines.engine import Precision, sample
+from models.explain.engines.permutation import PermutationEngine
+from models.explain.game import quality
 from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
 from models.explain.network.recovery import compare_edges
 from models.explain.network.weights import attention_network, peer_network
@@ -108,51 +111,7 @@ class Leaders(Forecaster):
         return AttentionMaps(peers_BLHNN=leads[None, None, None])
 
 
-# --- permutations with shap ------------------------------------------------------------------------------
-
-
-def test_one_permutation_is_exact_for_interactions_in_pairs() -> None:
-    rng = np.random.default_rng(0)
-    pairs_OPP, alone_OP = rng.normal(size=(3, 6, 6)), rng.normal(size=(3, 6))
-
-    def play(keep: np.ndarray) -> np.ndarray:
-        k = keep.astype(float)
-        return np.asarray(np.einsum("mp,opq,mq->mo", k, pairs_OPP, k) + k @ alone_OP.T + 2.0)
-
-    shapley = shapley_values([play], 6, seed=1)
-    np.testing.assert_allclose(shapley.values_PO, enumerated(play, 6), atol=1e-12)
-    np.testing.assert_allclose(shapley.base_O, 2.0)
-
-
-def test_the_monte_carlo_error_matches_the_actual_error_and_shrinks() -> None:
-    weight_PO = np.random.default_rng(0).normal(size=(7, 40))
-
-    def play(keep: np.ndarray) -> np.ndarray:
-        return np.tanh(keep @ weight_PO) ** 3
-
-    exact = enumerated(play, 7)
-    few, many = (shapley_values([play] * n, 7, seed=2) for n in (10, 160))
-    for explained in (few, many):
-        z = (explained.values_PO - exact)[explained.error_PO > 1e-12] / explained.error_PO[
-            explained.error_PO > 1e-12
-        ]
-        assert 0.7 < np.sqrt(np.mean(z**2)) < 1.5
-    assert 0.15 < many.error_PO.mean() / few.error_PO.mean() < 0.4  # 1/4 by the square-root law
-
-
-def test_single_output_single_player_and_empty_games() -> None:
-    shapley = shapley_values([lambda keep: 1.0 + 3.0 * keep.astype(float)], 1, seed=0)
-    np.testing.assert_array_equal(shapley.values_PO, [[3.0]])
-    np.testing.assert_array_equal(shapley.base_O, [1.0])
-    with pytest.raises(ValueError, match="at least one player and one game, not 3 and 0"):
-        shapley_values([], 3, seed=0)
-
-
-def test_the_global_random_state_is_preserved() -> None:
-    np.random.seed(5)  # noqa: NPY002
-    before = np.random.get_state(legacy=False)["state"]["key"].copy()  # noqa: NPY002
-    shapley_values([lambda keep: keep.astype(float)], 4, seed=0)
-    np.testing.assert_array_equal(np.random.get_state(legacy=False)["state"]["key"], before)  # noqa: NPY002
+# --- quality ------------------------------------------------------------------------------------------------
 
 
 def test_quality_measures_the_additivity_error() -> None:
@@ -180,10 +139,10 @@ def test_group_values_agree_with_enumeration() -> None:
     batch = data.batch(torch.tensor([15]))
     players = find_players(module, batch, FAMILIES, (1, 3, 6))
     assert [player.kind for player in players] == ["days"] * 3 + ["family"] * 3 + ["peers"]
-    donor_KN = draw_donors(6, 2, np.random.default_rng(0))
-    game = group_game(module, batch, players, donor_KN, np.arange(6))
-    exact = enumerated(game, 7)
-    explained = shapley_values([game] * 100, 7, seed=0)
+    game = group_game(module, batch, players, np.arange(6), seed=4)
+    draws = [partial(lambda r, keep: game(keep, np.full(len(keep), r)), r) for r in range(60)]
+    exact = np.mean([enumerated(play, 7) for play in draws], axis=0)
+    explained = sample(game, 7, PermutationEngine(), Precision(draws=60)).values
     assert np.abs(exact).max() > 0.5
     np.testing.assert_allclose(explained.values_PO, exact, atol=float(5 * explained.error_PO.max()))
     assert explained.error_PO.max() < 0.1 * np.abs(exact).max()
@@ -195,19 +154,21 @@ def test_a_coalition_equals_a_forward_pass_without_the_other_players() -> None:
     module = temporal_peer(data)
     batch = data.batch(torch.tensor([15]))
     players = find_players(module, batch, FAMILIES, (1, 3, 6))
-    donor_KN = draw_donors(6, 3, np.random.default_rng(0))
-    game = group_game(module, batch, players, donor_KN, np.array([0, 4]))
+    game = group_game(module, batch, players, np.array([0, 4]), seed=4)
     keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are absent
     days_keep = torch.tensor([[True, True, True, False, False, False, True, True]])
     ablation = Ablation(days_keep, torch.zeros(1, 6, dtype=torch.bool))
     expected = []
-    for donor_N in donor_KN:
+    for draw in (0, 5):
+        donor_N = draw_donors(6, np.random.default_rng((4, 1, draw)))
         z_BNF = batch.z_BNF.clone()
         z_BNF[0][:, [0, 2]] = batch.z_BNF[0, torch.tensor(donor_N)][:, [0, 2]]
         replaced = Batch(batch.x_BNWC, z_BNF, batch.m_BN, batch.s_BN, batch.y_BN, batch.firms_N)
         with torch.no_grad():
             expected.append(module(replaced, ablation)[0].numpy())
-    np.testing.assert_allclose(game(keep[None])[0], np.mean(expected, axis=0)[[0, 4]], rtol=1e-5)
+    found = game(np.tile(keep, (2, 1)), np.array([0, 5]))
+    np.testing.assert_allclose(found, np.array(expected)[:, [0, 4]], rtol=1e-5)
+    assert np.abs(found[0] - found[1]).min() > 1e-4  # other donors
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
@@ -226,7 +187,7 @@ def test_values_add_up_to_the_forecast() -> None:
     data = panel()
     module = temporal_peer(data)
     sessions = np.array([9, 12, 15])
-    explained = explain_groups(module, data, sessions, FAMILIES, GroupGameConfig(permutations=3, donors=2))
+    explained = explain_groups(module, data, sessions, FAMILIES, GroupGameConfig(permutations=3))
     assert explained.values_EP.shape == (18, 8)
     with torch.no_grad():
         direct = np.concatenate([module(data.batch(torch.tensor([s])))[0].numpy() for s in sessions])
@@ -444,7 +405,7 @@ def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="must be one of attention"):
         PeerGameConfig(choice="best")  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(ValueError, match="at least 1"):
-        GroupGameConfig(donors=0)
+        GroupGameConfig(permutations=0)
 
 
 def test_firms_of_unknown_group_are_single_players_and_surplus_players_are_merged() -> None:
