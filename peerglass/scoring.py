@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-import torch
 
 from backtest.splits.fold import Fold
 from features.arrays import IntArray
@@ -19,6 +16,7 @@ from models.fitted import Fitted
 from peerglass.runs import Run, open_run
 from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.dataset.folds import plan_folds
+from pipelines.device import one_thread
 from pipelines.errors import ConfigError
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.train.task import collect_arrays, to_tensors
@@ -78,7 +76,7 @@ class Model:
             before the test, and in combinatorial folds those between two stretches of the test.
         """
         sessions = self.sessions(first, last)
-        with _one_thread():
+        with one_thread():
             forecast_DN = self.fitted.forecast(self.tensors, sessions)
         panel = self.run.data[0].panel
         rows_E, firms_E = np.nonzero(np.isfinite(forecast_DN))
@@ -163,14 +161,3 @@ def load_model(run: Run | str, model: str, fold: int | None = None, seed: int | 
         raise ConfigError(f"The run {opened.id} has no fold {fold}, only 0 to {folds[-1].index}.")
     fitted, inputs = load_checkpoint(opened.recorded.checkpoint(model, index, chosen))
     return Model(opened, model, found, chosen, fitted, inputs)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread, as training does, so that forecasts are repeated to the bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

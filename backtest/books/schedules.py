@@ -83,7 +83,9 @@ def every_session(sessions: int, every: int = 1) -> Schedule:
     return Schedule(np.ones(sessions, dtype=np.bool_), every)
 
 
-def calendar(dates_T: DateArray, turn: Turn, every: int = 1) -> Schedule:
+def calendar(
+    dates_T: DateArray, turn: Turn, every: int = 1, following: np.datetime64 | None = None
+) -> Schedule:
     """Return the schedule of a book that decides on every ``every``-th session of a calendar.
 
     Parameters
@@ -96,13 +98,15 @@ def calendar(dates_T: DateArray, turn: Turn, every: int = 1) -> Schedule:
         ``year_start``: the first session of the period; ``month_end`` and so on: its last session.
     every : int
         2 with ``friday`` is every second Friday.
+    following : datetime64[D], optional
+        Session after the last date. By default it is the next weekday.
 
     Returns
     -------
     Schedule
         Whether a session is the last one of a period is known at its close from the exchange's calendar,
-        which is published in advance. Here the calendar is the dates of the data, and after the last of them
-        the weekdays. Whether the first date is the first session of its period is not known, so it is none.
+        which is published in advance. Here the calendar is the dates of the data and ``following``. Whether
+        the first date is the first session of its period is not known, so it is none.
 
     Raises
     ------
@@ -110,8 +114,9 @@ def calendar(dates_T: DateArray, turn: Turn, every: int = 1) -> Schedule:
         If ``every`` is less than 1.
     """
     day_T = dates_T.astype("datetime64[D]")
-    following = np.busday_offset(day_T[-1:], 1, roll="backward")
-    period_T = _period(np.concatenate([day_T, following]), turn)
+    if following is None:
+        following = np.busday_offset(day_T[-1], 1, roll="backward")
+    period_T = _period(np.append(day_T, following), turn)
     changes_T = np.diff(period_T) > 0
     if turn.endswith("_end"):
         return Schedule(changes_T, every)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from backtest.splits.fold import Fold
 from features.arrays import FloatArray, IntArray
@@ -25,7 +24,7 @@ from models.registry import MODELS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import INPUT_PREFIX, Dataset
-from pipelines.device import resolve_device
+from pipelines.device import one_thread, resolve_device
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
@@ -122,17 +121,13 @@ def _fitted_models(
     """Load every fitted model of an entry with its fold's data; on one thread, as in training."""
     arrays = collect_arrays(dataset, run.config.features.window)
     device = resolve_device(run.config.device)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for fold in folds:
             data: PanelTensors | None = None
             for seed in run.config.seeds:
                 fitted, inputs = load_checkpoint(run.checkpoint(name, fold.index, seed))
                 data = to_tensors(arrays, inputs, device) if data is None else data
                 yield fold, seed, fitted, data
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:

@@ -11,13 +11,14 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.nightly.clock import SYSTEM, Clock
-from pipelines.nightly.plan import plan_nights
+from pipelines.nightly.plan import next_night, plan_nights
 from pipelines.nightly.sources import is_unchanged
 
 
 def already_done(config: Config, day: dt.date | None, clock: Clock = SYSTEM) -> str | None:
     """Return the sentence that there is nothing to do; None if there is, or if it is not certain."""
     lake = open_lake(config)
+    day = next_night(config, lake, day)
     try:
         if not is_unchanged(config, lake, day, clock):
             return None

@@ -10,11 +10,12 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, PeerglassError, TrackingError, full_disk
 from pipelines.nightly.already_done import done_sentence
 from pipelines.nightly.clock import SYSTEM, Clock
+from pipelines.nightly.exchange import expected_session
 from pipelines.nightly.housekeeping import keep_house
-from pipelines.nightly.plan import Plan, plan_nights
+from pipelines.nightly.plan import Plan, next_night, plan_nights
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
-from pipelines.nightly.sources import Delivery, deliver, expected_session
+from pipelines.nightly.sources import Delivery, deliver
 from pipelines.nightly.table import finished_before, read_nights
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
@@ -36,7 +37,7 @@ def play_nights(
     config
         The configuration.
     day
-        The session to decide at; None for the newest one.
+        The session to decide at; None for the newest one, or the next one of a simulated market that grows.
     echo
         Prints the outcome of every night.
     dry_run
@@ -60,6 +61,7 @@ def play_nights(
     """
     progress = Progress()
     lake = open_lake(config, progress.note)
+    day = next_night(config, lake, day)
     if dry_run:
         from pipelines.nightly.dry_run import describe_plan
 

@@ -6,8 +6,10 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
+from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.table import FINISHED, read_nights
@@ -43,6 +45,21 @@ def sessions_of(lake: Lake) -> list[dt.date]:
 def finished_nights(nights: pl.DataFrame) -> list[dt.date]:
     """Return the sessions whose nights are finished, ascending."""
     return list(nights.filter(pl.col("state").is_in(FINISHED))["session"].sort())
+
+
+def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | None:
+    """Return the session to decide at: ``day``, or the next one of a market that grows; None for the newest.
+
+    A simulated market with ``source.grows_from`` grows by a session a night. All its weekdays are sessions.
+    """
+    source = config.source
+    if day is not None or source.kind != "simulated" or source.grows_from is None:
+        return day
+    last = max(finished_nights(read_nights(lake, config.name)), default=None)
+    if last is None:
+        return source.grows_from
+    following: np.datetime64 = np.busday_offset(np.datetime64(last), 1, roll="backward")
+    return dt.date.fromisoformat(str(following))
 
 
 def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> Plan:

@@ -19,18 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import polars as pl
-
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError, full_disk
 from pipelines.ingest.ingest import ingest
 from pipelines.ingest.summary import IngestStoppedError, IngestSummary
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
+from pipelines.nightly.exchange import exchange_calendar, expected_session
 from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.plan import sessions_of
 from pipelines.progress import Progress
-from pipelines.quality.calendars import calendar_name, is_session, newest_finished_session
+from pipelines.quality.calendars import is_session
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.secrets import masked
@@ -41,8 +40,6 @@ from pipelines.sources.settings import FilesSourceConfig
 FILE: Final = "delivery.json"
 _LIVE: Final = ("yfinance", "sec")
 _CAN_BE_LATE: Final = ("files", *_LIVE)
-_FINAL_AFTER: Final = dt.timedelta(minutes=30)
-"""Time from the close of a session until a live source's prices of it are final: quotes are delayed."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0  # seconds
 
 
@@ -215,39 +212,12 @@ def _unanswered(summary: IngestSummary, named: int = 5) -> str:
     return f"; missing: {', '.join(missing[:named])}{more}"
 
 
-def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | None:
-    """Return the newest session that a live source must have by now; None if nothing tells.
-
-    Other sources hold whatever their owner put there, so nothing tells which session they should have.
-    """
-    if config.source.kind != "yfinance":
-        return None
-    calendar = _calendar_of(config, lake)
-    finished = None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER)
-    end = config.source.end
-    return finished if finished is None or end is None else min(finished, end)
-
-
-def _calendar_of(config: Config, lake: Lake) -> str | None:
-    """Return the calendar of the config; by default that of most firms, None if they have none."""
-    if config.quality.calendar is not None:
-        return config.quality.calendar
-    if config.source.kind == "simulated" or not lake.exists("securities"):
-        return None
-    columns = ["exchange", "currency", "ticker"]
-    current = lake.read("securities", columns=columns, filters=pl.col("valid_to").is_null())
-    counts = current.group_by("exchange", "currency").len().sort("len", "exchange", descending=True)
-    for exchange, currency, _ in counts.iter_rows():
-        return calendar_name(exchange, currency)
-    return None
-
-
 def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
     """Refuse a day on which the exchange is closed, instead of waiting for its prices."""
     newest = _newest(lake)
     if day is None or (newest is not None and day <= newest):
         return  # the data themselves tell (`pipelines.nightly.plan`)
-    calendar = _calendar_of(config, lake)
+    calendar = exchange_calendar(config, lake)
     if calendar is not None and is_session(calendar, day) is False:
         raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
 

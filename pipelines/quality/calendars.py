@@ -109,6 +109,13 @@ def newest_finished_session(name: str, now: datetime) -> date | None:
     return None if closes.empty else closes.index[-1].date()
 
 
+def next_session(name: str, day: date) -> date | None:
+    """Return a calendar's first session after a day; None if the calendar does not reach it."""
+    sessions = _sessions(name, day, day)
+    later = sessions.filter(sessions > day)
+    return None if later.is_empty() or sessions[0] > day else later[0]
+
+
 def is_session(name: str, day: date) -> bool | None:
     """Return whether the exchange is open on a day; None if its calendar does not reach the day."""
     sessions = _sessions(name, day, day)

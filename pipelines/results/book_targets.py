@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,13 @@ VOLATILITY_SESSIONS = 63
 
 
 def book_targets(
-    book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, horizon: int
+    book: BookConfig,
+    signal_TN: FloatArray,
+    panel: Panel,
+    held: slice,
+    horizon: int,
+    *,
+    following: dt.date | None = None,
 ) -> BookTargets:
     """Decide the target weights of a configured book.
 
@@ -43,6 +50,10 @@ def book_targets(
         Range of sessions to give weights for.
     horizon
         Horizon of the label, for which overlapping decisions are held.
+    following
+        Session after the last one of the panel, by default the next weekday. It tells a book that decides
+        at the end of a period whether the last session is one (`backtest.books.schedules.calendar`). In a
+        backtest no signal is that late, because its label must be known.
 
     Returns
     -------
@@ -55,17 +66,17 @@ def book_targets(
         If the book needs more firms than there are.
     """
     if book.kind != "optimised":
-        return _decide(book, signal_TN, panel, held, horizon)
+        return _decide(book, signal_TN, panel, held, horizon, following=following)
     # An optimised book takes minutes. Every delay and scenario of an evaluation trades the same decisions, on
     # ranges of sessions that differ only after the last signal.
     signals_T = np.isfinite(signal_TN[held]).any(axis=1)
     asked = slice(held.start, held.start + int(np.flatnonzero(signals_T)[-1]) + 1)
 
     def decide() -> _Decisions:
-        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon))
+        return _Decisions.of(_decide(book, signal_TN, panel, asked, horizon, following=following))
 
     signal = hashlib.sha256(np.ascontiguousarray(signal_TN[asked]).tobytes()).digest()
-    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal), decide)
+    decisions = cached(panel, (book_targets, book, horizon, asked.start, signal, following), decide)
     return decisions.targets(held.stop - held.start)
 
 
@@ -105,12 +116,20 @@ class _Decisions:
         return BookTargets(spread_over_sessions(self.weight_DN, decides_T), self.notes)
 
 
-def _decide(book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, horizon: int) -> BookTargets:
+def _decide(
+    book: BookConfig,
+    signal_TN: FloatArray,
+    panel: Panel,
+    held: slice,
+    horizon: int,
+    *,
+    following: dt.date | None,
+) -> BookTargets:
     rule = book.rule(horizon)
     return rule.targets(
         BookInputs(
             signal_TN[held],
-            book_schedule(book, panel, held),
+            book_schedule(book, panel, held, following),
             group_TN=panel.group_TN[held] if "groups" in rule.needs else None,
             beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
             volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
@@ -119,11 +138,12 @@ def _decide(book: BookConfig, signal_TN: FloatArray, panel: Panel, held: slice, 
     )
 
 
-def book_schedule(book: BookConfig, panel: Panel, held: slice) -> Schedule:
-    """Return the sessions of ``held`` on which a configured book may decide."""
+def book_schedule(book: BookConfig, panel: Panel, held: slice, following: dt.date | None = None) -> Schedule:
+    """Return the sessions of ``held`` on which a configured book may decide; see `book_targets`."""
     if book.rebalance_on is None:
         return every_session(held.stop - held.start, book.rebalance_every)
-    whole = calendar(panel.dates_T, book.rebalance_on, book.rebalance_every)
+    after = None if following is None else np.datetime64(following)
+    whole = calendar(panel.dates_T, book.rebalance_on, book.rebalance_every, after)
     return Schedule(whole.turn_T[held], whole.every)
 
 

@@ -21,6 +21,9 @@ class SimulatedSourceConfig(Section):
     market: Settings = Field(default={})
     """Settings of the market that differ from their defaults
     (`pipelines.sources.simulated.config.MarketConfig`)."""
+    grows_from: dt.date | None = None
+    """Session at which the market begins to grow: without ``--date``, the first call of ``peerglass nightly``
+    plays this session, and every later call the next one. Null: the whole market is there at once."""
 
 
 class SampleSourceConfig(Section):

@@ -19,7 +19,8 @@ def nightly(
             "--date",
             formats=["%Y-%m-%d"],
             metavar="DATE",
-            help="Session to decide at. The source delivers nothing after it. Default: the newest session.",
+            help="Session to decide at. The source delivers nothing after it. Default: the newest session, "
+            "or the next one of a simulated market that grows.",
         ),
     ] = None,
     dry_run: Annotated[

@@ -27,6 +27,7 @@ from pipelines.nightly.book.orders import estimate_orders
 from pipelines.nightly.book.quarantined import quarantined_tickers
 from pipelines.nightly.book.replay import replay
 from pipelines.nightly.data import NightData
+from pipelines.nightly.exchange import following_session
 from pipelines.nightly.finding import Finding
 from pipelines.results.book_targets import book_schedule, book_targets
 
@@ -110,7 +111,8 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
         raise DataError(f"The prices end on {last}, but the night is {data.session}; cut the data there.")
     signal_TN, first = _signals(signals, data.market)
     held, delay = slice(first, tonight + 1), trading_delay(config)
-    targets, refusal = _targets(book, signal_TN, data.market, held, config.label.horizon)
+    following = following_session(config, data.lake, data.session)
+    targets, refusal = _targets(book, signal_TN, data.market, held, config.label.horizon, following=following)
     before = replay(targets.target_TN, config.backtest, panel, first, delay)
     goal_N = targets.target_TN[-1]
     decided = not np.isnan(goal_N).any()
@@ -164,16 +166,22 @@ def _signals(signals: pl.DataFrame, market: Market) -> tuple[FloatArray, int]:
 
 
 def _targets(
-    book: BookConfig, signal_TN: FloatArray, market: Market, held: slice, horizon: int
+    book: BookConfig,
+    signal_TN: FloatArray,
+    market: Market,
+    held: slice,
+    horizon: int,
+    *,
+    following: dt.date | None,
 ) -> tuple[BookTargets, str | None]:
     """The decisions of all nights, and why there is none at all."""
     nothing_TN = np.full((held.stop - held.start, market.panel.n_firms), np.nan)
-    if not book_schedule(book, market.panel, held).turn_T.any():
+    if not book_schedule(book, market.panel, held, following).turn_T.any():
         return BookTargets(nothing_TN), None  # its first session to decide on is still to come
     if not np.isfinite(signal_TN[held]).any():
         return BookTargets(nothing_TN), "No firm has had a signal yet."
     try:
-        return book_targets(book, signal_TN, market.panel, held, horizon), None
+        return book_targets(book, signal_TN, market.panel, held, horizon, following=following), None
     except ValueError as error:
         return BookTargets(nothing_TN), str(error)
 

@@ -139,7 +139,7 @@ def _watch(
             "There is nothing to compare realised rank ICs with: the champion's rank IC does not vary on its "
             "validation sessions. Train a model that makes forecasts."
         )
-        return Finding("cusum", "warn", sentence), pl.DataFrame(schema=_CUSUM)
+        return Finding("reference", "warn", sentence), pl.DataFrame(schema=_CUSUM)
     versions = realised["version"]
     replaced_T = (versions != versions.shift(1)).fill_null(value=False).to_numpy()
     cusum, slack, limit = watch_skill(config, realised["rank_ic"].to_numpy(), replaced_T, found)

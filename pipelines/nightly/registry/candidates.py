@@ -15,8 +15,7 @@ from pipelines.errors import DataError
 from pipelines.nightly.registry.shadow import night_signals
 from pipelines.nightly.registry.versions import find_version, trained_through
 from pipelines.progress import Progress
-from pipelines.results.compare.candidates import Candidate, daily_series, require_known
-from pipelines.results.comparisons import tradable_delay
+from pipelines.results.compare.candidates import Candidate, choose_delay_and_book, daily_series
 from pipelines.results.evaluate import evaluate
 from pipelines.results.measured import evaluation_record
 from pipelines.results.signals.measure import with_tradable_delay
@@ -78,10 +77,9 @@ def open_versions(
     forecasts = {
         str(version): {0: np.where(common_T[:, None], one_TN, np.nan)} for version, one_TN in signals.items()
     }
-    delay = tradable_delay(settings.label.delays) if delay is None else delay
-    book = next(iter(settings.backtest.books)) if book is None else book
-    require_known(f"The config {settings.name}", "delay", delay, settings.label.delays)
-    require_known(f"The config {settings.name}", "book", book, list(settings.backtest.books))
+    delay, book = choose_delay_and_book(
+        f"The config {settings.name}", delay, settings.label.delays, book, list(settings.backtest.books)
+    )
     with progress.stage("backtest"):
         covered = np.arange(sessions[0], sessions[-1] + 1)
         measured = evaluate(forecasts, market, settings, _NO_SCORES, truth_TN=None, sessions=covered)

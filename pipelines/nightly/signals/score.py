@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 
 from features.arrays import FloatArray
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.session import FeatureNames, SessionFeatures, session_features
+from pipelines.device import one_thread
 from pipelines.errors import DataError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.version import ModelVersion
@@ -94,7 +92,7 @@ def session_forecasts(run: Run, model: str, fold: int, features: SessionFeatures
     arrays = session_arrays(features, run.config.features.window)
     last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
     forecasts = {}
-    with _one_thread():
+    with one_thread():
         for seed in run.config.seeds:
             fitted, inputs = load_checkpoint(run.checkpoint(model, fold, seed))
             forecasts[seed] = fitted.forecast(to_tensors(arrays, inputs, "cpu"), last).astype(np.float64)
@@ -160,14 +158,3 @@ def scoring_features(run: Run, data: NightData) -> SessionFeatures:
             f"{run.run_id} cannot score {data.session}: {error} Ingest what is missing, or train a new "
             "version."
         ) from None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread, as training does, so that forecasts are repeated to the bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

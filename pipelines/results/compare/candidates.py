@@ -85,13 +85,10 @@ def open_candidate(name: str, output: Path, delay: int | None = None, book: str 
         raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")
     ladder = evaluation.table("ladder")
     model = model or _chosen(ladder)
-    delays, books = evaluation.record.delays, list(evaluation.record.backtest.books)
-    delay = tradable_delay(delays) if delay is None else delay
-    book = books[0] if book is None else book
     where = f"The evaluation {evaluation.record.evaluation} of {run.run_id}"
-    require_known(where, "model", model, ladder["model"].unique(maintain_order=True).to_list())
-    require_known(where, "delay", delay, delays)
-    require_known(where, "book", book, books)
+    _require_known(where, "model", model, ladder["model"].unique(maintain_order=True).to_list())
+    books = list(evaluation.record.backtest.books)
+    delay, book = choose_delay_and_book(where, delay, evaluation.record.delays, book, books)
     return Candidate(
         name=f"{run.run_id}:{model}",
         run=run,
@@ -111,7 +108,33 @@ def _chosen(ladder: pl.DataFrame) -> str:
     return str((ranked if ranked.height else ladder)["model"][0])
 
 
-def require_known(where: str, what: str, given: object, known: Sequence[object]) -> None:
+def choose_delay_and_book(
+    where: str, delay: int | None, delays: Sequence[int], book: str | None, books: Sequence[str]
+) -> tuple[int, str]:
+    """Return the delay and the book to compare: those asked for, or the first tradable delay and first book.
+
+    Parameters
+    ----------
+    where
+        What has the delays and books, to begin an error with.
+    delay, book
+        What was asked for; None for the default.
+    delays, books
+        What there is.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such delay or book.
+    """
+    delay = tradable_delay(delays) if delay is None else delay
+    book = books[0] if book is None else book
+    _require_known(where, "delay", delay, delays)
+    _require_known(where, "book", book, books)
+    return delay, book
+
+
+def _require_known(where: str, what: str, given: object, known: Sequence[object]) -> None:
     """Raise ConfigError if an evaluation, described by ``where``, does not have what was asked for."""
     if given not in known:
         raise ConfigError(f"{where} has no {what} {given!r}; it has {', '.join(map(str, known))}.")

@@ -56,6 +56,15 @@ def test_dates_after_a_session_do_not_decide_about_it(end: int, turn: Turn) -> N
     np.testing.assert_array_equal(part_T[:-1], whole_T[: end - 1])
     if not turn.endswith("_end"):  # of the last date only weekdays say whether it ends a period
         assert part_T[-1] == whole_T[end - 1]
+    if end < len(DATES_T):  # or the calendar, if it is given
+        known_T = calendar(DATES_T[:end], turn, following=DATES_T[end]).turn_T
+        np.testing.assert_array_equal(known_T, whole_T[:end])
+
+
+def test_a_holiday_at_the_end_of_a_month_is_known_from_the_calendar_alone() -> None:
+    dates_T = DATES_T[np.datetime64("2013-03-28") >= DATES_T]  # a Thursday; 29 March was Good Friday
+    assert not calendar(dates_T, "month_end").turn_T[-1]
+    assert calendar(dates_T, "month_end", following=np.datetime64("2013-04-01")).turn_T[-1]
 
 
 def test_every_counts_from_the_first_turn_with_enough_signals() -> None:

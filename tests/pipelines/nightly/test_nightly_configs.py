@@ -16,6 +16,7 @@ from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.nightly.night import play_nights
+from pipelines.nightly.plan import next_night
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.sources.tickers import read_tickers
@@ -35,6 +36,7 @@ def test_the_demo_can_be_played_on_any_weekday_from_the_middle_of_2026(tmp_path:
     sessions = source.fetch().tables["prices"]["date"].unique().sort()
     assert (sessions[0], sessions[-1]) == (dt.date(2024, 1, 1), dt.date(2028, 12, 29))
     assert config.folds.scheme == "rolling"
+    assert next_night(config, open_lake(config), None) == dt.date(2026, 6, 1)
     first_night = sessions.index_of(dt.date(2026, 6, 1))
     assert first_night is not None
     assert first_night > config.folds.train + config.folds.valid + config.universe.min_history

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nights import store_nights
 
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.nightly.plan import choose_nights
+from pipelines.lake.lake import Lake
+from pipelines.nightly.plan import choose_nights, next_night
+from pipelines.nightly.version import ModelVersion
 
 D = [dt.date(2024, 1, day) for day in (2, 3, 4, 5, 8)]
 
@@ -81,3 +89,20 @@ def test_the_plan_is_every_session_between_the_last_night_and_the_wanted_one(
         assert list(plan.sessions) == [s for s in given_sessions if finished[-1] < s <= newest]
     else:
         assert plan.sessions == (newest,)
+
+
+def growing(tiny: Mapping[str, Any], **source: object) -> Config:
+    return check_config({**tiny, "source": {**tiny["source"], **source}}, origin="growing")
+
+
+def test_a_market_that_grows_has_a_new_session_every_night(
+    tiny_settings: Mapping[str, Any], tmp_path: Path
+) -> None:
+    config, lake = growing(tiny_settings, grows_from="2015-04-02"), Lake(tmp_path)
+    assert next_night(config, lake, None) == dt.date(2015, 4, 2)
+    assert next_night(config, lake, dt.date(2015, 3, 2)) == dt.date(2015, 3, 2), "as asked for"
+    store_nights(lake, config, {dt.date(2015, 4, 2): ModelVersion("run", "model")})
+    assert next_night(config, lake, None) == dt.date(2015, 4, 3), "every weekday is a session"
+    store_nights(lake, config, {dt.date(2015, 4, 3): ModelVersion("run", "model")})
+    assert next_night(config, lake, None) == dt.date(2015, 4, 6), "after a weekend"
+    assert next_night(growing(tiny_settings), lake, None) is None, "the newest session"

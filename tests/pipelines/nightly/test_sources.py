@@ -17,7 +17,8 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
-from pipelines.nightly.sources import Delivery, deliver, expected_session
+from pipelines.nightly.exchange import expected_session, following_session
+from pipelines.nightly.sources import Delivery, deliver
 from pipelines.progress import Silent
 from pipelines.sources.yfinance import session as yfinance_session
 
@@ -229,3 +230,12 @@ def test_the_expected_session_is_the_newest_finished_one(
     moment = dt.datetime.fromisoformat(now).replace(tzinfo=dt.UTC)
     assert expected_session(config, open_lake(config), moment) == expected
     assert expected_session(files_config(tiny), Lake("lake"), moment) is None
+
+
+def test_the_following_session_is_that_of_the_exchange(tiny: dict[str, Any], yahoo: YahooServer) -> None:
+    config = yahoo_config(tiny)
+    assert following_session(config, Lake("lake"), dt.date(2024, 3, 28)) == dt.date(2024, 4, 1)
+    assert following_session(config, Lake("lake"), dt.date(2024, 12, 24)) == dt.date(2024, 12, 26)
+    without = config.model_copy(update={"quality": config.quality.model_copy(update={"calendar": None})})
+    assert following_session(without, Lake("lake"), dt.date(2024, 3, 28)) is None
+    assert following_session(check_config(tiny, origin="test"), Lake("lake"), dt.date(2024, 3, 28)) is None

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import polars as pl
 import pytest
+from every_book import EVERY_BOOK
 
 from backtest.books.inputs import BookInputs, BookTargets
 from backtest.books.quantile_long_short import QuantileLongShort
@@ -26,23 +27,6 @@ from pipelines.results.book_targets import book_targets
 from pipelines.results.describe import describe_ladder, describe_notes
 from pipelines.results.evaluate import Evaluation, evaluate
 
-ALL: dict[str, dict[str, Any]] = {
-    "quantile": {
-        "kind": "quantile_long_short",
-        "quantiles": 4,
-        "neutral": ["sector", "beta"],
-        "overlap": True,
-        "inverse_volatility": True,
-        "target_volatility": 0.1,
-    },
-    "top": {"kind": "top_k_long_only", "k": 4, "rebalance_on": "month_start"},
-    "drop": {"kind": "top_k_drop", "k": 5, "n_drop": 1, "rebalance_every": 2},
-    "rank": {"kind": "rank_weighted", "neutral": ["beta"], "rebalance_on": "friday"},
-    "best": {
-        "kind": "optimised",
-        "limits": {"max_position": 0.3, "max_sector_net": 0.2, "max_turnover": 0.3},
-    },
-}
 NO_SCORES = pl.DataFrame(schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64})
 
 
@@ -55,7 +39,7 @@ def config(tiny: Mapping[str, Any], books: Mapping[str, Any], **label: object) -
 
 @pytest.fixture(scope="module")
 def market(tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame]) -> Market:
-    return build_market(tiny_tables, config(tiny_settings, ALL, extra_delays=(2,)))
+    return build_market(tiny_tables, config(tiny_settings, EVERY_BOOK, extra_delays=(2,)))
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +60,8 @@ def measured(market: Market, signal_TN: FloatArray, settings: Config) -> Evaluat
 def test_every_kind_of_book_is_measured(
     market: Market, signal_TN: FloatArray, tiny_settings: Mapping[str, Any]
 ) -> None:
-    assert {book["kind"] for book in ALL.values()} == set(BOOKS)
-    settings = config(tiny_settings, ALL, extra_delays=(2,))
+    assert {book["kind"] for book in EVERY_BOOK.values()} == set(BOOKS)
+    settings = config(tiny_settings, EVERY_BOOK, extra_delays=(2,))
     result = measured(market, signal_TN, settings)
     assert result.ladder["delay"].to_list() == [1, 2]
     for name, long_only in {"quantile": 0, "top": 1, "drop": 1, "rank": 0, "best": 0}.items():
@@ -85,7 +69,7 @@ def test_every_kind_of_book_is_measured(
         assert result.ladder[f"{name}.turnover"].min() > 0.001  # type: ignore[operator]  # a number
         assert result.ladder[f"{name}.information_ratio"].is_not_null().all() == bool(long_only)
     text = describe_ladder(result.ladder, settings)
-    assert all(f"{name} net" in text for name in ALL)
+    assert all(f"{name} net" in text for name in EVERY_BOOK)
 
 
 def test_inputs_are_those_of_the_feature_library(
@@ -102,7 +86,7 @@ def test_inputs_are_those_of_the_feature_library(
 
     monkeypatch.setattr(QuantileLongShort, "targets", remember)
     held = slice(200, 306)
-    for books in (ALL, {"quantile": {"kind": "quantile_long_short"}}):
+    for books in (EVERY_BOOK, {"quantile": {"kind": "quantile_long_short"}}):
         book = config(tiny_settings, books).backtest.books["quantile"]
         book_targets(book, signal_TN, market.panel, held, horizon=3)
     full, plain = seen
@@ -125,7 +109,7 @@ def test_inputs_are_those_of_the_feature_library(
 def test_a_calendar_counts_from_the_dates_of_the_panel(
     market: Market, signal_TN: FloatArray, tiny_settings: Mapping[str, Any]
 ) -> None:
-    settings = config(tiny_settings, ALL)
+    settings = config(tiny_settings, EVERY_BOOK)
     rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
     orders = {one.name: one for one in book_orders(signal_TN, rows_T, market, settings, 1)}
     days_T = market.panel.dates_T[orders["top"].held].astype("datetime64[D]")
@@ -165,7 +149,10 @@ def test_an_infeasible_date_is_in_the_table_of_notes(
     market: Market, signal_TN: FloatArray, tiny_settings: Mapping[str, Any]
 ) -> None:
     limits = {"long_only": True, "min_net": 1, "max_net": 1, "max_position": 0.2, "max_volatility": 0.001}
-    books = {"best": {"kind": "optimised", "limits": limits, "rebalance_every": 50}, "rank": ALL["rank"]}
+    books = {
+        "best": {"kind": "optimised", "limits": limits, "rebalance_every": 50},
+        "rank": EVERY_BOOK["rank"],
+    }
     notes = measured(market, signal_TN, config(tiny_settings, books, extra_delays=(2,))).book_notes
     assert notes.select("model", "book", "note").unique().rows() == [
         ("mine", "best", "no weights satisfy all limits; there is no book yet")

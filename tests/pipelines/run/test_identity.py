@@ -284,6 +284,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "source.simulated.kind": (BY_DATA, None),
     "source.simulated.seed": (BY_DATA, 4),
     "source.simulated.market": (BY_DATA, {"firms": 17}),
+    "source.simulated.grows_from": (BY_DATA, "2015-05-01"),
     "source.sample.kind": (BY_DATA, None),
     "source.files.kind": (BY_DATA, None),
     "source.files.prices": (BY_DATA, "other.csv"),

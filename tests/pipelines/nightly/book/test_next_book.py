@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from every_book import EVERY_BOOK
 
 from backtest.accounts.accounting import account_book
 from backtest.accounts.market import BookMarket
@@ -25,23 +26,6 @@ from pipelines.nightly.data import NightData
 from pipelines.results.book_orders import BookOrders, book_market, book_orders
 from pipelines.results.trading import book_costs, book_execution
 
-BOOKS: dict[str, dict[str, Any]] = {
-    "quantile": {
-        "kind": "quantile_long_short",
-        "quantiles": 4,
-        "neutral": ["sector", "beta"],
-        "overlap": True,
-        "inverse_volatility": True,
-        "target_volatility": 0.1,
-    },
-    "top": {"kind": "top_k_long_only", "k": 4, "rebalance_on": "month_start"},
-    "drop": {"kind": "top_k_drop", "k": 5, "n_drop": 1, "rebalance_every": 2},
-    "rank": {"kind": "rank_weighted", "neutral": ["beta"], "rebalance_on": "friday"},
-    "best": {
-        "kind": "optimised",
-        "limits": {"max_position": 0.3, "max_sector_net": 0.2, "max_turnover": 0.3},
-    },
-}
 CAPPED: dict[str, Any] = {
     "capital": 2e9,
     "execution": {"participation_cap": 0.05, "window": 10},
@@ -55,7 +39,7 @@ def config(tiny: Mapping[str, Any], book: str, **backtest: Any) -> Config:  # no
         {
             **tiny,
             "label": {**tiny["label"], "horizon": 3, "delay": 1},
-            "backtest": {"books": BOOKS} | backtest,
+            "backtest": {"books": EVERY_BOOK} | backtest,
             "features": {**tiny["features"], "group_by": "sector"},
             "nightly": {"book": book},
         },
@@ -122,7 +106,7 @@ def column(rows: pl.DataFrame, name: str, market: Market) -> FloatArray:
     return out_N
 
 
-@pytest.mark.parametrize("book", list(BOOKS))
+@pytest.mark.parametrize("book", list(EVERY_BOOK))
 def test_a_season_of_nights_decides_the_rows_of_a_backtest(
     book: str, tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
 ) -> None:
@@ -318,3 +302,21 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
     assert finding.level == "warn"
     assert lost in finding.sentence
     assert halted in finding.sentence
+
+
+def test_a_book_that_decides_at_the_end_of_a_week_knows_the_holidays_of_its_exchange(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    tonight = dt.date(2014, 7, 3)  # a Thursday; the Fourth of July was a Friday
+    settings = config(tiny_settings, "top", books={"top": {**EVERY_BOOK["top"], "rebalance_on": "week_end"}})
+    known = cut_tables(tiny_tables, tonight)
+    market = build_market(known, settings)
+    tickers = np.asarray(market.panel.tickers_N)[market.universe_TN[-1]]
+    signals = pl.DataFrame(
+        {"ticker": tickers, "signal": np.arange(float(len(tickers)))}, schema_overrides={"ticker": pl.String}
+    ).with_columns(session=pl.lit(tonight), version=pl.lit("run/model"))
+    for calendar, decides in (("XNYS", True), (None, False)):  # without a calendar, Friday is a session
+        named = settings.quality.model_copy(update={"calendar": calendar})
+        own = settings.model_copy(update={"quality": named})
+        made = next_book(own, NightData(tonight, {}, own, known, market, Lake(tmp_path)), signals)
+        assert (made.rows.height == 4) is decides
