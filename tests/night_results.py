@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.lake.nightly_tables import Books, Nights, Promotions, Signals
+from pipelines.lake.nightly_tables import BookLimits, Books, Nights, Promotions, Signals
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import warnings_json
@@ -78,6 +78,15 @@ def book(tickers: list[str]) -> pl.DataFrame:
         schema_overrides={"bound": pl.String},
     )
     return Books.validate(frame, cast=True)
+
+
+def limits() -> pl.DataFrame:
+    rows = [("max_leverage", 1.6, 2.0, "of NAV", "free"), ("max_beta", 0.02, 0.02, "beta", "binds")]
+    frame = pl.DataFrame(rows, schema=["name", "value", "limit", "unit", "state"], orient="row")
+    fixed = {"config": "desk", "session": SESSION, "book": "long_short", "created_at": NOW}
+    return BookLimits.validate(
+        frame.select(pl.all(), *(pl.lit(value).alias(name) for name, value in fixed.items())), cast=True
+    )
 
 
 def nights(states: list[str], findings: list[tuple[Finding, ...]] | None = None) -> pl.DataFrame:
@@ -227,7 +236,7 @@ def night(folder: Path, tickers: list[str] | None = None) -> NightResult:
         signals=made,
         book=book(names),
         findings=(COVERAGE, DRIFT),
-        tables={"attributions": attributions([*ends[:3], *ends[-3:]]), **monitoring()},
+        tables={"attributions": attributions([*ends[:3], *ends[-3:]]), "limits": limits(), **monitoring()},
         nights=nights(["done", "warned", "failed"]),
         promotions=promotions(),
         seconds={"ingest": 12.5, "score": 30.25},

@@ -17,6 +17,8 @@ from __future__ import annotations
 from typing import ClassVar, Protocol
 
 from backtest.books.inputs import BookInputs, BookTargets, Need
+from backtest.books.limit_use import LimitUse
+from features.arrays import FloatArray
 
 
 class Book(Protocol):
@@ -60,5 +62,22 @@ class Book(Protocol):
         ------
         ValueError
             If a signal is infinite, or no date on which the book may decide has enough signals.
+        """
+        ...
+
+    def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
+        """Measure the last decision by the limits of the book.
+
+        Parameters
+        ----------
+        inputs : BookInputs
+            The inputs of `targets`.
+        target_TN : ndarray of shape (T, N)
+            Its target weights. The last row is a decision.
+
+        Returns
+        -------
+        tuple of LimitUse
+            One for each limit that the decision had; empty for a book without limits.
         """
         ...

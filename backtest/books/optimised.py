@@ -11,8 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need
+from backtest.books.limit_use import LimitUse
 from backtest.books.optimiser.covariance import factor_covariance
 from backtest.books.optimiser.program import Infeasible, Limits, Program
+from backtest.books.optimiser.uses import limit_uses
 from backtest.books.rank_weighted import centred_rank
 from backtest.forecasts.ranking import as_signal
 from features.arrays import BoolArray, FloatArray
@@ -88,13 +90,7 @@ class Optimised:
 
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""
-        signal_TN = as_signal("signal", inputs.signal_TN)
-        if self.limits.max_sector_net is not None:
-            assert inputs.group_TN is not None
-            signal_TN[inputs.group_TN < 0] = np.nan
-        if self.limits.max_beta is not None:
-            assert inputs.beta_TN is not None
-            signal_TN[np.isnan(inputs.beta_TN)] = np.nan
+        signal_TN = self._eligible(inputs)
         decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), 2)
         target_TN = np.full(signal_TN.shape, np.nan)
         last_N: FloatArray | None = None
@@ -108,18 +104,52 @@ class Optimised:
                 target_TN[t] = last_N = answer
         return BookTargets(target_TN, tuple(notes))
 
+    def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
+        """Measure the last decision; see `backtest.books.book.Book.limit_uses`."""
+        earlier_TN = target_TN[:-1]
+        earlier_TN = earlier_TN[~np.isnan(earlier_TN).any(axis=1)]
+        last_N = earlier_TN[-1] if len(earlier_TN) else None
+        may_N, program = self._program(len(target_TN) - 1, self._eligible(inputs)[-1], last_N, inputs)
+        assert not isinstance(program, Infeasible), "there was a decision"
+        return limit_uses(target_TN[-1, may_N], program, self.limits)
+
+    def _eligible(self, inputs: BookInputs) -> FloatArray:
+        """Return the signal, NaN where the firm lacks an exposure that is limited."""
+        signal_TN = as_signal("signal", inputs.signal_TN)
+        if self.limits.max_sector_net is not None:
+            assert inputs.group_TN is not None
+            signal_TN[inputs.group_TN < 0] = np.nan
+        if self.limits.max_beta is not None:
+            assert inputs.beta_TN is not None
+            signal_TN[np.isnan(inputs.beta_TN)] = np.nan
+        return signal_TN
+
     def _decide(
         self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
     ) -> FloatArray | Infeasible:
         from backtest.books.optimiser.solver import best_weights  # imports skfolio
 
+        may_N, program = self._program(t, signal_N, last_N, inputs)
+        if isinstance(program, Infeasible):
+            return program
+        weight_M = best_weights(program, self.limits)
+        if isinstance(weight_M, Infeasible):
+            return weight_M
+        target_N = np.zeros(len(signal_N))
+        target_N[may_N] = weight_M
+        return target_N
+
+    def _program(
+        self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
+    ) -> tuple[BoolArray, Program | Infeasible]:
+        """Return the firms that may be held, and the program of the decision at t."""
         assert inputs.past is not None
         window_LN = inputs.past.window(t, self.covariance_sessions)
         may_N = ~np.isnan(signal_N) & _has_returns(window_LN, self.covariance_sessions)
         if may_N.sum() < 2:
-            return Infeasible("fewer than 2 firms have a signal and enough past returns")
+            return may_N, Infeasible("fewer than 2 firms have a signal and enough past returns")
         covariance = factor_covariance(window_LN[:, may_N], self.risk_factors)
-        program = Program(
+        return may_N, Program(
             expected_M=covariance.volatility_M * _normal_scores(signal_N[may_N]),
             covariance=covariance,
             group_M=None if inputs.group_TN is None else inputs.group_TN[t, may_N],
@@ -127,12 +157,6 @@ class Optimised:
             last_M=None if last_N is None else last_N[may_N],
             forced_sales=0.0 if last_N is None else float(np.abs(last_N[~may_N]).sum()),
         )
-        weight_M = best_weights(program, self.limits)
-        if isinstance(weight_M, Infeasible):
-            return weight_M
-        target_N = np.zeros(len(signal_N))
-        target_N[may_N] = weight_M
-        return target_N
 
 
 def _has_returns(window_LN: FloatArray, sessions: int) -> BoolArray:

@@ -25,9 +25,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from backtest.books.inputs import BookInputs, BookNote, BookTargets, Need, spread_over_sessions
+from backtest.books.limit_use import LimitUse
 from backtest.books.shaping.neutral import Exposure, neutralise
 from backtest.books.shaping.overlap import average_held
-from backtest.books.shaping.volatility import scale_to_volatility, weigh_by_inverse_volatility
+from backtest.books.shaping.volatility import (
+    WINDOW,
+    expected_volatility,
+    scale_to_volatility,
+    weigh_by_inverse_volatility,
+)
 from backtest.forecasts.ranking import as_signal
 from features.arrays import FloatArray
 
@@ -118,6 +124,27 @@ class RankedBook(ABC):
             limits = (self.target_volatility, self.max_leverage)
             weight_DN, notes = scale_to_volatility(weight_DN, session_D, inputs.past, *limits)
         return BookTargets(spread_over_sessions(weight_DN, decides_T), notes)
+
+    def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
+        """Measure the last decision; see `backtest.books.book.Book.limit_uses`."""
+        weight_N = target_TN[-1]
+        held = np.flatnonzero(weight_N)
+        uses = []
+        if "sector" in self.exposures:
+            assert inputs.group_TN is not None
+            net_S = np.bincount(inputs.group_TN[-1, held], weights=weight_N[held])
+            uses.append(LimitUse("neutral sector", float(np.abs(net_S).max(initial=0.0)), 0.0))
+        if "beta" in self.exposures:
+            assert inputs.beta_TN is not None
+            beta = abs(float(inputs.beta_TN[-1, held] @ weight_N[held]))
+            uses.append(LimitUse("neutral beta", beta, 0.0, "beta"))
+        if self.target_volatility is not None:
+            assert inputs.past is not None
+            window_LN = inputs.past.window(len(target_TN) - 1, WINDOW)
+            volatility = expected_volatility(weight_N[held], window_LN[:, held])
+            uses.append(LimitUse("target_volatility", volatility, self.target_volatility, "a year"))
+            uses.append(LimitUse("max_leverage", float(np.abs(weight_N).sum()), self.max_leverage))
+        return tuple(uses)
 
     def _eligible(self, inputs: BookInputs) -> FloatArray:
         """Return the signal, NaN where the firm lacks an exposure that the book needs."""

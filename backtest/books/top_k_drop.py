@@ -11,8 +11,10 @@ from typing import ClassVar
 import numpy as np
 
 from backtest.books.inputs import BookInputs, BookTargets, Need, spread_over_sessions
+from backtest.books.limit_use import LimitUse
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.ranking import as_signal
+from features.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +84,16 @@ class TopKDrop:
         held_DN = np.empty(signals.x_TN.shape)
         drop_and_buy(signals.x_TN, signals.order_TN, signals.count_T, self.k, self.n_drop, held_DN)
         return BookTargets(spread_over_sessions(held_DN / self.k, decides_T))
+
+    def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
+        """Measure the last decision; see `backtest.books.book.Book.limit_uses`.
+
+        A firm without a signal is sold in any case and does not count. The first decision has no limit.
+        """
+        earlier_TN = target_TN[:-1]
+        earlier_TN = earlier_TN[~np.isnan(earlier_TN).any(axis=1)]
+        if not len(earlier_TN):
+            return ()
+        sold_N = np.maximum(earlier_TN[-1] - target_TN[-1], 0.0)
+        sold = self.k * float(sold_N[~np.isnan(inputs.signal_TN[-1])].sum())
+        return (LimitUse("n_drop", sold, self.n_drop, "firms"),)

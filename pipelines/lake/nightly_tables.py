@@ -1,4 +1,4 @@
-"""Schemas of the tables that the nightly pipeline writes: signals, books, nights and promotions."""
+"""Schemas of the tables of the nightly pipeline: signals, books, book_limits, nights and promotions."""
 
 from __future__ import annotations
 
@@ -57,6 +57,27 @@ class Books(dy.Schema):
     bound = dy.String(nullable=True)
     tradable = dy.Bool()
     created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+
+class BookLimits(dy.Schema):
+    """The limits of the book's rule and what the decision of a session amounts to: one row per limit.
+
+    ``name`` is the setting, such as ``max_turnover``, or ``neutral sector`` and ``neutral beta``. ``unit`` is
+    ``of NAV`` or ``a year`` (both fractions), ``beta`` or ``firms``. ``state`` is ``binds`` if the value is
+    at the limit, ``free`` within it and ``exceeded`` beyond it. A session without a decision has no rows.
+    """
+
+    config = key_text()
+    session = key_date()
+    name = key_text()
+    book = dy.String()
+    value = measure()
+    limit = measure()
+    unit = dy.String()
+    state = dy.String()
+    created_at = dy.Datetime(time_unit="us", time_zone="UTC")
+
+    state_is_known = named_rule(pl.col("state").is_in(["free", "binds", "exceeded"]))
 
 
 class Nights(dy.Schema):

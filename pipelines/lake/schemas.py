@@ -8,7 +8,7 @@ from typing import Final
 import dataframely as dy
 
 from pipelines.lake.columns import ADDED_LATER
-from pipelines.lake.nightly_tables import Books, Nights, Promotions, Signals
+from pipelines.lake.nightly_tables import BookLimits, Books, Nights, Promotions, Signals
 from pipelines.lake.pipeline_tables import (
     Flags,
     ForecastPaths,
@@ -49,6 +49,7 @@ SCHEMAS: Final[Mapping[str, type[dy.Schema]]] = {
     "readers": Readers,
     "signals": Signals,
     "books": Books,
+    "book_limits": BookLimits,
     "nights": Nights,
     "promotions": Promotions,
 }

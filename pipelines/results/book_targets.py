@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from backtest.books.book import Book
 from backtest.books.inputs import BookInputs, BookNote, BookTargets, PastReturns, spread_over_sessions
+from backtest.books.limit_use import LimitUse
 from backtest.books.schedules import Schedule, calendar, every_session
 from features.arithmetic.rolling import rolling_std
 from features.arrays import DateArray, FloatArray, IntArray
@@ -116,6 +118,27 @@ class _Decisions:
         return BookTargets(spread_over_sessions(self.weight_DN, decides_T), self.notes)
 
 
+def last_limit_uses(
+    book: BookConfig,
+    signal_TN: FloatArray,
+    panel: Panel,
+    held: slice,
+    target_TN: FloatArray,
+) -> tuple[LimitUse, ...]:
+    """Measure the last decision of `book_targets` by the limits of the book.
+
+    Parameters
+    ----------
+    book, signal_TN, panel, held
+        As for `book_targets`.
+    target_TN
+        Its target weights. The last row is a decision.
+    """
+    rule = book.rule(horizon=1)  # for how long decisions are held does not matter to the last one
+    schedule = every_session(len(target_TN))  # is not read either
+    return rule.limit_uses(_inputs(rule, schedule, signal_TN, panel, held), target_TN)
+
+
 def _decide(
     book: BookConfig,
     signal_TN: FloatArray,
@@ -126,15 +149,18 @@ def _decide(
     following: dt.date | None,
 ) -> BookTargets:
     rule = book.rule(horizon)
-    return rule.targets(
-        BookInputs(
-            signal_TN[held],
-            book_schedule(book, panel, held, following),
-            group_TN=panel.group_TN[held] if "groups" in rule.needs else None,
-            beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
-            volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
-            past=_past(panel, held) if "returns" in rule.needs else None,
-        )
+    schedule = book_schedule(book, panel, held, following)
+    return rule.targets(_inputs(rule, schedule, signal_TN, panel, held))
+
+
+def _inputs(rule: Book, schedule: Schedule, signal_TN: FloatArray, panel: Panel, held: slice) -> BookInputs:
+    return BookInputs(
+        signal_TN[held],
+        schedule,
+        group_TN=panel.group_TN[held] if "groups" in rule.needs else None,
+        beta_TN=_beta(panel)[held] if "beta" in rule.needs else None,
+        volatility_TN=_volatility(panel)[held] if "volatility" in rule.needs else None,
+        past=_past(panel, held) if "returns" in rule.needs else None,
     )
 
 

@@ -180,3 +180,15 @@ def test_the_job_on_kubernetes_has_a_log_a_lock_and_a_time_limit_and_its_command
     stored = (config.lake, config.output, config.tracking.artifacts)
     assert all(Path(place).is_relative_to(data) for place in stored), "on the volume"
     assert config.tracking.uri == f"sqlite:///{data}/mlflow.db"
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.37"])
+def test_the_objects_of_kubernetes_fit_its_schemas(version: str) -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate", reason="the dev extra is older than this test")
+    objects = list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+    assert len(objects) == 3
+    for one in objects:
+        kubernetes.validate(one, version, strict=True)
+    objects[-1]["spec"]["jobTemplate"]["spec"]["activeDeadline"] = 1
+    with pytest.raises(kubernetes.ValidationError, match="activeDeadline"):
+        kubernetes.validate(objects[-1], version, strict=True)

@@ -18,12 +18,11 @@ from skfolio.exceptions import OptimizationError
 from skfolio.optimization import MeanRisk, ObjectiveFunction
 from skfolio.prior import BasePrior, FactorModel, ReturnDistribution
 
+from backtest.books.limit_use import TOLERANCE
 from backtest.books.optimiser.program import Infeasible, Limits, Program
+from backtest.books.optimiser.uses import SESSIONS_A_YEAR, limit_uses
 from features.arrays import FloatArray
 
-SESSIONS_A_YEAR = 252
-TOLERANCE = 1e-6
-"""An answer that exceeds a limit by more is refused; the solver's own tolerance is about 1e-8."""
 _ZERO = 1e-8  # a smaller weight is 0
 
 
@@ -97,25 +96,8 @@ def _solve(program: Program, limits: Limits) -> FloatArray | Infeasible:
 
 def excesses(weight_M: FloatArray, program: Program, limits: Limits) -> dict[str, float]:
     """By how much weights exceed each limit; 0 or less is within it."""
-    net, gross = float(weight_M.sum()), float(np.abs(weight_M).sum())
-    found = {
-        "long_only": -float(weight_M.min()) if limits.long_only else 0.0,
-        "max_position": float(np.abs(weight_M).max()) - limits.max_position,
-        "max_leverage": gross - limits.max_leverage,
-        "min_net": limits.min_net - net,
-        "max_net": net - limits.max_net,
-    }
-    if limits.max_volatility is not None:
-        loaded_K = program.covariance.loading_MK.T @ weight_M
-        variance = float(loaded_K @ loaded_K + program.covariance.specific_M @ weight_M**2)
-        found["max_volatility"] = np.sqrt(SESSIONS_A_YEAR * variance) - limits.max_volatility
-    if limits.max_turnover is not None and program.last_M is not None:
-        moved = float(np.abs(weight_M - program.last_M).sum()) + program.forced_sales
-        found["max_turnover"] = 0.5 * moved - limits.max_turnover
-    for row_M, limit in _exposures(program, limits):
-        name = "max_beta" if row_M is program.beta_M else "max_sector_net"
-        found[name] = max(found.get(name, -np.inf), abs(float(row_M @ weight_M)) - limit)
-    return found
+    found = {use.name: use.excess for use in limit_uses(weight_M, program, limits)}
+    return found | {"long_only": -float(weight_M.min()) if limits.long_only else 0.0}
 
 
 def _exposures(program: Program, limits: Limits) -> Iterator[tuple[FloatArray, float]]:

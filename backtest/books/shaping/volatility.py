@@ -1,6 +1,6 @@
 """Weights by inverse volatility within the sides of a book, and scaling of a whole book to a volatility.
 
-Shape suffixes: N firms, D decisions, L sessions of a window.
+Shape suffixes: N firms, M firms that are held, D decisions, L sessions of a window.
 """
 
 from __future__ import annotations
@@ -98,10 +98,23 @@ def scale_to_volatility(
         if not len(held):
             scaled_DN[d] = 0.0
             continue
-        earned_L = np.nan_to_num(window_LN[:, held]) @ weight_DN[d, held]
-        volatility = float(earned_L.std(ddof=1)) * np.sqrt(SESSIONS_A_YEAR)
+        volatility = expected_volatility(weight_DN[d, held], window_LN[:, held])
         if volatility <= 0:
             notes.append(BookNote(int(t), "no decision: the firms of the book had no returns that vary"))
             continue
         scaled_DN[d] = weight_DN[d] * min(target / volatility, max_leverage / np.abs(weight_DN[d]).sum())
     return scaled_DN, tuple(notes)
+
+
+def expected_volatility(weight_M: FloatArray, return_LM: FloatArray) -> float:
+    """Return the annual volatility that weights would have had, ``sqrt(252) std(R w)``.
+
+    Parameters
+    ----------
+    weight_M : ndarray of shape (M,)
+        Weights of the firms that are held.
+    return_LM : ndarray of shape (L, M)
+        Their returns on past sessions, at least 2; an unknown one (NaN) counts as 0.
+    """
+    earned_L = np.nan_to_num(return_LM) @ weight_M
+    return float(earned_L.std(ddof=1)) * float(np.sqrt(SESSIONS_A_YEAR))

@@ -15,6 +15,7 @@ import numpy as np
 import polars as pl
 
 from backtest.books.inputs import BookTargets
+from backtest.books.limit_use import LimitUse
 from features.arrays import FloatArray
 from pipelines.config.books import BookConfig
 from pipelines.config.schema import Config
@@ -23,13 +24,14 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.nightly_tables import Books
 from pipelines.nightly.book.bounds import bounds
 from pipelines.nightly.book.describe import describe_book
+from pipelines.nightly.book.limits import limit_findings, limit_rows
 from pipelines.nightly.book.orders import estimate_orders
 from pipelines.nightly.book.quarantined import quarantined_tickers
 from pipelines.nightly.book.replay import replay
 from pipelines.nightly.data import NightData
 from pipelines.nightly.exchange import following_session
 from pipelines.nightly.finding import Finding
-from pipelines.results.book_targets import book_schedule, book_targets
+from pipelines.results.book_targets import book_schedule, book_targets, last_limit_uses
 
 _DUST = 1e-12
 """Weights and trades below this are rounding."""
@@ -43,11 +45,14 @@ class NextBook:
     ----------
     rows
         Rows of the table ``books``: every firm that is held, targeted or to be traded.
+    limits
+        Rows of the table ``book_limits``; none if nothing was decided tonight.
     findings
         What the night should know of the book: a summary, limits that bind, decisions that were not made.
     """
 
     rows: pl.DataFrame
+    limits: pl.DataFrame
     findings: tuple[Finding, ...]
 
 
@@ -147,10 +152,14 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
         ),
         cast=True,
     )
+    uses: tuple[LimitUse, ...] = ()
+    if decided:
+        uses = last_limit_uses(book, signal_TN, panel, held, targets.target_TN)
     findings = describe_book(
         name, config, rows, before, decided=decided, refusal=refusal, notes=_notes(targets)
     )
-    return NextBook(rows, findings)
+    limits = limit_rows(config.name, data.session, name, uses)
+    return NextBook(rows, limits, (*findings, *limit_findings(uses)))
 
 
 def _signals(signals: pl.DataFrame, market: Market) -> tuple[FloatArray, int]:

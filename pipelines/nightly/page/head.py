@@ -16,6 +16,8 @@ _WORDS = {"done": "Done", "warned": "Done, with warnings", "failed": "Failed"}
 def head(result: NightResult) -> str:
     """Build the head as HTML, every value escaped."""
     version = f"model {result.champion}" if result.champion is not None else "no model"
+    if result.challenger is not None:
+        version += f"; challenger {result.challenger}"
     todo = "".join(f"<li>{html.escape(step)}</li>" for step in what_to_do(result))
     return (
         f"<header><h1>{html.escape(result.config)}, {result.session}</h1>"

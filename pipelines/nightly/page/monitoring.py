@@ -32,9 +32,11 @@ def skill_blocks(tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
     charts, words = [], []
     if realised is not None and not realised.is_empty():
         charts.append(_realised_chart(realised))
+        words.append("The thin grey line is the rank IC of single sessions whose labels have ended.")
         words.append(
-            f"The mean rank IC is over {WINDOW} sessions whose labels have ended, with a band of 1.96 "
-            "Newey-West errors; the thin line is the rank IC of single sessions."
+            f"The thick lines are means of {WINDOW} sessions, with a band of 1.96 Newey-West errors."
+            if _as_series(realised, CHAMPION).height >= WINDOW
+            else f"A mean with its band is drawn from {WINDOW} sessions on."
         )
     if cusum is not None and not cusum.is_empty():
         newest = cusum.sort("session").tail(_SESSIONS)
@@ -89,7 +91,7 @@ def behaviour_blocks(tables: Mapping[str, pl.DataFrame]) -> Iterator[str]:
     }
     columns = [Column("session", "session", text, numeric=False)]
     columns += [
-        Column(field, title, signed(2) if field == "rank_correlation" else number(3), group=group)
+        Column(field, title, signed(2) if field == "rank_correlation" else number(2), group=group)
         for field, (title, group) in titles.items()
         if field in joined.columns
     ]

@@ -61,7 +61,6 @@ def _table(rows: pl.DataFrame, title: str) -> str:
     columns = [Column("ticker", "ticker", text, numeric=False), Column("signal", "signal", signed(2))]
     if rows["moved"].null_count() < rows.height:
         columns.append(Column("moved", "what moved it", text, numeric=False, wide=True))
-    columns.append(Column("rank", "rank", number(3)))
     if rows["seed_dispersion"].null_count() < rows.height:
         hint = "standard deviation of the signal over seeds"
         columns.append(Column("seed_dispersion", "seeds \N{PLUS-MINUS SIGN}", number(2), hint=hint))

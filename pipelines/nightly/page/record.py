@@ -15,6 +15,7 @@ from pipelines.report.tables import Column, neutral_yes_no, number, pairs, table
 
 NIGHTS = 20
 """Nights shown."""
+_NUMBERS = ("signals", "trades", "seconds")
 
 
 def night_blocks(result: NightResult) -> Iterator[str]:
@@ -23,14 +24,16 @@ def night_blocks(result: NightResult) -> Iterator[str]:
         yield "<p>This is the first night.</p>"
         return
     shown = result.nights.sort("session", descending=True).head(NIGHTS)
-    columns = ("session", "state", "signals", "trades", "seconds", "what happened", "version")
-    head = "".join(f"<th>{name}</th>" for name in columns)
+    columns = ("session", "state", "warnings or error", "signals", "trades", "seconds", "model")
+    head = "".join(
+        f'<th class="num">{name}</th>' if name in _NUMBERS else f"<th>{name}</th>" for name in columns
+    )
     rows = "".join(
         f'<tr><td class="name">{row["session"]}</td><td class="{html.escape(row["state"])}">'
-        f'{html.escape(row["state"])}</td><td class="num">{row["rows"]:,}</td>'
-        f'<td class="num">{row["trades"]:,}</td><td class="num">{row["seconds"]:,.0f}</td>'
-        f"<td>{html.escape(row['version'] or 'none')}</td>"
-        f'<td class="wide">{html.escape(_happened(row["error"], row["warnings"]))}</td></tr>'
+        f"{html.escape(row['state'])}</td>"
+        f'<td class="wide">{html.escape(_happened(row["error"], row["warnings"]))}</td>'
+        f'<td class="num">{row["rows"]:,}</td><td class="num">{row["trades"]:,}</td>'
+        f'<td class="num">{row["seconds"]:,.0f}</td><td>{html.escape(row["version"] or "none")}</td></tr>'
         for row in shown.iter_rows(named=True)
     )
     yield (
@@ -83,4 +86,4 @@ def version_blocks(result: NightResult) -> Iterator[str]:
 def _happened(error: str | None, warnings: str) -> str:
     if error is not None:
         return error
-    return ", ".join(sorted({finding.check for finding in read_warnings(warnings)}))
+    return ", ".join(sorted({finding.check for finding in read_warnings(warnings)})) or "\N{EN DASH}"

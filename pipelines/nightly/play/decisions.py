@@ -240,6 +240,9 @@ class Decisions:
         desk.lake.upsert("books", made.rows, scope=this_night)
         self.book = desk.lake.read("books", filters=this_night) if made.rows.height else made.rows
         write_frame(self.folder / "book.csv", self.book)
+        desk.lake.upsert("book_limits", made.limits, scope=this_night)
+        self.tables["limits"] = made.limits
+        write_frame(self.folder / "limits.csv", made.limits)
 
     def _watch(self, data: NightData) -> None:
         """Compute the figures that are watched, and store their tables in the night's folder."""

@@ -16,6 +16,8 @@ from every_book import EVERY_BOOK
 from backtest.accounts.accounting import account_book
 from backtest.accounts.market import BookMarket
 from features.arrays import FloatArray
+from features.library.characteristics.market import market_regression
+from features.panel.derived import daily_return
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.cut import cut_tables
@@ -24,6 +26,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import NextBook, next_book
 from pipelines.nightly.data import NightData
 from pipelines.results.book_orders import BookOrders, book_market, book_orders
+from pipelines.results.book_targets import BETA_SESSIONS
 from pipelines.results.trading import book_costs, book_execution
 
 CAPPED: dict[str, Any] = {
@@ -261,6 +264,53 @@ def test_a_binding_position_limit_is_named(
     assert full.height > 3
     assert set(full["bound"]) == {"position limit"}
     assert rows.filter(pl.col("weight").abs() < 0.09)["bound"].is_null().all()
+
+
+def test_the_limits_of_the_book_are_named_with_their_values(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    """The quantile book is neutral to sectors and beta, and scaled to 10% a year."""
+    settings = config(tiny_settings, "quantile")
+    made = one_night(settings, tiny_tables, Lake(tmp_path))
+    market = build_market(tiny_tables, settings)
+    weight_N = column(made.rows, "weight", market)
+    return_LN = daily_return(market.panel)[FIRST - 125 : FIRST + 1]
+    sectors_N = market.panel.group_TN[FIRST]
+    expected = {
+        "neutral sector": max(abs(weight_N[sectors_N == code].sum()) for code in set(sectors_N.tolist())),
+        "neutral beta": abs(np.nansum(market_regression(market.panel, BETA_SESSIONS)[0][FIRST] * weight_N)),
+        "target_volatility": np.sqrt(252) * (np.nan_to_num(return_LN) @ weight_N).std(ddof=1),
+        "max_leverage": np.abs(weight_N).sum(),
+    }
+    found = {row["name"]: row for row in made.limits.iter_rows(named=True)}
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        assert found[name]["value"] == pytest.approx(value, abs=1e-9), name
+    assert {name: row["state"] for name, row in found.items()} == {
+        "neutral sector": "binds",
+        "neutral beta": "binds",
+        "target_volatility": "binds",
+        "max_leverage": "free",
+    }
+    assert found["target_volatility"]["value"] == pytest.approx(0.1)
+    (finding,) = [one for one in made.findings if one.check == "limits"]
+    assert finding.sentence.startswith(
+        "Limits that bind: neutral sector (0.0% of NAV), neutral beta (beta 0.000), target_volatility (10.0% "
+        "a year). Free: max_leverage ("
+    )
+
+
+def test_a_turnover_limit_binds_from_the_second_decision_on(
+    tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
+) -> None:
+    settings, lake = config(tiny_settings, "best"), Lake(tmp_path)
+    first = one_night(settings, tiny_tables, lake)
+    assert "max_turnover" not in first.limits["name"], "the first book is not limited"
+    between = one_night(settings, tiny_tables, lake, nights=3)
+    assert between.limits.is_empty(), "the book decides every five sessions"
+    second = one_night(settings, tiny_tables, lake, nights=6)
+    (row,) = second.limits.filter(pl.col("name") == "max_turnover").iter_rows(named=True)
+    assert (row["value"], row["limit"], row["state"]) == (pytest.approx(0.3), 0.3, "binds")
 
 
 def test_a_firm_without_a_price_is_held_and_cannot_be_traded(

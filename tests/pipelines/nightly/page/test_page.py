@@ -65,6 +65,11 @@ def test_a_page_is_closed_html_without_scripts_or_requests(make: object, tmp_pat
     assert not [name for name, _ in reader.attributes if name.startswith("on")]
 
 
+def test_the_limits_of_the_book_are_shown_with_their_units(tmp_path: Path) -> None:
+    text = " ".join(read(render_page(night_results.night(tmp_path))).text)
+    assert "max_beta binds beta 0.020 beta 0.020 max_leverage free 160.0% of NAV 200.0% of NAV" in text
+
+
 def test_the_state_comes_first_and_every_part_follows(tmp_path: Path) -> None:
     text = " ".join(read(render_page(night_results.night(tmp_path))).text)
     assert "Done, with warnings." in text
@@ -109,3 +114,15 @@ def test_names_from_data_are_text(tmp_path: Path) -> None:
         assert page.count(EVIL) == 0
         assert sum(EVIL in text for text in reader.text) >= 8
         assert not re.search(r"\son\w+\s*=", re.sub(r">[^<]*<", "><", page))
+
+
+def test_every_cell_of_the_last_nights_stands_under_its_title(tmp_path: Path) -> None:
+    result = replace(night_results.night(tmp_path), nights=night_results.nights(["warned", "failed"]))
+    page = render_page(result).partition('aria-label="Nights"')[2].partition("</table>")[0]
+    head, *rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in page.split("<tr")[1:]]
+    warned, failed = (dict(zip(head, row, strict=True)) for row in rows)
+    assert warned["state"] == "warned"
+    assert warned["warnings or error"] == "drift"
+    assert failed["warnings or error"] == "The source did not answer."
+    assert warned["model"] == str(night_results.CHAMPION)
+    assert (warned["signals"], warned["trades"], warned["seconds"]) == ("1,020", "84", "94")
