@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from features.arrays import BoolArray, FloatArray, IntArray, require_shape
 from features.panel.derived import cached, daily_return
@@ -84,7 +85,9 @@ def statistical_factors(panel: Panel, count: int) -> tuple[Estimate, ...]:
         r_TN = daily_return(panel)
         month_T = panel.dates_T.astype("datetime64[M]")
         starts = np.flatnonzero(month_T[1:] != month_T[:-1]) + 1
-        every = (_estimate(r_TN, int(start), count) for start in starts if start >= WINDOW // 2)
+        # the matrices are too small for several threads of BLAS, which wait for each other most of the time
+        with threadpool_limits(1, user_api="blas"):
+            every = [_estimate(r_TN, int(start), count) for start in starts if start >= WINDOW // 2]
         return tuple(one for one in every if one is not None)
 
     return cached(panel, (statistical_factors, count), estimate)
