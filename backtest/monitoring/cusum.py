@@ -14,6 +14,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from features.arithmetic.parallel import one_blas_thread
 from features.arrays import BoolArray, FloatArray, require_shape
 
 _STATES: Final = 120
@@ -198,9 +199,10 @@ def limit_for(slack: float, false_alarms: float, *, sessions: int, n: int | None
         return float(weights @ np.asarray(chances)) - false_alarms
 
     high = 4.0
-    while excess(high) > 0:
-        high *= 2.0
-    return float(brentq(excess, 1e-3, high, xtol=1e-3))
+    with one_blas_thread():
+        while excess(high) > 0:
+            high *= 2.0
+        return float(brentq(excess, 1e-3, high, xtol=1e-3))
 
 
 def _chain(slack: float, limit: float, shift: float) -> FloatArray:

@@ -11,7 +11,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
 
 Answer = TypeVar("Answer")
 
@@ -83,3 +86,15 @@ def for_each(work: Callable[[slice], None], parts: list[slice]) -> None:
     """Apply a function to blocks, several at a time; each call writes its own part of an output."""
     for _ in map_in_order(work, parts):
         pass
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let numpy's linear algebra use one thread in a ``with`` block.
+
+    For many small matrices: with several threads, BLAS waits busily for each of them at every product, which
+    takes up to 20 times the processor's time where other programs compute as well. The results of one thread
+    also do not depend on the number of cores.
+    """
+    with threadpool_limits(1, user_api="blas"):
+        yield

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from features.arithmetic.parallel import one_blas_thread
 from features.arrays import BoolArray, FloatArray, IntArray, require_shape
 from features.panel.derived import cached, daily_return
 from features.panel.panel import Panel
@@ -85,8 +85,7 @@ def statistical_factors(panel: Panel, count: int) -> tuple[Estimate, ...]:
         r_TN = daily_return(panel)
         month_T = panel.dates_T.astype("datetime64[M]")
         starts = np.flatnonzero(month_T[1:] != month_T[:-1]) + 1
-        # the matrices are too small for several threads of BLAS, which wait for each other most of the time
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread():
             every = [_estimate(r_TN, int(start), count) for start in starts if start >= WINDOW // 2]
         return tuple(one for one in every if one is not None)
 

@@ -15,6 +15,7 @@ import polars as pl
 from features.arrays import FloatArray
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
 from pipelines.config.schema import Config
+from pipelines.device import one_thread
 from pipelines.explain.games import families_of
 from pipelines.nightly.data import NightData
 from pipelines.nightly.signals.score import scoring_features, session_arrays
@@ -84,11 +85,12 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
     families = families_of(features.names.characteristics)
     permutations = max(1, PERMUTATIONS // len(run.config.seeds))
     games = []
-    for seed in run.config.seeds:
-        fitted, inputs = load_checkpoint(run.checkpoint(version.model, 0, seed))
-        options = GroupGameConfig(permutations=permutations, day_starts=DAY_STARTS, seed=seed)
-        tensors = to_tensors(arrays, inputs, "cpu")
-        games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
+    with one_thread():
+        for seed in run.config.seeds:
+            fitted, inputs = load_checkpoint(run.checkpoint(version.model, 0, seed))
+            options = GroupGameConfig(permutations=permutations, day_starts=DAY_STARTS, seed=seed)
+            tensors = to_tensors(arrays, inputs, "cpu")
+            games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
     names = np.asarray(features.tickers_N)[games[0].firms_E]
     return _rows(version, games, names.tolist(), set(tickers))
 

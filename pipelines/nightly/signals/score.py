@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from features.arrays import FloatArray
+from features.panel.derived import cached
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.session import FeatureNames, SessionFeatures, session_features
@@ -144,15 +145,19 @@ def scoring_market(run: Run, data: NightData) -> Market:
 
 
 def scoring_features(run: Run, data: NightData) -> SessionFeatures:
-    """Compute the inputs of a run's models at the session of a night.
+    """Compute the inputs of a run's models at the session of a night, once per run.
 
     Raises
     ------
     DataError
         If the data lack a feature that the run was trained on.
     """
-    try:
+
+    def compute() -> SessionFeatures:
         return session_features(scoring_market(run, data), data.tables, run.config, features_of(run))
+
+    try:
+        return cached(data.market.panel, (scoring_features, run.run_id), compute)
     except DataError as error:
         raise DataError(
             f"{run.run_id} cannot score {data.session}: {error} Ingest what is missing, or train a new "

@@ -14,9 +14,10 @@ import numpy as np
 import polars as pl
 import pytest
 from places import ROOT
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from features.arithmetic import parallel
-from features.arithmetic.parallel import firm_blocks, for_each, map_in_order, n_threads
+from features.arithmetic.parallel import firm_blocks, for_each, map_in_order, n_threads, one_blas_thread
 from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
 from features.library.registry import Registry
@@ -217,6 +218,16 @@ def test_the_environment_limits_the_threads(monkeypatch: pytest.MonkeyPatch) -> 
     assert n_threads() == 3
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert n_threads() == 1
+
+
+def test_one_thread_of_blas_is_used_in_the_block_only() -> None:
+    def blas_threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        with one_blas_thread():
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
 
 
 def test_blocks_cover_all_firms_once_and_share_no_cache_line() -> None:
