@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
+import shutil
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -15,6 +18,7 @@ from pipelines.config.schema import Config
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
+from pipelines.tracking import store
 
 if TYPE_CHECKING:
     from live_versions import Versions
@@ -71,6 +75,27 @@ def secrets_of_one_test() -> Iterator[None]:
     yield
     secrets._registered.clear()
     secrets._registered.update(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrated_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy new SQLite stores from the first one of the process, because MLflow's migrations take a second."""
+    create, template = store._create_database, tmp_path_factory.mktemp("tracking") / "mlflow.db"
+
+    def copy(file: str) -> None:
+        path = Path(file)
+        if "?" in file or path.name == ":memory:" or path.exists():
+            create(file)
+            return
+        create(str(template))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.copy")
+        shutil.copyfile(template, partial)
+        partial.replace(path)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "_create_database", copy)
+        yield
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipelines.tracking import store
+
 _PATIENCE = 120  # seconds; a busy machine imports MLflow slowly
 
 
@@ -29,10 +31,19 @@ def mlflow_server(folder: Path, backend: str, port: int | None = None) -> Iterat
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", backend]
     command += ["--artifacts-destination", (folder / "artifacts").as_uri()]
+    if backend.startswith("sqlite:///"):
+        store._create_database(backend.removeprefix("sqlite:///"))  # in tests a copy, without migrations
+    # the processes for background jobs, which nothing here uses, cost as much as the server
+    environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     log = folder / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
         )
     try:
         _wait_for(lambda: _answers(f"{url}/health"), server, log)
