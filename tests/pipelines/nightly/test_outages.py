@@ -1,10 +1,16 @@
-"""Whole nights while something is gone: the tracking server, the disk's space, or the right time."""
+"""Whole nights while something is gone: the source, the tracking server, the disk's space, the right time.
+
+Also nights that another process plays.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +19,9 @@ import polars as pl
 import pytest
 import yaml
 from command import Call, command
-from mlflow_server import mlflow_server
+from mlflow_server import mlflow_server, postgres_programs, postgres_server
+from places import ROOT
+from yahoo_server import YahooServer, business_days, make_firm
 
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
@@ -22,6 +30,7 @@ from pipelines.nightly.clock import Clock
 from pipelines.nightly.night import play_nights
 from pipelines.run.fetch import make_source
 from pipelines.sources.base import LiveSource
+from pipelines.sources.yfinance import session as yfinance_session
 
 
 @pytest.fixture
@@ -58,13 +67,27 @@ def states() -> dict[dt.date, str]:
     return dict(Lake("lake").read("nights").select("session", "state").iter_rows())
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The database of a tracking server."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/backend.db"
+        return
+    programs = postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL's server is not installed (on Debian: apt install postgresql)")
+    folder = tmp_path / "database"
+    folder.mkdir()
+    with postgres_server(folder, programs) as url:
+        yield url
+
+
 def test_a_tracking_server_that_stops_in_mid_night_delays_the_record_alone(
-    peerglass: Call, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    peerglass: Call, settings: dict[str, Any], backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = write_config(settings)[-2:]
     server = tmp_path / "server"
     server.mkdir()
-    backend = f"sqlite:///{server}/backend.db"
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     running = mlflow_server(server, backend)
     url = running.__enter__()
@@ -160,3 +183,125 @@ def test_a_clock_set_back_by_two_days_changes_neither_order_nor_signals(
     books = Lake("lake").read("books")
     assert books.select(pl.struct("session", "ticker").is_unique().all()).item()
     assert books["session"].unique().sort().to_list() == [first, second]
+
+
+NIGHT = "from pipelines.cli.main import main; main()"
+HELD_NIGHT = """
+import sys, time
+from pathlib import Path
+from pipelines.nightly.play import decisions
+decide = decisions.next_book
+def wait_and_decide(*given):
+    Path("held").touch()
+    while not Path("go").exists():
+        time.sleep(0.05)
+    return decide(*given)
+decisions.next_book = wait_and_decide
+from pipelines.cli.main import main
+main()
+"""
+
+
+def start(*arguments: str, script: str = NIGHT, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own."""
+    return subprocess.Popen(
+        [*before, sys.executable, "-c", script, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_of_two_processes_one_plays_the_night_and_the_other_leaves_or_waits(
+    peerglass: Call, settings: dict[str, Any]
+) -> None:
+    day = str(write_config(settings)[-1])
+    held = start("nightly", "tiny.yaml", "--date", day, script=HELD_NIGHT)
+    try:
+        until = time.monotonic() + 120
+        while not Path("held").exists():
+            assert held.poll() is None, held.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        second = peerglass("nightly", "tiny.yaml", "--date", day)
+        assert second.code == 3
+        assert "is being written by" in second.err
+        assert str(held.pid) in second.err
+        assert not Lake("lake").exists("nights"), "the second one has left no trace"
+        waiting = start("nightly", "tiny.yaml", "--date", day, "--wait")
+        while "is being written by" not in (line := waiting.stderr.readline() if waiting.stderr else ""):
+            assert line, "the third process waits"
+    finally:
+        Path("go").touch()
+        out, err = held.communicate()
+    assert held.returncode == 0, err
+    assert f"night of {day}: done" in out
+    out, err = waiting.communicate()
+    assert (waiting.returncode, out) == (0, f"tiny: the night of {day} is already done.\n"), err
+    assert Lake("lake").read("nights")["session"].cast(pl.String).to_list() == [day]
+    signals = Lake("lake").read("signals")
+    assert signals.height > 10
+    assert signals["revision"].unique().to_list() == [1]
+
+
+def test_a_process_whose_clock_is_two_days_slow_plays_the_next_night(
+    peerglass: Call, settings: dict[str, Any]
+) -> None:
+    faketime = shutil.which("faketime")
+    if faketime is None:
+        pytest.skip("faketime is not installed (on Debian: apt install faketime)")
+    first, second = write_config(settings)[-2:]
+    assert peerglass("nightly", "tiny.yaml", "--date", str(first)).code == 0
+    for said in (f"tiny, night of {second}: done", f"tiny: the night of {second} is already done."):
+        slow = start("nightly", "tiny.yaml", "--date", str(second), before=(faketime, "-f", "-2d"))
+        out, err = slow.communicate()
+        assert slow.returncode == 0, err
+        assert out.startswith(said)
+    nights = Lake("lake").read("nights").sort("session")
+    assert nights["session"].to_list() == [first, second]
+    slowness = nights["created_at"][0] - nights["created_at"][1]
+    assert dt.timedelta(days=1.9) < slowness < dt.timedelta(days=2)
+    signals = Lake("lake").read("signals")
+    assert dict(signals.group_by("session").len().iter_rows()).keys() == {first, second}
+    assert signals["revision"].unique().to_list() == [1]
+
+
+def test_yahoo_that_refuses_ends_the_night_with_what_is_missing_and_the_next_call_plays_it(
+    peerglass: Call, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tickers, days = [f"FIRM{i:02d}" for i in range(12)], business_days(dt.date(2024, 4, 1), 60)
+    yahoo = {"kind": "yfinance", "tickers": tickers, "start": days[0], "retries": 0, "statements": False}
+    settings |= {
+        "source": yahoo,
+        "quality": {"calendar": "XNYS"},
+        "universe": {"min_history": 10},
+        "features": {"window": 3, "channels": ["return"], "characteristics": ["return_1", "return_5"]},
+        "folds": {"scheme": "rolling", "train": 25, "valid": 8, "test": 5, "embargo": 1},
+    }
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
+    firms = [make_firm(ticker, days, seed) for seed, ticker in enumerate(tickers)]
+    first, second = days[-2:]
+    with YahooServer(firms, dt.datetime(2024, 12, 1, tzinfo=dt.UTC)).running() as server:
+        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        played = peerglass("nightly", "tiny.yaml", "--date", str(first))
+        assert played.code == 0, played.err
+        before = {table: Lake("lake").read(table) for table in ("signals", "books", "nights", "prices")}
+        for kind in ("throttle", "html"):  # 429, and a page instead of JSON
+            server.add_fault(kind)  # type: ignore[arg-type]  # a literal in a loop
+            refused = peerglass("nightly", "tiny.yaml", "--date", str(second))
+            assert refused.code == 3
+            assert "refused 12 of 12 tickers" in refused.err
+            assert "missing: FIRM00, FIRM01, FIRM02, FIRM03, FIRM04 and 7 more" in refused.err
+            assert "Nothing was decided; the next call continues from here." in refused.err
+            assert "Traceback" not in refused.err
+            for table, rows in before.items():
+                assert Lake("lake").read(table).equals(rows), (kind, table)
+            assert not list(Path("runs").rglob("*.partial"))
+            assert "refused 12 of 12 tickers" in Path("runs/nights/tiny/nightly.html").read_text()
+            server.clear_faults()
+        again = peerglass("nightly", "tiny.yaml", "--date", str(second))
+    assert again.code == 0, again.err
+    assert states().keys() == {first, second}
+    assert Lake("lake").read("prices")["date"].max() == second
+    assert Lake("lake").read("signals").filter(session=second, in_universe=True).height == 12

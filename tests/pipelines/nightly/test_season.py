@@ -1,14 +1,15 @@
 """Thirty nights on a market whose data arrive session by session, with retraining and corrections.
 
-The signals of every night are compared with an evaluation of the same model version on the data of that
-night: the whole dataset, the forecasts as rows of the lake, and the ensemble of the backtest. Two nights are
-also compared with a run of dated folds, which trains the same model again.
+`peerglass nightly` plays them: its delivery, training, scoring and upkeep. The signals of every night are
+compared with an evaluation of the same model versions on the data of that night: the whole dataset, the
+forecasts as rows of the lake, and the ensemble of the backtest. Five nights are also compared with a run of
+dated folds, which trains the same model again.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,28 +22,32 @@ from growing_lakes import Tables, deliver, same_bits, sessions_of
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
-from pipelines.dataset.tables import open_lake, read_tables
+from pipelines.dataset.cut import cut_tables
+from pipelines.dataset.tables import input_versions, open_lake, read_tables
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import STAMPS
 from pipelines.nightly.data import night_data
+from pipelines.nightly.night import play_nights
+from pipelines.nightly.registry.aliases import Reason, challenger, set_alias
 from pipelines.nightly.signals.differences import explain_differences
 from pipelines.nightly.signals.score import score
-from pipelines.nightly.signals.store import read_revision, read_signals, write_signals
-from pipelines.nightly.training.live import train_live
+from pipelines.nightly.signals.store import Revision, read_revision, read_signals, write_signals
+from pipelines.nightly.table import read_nights
 from pipelines.nightly.version import ModelVersion
 from pipelines.progress import Progress
 from pipelines.results.ensembles import ensemble_table
 from pipelines.results.evaluate import forecasts_to_arrays
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.fetch import make_source
-from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run
 from pipelines.run.record import open_run
+from pipelines.sources.base import SourceTables
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors
 from pipelines.train.walkforward import train
 
 MODEL = "temporal_peer"
-FIRST, NIGHTS, RETRAIN = 250, 30, 12
+FIRST, NIGHTS, RETRAIN, PROMOTED = 250, 30, 12, 267  # the challenger of the second training is promoted
 SPLITS = {256: 2.0, 271: 0.1}  # night's session -> ratio
 DELISTED_ON, LISTED_ON, RESTATED_ON = 268, 264, 270
 WRONG_PRICE, CORRECTED_ON = 259, 266  # session of the wrong price, session with which its correction arrives
@@ -65,6 +70,7 @@ def config(tiny_settings: Mapping[str, Any], every_model: dict[str, dict[str, An
         "models": {MODEL: every_model[MODEL]},
         "seeds": [0, 1],
         "audit": {"enabled": False},
+        "nightly": {"retrain": {"when": "sessions", "every": RETRAIN}, "attributed": 0},
     }
     return check_config(settings, origin="season")
 
@@ -160,45 +166,69 @@ def market(config: Config) -> Market:
     )
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """A source that delivers what it knew at the close of a session, wrong where not yet corrected."""
+
+    market: Market
+    through: dt.date
+    name: str = "simulated"
+
+    def fetch(self) -> SourceTables:
+        tables = cut_tables(self.market.delivered(self.market.days.index(self.through)), self.through)
+        return SourceTables({table: rows.drop(STAMPS, strict=False) for table, rows in tables.items()})
+
+
 @dataclass
 class Season:
-    """What thirty nights left behind."""
+    """What thirty nights left behind; champion and challenger of each, the champion first."""
 
     config: Config
     market: Market
     lake: Lake
-    versions: dict[dt.date, ModelVersion]
-    evaluated: dict[dt.date, pl.DataFrame]
+    versions: dict[dt.date, list[ModelVersion]]
+    evaluated: dict[tuple[dt.date, ModelVersion], pl.DataFrame]
 
 
 @pytest.fixture(scope="module")
-def season(config: Config, market: Market, tmp_path_factory: pytest.TempPathFactory) -> Season:
-    """Play the nights: delivery, retraining when due, scoring."""
+def season(config: Config, market: Market, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Season]:
+    """Play the nights with the function of the command; the tracking store takes no part."""
     folder = tmp_path_factory.mktemp("season")
     config = config.model_copy(update={"lake": str(folder / "lake"), "output": str(folder / "runs")})
-    lake, progress = open_lake(config), Progress()
-    made = Season(config, market, lake, {}, {})
-    version: ModelVersion | None = None
-    for night in range(NIGHTS):
-        session = FIRST + night
-        day = market.days[session]
-        deliver(lake, market.delivered(session), day)
-        data = night_data(config, lake, None, progress)
-        assert data.session == day
-        if night % RETRAIN == 0:
-            with Locks(wait=False, notify=progress.note) as locks:
-                version = train_live(config, data, progress, locks, print)
-        assert version is not None
-        assert write_signals(lake, score(version, config, data)) == 1
-        made.versions[day] = version
-        made.evaluated[day] = evaluated(version, config, lake)
-    return made
+    made = Season(config, market, open_lake(config), {}, {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "pipelines.nightly.sources.make_source", lambda config, *, through: Delivery(market, through)
+        )
+        patch.setattr("pipelines.nightly.play.telling.sync", lambda *_: None)
+        for session in range(FIRST, FIRST + NIGHTS):
+            if session == PROMOTED:
+                set_alias(
+                    made.lake,
+                    config.name,
+                    "champion",
+                    challenger(made.lake, config.name),
+                    Reason("newer", "ann@desk"),
+                )
+            play(made, market.days[session])
+        yield made
+
+
+def play(season: Season, day: dt.date) -> None:
+    """Play one night, and evaluate its versions on what the lake holds then."""
+    play_nights(season.config, day, echo=lambda _: None)
+    (night,) = read_nights(season.lake, season.config.name).filter(pl.col("session") == day).to_dicts()
+    assert night["state"] in ("done", "warned"), night["error"]
+    used = [ModelVersion.parse(night[role]) for role in ("version", "challenger") if night[role] is not None]
+    season.versions[day] = used
+    for version in used:
+        season.evaluated[day, version] = evaluated(version, season.config, season.lake)
 
 
 def evaluated(version: ModelVersion, config: Config, lake: Lake) -> pl.DataFrame:
     """Evaluate a version's newest session as a backtest does, on all that the lake holds now."""
     run = open_run(version.run_id, Path(config.output))
-    dataset = build_dataset(read_tables(lake, _sources(lake)), run.config)
+    dataset = build_dataset(read_tables(lake, input_versions(lake)), run.config)
     arrays = collect_arrays(dataset, run.config.features.window)
     last = np.array([dataset.panel.n_sessions - 1])
     rows = []
@@ -218,26 +248,35 @@ def evaluated(version: ModelVersion, config: Config, lake: Lake) -> pl.DataFrame
     return ensemble_table(forecasts_to_arrays(pl.concat(rows), dataset.panel), dataset.panel).sort("ticker")
 
 
-def _sources(lake: Lake) -> dict[str, int]:
-    return {table: version for table, version in lake.versions().items() if table != "signals"}
-
-
 def test_every_night_says_what_an_evaluation_on_its_data_says(season: Season) -> None:
     stored = read_signals(season.lake, season.config.name)
-    assert stored["session"].n_unique() == NIGHTS
-    assert len(set(season.versions.values())) == len(range(0, NIGHTS, RETRAIN))
-    for day, expected in season.evaluated.items():
-        rows = stored.filter((pl.col("session") == day) & pl.col("in_universe"))
-        assert rows["version"].unique().to_list() == [str(season.versions[day])]
+    assert stored["session"].unique().sort().to_list() == season.market.days[FIRST : FIRST + NIGHTS]
+    champions = [season.versions[day][0] for day in season.market.days[FIRST : FIRST + NIGHTS]]
+    assert len(set(champions[: PROMOTED - FIRST])) == 1
+    assert champions[PROMOTED - FIRST :] == [season.versions[season.market.days[PROMOTED - 1]][1]] * 13
+    trained = {version for used in season.versions.values() for version in used}
+    assert len(trained) == len(range(0, NIGHTS, RETRAIN))
+    assert stored.select("session", "version").n_unique() == len(season.evaluated) > NIGHTS
+    for (day, version), expected in season.evaluated.items():
+        of_night = (pl.col("session") == day) & (pl.col("version") == str(version))
+        rows = stored.filter(of_night & pl.col("in_universe"))
         assert rows.height >= 12
         assert rows["ticker"].to_list() == expected["ticker"].to_list()
-        assert same_bits(rows["signal"], expected["signal"]), day
-        assert same_bits(rows["seed_dispersion"], expected["seed_dispersion"]), day
+        assert same_bits(rows["signal"], expected["signal"]), (day, version)
+        assert same_bits(rows["seed_dispersion"], expected["seed_dispersion"]), (day, version)
+
+
+def champions_signals(season: Season, revision: Revision) -> pl.DataFrame:
+    """One row per session and ticker: the signals of the champion of each night."""
+    used = [(day, str(versions[0])) for day, versions in season.versions.items()]
+    champions = pl.DataFrame(used, schema={"session": pl.Date, "version": pl.String}, orient="row")
+    stored = read_signals(season.lake, season.config.name, revision=revision)
+    return stored.join(champions, on=["session", "version"], how="semi")
 
 
 def test_the_events_of_the_season_happened(season: Season) -> None:
     days, firms = season.market.days, season.market.firms
-    stored = read_signals(season.lake, season.config.name)
+    stored = champions_signals(season, "first")
 
     def sessions(firm: str, *, inside: bool) -> list[dt.date]:
         of_firm = stored.filter((pl.col("ticker") == firm) & (pl.col("in_universe") | (not inside)))
@@ -263,7 +302,7 @@ def test_todays_data_differ_exactly_where_a_correction_explains_it(season: Seaso
     statement = ("fundamentals", firms[4], days[LATE_STATEMENT], "added")
     differing = []
     for session in range(FIRST, FIRST + NIGHTS - 1):
-        day, version = days[session], season.versions[days[session]]
+        day, version = days[session], season.versions[days[session]][0]
         today = score(version, season.config, night_data(season.config, season.lake, day, Progress()))
         assert write_signals(season.lake, today) == 2
         first, second = (read_revision(season.lake, season.config.name, day, version, n) for n in (1, 2))
@@ -285,21 +324,21 @@ def test_todays_data_differ_exactly_where_a_correction_explains_it(season: Seaso
     corrected = explain_differences(
         season.lake,
         *(
-            read_revision(season.lake, season.config.name, days[260], season.versions[days[260]], n)
+            read_revision(season.lake, season.config.name, days[260], season.versions[days[260]][0], n)
             for n in (1, 2)
         ),
     )
     assert f"prices of {firms[5]} were corrected on {days[WRONG_PRICE]}" in corrected.describe()
     first_revisions = read_signals(season.lake, season.config.name)
     assert first_revisions["revision"].unique().to_list() == [1]
-    newest = read_signals(season.lake, season.config.name, revision="newest")
+    newest = champions_signals(season, "newest")
     assert newest.filter(pl.col("session") < days[FIRST + NIGHTS - 1])["revision"].unique().to_list() == [2]
 
 
 def test_a_run_of_dated_folds_gives_the_same_signals(season: Season, tmp_path: Path, config: Config) -> None:
     """The same sessions train and validate; the nights after the training are the test."""
     days, last = season.market.days, FIRST + 5  # before the listing, so that all nights have the same firms
-    folds = open_run(season.versions[days[FIRST]].run_id, Path(season.config.output)).read_table("folds")
+    folds = open_run(season.versions[days[FIRST]][0].run_id, Path(season.config.output)).read_table("folds")
     assert folds is not None
     (live,) = folds.to_dicts()
     dated = {
