@@ -288,7 +288,7 @@ def test_yahoo_that_refuses_ends_the_night_with_what_is_missing_and_the_next_cal
         assert played.code == 0, played.err
         before = {table: Lake("lake").read(table) for table in ("signals", "books", "nights", "prices")}
         for kind in ("throttle", "html"):  # 429, and a page instead of JSON
-            server.add_fault(kind)  # type: ignore[arg-type]  # a literal in a loop
+            server.add_fault(kind)
             refused = peerglass("nightly", "tiny.yaml", "--date", str(second))
             assert refused.code == 3
             assert "refused 12 of 12 tickers" in refused.err

@@ -16,7 +16,7 @@ from command import Call, command
 from live_versions import Versions
 from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
-from mlflow_server import mlflow_server, postgres_programs, postgres_server
+from mlflow_server import mlflow_server
 
 from pipelines.config.schema import Config
 from pipelines.errors import DataError, TrackingError
@@ -49,16 +49,11 @@ class Server:
         self.running.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    with ExitStack() as database, ExitStack() as running:
-        backend = f"sqlite:///{tmp_path}/server.db"
-        if request.param == "postgres":
-            programs = postgres_programs()
-            if programs is None:
-                pytest.skip("PostgreSQL's server is not installed (on Debian: apt install postgresql)")
-            backend = database.enter_context(postgres_server(tmp_path, programs))
-        one = Server(tmp_path, backend, running)
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server on SQLite; whole nights also use PostgreSQL (`test_outages`)."""
+    with ExitStack() as running:
+        one = Server(tmp_path, f"sqlite:///{tmp_path}/server.db", running)
         one.start()
         yield one
 
