@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ import pytest
 import yaml
 from command import Answer, Call, command
 
+from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
+from pipelines.stages import ingest_config, train_config
 
 GOOD_ROWS = [
     f"2020-01-{day:02d},{ticker},10,11,9,{close},100"
@@ -335,23 +339,43 @@ def test_an_unreachable_tracking_server_exits_6_and_loses_nothing(
 # Damaged runs.
 
 
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> tuple[str, Path]:
+    """Train one small attention model; return the run id and the working folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    settings = {
+        **tiny_settings,
+        "models": {"self_peer": {"width": 8, "heads": 2, "layers": 1}},
+        "folds": {**tiny_settings["folds"], "max_folds": 1},
+        "lake": str(folder / "lake"),
+        "output": str(folder / "runs"),
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": str(folder / "mlartifacts")},
+    }
+    (folder / "sim.yaml").write_text(yaml.safe_dump(settings))
+    config = load_config(folder / "sim.yaml")
+    ingest_config(config, print)
+    return train_config(config), folder
+
+
 @pytest.fixture
-def trained(here: Path, tiny: dict[str, Any], peerglass: Call) -> tuple[str, Path]:
-    """Train one small attention model; return the run id and the folder of a checkpoint."""
-    settings = {**tiny, "models": {"self_peer": {"width": 8, "heads": 2, "layers": 1}}}
-    (here / "sim.yaml").write_text(yaml.safe_dump(settings))
-    assert peerglass("ingest", "sim.yaml", "--set", "folds.max_folds=1").code == 0
-    answer = peerglass("train", "sim.yaml", "--set", "folds.max_folds=1")
-    assert answer.code == 0
-    run_id = answer.out.strip()
-    return run_id, here / "runs" / run_id / "checkpoints" / "self_peer" / "fold-0-seed-0"
+def trained(
+    one_run: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Path]]:
+    """The run id and the working folder, whose run is whole again after the test."""
+    run_id, folder = one_run
+    monkeypatch.chdir(folder)
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    yield run_id, folder
+    shutil.rmtree(folder / "runs")
+    shutil.copytree(tmp_path / "runs", folder / "runs")
 
 
 @pytest.mark.parametrize(
     "damage", ["cut", "empty", "other bytes", "garbage json", "json of another", "gone", "shape"]
 )
-def test_a_corrupted_checkpoint(here: Path, peerglass: Call, trained: tuple[str, Path], damage: str) -> None:
-    run_id, folder = trained
+def test_a_corrupted_checkpoint(peerglass: Call, trained: tuple[str, Path], damage: str) -> None:
+    run_id, here = trained
+    folder = here / "runs" / run_id / "checkpoints" / "self_peer" / "fold-0-seed-0"
     tensors, config = folder / "model.safetensors", folder / "model.json"
     whole = tensors.read_bytes()
     match damage:
@@ -378,13 +402,13 @@ def test_a_corrupted_checkpoint(here: Path, peerglass: Call, trained: tuple[str,
     for path in folder.iterdir():  # the cure
         path.unlink()
     folder.rmdir()
-    assert peerglass("train", "sim.yaml", "--set", "folds.max_folds=1").out.strip() == run_id
+    assert peerglass("train", "sim.yaml").out.strip() == run_id
     assert listing(here / "lake") == before
     assert tensors.read_bytes() == whole
 
 
-def test_runs_that_do_not_exist(here: Path, peerglass: Call, trained: tuple[str, Path]) -> None:
-    run_id, _ = trained
+def test_runs_that_do_not_exist(peerglass: Call, trained: tuple[str, Path]) -> None:
+    run_id, here = trained
     for verb in ("explain", "report", "backtest"):
         refused(peerglass(verb, "nothing", "--output", "runs"), 2, "No run begins with 'nothing'", run_id)
         refused(peerglass(verb, "../../x", "--output", "runs"), 2, "neither a run id nor a run's folder")
