@@ -62,14 +62,27 @@ def prune(
             min=1, metavar="DAYS", help="Remove runs as a whole that were last started DAYS days ago or more."
         ),
     ] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Remove runs as a whole that are not among the N newest of their config. With --older-than, "
+            "both must apply.",
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove. Without it, only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go, also with --yes.")
+    ] = False,
     output: OutputOption = RUNS_FOLDER,
     as_json: JsonOption = False,
 ) -> None:
     """Remove what is no longer needed. Without `--yes`, print what would be removed and remove nothing.
 
     Always: files that interrupted writes have left, snapshots of trainings that have ended, and evaluations
-    that a newer one with the same settings has replaced. Whole runs only by name or with `--older-than`.
+    that a newer one with the same settings has replaced. Whole runs only by name, or
+    with `--older-than` and `--keep`.
 
     A run that another process writes to is left alone, and so is a run that another one starts from
     (`init_from`), that has been a champion or challenger, or that has scored a night. The trial ledger keeps
@@ -81,7 +94,8 @@ def prune(
 
     from pipelines.inventory.prune import apply_prune, describe_pruning, plan_prune, pruning_json
 
-    pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC))
-    if yes:
+    pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC), keep=keep)
+    remove = yes and not dry_run
+    if remove:
         pruning = apply_prune(pruning, notify=typer.echo)
-    print(pruning_json(pruning, done=yes) if as_json else describe_pruning(pruning, done=yes))
+    print(pruning_json(pruning, done=remove) if as_json else describe_pruning(pruning, done=remove))

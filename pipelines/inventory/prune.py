@@ -1,7 +1,7 @@
 """Removing what is no longer needed from an output folder.
 
 Three kinds of files can always go: what interrupted writes have left, snapshots of trainings that have ended,
-and evaluations that a newer one with the same settings has replaced. Whole runs go only by name or by age,
+and evaluations that a newer one with the same settings has replaced. Whole runs go by name, age or number,
 and never while another run starts from them or a night refers to them.
 
 The trial ledger is a table of the output folder and not of its runs, so the number of trials, which deflated
@@ -15,6 +15,7 @@ import datetime as dt
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -81,7 +82,14 @@ class Pruning:
         return sum(one.size for one in self.removals)
 
 
-def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: dt.datetime) -> Pruning:
+def plan_prune(
+    output: Path,
+    names: Sequence[str],
+    older_than: int | None,
+    now: dt.datetime,
+    *,
+    keep: int | None = None,
+) -> Pruning:
     """Find what may be removed; nothing is changed.
 
     Parameters
@@ -91,9 +99,12 @@ def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: 
     names
         Runs to be removed as a whole: ids or unique prefixes.
     older_than
-        Runs that were started more than this number of days ago are removed as a whole; None for none.
+        Runs that were started this number of days ago or more are removed as a whole; None: age is no reason.
     now
         The current time.
+    keep
+        All but this number of runs of each config name, those started last, are removed as a whole. With
+        ``older_than`` as well, both must apply. None: their number is no reason.
 
     Raises
     ------
@@ -102,10 +113,7 @@ def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: 
     """
     runs = summarise_runs(output)
     whole = {find_folder(name, output).absolute(): "named" for name in names}
-    if older_than is not None:
-        for run in runs:
-            if run.started is not None and (now - run.started).days >= older_than:
-                whole.setdefault(run.folder.absolute(), f"started {(now - run.started).days} days ago")
+    whole = _old_runs(runs, older_than, keep, now) | whole
     bases = _warm_starts(runs, whole)
     nights = _Nights(runs) if whole else None
     removals: list[Removal] = []
@@ -133,6 +141,25 @@ def plan_prune(output: Path, names: Sequence[str], older_than: int | None, now: 
         for path in output.glob(f".*{_PRUNED}")
     ]
     return Pruning(tuple(removals), tuple(kept), tuple(gone))
+
+
+def _old_runs(
+    runs: Sequence[RunSummary], older_than: int | None, keep: int | None, now: dt.datetime
+) -> dict[Path, str]:
+    """Folder -> why the run is old, by age, by the number of newer runs, or by both."""
+    if older_than is None and keep is None:
+        return {}
+    found: dict[Path, str] = {}
+    newer: Counter[str] = Counter()
+    for run in runs:  # the one that was started last comes first
+        if run.started is None:
+            continue
+        name, days = run.run_id.rpartition("-")[0], (now - run.started).days
+        if days >= (older_than or 0) and newer[name] >= (keep or 0):
+            count = "" if keep is None else f", and {newer[name]} runs of {name} are newer"
+            found[run.folder.absolute()] = f"started {days} days ago{count}"
+        newer[name] += 1
+    return found
 
 
 def apply_prune(planned: Pruning, notify: Callable[[str], None]) -> Pruning:

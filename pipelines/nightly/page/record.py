@@ -11,11 +11,10 @@ import polars as pl
 from pipelines.nightly.page.names import champion_signals
 from pipelines.nightly.result import NightResult
 from pipelines.nightly.table import read_warnings
-from pipelines.report.tables import Column, neutral_yes_no, number, pairs, table, text
+from pipelines.report.tables import DASH, Column, neutral_yes_no, number, pairs, table, text
 
 NIGHTS = 20
 """Nights shown."""
-_NUMBERS = ("signals", "trades", "seconds")
 
 
 def night_blocks(result: NightResult) -> Iterator[str]:
@@ -23,23 +22,29 @@ def night_blocks(result: NightResult) -> Iterator[str]:
     if result.nights.is_empty():
         yield "<p>This is the first night.</p>"
         return
-    shown = result.nights.sort("session", descending=True).head(NIGHTS)
-    columns = ("session", "state", "warnings or error", "signals", "trades", "seconds", "model")
-    head = "".join(
-        f'<th class="num">{name}</th>' if name in _NUMBERS else f"<th>{name}</th>" for name in columns
-    )
-    rows = "".join(
-        f'<tr><td class="name">{row["session"]}</td><td class="{html.escape(row["state"])}">'
-        f"{html.escape(row['state'])}</td>"
-        f'<td class="wide">{html.escape(_happened(row["error"], row["warnings"]))}</td>'
-        f'<td class="num">{row["rows"]:,}</td><td class="num">{row["trades"]:,}</td>'
-        f'<td class="num">{row["seconds"]:,.0f}</td><td>{html.escape(row["version"] or "none")}</td></tr>'
-        for row in shown.iter_rows(named=True)
-    )
+    shown = list(result.nights.sort("session", descending=True).head(NIGHTS).iter_rows(named=True))
+    happened = [_happened(row["error"], row["warnings"]) for row in shown]
+    titles = ["session", "state", "warnings or error", "signals", "trades", "seconds", "model"]
+    if not any(happened):
+        titles.remove("warnings or error")
+    rows = []
+    for row, what in zip(shown, happened, strict=True):
+        state = html.escape(row["state"])
+        cells = [f'<td class="name">{row["session"]}</td>', f'<td class="{state}">{state}</td>']
+        cells += [f'<td class="wide">{html.escape(what) or DASH}</td>'] if any(happened) else []
+        cells += [f'<td class="num">{row[name]:,.0f}</td>' for name in ("rows", "trades", "seconds")]
+        cells.append(f'<td class="name">{html.escape(row["version"] or "none")}</td>')
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    head = f"<thead><tr>{''.join(map(_title, titles))}</tr></thead>"
     yield (
         '<div class="scroll" tabindex="0" role="region" aria-label="Nights">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<table>{head}<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _title(name: str) -> str:
+    number = ' class="num"' if name in {"signals", "trades", "seconds"} else ""
+    return f"<th{number}>{name}</th>"
 
 
 def promotion_blocks(result: NightResult) -> Iterator[str]:
@@ -86,4 +91,4 @@ def version_blocks(result: NightResult) -> Iterator[str]:
 def _happened(error: str | None, warnings: str) -> str:
     if error is not None:
         return error
-    return ", ".join(sorted({finding.check for finding in read_warnings(warnings)})) or "\N{EN DASH}"
+    return ", ".join(sorted({finding.check for finding in read_warnings(warnings)}))

@@ -205,6 +205,37 @@ def test_age_is_counted_from_the_last_start(first: Path) -> None:
     assert plan_prune(OUTPUT, [], 91, NOW).removals == ()
 
 
+def test_the_newest_runs_of_each_config_are_kept_by_number(first: Path) -> None:
+    """Three runs of ``first``, started 10, 20 and 30 days ago; the run of ``second`` is another config's."""
+    for number, days in enumerate((10, 20, 30)):
+        folder = first if number == 0 else first.with_name(f"first-{number:010d}")
+        if number:
+            shutil.copytree(first, folder)
+        record = json.loads((folder / "run.json").read_text())
+        started = (NOW - dt.timedelta(days=days)).isoformat()
+        (folder / "run.json").write_text(json.dumps(record | {"started_at": started}))
+    oldest, middle = first.with_name("first-0000000002"), first.with_name("first-0000000001")
+
+    def going(older_than: int | None, keep: int | None) -> set[Path]:
+        planned = plan_prune(OUTPUT, [], older_than, NOW, keep=keep)
+        assert all("days ago" in one.reason for one in planned.removals)
+        return {one.path for one in planned.removals}
+
+    assert going(None, 3) == set()
+    assert going(None, 2) == {oldest}
+    assert going(None, 1) == {oldest, middle}
+    assert going(25, 1) == {oldest}, "both must apply"
+    assert going(5, 2) == {oldest}
+    assert {oldest, middle} < going(15, None) | {first}
+
+
+def test_a_dry_run_removes_nothing_with_yes_either(first: Path, peerglass: Call) -> None:
+    before = files()
+    answer = peerglass("runs", "prune", "first", "--yes", "--dry-run", "--output", "runs")
+    assert (answer.code, files()) == (0, before)
+    assert f"would remove {first}" in answer.out
+
+
 def test_a_run_that_another_one_starts_from_stays(first: Path) -> None:
     second = next(OUTPUT.glob("second-*"))
     record = json.loads((second / "run.json").read_text())
