@@ -1,7 +1,10 @@
 """The panel as tensors on one device, and batches of dates, the input of every forecaster.
 
 Legend: B dates in a batch, N firms, W window length, C channels, F characteristics, T sessions,
-L peer layers, H heads, S sessions including the padding before the first.  Index t is the close of session t.
+L peer layers, H heads, G market tokens, U different windows, S sessions including the padding before the
+first.  Index t is the close of session t.
+
+This file is long because all inputs of a forecaster, and their shapes, are documented in one place.
 """
 
 from __future__ import annotations
@@ -20,6 +23,22 @@ from models.spec import Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SharedWindows:
+    """Dates of a batch with the same windows and the same ablated days, whose windows are embedded once.
+
+    Attributes
+    ----------
+    first_U
+        int64, one date for each of the U different windows.
+    index_B
+        int64, which of them the windows of each date are.
+    """
+
+    first_U: Tensor
+    index_B: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Ablation:
     """Inputs that an explainer removes from a forward pass; ``None`` removes nothing.
 
@@ -31,10 +50,16 @@ class Ablation:
     peers_keep_BN
         bool; False masks firm j as a key for all other firms. The forecast of firm j itself still uses its
         own information, which does not pass through peer attention.
+    tokens_keep_BG
+        bool; False masks market token g as a key for all firms.
+    windows
+        Which dates have the same windows; None: all may be different.
     """
 
     days_keep_BW: Tensor | None = None
     peers_keep_BN: Tensor | None = None
+    tokens_keep_BG: Tensor | None = None
+    windows: SharedWindows | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

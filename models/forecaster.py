@@ -68,6 +68,10 @@ class Forecaster(nn.Module, ABC):
         Explainers that ablate many sets of peers compute the embeddings once.
         """
 
+    def forecast_targets(self, batch: Batch, ablation: Ablation | None, targets_E: Tensor) -> Tensor:
+        """Forecasts [B, E] of the firms at some positions; a model may skip what only others need."""
+        return self(batch, ablation)[:, targets_E]  # type: ignore[no-any-return]
+
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Attention weights by the explicit path, without dropout; empty for models without attention."""
         return AttentionMaps()

@@ -235,8 +235,13 @@ def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
 
 def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
     """Embeddings [B, N, D] of the firms in the universe; other firms are 0 and are not computed."""
-    h_MD = encoder(present_windows(batch), days_kept(batch, ablation))
-    return scatter_present(h_MD, batch.m_BN)
+    shared = None if ablation is None else ablation.windows
+    if ablation is None or shared is None:
+        return scatter_present(encoder(present_windows(batch), days_kept(batch, ablation)), batch.m_BN)
+    first_U, days_keep_BW = shared.first_U, ablation.days_keep_BW
+    different = replace(batch, x_BNWC=batch.x_BNWC[first_U], m_BN=batch.m_BN[first_U])
+    days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
+    return encode_present(encoder, different, days)[shared.index_B]
 
 
 def day_weights(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:

@@ -178,6 +178,10 @@ class LightGBM(Baseline):
             "scale": np.array([self._scale]),
         }
 
+    def trees(self) -> tuple[Any, float]:
+        """The booster, and the standard deviation of the target, by which its output is multiplied."""
+        return self._booster, self._scale
+
     def load(self, tensors: Tensors) -> None:
         """Load the model from its text."""
         import lightgbm as lgb  # slow import, needed only here

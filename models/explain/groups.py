@@ -7,10 +7,10 @@ Players are disjoint. A player is present or absent for all firms of a date at t
 
 * A block of days is removed by masking it as a key of the day encoder, for every firm. If all days are
   removed, the output of the encoder depends only on its position embeddings.
-* A family of characteristics is replaced, for every firm, by the values of another firm of the same date.
-  Every firm donates its values exactly once, so the cross-section of the date is preserved and no value is
-  set to zero.
-* All peers together are removed by masking them as keys.
+* A family of characteristics, or a channel, is replaced for every firm (`models.explain.removal`). By default
+  it gets the values of another firm of the same date. Every firm donates its values exactly once, so the
+  cross-section of the date is preserved and no value is set to zero.
+* Peers (all together, a sector, or a single firm) and market tokens are removed by masking them as keys.
 
 Group codes and positions in the window are never removed. Players with the same information, such as a
 momentum characteristic and the days it is computed from, share its Shapley value.
@@ -19,7 +19,7 @@ momentum characteristic and the days it is computed from, share its Shapley valu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,22 +29,24 @@ import torch
 from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, PanelTensors
-from models.explain.engines.engine import Precision, sample
-from models.explain.engines.permutation import PermutationEngine
+from models.explain.date_values import ENGINES, Method, date_values
+from models.explain.engines.engine import Precision
 from models.explain.game import Quality, quality
 from models.explain.players import (
     Explainable,
     Player,
+    PlayerConfig,
     Unwrapped,
     check_families,
     day_attention,
     find_players,
     forecast,
-    group_game,
     player_data,
     unwrap,
 )
+from models.explain.removal import REMOVALS, Removal, TrainingCells, training_cells
 from models.forecaster import Forecaster
+from models.spec import require_choice
 
 if TYPE_CHECKING:
     import shap
@@ -57,25 +59,38 @@ class GroupGameConfig:
     Attributes
     ----------
     permutations
-        Number of antithetic permutations per date. Each draws its own donors, so the background of a forecast
-        are as many firms of the same date. With few donors, ``|value|`` of a family is biased upwards,
-        because it contains the variation of the donors' values.
+        Number of antithetic permutations per date, or of draws of another engine. Each draws its own donors,
+        so the background of a forecast are as many firms of the same date. With few donors, ``|value|`` of a
+        family is biased upwards, because it contains the variation of the donors' values.
     firms_per_date
         Number of forecasts drawn at random per date; None explains every firm.
-    day_starts
-        First day of each block, counted backwards from the decision session, which is day 1.
+    players
+        How the inputs are divided into players.
+    engine
+        ``permutation``, ``kernel``, ``exact``, ``linear`` (ridge), ``tree`` (lightgbm),
+        ``integrated_gradients`` or ``expected_gradients`` (`models.explain.engines`).
+    precision
+        Standard error at which sampling stops, for each date; None draws ``permutations`` times. See
+        ``GroupAttribution.reached``.
+    removal
+        What replaces absent characteristics and channels: see `models.explain.removal`.
     seed
         Seed of the permutations, the donors and the drawn firms, independently for each date.
     """
 
     permutations: int = 8
     firms_per_date: int | None = None
-    day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
+    players: PlayerConfig = field(default_factory=PlayerConfig)
+    engine: str = "permutation"
+    precision: Precision | None = None
+    removal: Removal = "date"
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.permutations < 1:
             raise ValueError(f"permutations is {self.permutations}; it must be at least 1.")
+        require_choice("engine", self.engine, ENGINES)
+        require_choice("removal", self.removal, tuple(REMOVALS))
         if self.firms_per_date is not None and self.firms_per_date < 1:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
@@ -113,6 +128,12 @@ class GroupAttribution:
         Accuracy of the values.
     attention_days
         Agreement of day attention with ``|value|`` over day blocks; None if there are no day players.
+    engine, removal
+        How the values were computed.
+    degrees_E
+        Degrees of freedom of the errors of each forecast; 0 if its values are exact.
+    reached
+        Whether the precision was reached on every date.
     """
 
     players: tuple[Player, ...]
@@ -125,6 +146,10 @@ class GroupAttribution:
     data_EP: FloatArray
     quality: Quality
     attention_days: RankAgreement | None
+    engine: str
+    removal: Removal
+    degrees_E: IntArray
+    reached: bool
 
     def explanation(self) -> shap.Explanation:
         """Convert to ``shap.Explanation`` [E, P], for shap's plots."""
@@ -145,6 +170,8 @@ def explain_groups(
     sessions: IntArray,
     families: Mapping[str, Sequence[int]],
     config: GroupGameConfig | None = None,
+    *,
+    train: IntArray | None = None,
 ) -> GroupAttribution:
     """Compute Shapley values of day blocks, feature families and peers for the forecasts of some sessions.
 
@@ -165,12 +192,14 @@ def explain_groups(
         empty mapping means no family players, and requires a model with days or peers.
     config
         Options.
+    train
+        Training sessions of the model; needed by the removals ``train`` and ``conditional``.
 
     Raises
     ------
     ValueError
-        If families overlap or omit columns, a module is in training mode, ``sessions`` is empty, or the model
-        has no player.
+        If families overlap or omit columns, a module is in training mode, ``sessions`` is empty, the model
+        has no player, or the removal needs training sessions.
 
     Notes
     -----
@@ -180,12 +209,13 @@ def explain_groups(
     config = GroupGameConfig() if config is None else config
     if len(sessions) == 0:
         raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
-    model = unwrap(model)
+    inner = unwrap(model)
     check_families(families, data.shape.n_characteristics)
     first = data.batch(torch.tensor([int(sessions[0])]))
-    players = find_players(model, first, families, config.day_starts)
-    parts = [_explain_date(model, data, int(session), players, config) for session in sessions]
-    values_EP, base_E, error_EP, forecast_E, data_EP, firms_E, agreement_E = (
+    players = find_players(inner, first, families, config.players)
+    cells = None if train is None else training_cells(data, train, seed=config.seed)
+    parts = [_explain_date(model, data, int(session), players, config, cells=cells) for session in sessions]
+    values_EP, base_E, error_EP, forecast_E, data_EP, firms_E, agreement_E, degrees_E, reached_E = (
         np.concatenate(columns) for columns in zip(*parts, strict=True)
     )
     return GroupAttribution(
@@ -199,6 +229,10 @@ def explain_groups(
         data_EP=data_EP,
         quality=quality(values_EP, base_E, forecast_E, error_EP),
         attention_days=rank_agreement(agreement_E) if players[0].kind == "days" else None,
+        engine=config.engine,
+        removal=config.removal,
+        degrees_E=degrees_E,
+        reached=bool(reached_E.all()),
     )
 
 
@@ -209,11 +243,13 @@ def rank_agreement(correlation_E: FloatArray) -> RankAgreement:
 
 
 def _explain_date(
-    model: Unwrapped,
+    model: Explainable,
     data: PanelTensors,
     session: int,
     players: tuple[Player, ...],
     config: GroupGameConfig,
+    *,
+    cells: TrainingCells | None,
 ) -> tuple[npt.NDArray[Any], ...]:
     batch = data.batch(torch.tensor([session]))
     n_firms = batch.firms_N.numel()
@@ -222,22 +258,20 @@ def _explain_date(
     if config.firms_per_date is not None and config.firms_per_date < n_firms:
         sample_E = np.sort(rng.choice(n_firms, config.firms_per_date, replace=False))
     seed = int(rng.integers(2**32))
-    shapley = sample(
-        group_game(model, batch, players, sample_E, seed),
-        len(players),
-        PermutationEngine(),
-        Precision(draws=config.permutations),
-        seed=seed,
-    ).values
-    values_EP = shapley.values_PO.T
+    precision = Precision(config.permutations) if config.precision is None else config.precision
+    method = Method(config.engine, config.removal, precision, seed)
+    found = date_values(model, batch, players, sample_E, method, cells=cells)
+    shapley, values_EP = found.values, found.values.values_PO.T
     return (
         values_EP,
         shapley.base_O,
         shapley.error_PO.T,
-        forecast(model, batch, None)[0, sample_E],
+        forecast(unwrap(model), batch, None)[0, sample_E],
         np.stack([player_data(player, batch)[sample_E] for player in players], axis=1),
         batch.firms_N.cpu().numpy()[sample_E],
-        _day_agreement(model, batch, players, values_EP, sample_E),
+        _day_agreement(unwrap(model), batch, players, values_EP, sample_E),
+        np.full(len(sample_E), shapley.degrees),
+        np.full(len(sample_E), found.reached),
     )
 
 

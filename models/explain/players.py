@@ -1,13 +1,12 @@
-"""Players of a forecast, and the forecasts of a date without some of them.
+"""Players of a forecast: disjoint groups of its inputs.
 
-Legend: B dates, N firms of a date, W window length, F characteristics, P players, E explained
-forecasts, M coalitions, D draws.
+Legend: B dates, N firms of a date, W window length, F characteristics, P players.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -15,29 +14,67 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
+from features.arrays import AnyFloatArray, FloatArray, IntArray
 from models.batch import Ablation, Batch
-from models.explain.game import RandomGame
 from models.fitted import Fitted
 from models.forecaster import Forecaster
+from models.peers.layer import PeerLayer
+from models.spec import require_choice
 
-Kind = Literal["days", "family", "peers"]
+Kind = Literal["days", "channel", "family", "peers", "sector", "firm", "market"]
 ForecastDate = Callable[[Batch], AnyFloatArray]
 Unwrapped = Forecaster | ForecastDate
 Explainable = Fitted | Forecaster | ForecastDate
 """A fitted model, a neural module, or any function that maps a one-date batch to N forecasts."""
 
-_DAY_CELLS = 30_000  # firm-days per forward pass, chosen to fit into a CPU cache
-_CUDA_FACTOR = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A player: kind, name, and members (days counted backwards, or columns of characteristics)."""
+    """A player.
+
+    Attributes
+    ----------
+    kind
+        ``days``: days of the windows; ``channel``: channels of the windows, on all days; ``family``:
+        characteristics; ``peers``: all firms as peers; ``sector`` and ``firm``: some firms as peers;
+        ``market``: a market token of the model.
+    name
+        Name in tables and plots.
+    members
+        Days counted backwards (1 is the decision session), columns of channels or characteristics, the group
+        code of a sector in a batch, the panel column of a firm, or the index of a token.
+    """
 
     kind: Kind
     name: str
     members: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerConfig:
+    """How the inputs of a model are divided into players.
+
+    Attributes
+    ----------
+    windows
+        Whether windows are divided by ``days`` or by ``channels``.
+    day_starts
+        First day of each block, counted backwards from the decision session, which is day 1.
+    peers
+        ``all``: all peers are one player. ``sectors``: the firms of each group are one. ``firms``: every firm
+        is one if the date has at most ``max_firms`` firms, otherwise every group.
+    max_firms
+        Largest number of single firms.
+    """
+
+    windows: Literal["days", "channels"] = "days"
+    day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
+    peers: Literal["all", "sectors", "firms"] = "all"
+    max_firms: int = 100
+
+    def __post_init__(self) -> None:
+        require_choice("windows", self.windows, ("days", "channels"))
+        require_choice("peers", self.peers, ("all", "sectors", "firms"))
 
 
 def day_blocks(window: int, starts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -97,26 +134,53 @@ def _each_tensor(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def find_players(
-    model: Unwrapped, batch: Batch, families: Mapping[str, Sequence[int]], day_starts: Sequence[int]
+    model: Unwrapped, batch: Batch, families: Mapping[str, Sequence[int]], config: PlayerConfig | None = None
 ) -> tuple[Player, ...]:
-    """List the players of a model: day blocks from the most recent one, families, all peers together.
+    """List the players of a model: windows from the most recent day, families, peers, market tokens.
+
+    A model has no players of inputs that it does not use. Families with a single column each make every
+    characteristic a player.
 
     Raises
     ------
     ValueError
         If there is no player.
     """
-    players = []
+    config = PlayerConfig() if config is None else config
+    players: list[Player] = []
     if isinstance(model, Forecaster) and (model.uses_days or day_attention(model, batch) is not None):
-        for days in day_blocks(batch.x_BNWC.shape[2], day_starts):
-            name = f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}"
-            players.append(Player("days", name, days))
+        players += _windows(batch, config)
     players += [Player("family", name, tuple(columns)) for name, columns in families.items()]
     if isinstance(model, Forecaster) and model.uses_peers:
-        players.append(Player("peers", "peers"))
+        players += _peers(batch, config)
+        players += [Player("market", f"market token {g + 1}", (g,)) for g in range(_market_tokens(model))]
     if not players:
         raise ValueError("The model has neither days nor peers; give the families of its characteristics.")
     return tuple(players)
+
+
+def _windows(batch: Batch, config: PlayerConfig) -> list[Player]:
+    _, _, window, channels = batch.x_BNWC.shape
+    if config.windows == "channels":
+        return [Player("channel", f"channel {c}", (c,)) for c in range(channels)]
+    return [
+        Player("days", f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}", days)
+        for days in day_blocks(window, config.day_starts)
+    ]
+
+
+def _peers(batch: Batch, config: PlayerConfig) -> list[Player]:
+    if config.peers == "all":
+        return [Player("peers", "peers")]
+    if config.peers == "firms" and batch.firms_N.numel() <= config.max_firms:
+        return [Player("firm", f"firm {firm}", (firm,)) for firm in batch.firms_N.tolist()]
+    codes = torch.unique(batch.s_BN[batch.m_BN]).tolist()  # a batch's codes are the panel's plus 1
+    names = {code: f"sector {code - 1}" if code else "firms of unknown sector" for code in codes}
+    return [Player("sector", name, (code,)) for code, name in names.items()]
+
+
+def _market_tokens(model: Forecaster) -> int:
+    return max((part.market_tokens for part in model.modules() if isinstance(part, PeerLayer)), default=0)
 
 
 def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int) -> None:
@@ -130,80 +194,51 @@ def check_families(families: Mapping[str, Sequence[int]], n_characteristics: int
         )
 
 
-def draw_donors(n_firms: int, rng: np.random.Generator) -> IntArray:
-    """Draw a donor for each of N firms, [N]; every firm is a donor exactly once.
-
-    The draw is a random cycle through all firms, so no firm is its own donor. The exception is a date with a
-    single firm, where the Shapley values of its families are 0.
-    """
-    donor_N, order_N = np.empty(n_firms, dtype=np.int64), rng.permutation(n_firms)
-    donor_N[order_N] = np.roll(order_N, 1)
-    return donor_N
-
-
-def group_game(
-    model: Unwrapped, batch: Batch, players: tuple[Player, ...], sample_E: IntArray, seed: int
-) -> RandomGame:
-    """Build the game of a date: coalitions [M, P] and their draws [M] -> forecasts [M, E].
-
-    The donors of a draw depend only on the seed and the number of the draw.
-    """
-    device, (n_firms, window) = batch.m_BN.device, batch.x_BNWC.shape[1:3]
-    z_NF, kinds = batch.z_BNF[0], {player.kind for player in players}
-    step = max(1, _DAY_CELLS * (_CUDA_FACTOR if device.type == "cuda" else 1) // (n_firms * window))
-
-    def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
-        days_MW = np.ones((len(keep_MP), window), dtype=np.bool_)
-        column_MF = np.ones((len(keep_MP), z_NF.shape[1]), dtype=np.bool_)
-        peers_M1 = np.ones((len(keep_MP), 1), dtype=np.bool_)
-        for p, player in enumerate(players):
-            if player.kind == "days":
-                days_MW[:, [window - day for day in player.members]] = keep_MP[:, [p]]
-            elif player.kind == "family":
-                column_MF[:, list(player.members)] = keep_MP[:, [p]]
-            else:
-                peers_M1 = keep_MP[:, [p]]
-        drawn_D, which_M = np.unique(draw_M, return_inverse=True)
-        donor_DN = np.stack(
-            [draw_donors(n_firms, np.random.default_rng((seed, 1, int(draw)))) for draw in drawn_D]
-        )
-        donor_MN = torch.as_tensor(donor_DN[which_M], device=device)
-        outputs = []
-        for start in range(0, len(keep_MP), step):
-            part = slice(start, start + step)
-            column_B1F = torch.as_tensor(column_MF[part], device=device)[:, None, :]
-            peers_B1 = torch.as_tensor(peers_M1[part], device=device)
-            ablation = Ablation(
-                torch.as_tensor(days_MW[part], device=device) if "days" in kinds else None,
-                peers_B1.expand(-1, n_firms) if "peers" in kinds else None,
-            )
-            repeated = repeat_batch(batch, len(column_B1F))
-            z_BNF = torch.where(column_B1F, z_NF, z_NF[donor_MN[part]])
-            outputs.append(forecast(model, replace(repeated, z_BNF=z_BNF), ablation)[:, sample_E])
-        return np.concatenate(outputs)
-
-    return evaluate
-
-
-def forecast(model: Unwrapped, batch: Batch, ablation: Ablation | None) -> FloatArray:
-    """Compute forecasts [B, N]; a plain function is called with one date at a time."""
+def forecast(
+    model: Unwrapped, batch: Batch, ablation: Ablation | None, targets_E: IntArray | None = None
+) -> FloatArray:
+    """Forecasts [B, E] of some firms, or [B, N] of all; a plain function is called with a date at a time."""
     if isinstance(model, Forecaster):
         with torch.inference_mode():
-            return model(batch, ablation).double().cpu().numpy()  # type: ignore[no-any-return]
-    rows = [model(_one_date(batch, b)) for b in range(len(batch.m_BN))]
-    return np.asarray(rows, dtype=np.float64)
+            if targets_E is None:
+                y_BE = model(batch, ablation)
+            else:
+                y_BE = model.forecast_targets(
+                    batch, ablation, torch.as_tensor(targets_E, device=batch.m_BN.device)
+                )
+            return y_BE.double().cpu().numpy()  # type: ignore[no-any-return]
+    rows = np.asarray([model(_one_date(batch, b)) for b in range(len(batch.m_BN))], dtype=np.float64)
+    return rows if targets_E is None else rows[:, targets_E]
 
 
 def player_data(player: Player, batch: Batch) -> FloatArray:
-    """Feature value of a player for each firm, [N]: ``data_EP`` in `models.explain.groups`."""
+    """Feature value of a player for each firm, [N]: ``data_EP`` in `models.explain.groups`.
+
+    The mean of a family's characteristics, the mean of the first channel over days or of a channel over the
+    window, the number of peers, the number of peers in a sector, or NaN.
+    """
+    n_firms, window = batch.x_BNWC.shape[1:3]
     if player.kind == "family":
         data_N = batch.z_BNF[0, :, list(player.members)].mean(dim=1)
     elif player.kind == "days":
-        window = batch.x_BNWC.shape[2]
         data_N = batch.x_BNWC[0, :, [window - day for day in player.members], 0].mean(dim=1)
+    elif player.kind == "channel":
+        data_N = batch.x_BNWC[0, :, :, list(player.members)].mean(dim=(1, 2))
+    elif player.kind == "market":
+        data_N = torch.full((n_firms,), torch.nan)
     else:
-        data_N = batch.m_BN[0].sum() - batch.m_BN[0].to(torch.int64)
+        member_N = batch.m_BN[0] & peer_members(player, batch)
+        data_N = member_N.sum() - member_N.to(torch.int64)
     return data_N.double().cpu().numpy()
+
+
+def peer_members(player: Player, batch: Batch) -> Tensor:
+    """Bool [N]: the firms of a player of kind ``peers``, ``sector`` or ``firm``."""
+    if player.kind == "peers":
+        return torch.ones_like(batch.m_BN[0])
+    return (
+        batch.s_BN[0] == player.members[0] if player.kind == "sector" else batch.firms_N == player.members[0]
+    )
 
 
 def day_attention(model: Forecaster, batch: Batch) -> Tensor | None:

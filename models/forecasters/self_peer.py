@@ -96,10 +96,11 @@ class SelfPeer(Forecaster):
         """Apply L peer layers."""
         r_BNR, keep_B1NK = self._recent(batch, ablation), peer_keep(batch, ablation)
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
+        tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for module in self.layers:
             layer = cast("PeerLayer", module)
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
-            h_BND, message_BN1 = layer(firms, firms, keep_B1NK)
+            h_BND, message_BN1 = layer(firms, firms, keep_B1NK, tokens_keep_BG)
             y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 

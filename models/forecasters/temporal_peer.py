@@ -140,15 +140,30 @@ class TemporalPeer(Forecaster):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply L peer layers."""
+        return self.scaled(self._mix(h_BND, batch, ablation, None), batch)
+
+    def forecast_targets(self, batch: Batch, ablation: Ablation | None, targets_E: Tensor) -> Tensor:
+        """Forecasts of some firms; only they attend in the last peer layer."""
+        y_BE = self._mix(self.embed(batch, ablation), batch, ablation, targets_E)
+        return (y_BE.float() * self.target_scale).masked_fill(~batch.m_BN[:, targets_E], 0.0)
+
+    def _mix(
+        self, h_BND: Tensor, batch: Batch, ablation: Ablation | None, targets_E: Tensor | None
+    ) -> Tensor:
+        """Forecasts of some firms, or of all, in units of ``target_scale``."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
         y_BN1, inverse_size_rank_BN = self.skip(batch.z_BNF), inverse_size_rank(batch, self.size)
+        tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for module in self.layers:
             layer = cast("PeerLayer", module)
             identity_BNE = self._query_inputs(layer, h_BND, batch)
-            firms = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
-            h_BND, message_BN1 = layer(firms, firms, keep_B1NK)
+            firms = targets = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
+            if targets_E is not None and module is self.layers[-1]:
+                targets = firms.select(targets_E.expand(len(h_BND), -1))
+                y_BN1, keep_B1NK = y_BN1[:, targets_E], keep_B1NK[:, :, targets_E]
+            h_BND, message_BN1 = layer(targets, firms, keep_B1NK, tokens_keep_BG)
             y_BN1 = y_BN1 + message_BN1
-        return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
+        return (y_BN1 + self.head(self.norm(h_BND)))[..., 0]  # type: ignore[no-any-return]
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""

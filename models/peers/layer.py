@@ -217,12 +217,15 @@ class PeerLayer(nn.Module):
             with torch.no_grad():
                 self.market_query_GHd[0] = 0.0
 
-    def forward(self, targets: Firms, sources: Firms, keep: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, targets: Firms, sources: Firms, keep: Tensor, tokens_keep_BG: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Update the target firms with messages from the source firms.
 
         ``keep`` is bool, broadcastable to [B, 1, N, K]: False masks a key, and the null key is last (see
-        :func:`peer_keep`). Returns the new tokens of the targets [B, N, D], and what the messages add to
-        their forecasts, [B, N, 1].
+        :func:`peer_keep`). ``tokens_keep_BG`` is bool: False masks a market token as a key; by default all
+        are kept. Returns the new tokens of the targets [B, N, D], and what the messages add to their
+        forecasts, [B, N, 1].
         """
         q, k, v, scale = self._project(targets, sources)
         if not self.market_tokens:
@@ -239,7 +242,10 @@ class PeerLayer(nn.Module):
         own_column = torch.eye(tokens, dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
         v = torch.cat((F.pad(v, (0, tokens)), F.pad(own_column, (v.shape[-1], 0))), dim=2)
         k = torch.cat((k, self._market_keys(k)), dim=2)
-        out_BHNe = attention(q, k, v, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
+        every_keep = F.pad(keep, (0, tokens), value=True)
+        if tokens_keep_BG is not None:
+            every_keep = every_keep & F.pad(tokens_keep_BG, (keep.shape[-1], 0), value=True)[:, None, None]
+        out_BHNe = attention(q, k, v, keep=every_keep, scale=scale)
         message_BHNd, weight_BHNG = out_BHNe[..., :-tokens], out_BHNe[..., -tokens:]
         message_BHNd = message_BHNd + torch.einsum("bhng,gbhnd->bhnd", weight_BHNG, state_GBHNd)
         return self._update(targets, message_BHNd)

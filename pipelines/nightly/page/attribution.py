@@ -14,6 +14,7 @@ import polars as pl
 
 from features.arrays import FloatArray
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
+from models.explain.players import PlayerConfig
 from pipelines.config.schema import Config
 from pipelines.device import one_thread
 from pipelines.explain.games import families_of
@@ -88,7 +89,9 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
     with one_thread():
         for seed in run.config.seeds:
             fitted, inputs = load_checkpoint(run.checkpoint(version.model, 0, seed))
-            options = GroupGameConfig(permutations=permutations, day_starts=DAY_STARTS, seed=seed)
+            options = GroupGameConfig(
+                permutations=permutations, players=PlayerConfig(day_starts=DAY_STARTS), seed=seed
+            )
             tensors = to_tensors(arrays, inputs, "cpu")
             games.append(explain_groups(fitted, tensors, np.array([last]), families, options))
     names = np.asarray(features.tickers_N)[games[0].firms_E]

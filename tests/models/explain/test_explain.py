@@ -15,6 +15,7 @@ from torch import Tensor
 
 from models.attention.encoder import EncoderConfig, Pooling
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
+from models.explain.date_game import group_game
 from models.explain.engines.engine import Precision, sample
 from models.explain.engines.permutation import PermutationEngine
 from models.explain.game import quality
@@ -22,7 +23,8 @@ from models.explain.groups import GroupGameConfig, explain_groups, rank_agreemen
 from models.explain.network.recovery import compare_edges
 from models.explain.network.weights import attention_network, peer_network
 from models.explain.peers import PeerChoice, PeerGameConfig, _group_players, explain_peers
-from models.explain.players import day_blocks, draw_donors, find_players, group_game
+from models.explain.players import PlayerConfig, day_blocks, find_players
+from models.explain.removal import SameDate, draw_donors
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
 from models.forecaster import Forecaster
@@ -137,9 +139,9 @@ def test_group_values_agree_with_enumeration() -> None:
     data = panel()
     module = temporal_peer(data)
     batch = data.batch(torch.tensor([15]))
-    players = find_players(module, batch, FAMILIES, (1, 3, 6))
+    players = find_players(module, batch, FAMILIES, PlayerConfig(day_starts=(1, 3, 6)))
     assert [player.kind for player in players] == ["days"] * 3 + ["family"] * 3 + ["peers"]
-    game = group_game(module, batch, players, np.arange(6), seed=4)
+    game = group_game(module, batch, players, np.arange(6), SameDate(batch, 4))
     draws = [partial(lambda r, keep: game(keep, np.full(len(keep), r)), r) for r in range(60)]
     exact = np.mean([enumerated(play, 7) for play in draws], axis=0)
     explained = sample(game, 7, PermutationEngine(), Precision(draws=60)).values
@@ -153,8 +155,8 @@ def test_a_coalition_equals_a_forward_pass_without_the_other_players() -> None:
     data = panel()
     module = temporal_peer(data)
     batch = data.batch(torch.tensor([15]))
-    players = find_players(module, batch, FAMILIES, (1, 3, 6))
-    game = group_game(module, batch, players, np.array([0, 4]), seed=4)
+    players = find_players(module, batch, FAMILIES, PlayerConfig(day_starts=(1, 3, 6)))
+    game = group_game(module, batch, players, np.array([0, 4]), SameDate(batch, 4))
     keep = np.array([True, False, True, False, True, True, False])  # days 3-5, momentum and peers are absent
     days_keep = torch.tensor([[True, True, True, False, False, False, True, True]])
     ablation = Ablation(days_keep, torch.zeros(1, 6, dtype=torch.bool))
@@ -275,7 +277,7 @@ def test_day_agreement_is_1_if_values_are_proportional_to_attention() -> None:
             return AttentionMaps(days_BNW=torch.arange(1.0, 9.0).expand(*batch.m_BN.shape, 8))
 
     data = panel()
-    config = GroupGameConfig(day_starts=tuple(range(1, 9)))
+    config = GroupGameConfig(players=PlayerConfig(day_starts=tuple(range(1, 9))))
     explained = explain_groups(LastDays(np.zeros((7, 7))).eval(), data, SESSION, FAMILIES, config)
     np.testing.assert_allclose(explained.values_EP[0, :8], np.arange(8, 0, -1))
     assert explained.attention_days is not None

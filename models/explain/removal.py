@@ -1,0 +1,222 @@
+"""What absent players are replaced with: other firms of the date, or draws from the training fold.
+
+A replacement never is a zero. Which one is right depends on the question (Janzing et al. 2020, Aas et al.
+2021): ``date`` and ``train`` ask what the model does with the input; ``conditional`` also credits an input
+with what it says about the others.
+
+Legend: N firms of a date, F characteristics, W window length, C channels, S training cells, M coalitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from models.batch import Batch, PanelTensors
+
+Removal = Literal["date", "train", "conditional"]
+REMOVALS: dict[Removal, str] = {
+    "date": "the values of another firm of the same date",
+    "train": "the values of a random firm and session of the training fold",
+    "conditional": "draws given the kept characteristics, from a Gaussian copula of the training fold",
+}
+"""What replaces an absent characteristic or channel."""
+
+
+class Replacement(Protocol):
+    """Replacements for the firms of one date; those of a draw depend only on the seed and its number."""
+
+    def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
+        """Replacement values [N, F], given the columns that are kept; the kept columns are ignored."""
+        ...
+
+    def windows(self, draw: int) -> Tensor:
+        """Replacement windows [N, W, C]."""
+        ...
+
+
+def draw_donors(n_firms: int, rng: np.random.Generator) -> IntArray:
+    """Draw a donor for each of N firms, [N]; every firm is a donor exactly once.
+
+    The draw is a random cycle through all firms, so no firm is its own donor. The exception is a date with a
+    single firm, where the Shapley values of its families are 0.
+    """
+    donor_N, order_N = np.empty(n_firms, dtype=np.int64), rng.permutation(n_firms)
+    donor_N[order_N] = np.roll(order_N, 1)
+    return donor_N
+
+
+class SameDate:
+    """Every firm gets the values of another firm of the date, so the date's cross-section is preserved."""
+
+    def __init__(self, batch: Batch, seed: int) -> None:
+        self._x_NWC, self._seed = batch.x_BNWC[0], seed
+        self._z_NF: Float32Array = batch.z_BNF[0].cpu().numpy()
+
+    def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
+        """Values of the donors."""
+        return self._z_NF[self._donors(draw)]
+
+    def windows(self, draw: int) -> Tensor:
+        """Windows of the donors."""
+        return self._x_NWC[torch.as_tensor(self._donors(draw), device=self._x_NWC.device)]
+
+    def _donors(self, draw: int) -> IntArray:
+        return draw_donors(len(self._z_NF), np.random.default_rng((self._seed, 1, draw)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingCells:
+    """A sample of the firms and sessions of a training fold.
+
+    Attributes
+    ----------
+    data
+        The panel.
+    session_S, firm_S
+        Sessions and panel columns of the cells; each firm was in the universe.
+    """
+
+    data: PanelTensors
+    session_S: IntArray
+    firm_S: IntArray
+
+    @property
+    def z_SF(self) -> Float32Array:  # noqa: N802 - a shape suffix
+        """Characteristics of the cells."""
+        at = (torch.as_tensor(self.session_S), torch.as_tensor(self.firm_S))
+        z_SF: Float32Array = self.data.characteristics_TNF.cpu()[at].numpy()
+        return z_SF
+
+
+def training_cells(
+    data: PanelTensors, sessions: IntArray, *, most: int = 4096, seed: int = 0
+) -> TrainingCells:
+    """Sample at most ``most`` cells of the universe on some training sessions.
+
+    Raises
+    ------
+    ValueError
+        If no firm is in the universe on any of them.
+    """
+    row_S, firm_S = np.nonzero(data.mask_TN[torch.as_tensor(sessions)].cpu().numpy())
+    if not len(row_S):
+        raise ValueError("No firm is in the universe on any of the training sessions; give other sessions.")
+    chosen = np.random.default_rng(seed).permutation(len(row_S))[:most]
+    return TrainingCells(data, np.asarray(sessions)[row_S[chosen]], firm_S[chosen])
+
+
+class TrainingDraws:
+    """Every firm gets the values of a random cell of the training fold, whatever is kept."""
+
+    def __init__(self, cells: TrainingCells, n_firms: int, seed: int) -> None:
+        self._cells, self._z_SF, self._n_firms, self._seed = cells, cells.z_SF, n_firms, seed
+
+    def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
+        """Values of the cells."""
+        return self._z_SF[self._chosen(draw)]
+
+    def windows(self, draw: int) -> Tensor:
+        """Windows of the cells."""
+        chosen_N, data = self._chosen(draw), self._cells.data
+        at = (self._cells.session_S[chosen_N], self._cells.firm_S[chosen_N])
+        return data.windows(*(torch.as_tensor(index, device=data.device) for index in at))
+
+    def _chosen(self, draw: int) -> IntArray:
+        rng = np.random.default_rng((self._seed, 1, draw))
+        return rng.integers(0, len(self._z_SF), self._n_firms)
+
+
+class ConditionalDraws:
+    """Absent characteristics are drawn given the kept ones, from a Gaussian copula of the training fold.
+
+    Each column becomes normal scores ``q = Phi^-1((rank - 1/2) / S)`` of its rank among the training cells,
+    with middle ranks for ties. Scores are taken as jointly normal with the correlation C of the training
+    cells. Given the kept scores ``q_k`` of a firm, absent scores are drawn from the normal distribution with
+    mean ``C_ak C_kk^-1 q_k`` and covariance ``C_aa - C_ak C_kk^-1 C_ka``, and mapped back to values of the
+    training cells. Only characteristics are conditioned on, not days or peers, and dependence is only that
+    of a Gaussian copula. Aas, Jullum and Loland (2021), "Explaining individual predictions when features are
+    dependent: more accurate approximations to Shapley values".
+    """
+
+    def __init__(self, cells: TrainingCells, batch: Batch, seed: int) -> None:
+        self._sorted_SF: Float32Array = np.sort(cells.z_SF, axis=0)
+        self._q_NF = self._scores(batch.z_BNF[0].cpu().numpy())
+        q_SF, self._seed = self._scores(cells.z_SF), seed
+        spread_F = q_SF.std(axis=0)
+        q_SF = (q_SF - q_SF.mean(axis=0)) / np.where(spread_F > 0, spread_F, 1.0)
+        shrunk_FF = 0.999 * (q_SF.T @ q_SF) / len(q_SF)  # so that equal columns can be inverted
+        np.fill_diagonal(shrunk_FF, 1.0)
+        self._c_FF: FloatArray = shrunk_FF
+        self._laws: dict[bytes, tuple[FloatArray, FloatArray]] = {}
+
+    def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
+        """Draws of the absent columns."""
+        n_firms, count = self._q_NF.shape
+        noise_NF = np.random.default_rng((self._seed, 1, draw)).normal(size=(n_firms, count))
+        slope_KA, root_AA = self._law(kept_F)
+        q_NA = self._q_NF[:, kept_F] @ slope_KA + noise_NF[:, ~kept_F] @ root_AA.T
+        out_NF: Float32Array = np.zeros((n_firms, count), dtype=np.float32)
+        out_NF[:, ~kept_F] = self._values(q_NA, ~kept_F)
+        return out_NF
+
+    def windows(self, draw: int) -> Tensor:
+        """Refuse windows, which have no copula."""
+        raise ValueError(
+            "Channels cannot be drawn given what is kept; use removal date or train, or days as players."
+        )
+
+    def _law(self, kept_F: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Slopes on the kept scores, and a root of the covariance of the absent ones."""
+        key = kept_F.tobytes()
+        if key not in self._laws:
+            c_KK, c_KA = self._c_FF[np.ix_(kept_F, kept_F)], self._c_FF[np.ix_(kept_F, ~kept_F)]
+            slope_KA = np.linalg.solve(c_KK, c_KA)
+            covariance_AA = self._c_FF[np.ix_(~kept_F, ~kept_F)] - c_KA.T @ slope_KA
+            value_A, vector_AA = np.linalg.eigh(covariance_AA)
+            root_AA: FloatArray = vector_AA * np.sqrt(np.maximum(value_A, 0.0))
+            self._laws[key] = (slope_KA.astype(np.float64), root_AA)
+        return self._laws[key]
+
+    def _scores(self, z_XF: Float32Array) -> FloatArray:
+        from scipy.special import ndtri
+
+        cells = len(self._sorted_SF)
+        q_XF = np.empty(z_XF.shape)
+        for column, sorted_S in enumerate(self._sorted_SF.T):
+            below = np.searchsorted(sorted_S, z_XF[:, column], "left")
+            upto = np.searchsorted(sorted_S, z_XF[:, column], "right")
+            q_XF[:, column] = ndtri(np.clip((below + upto) / 2.0, 0.5, cells - 0.5) / cells)
+        return q_XF
+
+    def _values(self, q_NA: FloatArray, absent_F: BoolArray) -> Float32Array:
+        from scipy.special import ndtr
+
+        cells = len(self._sorted_SF)
+        place_NA = np.minimum((ndtr(q_NA) * cells).astype(np.int64), cells - 1)
+        values_NA: Float32Array = np.take_along_axis(self._sorted_SF[:, absent_F], place_NA, axis=0)
+        return values_NA
+
+
+def replacement(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Replacement:
+    """Build the replacements of a date.
+
+    Raises
+    ------
+    ValueError
+        If the removal is unknown, or needs training cells and there are none.
+    """
+    if removal not in REMOVALS:
+        raise ValueError(f"removal is {removal!r}; choose one of {', '.join(REMOVALS)}.")
+    if removal == "date":
+        return SameDate(batch, seed)
+    if cells is None:
+        raise ValueError(f"Removal {removal} draws from the training fold; give its sessions.")
+    if removal == "train":
+        return TrainingDraws(cells, batch.firms_N.numel(), seed)
+    return ConditionalDraws(cells, batch, seed)

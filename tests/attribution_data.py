@@ -1,0 +1,57 @@
+"""A small panel, and models with random weights on it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from models.attention.encoder import EncoderConfig
+from models.batch import PanelTensors
+from models.forecaster import Forecaster
+from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
+from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
+
+
+@cache
+def small_market() -> PanelTensors:
+    """Eight firms, one of them never in the universe, in three groups; 18 sessions; windows of 8 days."""
+    rng, shape = np.random.default_rng(0), (18, 8)
+    mask_TN = np.ones(shape, dtype=bool)
+    mask_TN[:, 2] = False
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(*shape, 3)),
+        characteristics_TNF=rng.normal(size=(*shape, 4)),
+        mask_TN=mask_TN,
+        group_TN=np.tile(np.arange(8) % 3, (18, 1)),
+        target_TN=rng.normal(size=shape),
+        window=8,
+    )
+
+
+def random_weights(module: Forecaster) -> Forecaster:
+    """Fill all parameters with noise, as some start at zero."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return module.eval()
+
+
+@cache
+def small_modules() -> dict[str, Forecaster]:
+    """Models with days, with peers, with both, and with market tokens."""
+    market = small_market()
+    encoder = TokenEncoderConfig(width=8, heads=2)
+    config = EncoderConfig(width=8, heads=2)
+    built = {
+        "temporal_peer": TemporalPeer(TemporalPeerConfig(encoder=encoder, peer_heads=2), market.shape),
+        "two_layers": TemporalPeer(
+            TemporalPeerConfig(encoder=encoder, peer_heads=2, peer_layers=2, market_tokens=2), market.shape
+        ),
+        "self_peer": SelfPeer(SelfPeerConfig(width=8, heads=2, layers=2, market_tokens=1), market.shape),
+        "transformer": TemporalTransformer(TemporalTransformerConfig(config), market.shape),
+    }
+    return {name: random_weights(module) for name, module in built.items()}

@@ -1,0 +1,238 @@
+"""Closed forms and gradients; every engine gives the analytic values of ridge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from attribution_data import small_market, small_modules
+
+from models.batch import Batch, PanelTensors
+from models.explain.engines.exact import all_coalitions, shapley_weights
+from models.explain.engines.gradients import GradientConfig, gradient_values
+from models.explain.game import student_factor
+from models.explain.groups import GroupGameConfig, explain_groups
+from models.explain.players import Player, PlayerConfig
+from models.explain.removal import Removal, SameDate, training_cells
+from models.fitted import Fitted
+from models.fitting.fit import FitConfig, fit
+from models.fitting.fitted_models import BaselineFitted
+from models.forecaster import Forecaster
+
+FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}
+SINGLE = {"a": (0,), "b": (1,), "c": (2,), "d": (3,)}
+TRAIN, SESSIONS = np.arange(20, 60), np.array([62, 70])
+
+
+@pytest.fixture
+def market() -> PanelTensors:
+    return small_market()
+
+
+@pytest.fixture
+def modules() -> dict[str, Forecaster]:
+    return small_modules()
+
+
+@pytest.fixture(scope="module")
+def data() -> PanelTensors:
+    """Eighty sessions of 15 firms whose target depends on their characteristics."""
+    rng = np.random.default_rng(1)
+    z_TNF = rng.normal(size=(80, 15, 4))
+    target_TN = z_TNF @ [0.5, -0.3, 0.2, 0.1] + np.maximum(z_TNF[..., 0] * z_TNF[..., 1], 0.0)
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(80, 15, 2)),
+        characteristics_TNF=z_TNF,
+        mask_TN=np.ones((80, 15), dtype=bool),
+        group_TN=np.tile(np.arange(15) % 3, (80, 1)),
+        target_TN=target_TN,
+        window=4,
+    )
+
+
+def fitted(data: PanelTensors, name: str) -> Fitted:
+    options = {"rounds": 20, "min_data_in_leaf": 20, "num_leaves": 6} if name == "lightgbm" else {}
+    return fit(name, options, data, data.shape, TRAIN, np.arange(60, 80), fit_config=FitConfig(), seed=0)
+
+
+@pytest.fixture(scope="module")
+def ridge(data: PanelTensors) -> Fitted:
+    return fitted(data, "ridge")
+
+
+def coefficients(ridge: Fitted) -> np.ndarray:
+    assert isinstance(ridge, BaselineFitted)
+    return np.asarray(ridge.tensors()["coefficient_F"])
+
+
+@pytest.mark.parametrize("removal", ["date", "train"])
+@pytest.mark.parametrize(
+    "engine",
+    ["permutation", "kernel", "exact", "linear", "integrated_gradients", "expected_gradients"],
+)
+def test_every_engine_gives_the_analytic_values_of_ridge(
+    data: PanelTensors, ridge: Fitted, engine: str, removal: Removal
+) -> None:
+    """``sum over the columns of w_c (z_c - mean background_c)``, within the stated error."""
+    config = GroupGameConfig(permutations=60, engine=engine, removal=removal)
+    found = explain_groups(ridge, data, SESSIONS, FAMILIES, config, train=TRAIN)
+    z_EF = data.characteristics_TNF[SESSIONS].double().numpy()
+    if removal == "date":
+        mean_EF = (z_EF.sum(axis=1, keepdims=True) - z_EF) / 14  # of the other firms
+    else:
+        mean_EF = training_cells(data, TRAIN).z_SF.astype(float).mean(axis=0)
+    part_EF = (coefficients(ridge) * (z_EF - mean_EF)).reshape(-1, 4)
+    exact_EP = np.stack([part_EF[:, list(columns)].sum(axis=1) for columns in FAMILIES.values()], axis=1)
+    distance_EP = np.abs(found.values_EP - exact_EP)
+    assert np.abs(exact_EP).max() > 0.2
+    if engine == "linear":
+        np.testing.assert_allclose(distance_EP, 0.0, atol=1e-6)
+        assert not found.error_EP.any()
+    else:
+        assert (distance_EP <= 4.5 * found.error_EP + 1e-6).all()
+        assert (distance_EP <= 2.0 * found.error_EP + 1e-6).mean() > 0.9
+        assert found.error_EP.mean() < 0.1
+    assert found.quality.additivity_max < 1e-5
+    assert found.explanation().error_std.shape == found.explanation().values.shape
+
+
+def test_trees_equal_the_exact_engine_over_all_backgrounds(data: PanelTensors) -> None:
+    """Players of one column: the mean over all other firms as background, by enumeration."""
+    model, batch = fitted(data, "lightgbm"), data.batch(torch.tensor([62]))
+    config = GroupGameConfig(engine="tree")
+    found = explain_groups(model, data, SESSIONS[:1], SINGLE, config)
+    assert found.quality.additivity_max < 1e-5
+    assert np.abs(found.values_EP).max() > 0.05
+    z_NF, firm = batch.z_BNF[0].numpy(), 4
+    keep_MP = all_coalitions(4)
+    values = []
+    for other in range(15):
+        if other != firm:
+            z_MNF = np.where(keep_MP, z_NF[firm], z_NF[other])[:, None]
+            out_M = [
+                model.forecast_date(replace(batch, z_BNF=torch.tensor(z_NF_)[None]))[0] for z_NF_ in z_MNF
+            ]
+            values.append(shapley_weights(keep_MP) @ np.array(out_M, dtype=float))
+    np.testing.assert_allclose(found.values_EP[firm], np.mean(values, axis=0), atol=1e-5)
+    train = explain_groups(model, data, SESSIONS[:1], FAMILIES, replace(config, removal="train"), train=TRAIN)
+    assert train.quality.additivity_max < 1e-5
+
+
+def test_engines_refuse_models_and_players_that_they_cannot_explain(
+    data: PanelTensors, ridge: Fitted, market: PanelTensors, modules: dict[str, Forecaster]
+) -> None:
+    def explain(model: Fitted | Forecaster, panel: PanelTensors, config: GroupGameConfig) -> None:
+        explain_groups(model, panel, np.array([15]), FAMILIES, config, train=np.arange(8, 12))
+
+    with pytest.raises(ValueError, match="explains lightgbm only"):
+        explain(ridge, data, GroupGameConfig(engine="tree"))
+    with pytest.raises(ValueError, match="there is a player of kind days"):
+        explain(modules["temporal_peer"], market, GroupGameConfig(engine="linear"))
+    with pytest.raises(ValueError, match="does not draw given what is kept"):
+        explain(ridge, data, GroupGameConfig(engine="linear", removal="conditional"))
+    with pytest.raises(ValueError, match="has no gradients"):
+        explain(fitted(data, "lightgbm"), data, GroupGameConfig(engine="integrated_gradients"))
+    with pytest.raises(ValueError, match="market token has no inputs"):
+        explain(modules["self_peer"], market, GroupGameConfig(engine="expected_gradients"))
+    with pytest.raises(ValueError, match="give its sessions"):
+        explain_groups(ridge, data, SESSIONS, FAMILIES, GroupGameConfig(engine="linear", removal="train"))
+
+
+# --- gradients ---------------------------------------------------------------------------------------
+
+
+def quadratic(batch: Batch) -> torch.Tensor:
+    """``y_i = z_i0 z_i1 + x_i0^2 + sum over all firms j of z_j2^2``, x the last day of the first channel."""
+    z, x = batch.z_BNF, batch.x_BNWC[:, :, -1, 0]
+    return z[..., 0] * z[..., 1] + x**2 + (z[..., 2] ** 2).sum(dim=1, keepdim=True)
+
+
+def test_integrated_gradients_of_a_quadratic_are_known(market: PanelTensors) -> None:
+    batch, sample = market.batch(torch.tensor([15])), np.array([0, 3])
+    background = SameDate(batch, 1)
+    players = (
+        *(Player("family", str(f), (f,)) for f in range(4)),
+        Player("days", "day 1", (1,)),
+        Player("days", "days 2-8", tuple(range(2, 9))),
+    )
+    end, start = batch.z_BNF[0].numpy(), background.characteristics(np.zeros(4, dtype=bool), 0)
+    change, middle = end - start, (end + start) / 2
+    last, first = batch.x_BNWC[0, :, -1, 0].numpy(), background.windows(0)[:, -1, 0].numpy()
+    expected = {
+        "0": (change[:, 0] * middle[:, 1])[sample],
+        "1": (change[:, 1] * middle[:, 0])[sample],
+        "2": np.full(2, (end[:, 2] ** 2 - start[:, 2] ** 2).sum()),
+        "3": np.zeros(2),
+        "day 1": (last**2 - first**2)[sample],
+        "days 2-8": np.zeros(2),
+    }
+    config = GradientConfig(draws=1, points=4)
+    found = gradient_values(quadratic, batch, players, sample, background, seed=0, config=config)
+    for player, value_E in zip(players, found.values.values_PO, strict=True):
+        np.testing.assert_allclose(value_E, expected[player.name], atol=1e-5)
+    np.testing.assert_allclose(found.delta_E, 0.0, atol=1e-5)
+    peers = (*players, Player("sector", "sector 0", (1,)), Player("sector", "others", (2,)))
+    split = gradient_values(quadratic, batch, peers, sample, background, seed=0, config=config)
+    own_2 = (end[:, 2] ** 2 - start[:, 2] ** 2)[sample]
+    np.testing.assert_allclose(split.values.values_PO[2], own_2, atol=1e-5)
+    member_N = batch.s_BN[0].numpy() == 1
+    others_E = (end[:, 2] ** 2 - start[:, 2] ** 2)[member_N].sum() - own_2 * member_N[sample]
+    np.testing.assert_allclose(split.values.values_PO[6], others_E, atol=1e-5)
+
+
+def test_expected_gradients_estimate_integrated_gradients_and_their_gap(
+    market: PanelTensors, modules: dict[str, Forecaster]
+) -> None:
+    module, batch, sample = modules["transformer"], market.batch(torch.tensor([15])), np.arange(7)
+    players = (
+        *(Player("family", str(f), (f,)) for f in range(4)),
+        Player("days", "days", tuple(range(1, 9))),
+    )
+    background = SameDate(batch, 1)
+    integrated, expected = (
+        gradient_values(
+            module, batch, players, sample, background, seed=2, config=GradientConfig(method, 40, 12)
+        )
+        for method in ("integrated", "expected")
+    )
+    assert np.abs(integrated.delta_E).max() < 1e-3 * np.abs(integrated.values.values_PO).max()
+    gap = expected.values.values_PO - integrated.values.values_PO
+    assert (np.abs(gap) <= 5 * expected.values.error_PO + 1e-4).all()
+    gap_error_E = expected.values.gap_error_O
+    assert gap_error_E is not None
+    assert gap_error_E.min() > 10 * np.abs(integrated.delta_E).max()
+    assert (np.abs(expected.delta_E) <= 4 * gap_error_E).all()
+
+
+def test_additivity_of_expected_gradients_is_inside_its_interval_for_500_forecasts() -> None:
+    """A date with 500 firms: the gap is inside its 95% interval for at least 93% of the forecasts."""
+    rng = np.random.default_rng(0)
+    data = PanelTensors.from_arrays(
+        channels_TNC=np.zeros((3, 500, 1)),
+        characteristics_TNF=rng.normal(size=(3, 500, 3)),
+        mask_TN=np.ones((3, 500), dtype=bool),
+        group_TN=np.zeros((3, 500), dtype=int),
+        target_TN=np.zeros((3, 500)),
+        window=2,
+    )
+    batch, inside = data.batch(torch.tensor([2])), []
+    players = tuple(Player("family", str(f), (f,)) for f in range(3))
+
+    def cubic(batch: Batch) -> torch.Tensor:
+        return batch.z_BNF.prod(dim=2) + batch.z_BNF.sum(dim=2) ** 3
+
+    config = GradientConfig("expected", draws=30)
+    for part in np.split(np.arange(500), 5):
+        found = gradient_values(cubic, batch, players, part, SameDate(batch, 0), seed=1, config=config)
+        assert found.values.gap_error_O is not None
+        inside.append(np.abs(found.delta_E) <= student_factor(29) * found.values.gap_error_O)
+    assert 0.93 <= np.mean(inside) <= 1.0
+
+
+def test_gradient_options_and_player_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        GradientConfig(draws=0)
+    with pytest.raises(ValueError, match="windows is 'weeks'"):
+        PlayerConfig(windows="weeks")  # type: ignore[arg-type]  # wrong on purpose
