@@ -155,6 +155,13 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert f"2 to play: {days[1]}, {days[2]}" in dry.out
     assert "training    not due" in dry.out
     assert "champion    tiny-" in dry.out
+    source = {**settings["source"], "grows_from": days[0]}
+    write_config({**settings, "source": source})
+    assert f"1 to play: {days[1]}" in night(peerglass, None, "--dry-run").out, (
+        "the session after the last night"
+    )
+    write_config({**settings, "source": source, "name": "another"})
+    assert f"1 to play: {days[0]}" in night(peerglass, None, "--dry-run").out, "the first session"
 
 
 def test_a_second_process_ends_with_a_sentence(peerglass: Call, settings: dict[str, Any]) -> None:
