@@ -153,7 +153,8 @@ class TruthEdges(dy.Schema):
     """The simulated market's graph: what a leader's shock adds to the follower's mean after lag sessions.
 
     An edge acts on decision dates in [valid_from, valid_to). ``explained`` is true where features reveal it,
-    ``rule`` names the rule that made it, and ``via`` is the firm between the two when hop = 2.
+    ``rule`` names the rule that made it, ``led_by`` what the rule chose the leader by, and ``via`` is the
+    firm between the two when hop = 2.
     """
 
     leader = key_text()
@@ -165,6 +166,7 @@ class TruthEdges(dy.Schema):
     weight = measure()
     explained = dy.Bool()
     rule = dy.String(nullable=True)
+    led_by = dy.String(nullable=True, metadata=ADDED_LATER)
     via = dy.String(nullable=True)
 
     weight_is_finite = named_rule(finite("weight"))

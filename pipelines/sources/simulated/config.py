@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 INDUSTRIES: dict[str, str] = {
     "Chemicals": "Materials",
@@ -28,8 +29,11 @@ SUPPLIERS: dict[str, str] = {
 }
 """Customer industry -> supplier industry, without cycles; Chemicals and Metals have no supplier."""
 
-REVERSAL_BY_AGE: tuple[float, ...] = (1.0, 0.8, 0.6, 0.45, 0.3)
-"""Weights with which the temporal part reverses idiosyncratic returns that are 0, 1, ... sessions old."""
+LEADERS = ("size", "book_to_market", "random")
+"""What the leaders of an industry can be chosen by."""
+
+AGES = 5
+"""Number of own sessions that the temporal part depends on."""
 
 REVERSAL_CALM, REVERSAL_TURBULENT = 1.0, 0.1
 """Strength of the reversal: price pressure on calm days reverses, news on turbulent days hardly does."""
@@ -57,15 +61,25 @@ class MarketConfig:
         ``mu`` decided at the close of t affects the return from the close of t+delay to that of t+delay+1.
     temporal_share, peer_share, characteristic_share
         Shares of the cross-sectional variance of ``mu``; only their ratios matter, and 0 removes a part.
+    day_weights
+        Weights with which the temporal part reverses idiosyncratic returns that are 0, 1, ..., 4 sessions
+        old.
+    leaders
+        What makes a firm lead: its ``size`` (market equity), its ``book_to_market`` (book equity over market
+        equity, the highest leads), or a ``random`` table that no data reveal. In a random table a leader
+        leads until it is delisted; firms listed earlier succeed it before firms listed later.
+    leaders_change
+        Session from whose next review on a second random table decides. Null: one table to the end.
     peer_until
         Session from which no firm leads another: edges end with the first review on or after it. Sessions
         before it are the same to the bit as without it. Null: they act to the end.
     truth_ic
         Mean within-date correlation of ``mu`` with the returns that it affects; 0 plants no structure.
     size_gap
-        An industry leader leads those firms of its industry that are smaller by at least this factor.
+        Where size leads, a leader leads those firms of its industry that are smaller by at least this factor.
+        Other leaders lead all other firms of their industry.
     industry_leaders
-        Number of largest firms of an industry that can lead.
+        Number of firms of an industry that can lead it.
     hidden_share
         Share of firms that also follow one firm which no feature identifies.
     market_volatility, idiosyncratic_volatility
@@ -91,6 +105,9 @@ class MarketConfig:
     temporal_share: float = 0.3
     peer_share: float = 0.5
     characteristic_share: float = 0.2
+    day_weights: tuple[float, float, float, float, float] = (1.0, 0.8, 0.6, 0.45, 0.3)
+    leaders: Literal["size", "book_to_market", "random"] = "size"
+    leaders_change: int | None = None
     peer_until: int | None = None
     truth_ic: float = 0.08
     size_gap: float = 1.5
@@ -125,6 +142,8 @@ class MarketConfig:
         }
         if self.peer_until is not None:
             allowed["peer_until"] = (REVIEW_SESSIONS, self.sessions)
+        if self.leaders_change is not None:
+            allowed["leaders_change"] = (REVIEW_SESSIONS, self.sessions)
         for name, (low, high) in allowed.items():
             value = getattr(self, name)
             if not low <= value <= high or math.isinf(value):
@@ -135,6 +154,29 @@ class MarketConfig:
             msg = (
                 "The simulated market's temporal_share, peer_share and characteristic_share are all 0; "
                 "set one of them to a positive value, or truth_ic to 0 to plant no structure."
+            )
+            raise ValueError(msg)
+        if len(self.day_weights) != AGES or not all(0 <= w < inf for w in self.day_weights):
+            msg = (
+                f"The simulated market's day_weights are {list(self.day_weights)}; they must be {AGES} "
+                "numbers that are at least 0."
+            )
+            raise ValueError(msg)
+        if sum(self.day_weights) == 0:
+            msg = (
+                "The simulated market's day_weights are all 0; to plant no temporal part, set temporal_share "
+                "to 0."
+            )
+            raise ValueError(msg)
+        if self.leaders not in LEADERS:
+            msg = (
+                f"The simulated market's leaders is {self.leaders!r}; it must be one of {', '.join(LEADERS)}."
+            )
+            raise ValueError(msg)
+        if self.leaders_change is not None and self.leaders != "random":
+            msg = (
+                f"The simulated market's leaders_change is {self.leaders_change} but its leaders are chosen "
+                f"by {self.leaders}; only random leaders can change at a session."
             )
             raise ValueError(msg)
 

@@ -1,16 +1,17 @@
 """Leader-follower edges of the simulated market, and the rules that create them.
 
-Every rule except the hidden one is a function of observable data: sizes and industries.
+Every rule except the hidden one ranks the firms of an industry by size, by book-to-market or by a random
+table (``leaders``); the first ones lead. Size and book-to-market are observable data, as are industries.
 
 =====================  =============================================================================  ===
 rule                   edge                                                                           hop
 =====================  =============================================================================  ===
-industry               the largest firms of an industry -> those of its firms that are smaller by a     1
-                       factor of at least ``size_gap``
-supplier               the largest firm of the supplier industry -> every firm of the customer          1
+industry               the first firms of an industry -> its other firms; where size leads, those       1
+                       that are smaller by a factor of at least ``size_gap``
+supplier               the first firm of the supplier industry -> every firm of the customer            1
                        industry
-supplier_of_supplier   the largest firm of the supplier's supplier -> every firm of the customer        2
-                       industry, through the supplier's largest firm, which follows it by the rule
+supplier_of_supplier   the first firm of the supplier's supplier -> every firm of the customer          2
+                       industry, through the supplier's first firm, which follows it by the rule
                        above
 hidden                 a randomly drawn firm -> its follower                                            1
 =====================  =============================================================================  ===
@@ -61,8 +62,11 @@ class Edges:
         return weights_LNN
 
 
-def review_edges(config: MarketConfig, firms: Firms, log_size_N: FloatArray, live_N: BoolArray) -> Edges:
-    """Decide the edges from the listed firms and their log market equity, both as of the review."""
+def review_edges(config: MarketConfig, firms: Firms, priority_N: FloatArray, live_N: BoolArray) -> Edges:
+    """Decide the edges from the listed firms and their priority, both as of the review.
+
+    The firms with the highest priority lead. It is log market equity where size leads.
+    """
     follower: list[Index] = []
     leader: list[int] = []
     rule: list[int] = []
@@ -75,15 +79,17 @@ def review_edges(config: MarketConfig, firms: Firms, log_size_N: FloatArray, liv
         via.extend([through] * len(following_E))
 
     ranked = [
-        members_N[np.argsort(-log_size_N[members_N], kind="stable")]
+        members_N[np.argsort(-priority_N[members_N], kind="stable")]
         for code in range(len(INDUSTRIES))
         for members_N in (np.flatnonzero(live_N & (firms.industry_N == code)),)
     ]
     supplier = supplier_of()
     for code, members in enumerate(ranked):
         for j in members[: config.industry_leaders]:
-            smaller_E = log_size_N[j] - log_size_N[members] >= np.log(config.size_gap)
-            add(int(j), members[smaller_E & (members != j)], 0)
+            follows_E = members != j
+            if config.leaders == "size":
+                follows_E &= priority_N[j] - priority_N[members] >= np.log(config.size_gap)
+            add(int(j), members[follows_E], 0)
         if supplier[code] < 0 or not len(ranked[supplier[code]]):
             continue
         j = ranked[supplier[code]][0]
@@ -103,7 +109,11 @@ def review_edges(config: MarketConfig, firms: Firms, log_size_N: FloatArray, liv
 
 
 def edges_frame(
-    reviews: dict[int, Edges], dates_T: npt.NDArray[np.datetime64], firms: Firms, scale: float
+    reviews: dict[int, Edges],
+    dates_T: npt.NDArray[np.datetime64],
+    firms: Firms,
+    scale: float,
+    leaders: str,
 ) -> pl.DataFrame:
     """Return the edges as a table, one row per leader, follower, lag and spell of consecutive reviews.
 
@@ -117,13 +127,15 @@ def edges_frame(
         The firms that the indices refer to.
     scale
         Return per unit of relative weight; ``weight`` is multiplied by it.
+    leaders
+        What leaders are chosen by (`MarketConfig.leaders`).
 
     Returns
     -------
     DataFrame
-        leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule, via,
-        valid_from (first decision date) and valid_to (first decision date on which it no longer holds; null
-        if it holds to the end).
+        leader, follower, lag, weight (return per unit of the leader's shock), hop, explained, rule, led_by
+        (``leaders``; ``random`` for hidden edges), via, valid_from (first decision date) and valid_to (first
+        decision date on which it no longer holds; null if it holds to the end).
     """
     starts = list(reviews)
     frame = pl.concat(
@@ -151,14 +163,17 @@ def edges_frame(
     ticker = pl.Series(firms.ticker_N)
     review_date = pl.Series(dates_T[starts].astype("datetime64[D]")).append(pl.Series([None], dtype=pl.Date))
     rows = spells.join(lags, on="rule", maintain_order="left_right")
+    hidden = RULES.index("hidden")
+    led_by = pl.Series(["random" if code == hidden else leaders for code in rows["rule"]], dtype=pl.String)
     return rows.select(
         ticker[rows["leader"]].alias("leader"),
         ticker[rows["follower"]].alias("follower"),
         "lag",
         "weight",
         pl.when(pl.col("rule") == RULES.index("supplier_of_supplier")).then(2).otherwise(1).alias("hop"),
-        (pl.col("rule") != RULES.index("hidden")).alias("explained"),
+        (led_by != "random").alias("explained"),
         pl.Series([RULES[code] for code in rows["rule"]], dtype=pl.String).alias("rule"),
+        led_by.alias("led_by"),
         pl.Series([None if v < 0 else ticker[v] for v in rows["via"]], dtype=pl.String).alias("via"),
         review_date[rows["first"]].alias("valid_from"),
         review_date[rows["last"] + 1].alias("valid_to"),

@@ -3,7 +3,7 @@
 The return over (s, s+1] of firm i is ``common + own + mu``, with mu decided at the close of ``s - delay``:
 
     mu       = temporal + peer + characteristic
-    temporal = -a * sum_k REVERSAL_BY_AGE[k] * strength(regime[t-k]) * own[t-k] / idiosyncratic_volatility
+    temporal = -a * sum_k day_weights[k] * strength(regime[t-k]) * own[t-k] / idiosyncratic_volatility
     peer     =  b * sum_(j leads i with lag l) weight(rule, l) * shock_j[t+1-l]
     characteristic = c * z(z(book/market) + z(gross profit/assets) + 0.7 z(-log market equity))
 
@@ -27,7 +27,6 @@ from scipy.stats import rankdata
 
 from features.arrays import BoolArray, FloatArray
 from pipelines.sources.simulated.config import (
-    REVERSAL_BY_AGE,
     REVERSAL_CALM,
     REVERSAL_TURBULENT,
     REVIEW_SESSIONS,
@@ -87,8 +86,8 @@ class Market:
 
 def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Market:
     """Simulate a market; each kind of draw has its own random stream."""
-    firm_rng, common_rng, own_rng, statement_rng, dividend_rng = (
-        np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(5)
+    firm_rng, common_rng, own_rng, statement_rng, dividend_rng, leader_rng = (
+        np.random.Generator(np.random.PCG64(child)) for child in seed_sequence.spawn(6)
     )
     first = np.busday_offset(np.datetime64(config.start, "D"), 0, roll="forward")
     dates_T = np.busday_offset(first, np.arange(config.sessions))
@@ -96,7 +95,8 @@ def simulate(config: MarketConfig, seed_sequence: np.random.SeedSequence) -> Mar
     shocks = draw_shocks(config, firms, common_rng, own_rng)
     statements = draw_statements(config, firms, dates_T, statement_rng)
     yield_TN = _dividend_yields(config.sessions, len(firms.ticker_N), dividend_rng)
-    builder = _Builder(config, dates_T, firms, shocks, statements, yield_TN)
+    tables_2N = leader_rng.random((2, len(firms.ticker_N)))
+    builder = _Builder(config, dates_T, firms, shocks, statements, yield_TN, tables_2N)
     shares_P = np.asarray(config.shares) / sum(config.shares)
     scale_P = np.sqrt(shares_P) * config.truth_ic * config.idiosyncratic_volatility
     market = builder.build(scale_P)
@@ -122,6 +122,7 @@ class _Builder:
     shocks: Shocks
     statements: Statements
     yield_TN: FloatArray
+    tables_2N: FloatArray  # uniform draws of the two random tables of leaders
 
     def build(self, scale_P: FloatArray, peer_until: int | None = None) -> Market:
         """Simulate with the given scales of the parts of mu, review by review.
@@ -151,14 +152,16 @@ class _Builder:
         for r, start in enumerate(at_R.tolist()):
             stop = min(start + REVIEW_SESSIONS, n_sessions)
             leads_N = live_TN[start] & (peer_until is None or start < peer_until)
-            edges = review_edges(config, firms, log_size_TN[start], leads_N)
+            book_to_market_N = np.log(book_RN[r]) - log_size_TN[start]
+            priority_N = self._priority(start, log_size_TN[start], book_to_market_N)
+            edges = review_edges(config, firms, priority_N, leads_N)
             reviews[start] = edges
             weights_LNN = edges.weights(n_firms)
             for lag in range(1, MAX_LAG + 1):
                 rows = slice(start + MAX_LAG - lag, stop + MAX_LAG - lag)  # shocks of t + 1 - lag
                 mu_TNP[start:stop, :, 1] += scale_P[1] * padded_TN[rows] @ weights_LNN[lag - 1].T
             mu_TNP[start:stop, :, 2] = scale_P[2] * _premium(
-                np.log(book_RN[r]) - log_size_TN[start],
+                book_to_market_N,
                 profit_RN[r] / assets_RN[r],
                 -log_size_TN[start],
                 live_TN[start],
@@ -198,12 +201,29 @@ class _Builder:
             peer_scale=float(scale_P[1]),
         )
 
+    def _priority(self, start: int, log_size_N: FloatArray, book_to_market_N: FloatArray) -> FloatArray:
+        """Return what firms are ranked by at the review of session ``start``: the highest leads.
+
+        In a random table, firms are ranked by the session of their listing, but all firms that are listed
+        when the table begins come first, in random order: a later listing never displaces a leader.
+        """
+        if self.config.leaders == "size":
+            return log_size_N
+        if self.config.leaders == "book_to_market":
+            return np.nan_to_num(book_to_market_N, nan=-np.inf)  # no statement yet
+        change = self.config.leaders_change
+        second = change is not None and start >= change
+        began = change if second and change is not None else 0
+        priority_N: FloatArray = self.tables_2N[int(second)] - np.maximum(self.firms.first_N - began, 0)
+        return priority_N
+
     def _reversal(self, live_TN: BoolArray) -> FloatArray:
         """Return each recent session's contribution to the temporal part, at scale 1: [T, N, K]."""
         strength_TN = np.where(self.shocks.turbulent_TN, REVERSAL_TURBULENT, REVERSAL_CALM)
         own_TN = -strength_TN * self.shocks.own_TN / self.config.idiosyncratic_volatility
-        aged_TNK = np.zeros((*own_TN.shape, len(REVERSAL_BY_AGE)))
-        for age, strength in enumerate(REVERSAL_BY_AGE):
+        weights_K = self.config.day_weights
+        aged_TNK = np.zeros((*own_TN.shape, len(weights_K)))
+        for age, strength in enumerate(weights_K):
             aged_TNK[age:, :, age] = strength * own_TN[: len(own_TN) - age]
         aged_TNK[~live_TN] = 0.0
         return aged_TNK

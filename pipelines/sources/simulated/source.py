@@ -60,7 +60,8 @@ class SimulatedSource:
             sessions), and the sum of the other three. A (date, ticker) is missing if the firm is delisted
             before that return.
 
-            ``truth_edges``: leader, follower, lag, weight, hop, explained, rule, via, valid_from, valid_to.
+            ``truth_edges``: leader, follower, lag, weight, hop, explained, rule, led_by, via, valid_from,
+            valid_to. ``led_by`` is what makes the leader lead: size, book_to_market or random.
             ``weight`` times the leader's ``shock`` of lag-1 sessions ago is the contribution of this edge to
             ``peer``, on decision dates in [valid_from, valid_to).
 
@@ -82,7 +83,9 @@ class SimulatedSource:
                     market.statements, market.firms, shares_at(market, quotes)
                 ),
                 "truth_mu": truth_mu,
-                "truth_edges": edges_frame(market.reviews, market.dates_T, market.firms, market.peer_scale),
+                "truth_edges": edges_frame(
+                    market.reviews, market.dates_T, market.firms, market.peer_scale, self.config.leaders
+                ),
                 "truth_days": truth_days,
             },
             market=self._identity(),
@@ -99,7 +102,8 @@ class SimulatedSource:
         strength of the forecastable part is calibrated over the whole length.
         """
         settings = {f.name: getattr(self.config, f.name) for f in fields(self.config) if f.name != "sessions"}
-        return {"seed": self.seed, **settings, "start": str(self.config.start)}
+        weights = " ".join(f"{weight:g}" for weight in self.config.day_weights)
+        return {"seed": self.seed, **settings, "start": str(self.config.start), "day_weights": weights}
 
 
 def _truth_frames(market: Market, delay: int) -> tuple[pl.DataFrame, pl.DataFrame]:

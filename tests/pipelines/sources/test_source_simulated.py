@@ -216,6 +216,105 @@ def test_edges_that_end_change_nothing_before() -> None:
     assert edges["valid_to"].null_count() == 0
 
 
+def active_on(edges: pl.DataFrame, date: dt.date, rule: str) -> pl.DataFrame:
+    ends = pl.col("valid_to").is_null() | (pl.col("valid_to") > date)
+    return edges.filter((pl.col("valid_from") <= date) & ends & (pl.col("rule") == rule))
+
+
+def leader_of_industry(source: SourceTables, date: dt.date) -> dict[str, str]:
+    """Industry -> its leader on a date, which must be one firm."""
+    industry = dict(source.tables["securities"].select("ticker", "industry").iter_rows())
+    leaders = active_on(source.tables["truth_edges"], date, "industry")["leader"].unique().to_list()
+    assert len({industry[leader] for leader in leaders}) == len(leaders)
+    return {industry[leader]: leader for leader in leaders}
+
+
+def test_leaders_by_book_to_market_are_those_of_the_statements() -> None:
+    """Recomputed from quotes and published statements, for firms that have both."""
+    source = SimulatedSource(dataclasses.replace(SMALL, leaders="book_to_market"), seed=3).fetch()
+    edges = source.tables["truth_edges"]
+    assert set(edges.select("rule", "led_by", "explained").unique().iter_rows()) == {
+        ("industry", "book_to_market", True), ("supplier", "book_to_market", True),
+        ("supplier_of_supplier", "book_to_market", True), ("hidden", "random", False),
+    }  # fmt: skip
+    date = edges["valid_from"].unique().sort()[10]
+    item = (
+        source.tables["fundamentals"]
+        .filter(pl.col("known_at") <= date)
+        .sort("period_end", "known_at")
+        .group_by("ticker", "item")
+        .agg(pl.col("value").last())
+        .pivot("item", index="ticker", values="value")
+    )
+    priced = good_prices(source).filter(pl.col("date") == date).join(item, on="ticker")
+    ratio = dict(
+        priced.select(
+            "ticker", pl.col("book_equity") / (pl.col("close") * pl.col("shares_outstanding"))
+        ).iter_rows()
+    )
+    industry = dict(source.tables["securities"].select("ticker", "industry").iter_rows())
+    leaders = leader_of_industry(source, date)
+    assert set(leaders) == set(INDUSTRIES)
+    highest = {
+        kind: max((k for k in ratio if industry[k] == kind), key=lambda k: ratio[k]) for kind in INDUSTRIES
+    }
+    assert sum(leaders[kind] == highest[kind] for kind in INDUSTRIES) >= 7  # splits and restatements
+    pairs = active_on(edges, date, "industry").select("leader", "follower").unique()
+    assert len(pairs) == len(ratio) - len(leaders)
+
+
+def test_random_leaders_lead_until_they_are_delisted_or_the_table_changes() -> None:
+    market = dataclasses.replace(SMALL, leaders="random", bad_ticks=0)
+    change = 10 * REVIEW_SESSIONS
+    fixed = SimulatedSource(market, seed=3).fetch()
+    changing = SimulatedSource(dataclasses.replace(market, leaders_change=change), seed=3).fetch()
+    sessions = fixed.tables["prices"]["date"].unique().sort().to_list()
+    gone = dict(fixed.tables["securities"].select("ticker", "delisted_on").iter_rows())
+    reviews = sessions[::REVIEW_SESSIONS]
+    leaders = [leader_of_industry(fixed, date) for date in reviews]
+    replaced = 0
+    for date, before, after in zip(reviews[1:], leaders[:-1], leaders[1:], strict=True):
+        for kind in INDUSTRIES:
+            if before[kind] != after[kind]:
+                assert gone[before[kind]] is not None
+                assert gone[before[kind]] < date
+                replaced += 1
+    assert replaced > 0
+    for name in ("prices", "truth_mu"):
+        both = [one.tables[name].filter(pl.col("date") < sessions[change]) for one in (fixed, changing)]
+        assert len(both[0]) > 0
+        assert both[0].select("date", "ticker").equals(both[1].select("date", "ticker"))
+    other = leader_of_industry(changing, sessions[change])
+    assert leader_of_industry(changing, sessions[change - 1]) == leaders[9]
+    assert sum(other[kind] != leaders[10][kind] for kind in INDUSTRIES) >= 5
+    assert set(changing.tables["truth_edges"]["led_by"]) == {"random"}
+    assert not changing.tables["truth_edges"]["explained"].any()
+
+
+def test_day_weights_are_the_planted_ones() -> None:
+    weights = (0.2, 0.0, 1.0, 0.5, 0.8)
+    days = (
+        SimulatedSource(dataclasses.replace(SMALL, day_weights=weights), seed=3).fetch().tables["truth_days"]
+    )
+    size = [float(days[f"day_{k}"].abs().mean()) for k in range(5)]  # type: ignore[arg-type]  # a number
+    assert np.array(size) / size[2] == pytest.approx(weights, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"leaders": "beauty"}, "must be one of size, book_to_market, random"),
+        ({"leaders_change": 100}, "only random leaders can change"),
+        ({"leaders": "random", "leaders_change": 5}, "leaders_change is 5; it must be between 21 and"),
+        ({"day_weights": (1.0, 0.5)}, r"day_weights are \[1.0, 0.5\]; they must be 5 numbers"),
+        ({"day_weights": (0.0,) * 5}, "set temporal_share to 0"),
+    ],
+)
+def test_settings_of_leaders_and_days_are_checked(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        MarketConfig(**settings)
+
+
 def test_temporal_part_is_the_sum_over_its_days(small: SourceTables) -> None:
     days = small.tables["truth_days"].join(small.tables["truth_mu"], on=["date", "ticker"])
     assert len(days) == len(small.tables["truth_days"])
