@@ -42,6 +42,7 @@ LEFT_OUT: Mapping[str, str] = {
     "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",
     "alarms": "about a quarter of an hour on one core: python benchmarks/alarms.py",
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
+    "planted": "about an hour on one core: python benchmarks/planted.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",
 }

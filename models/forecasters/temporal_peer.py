@@ -16,7 +16,7 @@ from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, enc
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
-from models.peers.reference import has_size_rank, inverse_size_rank, size_column
+from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
 from models.spec import (
     Shape,
     require_at_least,
@@ -69,6 +69,15 @@ class TemporalPeerConfig:
         Dropout probability of the peer layers, in training.
     market_tokens
         Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none.
+    leader_ranks
+        By which characteristics a firm's rank in its group can make it a leader. ``size``: only by size.
+        ``all``: by every characteristic, from above and from below, with slopes that start at 0 and that all
+        heads share. It finds leaders where the start at size is wrong.
+    firm_slots
+        X, number of slots of a learned key bias per firm, which all heads share; 0 for none. The bias starts
+        at 0 and finds leaders that no characteristic reveals. A firm's slot is a hash of its name, so there
+        should be several times as many slots as firms. A firm that training never saw has no bias, unless it
+        shares a slot.
     """
 
     encoder: TokenEncoderConfig = field(default_factory=TokenEncoderConfig)
@@ -82,15 +91,18 @@ class TemporalPeerConfig:
     group_bias: bool = True
     peer_dropout: float = 0.3
     market_tokens: int = 0
+    leader_ranks: Literal["size", "all"] = "size"
+    firm_slots: int = 0
 
     def __post_init__(self) -> None:
         require_heads(self.peer_width, self.peer_heads)
         require_dropout(self.peer_dropout, "peer_dropout")
         require_choice("keys_from", self.keys_from, ("identity", "token"))
+        require_choice("leader_ranks", self.leader_ranks, ("size", "all"))
         require_at_least(
             1, peer_layers=self.peer_layers, recent_days=self.recent_days, group_width=self.group_width
         )
-        require_at_least(0, market_tokens=self.market_tokens)
+        require_at_least(0, market_tokens=self.market_tokens, firm_slots=self.firm_slots)
 
 
 class TemporalPeer(Forecaster):
@@ -125,6 +137,8 @@ class TemporalPeer(Forecaster):
             leader_slope=config.leader_slope,
             has_size_rank=has_size_rank(self.size, shape),
             market_tokens=config.market_tokens,
+            firm_slots=config.firm_slots,
+            ranks=2 * shape.n_characteristics if config.leader_ranks == "all" else 0,
         )
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.group = GroupEmbedding(shape.n_groups, config.group_width)
@@ -152,12 +166,12 @@ class TemporalPeer(Forecaster):
     ) -> Tensor:
         """Forecasts of some firms, or of all, in units of ``target_scale``."""
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
-        y_BN1, inverse_size_rank_BN = self.skip(batch.z_BNF), inverse_size_rank(batch, self.size)
+        y_BN1, leaders = self.skip(batch.z_BNF), self._leaders(batch)
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for module in self.layers:
             layer = cast("PeerLayer", module)
             identity_BNE = self._query_inputs(layer, h_BND, batch)
-            firms = targets = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
+            firms = targets = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, *leaders)
             if targets_E is not None and module is self.layers[-1]:
                 targets = firms.select(targets_E.expand(len(h_BND), -1))
                 y_BN1, keep_B1NK = y_BN1[:, targets_E], keep_B1NK[:, :, targets_E]
@@ -170,11 +184,10 @@ class TemporalPeer(Forecaster):
         h_BND = self.embed(batch, ablation)
         r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
         maps: list[Tensor] = []
-        inverse_size_rank_BN = inverse_size_rank(batch, self.size)
+        leaders = self._leaders(batch)
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            identity_BNE = self._query_inputs(layer, h_BND, batch)
-            firms = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank_BN)
+            firms = Firms(h_BND, self._query_inputs(layer, h_BND, batch), r_BNR, batch.s_BN, *leaders)
             h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
             maps.append(weights[..., :-1])
         return AttentionMaps(
@@ -183,6 +196,14 @@ class TemporalPeer(Forecaster):
 
     def _identity(self, batch: Batch) -> Tensor:
         return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)
+
+    def _leaders(self, batch: Batch) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """What can make a firm a leader: its inverse size rank, its slot, and its other inverse ranks."""
+        return (
+            inverse_size_rank(batch, self.size),
+            firm_slot(batch, self.config.firm_slots),
+            inverse_ranks(batch) if self.config.leader_ranks == "all" else None,
+        )
 
     def _query_inputs(self, layer: PeerLayer, h_BND: Tensor, batch: Batch) -> Tensor:
         if self.config.keys_from == "identity":

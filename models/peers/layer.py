@@ -2,7 +2,9 @@
 
 Legend: B dates, N target firms (queries), M source firms (keys), K = M + 1 keys with the null key, D model
 width, H heads, d = D / H, E width of the identity, R numbers of the recent days, S group codes, G market
-tokens.
+tokens, X slots of firms, Y = 2F inverse ranks.
+
+This file is long because every option of the layer is a term of one projection to queries and keys.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -63,6 +65,10 @@ class PeerSizes:
         Whether firms have an inverse size rank.
     market_tokens
         G.
+    firm_slots
+        X, slots of the learned bias per firm; 0 for no such bias.
+    ranks
+        Y, inverse ranks with a learned slope; 0 for none.
     """
 
     width: int
@@ -76,6 +82,8 @@ class PeerSizes:
     leader_slope: float = 0.0
     has_size_rank: bool = False
     market_tokens: int = 0
+    firm_slots: int = 0
+    ranks: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +103,10 @@ class Firms:
     inverse_size_rank_BN
         Inverse size rank within the group (:func:`models.peers.reference.inverse_size_rank`); None if it is
         not used.
+    slot_BN
+        int64, slot of each firm's own bias (:func:`.reference.firm_slot`); None without such a bias.
+    rank_BNY
+        Inverse ranks by every characteristic (:func:`.reference.inverse_ranks`); None if they are not used.
     """
 
     token_BND: Tensor
@@ -102,6 +114,8 @@ class Firms:
     recent_BNR: Tensor | None
     group_BN: Tensor
     inverse_size_rank_BN: Tensor | None = None
+    slot_BN: Tensor | None = None
+    rank_BNY: Tensor | None = None
 
     def with_tokens(self, token_BND: Tensor) -> Firms:
         """Replace the tokens."""
@@ -110,17 +124,14 @@ class Firms:
     def select(self, position_BM: Tensor) -> Firms:
         """Select the firms at positions [B, M] of each date."""
 
-        def take(value_BNX: Tensor) -> Tensor:
-            return value_BNX.gather(1, position_BM[..., None].expand(-1, -1, value_BNX.shape[-1]))
+        def take(value_BNX: Tensor | None) -> Any:  # noqa: ANN401 (None stays None)
+            if value_BNX is None:
+                return None
+            columns = value_BNX.shape[2:]
+            at_BM = position_BM.reshape(*position_BM.shape, *(1 for _ in columns)).expand(-1, -1, *columns)
+            return value_BNX.gather(1, at_BM)
 
-        recent_BMR = None if self.recent_BNR is None else take(self.recent_BNR)
-        group_BM = self.group_BN.gather(1, position_BM)
-        inverse_size_rank_BM = (
-            None if self.inverse_size_rank_BN is None else self.inverse_size_rank_BN.gather(1, position_BM)
-        )
-        return Firms(
-            take(self.token_BND), take(self.identity_BNE), recent_BMR, group_BM, inverse_size_rank_BM
-        )
+        return Firms(*(take(getattr(self, field.name)) for field in dataclasses.fields(self)))
 
 
 class PeerLayer(nn.Module):
@@ -131,7 +142,9 @@ class PeerLayer(nn.Module):
     the weight i->j differs from j->i. The group-pair bias ``b`` is 0 if either group is unknown (code 0),
     because firms of unknown group do not form a group. ``p . identity_j + s r_j`` is the key bias of firm j,
     the same for all targets, where ``r_j`` is its inverse size rank: 1 for the largest firm of a group, 1/2
-    for the second, 1/3 for the third.
+    for the second, 1/3 for the third. Two more terms, which all heads share and which start at 0, find
+    leaders that size does not give away: slopes on the inverse ranks of firm j by every characteristic
+    (``ranks``), and a bias of firm j itself (``firm_slots``).
 
     ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then ``h_i += W_2 GELU(W_1
     LN(h_i))``. The messages of peers also reach the forecast directly, as ``u . sum_j softmax_j(logit_ij)
@@ -163,7 +176,7 @@ class PeerLayer(nn.Module):
     direction of identities.
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("group_bias_HSS", "key_bias_HE", "market_bias_GH")
+    undecayed: ClassVar[tuple[str, ...]] = ("group_bias_HSS", "key_bias_HE", "market_bias_GH", "firm_bias_X1")
 
     def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
@@ -188,6 +201,8 @@ class PeerLayer(nn.Module):
             if sizes.has_size_rank
             else None
         )
+        self.rank_slope_Y = nn.Parameter(torch.zeros(sizes.ranks)) if sizes.ranks else None
+        self.firm_bias_X1 = nn.Parameter(torch.zeros(sizes.firm_slots, 1)) if sizes.firm_slots else None
         with torch.no_grad():
             if sizes.size is None:
                 self.query.bias.normal_()
@@ -288,6 +303,11 @@ class PeerLayer(nn.Module):
             key_bias_BHM = key_bias_BHM + (
                 LOGIT_GAIN * self.size_rank_slope_H[:, None] * sources.inverse_size_rank_BN[:, None]
             )
+        if self.rank_slope_Y is not None and sources.rank_BNY is not None:
+            key_bias_BHM = key_bias_BHM + (sources.rank_BNY @ (LOGIT_GAIN * self.rank_slope_Y))[:, None]
+        if self.firm_bias_X1 is not None and sources.slot_BN is not None:
+            own_BNH = F.embedding(sources.slot_BN, LOGIT_GAIN * self.firm_bias_X1)
+            key_bias_BHM = key_bias_BHM + own_BNH.transpose(1, 2)
         null_BH1 = (LOGIT_GAIN * self.null_bias_H)[None, :, None].expand(batch, heads, 1)
         key_bias_BHK1 = torch.cat((key_bias_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)

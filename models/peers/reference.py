@@ -114,6 +114,37 @@ def inverse_size_rank(batch: Batch, size: int | None) -> Tensor | None:
     return torch.where(ranked_BN, 1.0 / (1.0 + larger_BN), 0.0)
 
 
+def inverse_ranks(batch: Batch) -> Tensor:
+    """Inverse rank within the group by every characteristic, from above and from below, float [B, N, 2F].
+
+    ``1 / (1 + number of firms of the group with a larger value)`` for the characteristics, then for the same
+    with reversed sign. 0 outside the universe and for firms of unknown group. An unknown characteristic has
+    the value 0, the middle of the cross-section.
+    """
+    value_BNY = torch.cat((batch.z_BNF, -batch.z_BNF), dim=-1)
+    ranked_BN = batch.m_BN & (batch.s_BN > 0)
+    group_BN = torch.where(ranked_BN, batch.s_BN, -1)
+    ranks = value_BNY.shape[-1]
+    larger_RN = count_larger_firms(
+        value_BNY.transpose(1, 2).flatten(0, 1), group_BN.repeat_interleave(ranks, dim=0)
+    )
+    inverse_BNY = 1.0 / (1.0 + larger_RN.unflatten(0, (-1, ranks)).transpose(1, 2))
+    return torch.where(ranked_BN[..., None], inverse_BNY, 0.0)
+
+
+def firm_slot(batch: Batch, slots: int) -> Tensor | None:
+    """Slot of each firm's own bias, int64 [B, N]: its key modulo ``slots``; None without slots.
+
+    The key is a hash of the firm's name, so a firm keeps its slot in other panels and on other machines.
+    Firms that share a slot by chance share the bias; with n firms, a given firm is alone with a probability
+    of about ``exp(-n / slots)``.
+    """
+    if not slots:
+        return None
+    assert batch.key_BN is not None, "batches of a panel have keys"
+    return torch.remainder(batch.key_BN, slots)
+
+
 def count_larger_firms(size_BN: Tensor, group_BN: Tensor) -> Tensor:
     """Number of strictly larger firms in the group of each firm, int64 [B, N]."""
     by_size_BN = size_BN.argsort(dim=1, descending=True, stable=True)

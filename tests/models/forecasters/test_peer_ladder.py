@@ -23,7 +23,13 @@ from models.forecasters.cross_peer import CrossPeer
 from models.forecasters.kernel_regression import KernelRegression
 from models.forecasters.sector_mean import SectorMean
 from models.peers.layer import LOGIT_GAIN, Firms, PeerLayer, PeerSizes, peer_keep
-from models.peers.reference import ReferenceConfig, count_larger_firms, inverse_size_rank
+from models.peers.reference import (
+    ReferenceConfig,
+    count_larger_firms,
+    firm_slot,
+    inverse_ranks,
+    inverse_size_rank,
+)
 from models.registry import MODELS
 from models.spec import Shape, parse_config
 
@@ -41,6 +47,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("self_peer", {"recent_days": 3}),
     ("self_peer", {"market_tokens": 2}),
     ("temporal_peer", {"market_tokens": 1}),
+    ("temporal_peer", {"firm_slots": 64, "leader_ranks": "all"}),
 ]
 WITH_PEERS = [case for case in VARIANTS if MODELS[case[0]].build.uses_peers]  # type: ignore[attr-defined]  # a Forecaster in each
 
@@ -631,3 +638,72 @@ def test_initial_attention_has_no_bias_for_firms_of_unknown_group() -> None:
     keep = torch.nn.functional.pad(~torch.eye(4, dtype=torch.bool)[None, None], (0, 1), value=True)
     weights_HN = layer.explicit(firms, firms, keep)[2][0, :, 0, 1:4]
     torch.testing.assert_close(weights_HN, weights_HN[:, :1].expand(-1, 3))
+
+
+# --- leaders that no characteristic reveals ----------------------------------------------------------
+
+
+def test_a_bias_per_firm_finds_a_leader_that_only_its_name_gives_away() -> None:
+    """One firm's return comes back in all others a session later; characteristics are noise."""
+    rng = np.random.default_rng(2)
+    t, n, leader = 120, 8, 6
+    x = rng.normal(size=(t, n, 1)).astype(np.float32)
+    y = np.repeat(x[:, leader, 0][:, None], n, axis=1)
+    y[:, leader] = 0.0
+    data = PanelTensors.from_arrays(
+        channels_TNC=x,
+        characteristics_TNF=np.repeat(rng.normal(size=(t, n, 1)), 2, axis=2),
+        mask_TN=np.ones((t, n), dtype=bool),
+        group_TN=np.zeros((t, n), dtype=int),
+        target_TN=y + rng.normal(size=(t, n)),
+        window=2,
+        characteristic_names=("log_market_equity", "value"),
+        firm_names=tuple(f"FIRM{j}" for j in range(n)),
+    )
+    config = FitConfig(epochs=6, batch_dates=4, lr=1e-2, patience=6, valid_dates=5)
+    share: dict[int, float] = {}
+    for slots in (0, 512):
+        options = {"firm_slots": slots, "recent_days": 1, "encoder": {"width": 8, "heads": 2}}
+        fitted = fit(
+            "temporal_peer",
+            options,
+            data,
+            data.shape,
+            np.arange(2, 90),
+            np.arange(92, 105),
+            fit_config=config,
+            seed=0,
+        )
+        weights = (
+            cast("NeuralFitted", fitted).module.attention(data.batch(torch.arange(110, 118))).peers_BLHNN
+        )
+        assert weights is not None
+        to_peers_N = weights.detach().mean(dim=(0, 1, 2)).sum(dim=0)
+        share[slots] = float(to_peers_N[leader] / to_peers_N.sum())
+    assert share[512] > 0.5
+    assert share[0] < 0.3
+
+
+def test_a_slot_follows_the_name_and_not_the_place() -> None:
+    batch = panel().batch(torch.tensor([8, 11]))
+    slot_BN = firm_slot(batch, 1000)
+    assert slot_BN is not None
+    expected = [firm_key(TICKERS[n]) % 1000 for n in batch.firms_N.tolist()]
+    assert slot_BN[0].tolist() == slot_BN[1].tolist() == expected
+    assert len(set(expected)) == len(expected)
+    assert firm_slot(batch, 0) is None
+
+
+def test_inverse_ranks_count_firms_of_the_group_above_and_below() -> None:
+    batch = panel().batch(torch.tensor([8, 11]))
+    found = inverse_ranks(batch).numpy()
+    z, s, m = batch.z_BNF.numpy(), batch.s_BN.numpy(), batch.m_BN.numpy()
+    expected = np.zeros((*m.shape, 2 * F))
+    for b, i in zip(*np.nonzero(m & (s > 0)), strict=True):
+        group = np.flatnonzero(m[b] & (s[b] == s[b, i]))
+        for f in range(F):
+            expected[b, i, f] = 1 / (1 + sum(z[b, j, f] > z[b, i, f] for j in group))
+            expected[b, i, F + f] = 1 / (1 + sum(z[b, j, f] < z[b, i, f] for j in group))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert (found == 1).sum() > 10
+    assert (found == 0).any()
