@@ -193,6 +193,7 @@ def test_shapley_values_of_peers_add_up(case: tuple[str, dict[str, Any]]) -> Non
     assert np.abs(explained.values_NP).max() > 1e-4
     groups = explain_groups(module, data, np.array([15]), {"all": range(F)})
     kinds = {"family", "peers"} | ({"days"} if module.uses_days else set())
+    kinds |= {"market"} if case[1].get("market_tokens") else set()
     assert {player.kind for player in groups.players} == kinds
     assert groups.quality.additivity_max < 1e-5
 
