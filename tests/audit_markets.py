@@ -132,6 +132,8 @@ class Leak:
         The check that must fail.
     names
         What its sentence must name.
+    verdict
+        Its verdict: a failure, or a warning where honest data look the same.
     market
         Settings of the simulated market that the leak needs.
     """
@@ -140,6 +142,7 @@ class Leak:
     caught_by: str
     names: str
     market: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    verdict: str = "fail"
 
 
 def in_channel(compute: Callable[[Panel], Array], name: str = "return") -> Callable[..., Any]:
@@ -434,7 +437,9 @@ LEAKS: dict[str, Leak] = {
     "full-sample z-score, delivered": Leak(in_input(full_sample_zscore), "fingerprints", "input signal"),
     "scaler fitted on test": Leak(scaler_on_all_sessions, "fit_scope", "channel scaler"),
     "groups fitted on test": Leak(groups_of_all_sessions, "fit_scope", "The groups"),
-    "restated value at original date": Leak(restated_at_the_original_date, "statements", "original date"),
+    "restated value at original date": Leak(
+        restated_at_the_original_date, "statements", "original date", verdict="warn"
+    ),
     "restated value at original date, in code": Leak(latest_versions_too_early, "future", "Statement"),
     "today's membership for all dates": Leak(current_members, "membership", "Today's membership", LEAVERS),
     "universe that needs t+1": Leak(universe_with_next_price, "future", "The universe"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pipelines.audit.conduct import has_passed, make_subject, raise_on_failure, run_checks, save_audit
+from pipelines.audit.older import read_older
 from pipelines.audit.result import describe, summary_line
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
@@ -22,7 +24,14 @@ from pipelines.run.record import Run, record_run
 
 
 def audit_target(
-    target: str, overrides: list[str], output: Path, as_of: str | None, *, as_json: bool, wait: bool = False
+    target: str,
+    overrides: list[str],
+    output: Path,
+    as_of: str | None,
+    *,
+    vintage: str | None = None,
+    as_json: bool,
+    wait: bool = False,
 ) -> None:
     """Audit a config on the data in its lake, or a run with its checkpoints.
 
@@ -48,7 +57,10 @@ def audit_target(
                 )
             run, dataset, lake = reopen_run(target, output, progress, locks)
         tables = read_tables(lake, run.versions, run.config.through)
-        audit = run_checks(make_subject(run, tables, dataset, lake, "full", fitted=not is_config), progress)
+        subject = make_subject(run, tables, dataset, lake, "full", fitted=not is_config)
+        if vintage is not None:
+            subject = replace(subject, older=read_older(vintage, run.config, lake))
+        audit = run_checks(subject, progress)
         if is_config:
             record_run(run)  # only now: an audit that is interrupted leaves no run behind
         path = save_audit(audit, run)

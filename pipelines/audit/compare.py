@@ -17,7 +17,7 @@ from pipelines.dataset.build import Dataset
 
 Array = npt.NDArray[Any]
 _PRICE_FIELDS = ("raw_close_TN", "close_TN", "open_TN", "high_TN", "low_TN", "volume_TN")
-_STATE_FIELDS = ("total_return_index_TN", "delisted_TN", "unknown_TN", "group_TN")
+_STATE_FIELDS = ("total_return_index_TN", "delisted_TN", "unknown_TN")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,8 @@ def _differences(
     for field in (*_PRICE_FIELDS, *_STATE_FIELDS):
         name = field.removesuffix("_TN").replace("_", " ")
         yield from compare(lambda data, field=field: getattr(data.panel, field), f"the panel's {name}")  # type: ignore[misc]
-    codes = np.unique(true.panel.group_TN[: t + 1])
-    names = [(true.panel.groups_S[c], noisy.panel.groups_S[c]) for c in codes[codes >= 0]]
-    if any(left != right for left, right in names):
-        yield Difference("the names of the groups")
+    names = {name: code for code, name in enumerate(true.panel.groups_S)}
+    yield from compare(lambda data: _codes(data, names), "the panel's group")
     if set(true.panel.statements) != set(noisy.panel.statements):
         yield Difference("the list of statement items")
     for item in sorted(set(true.panel.statements) & set(noisy.panel.statements)):
@@ -152,3 +150,13 @@ def _common_firms(true: Dataset, noisy: Dataset) -> tuple[list[int], list[int]]:
     place = {ticker: n for n, ticker in enumerate(true.panel.tickers_N)}
     theirs = [n for n, ticker in enumerate(noisy.panel.tickers_N) if ticker in place]
     return [place[noisy.panel.tickers_N[n]] for n in theirs], theirs
+
+
+def _codes(data: Dataset, names: dict[str, int]) -> Array:
+    """Group codes with the numbers of another dataset.
+
+    The names of groups are enumerated over the whole sample. If a firm that is listed later is gone, its
+    industry may be gone as well, and all codes move by one, although no firm changes its group.
+    """
+    own = [names.get(name, len(names) + code) for code, name in enumerate(data.panel.groups_S)]
+    return np.array([*own, -1], dtype=np.int64)[data.panel.group_TN]

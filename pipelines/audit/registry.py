@@ -1,40 +1,49 @@
-"""The checks by name. To add a check, write its file and add it to ``MODULES``."""
+"""The checks by name. To add a check, write its file and add it to ``MODULES`` or ``DATA_MODULES``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from pipelines.audit.checks import (
+from pipelines.audit.checks.data import (
     backfill,
-    cross_section,
+    bars,
+    codes,
     fingerprints,
-    fit_scope,
-    forecasts,
-    future,
-    label_spans,
+    horizons,
+    leads,
     membership,
-    shuffled,
     splits,
     statements,
     survivorship,
     timing,
-    too_good,
-    warm_up,
+    vintages,
 )
+from pipelines.audit.checks.features import cross_section, future, label_spans, warm_up
+from pipelines.audit.checks.models import fit_scope, forecasts, shuffled, too_good
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
 Check = Callable[[Subject], Result]
 
-MODULES: Final = (
+DATA_MODULES: Final = (
+    vintages,
     fingerprints,
+    leads,
+    horizons,
+    timing,
+    backfill,
+    bars,
+    splits,
+    codes,
     statements,
     membership,
     survivorship,
-    splits,
-    backfill,
-    timing,
+)
+"""Checks of the delivered data."""
+
+MODULES: Final = (
+    *DATA_MODULES,
     future,
     warm_up,
     cross_section,
@@ -47,3 +56,5 @@ MODULES: Final = (
 """The checks in the order in which they run: data, features, folds, models."""
 
 CHECKS: Final[dict[str, Check]] = {module.NAME: module.check for module in MODULES}
+DATA_CHECKS: Final = tuple(module.NAME for module in DATA_MODULES)
+"""Names of the checks of the delivered data."""

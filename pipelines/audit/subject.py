@@ -101,6 +101,10 @@ class Subject:
         The run whose checkpoints are audited; None for a config.
     forecasts
         Stored forecasts of the run, all horizons (`pipelines.results.horizons.stored_forecasts`).
+    seed
+        Seed of the noise and of all draws.
+    older
+        Tables of an earlier delivery of the same data; None if there is none.
     """
 
     config: Config
@@ -111,6 +115,7 @@ class Subject:
     run: Run | None = None
     forecasts: pl.DataFrame | None = None
     seed: int = field(default=0)
+    older: Mapping[str, pl.DataFrame] | None = None
 
     @cached_property
     def folds(self) -> list[Fold]:

@@ -149,6 +149,17 @@ def audit(
     overrides: SetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the evidence.")] = False,
     as_of: AsOfOption = None,
+    vintage: Annotated[
+        str | None,
+        typer.Option(
+            "--vintage",
+            metavar="OLDER",
+            help=(
+                "Compare with an earlier delivery: a folder with earlier copies of the source's files, a "
+                "config that reads them, or an earlier state of the lake (as for --as-of)."
+            ),
+        ),
+    ] = None,
     output: OutputOption = RUNS_FOLDER,
     wait: WaitOption = False,
 ) -> None:
@@ -159,7 +170,7 @@ def audit(
     """
     from pipelines.stages import audit_target
 
-    audit_target(target, overrides or [], output, as_of, as_json=as_json, wait=wait)
+    audit_target(target, overrides or [], output, as_of, vintage=vintage, as_json=as_json, wait=wait)
 
 
 @app.command(rich_help_panel=_PIPELINE)

@@ -15,7 +15,7 @@ from backtest.inference.means import newey_west_t
 from features.information_coefficient import ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
 from models.fitting.fit import FitConfig, fit
-from pipelines.audit.checks.shuffled import _compare_with_null
+from pipelines.audit.checks.models.shuffled import _compare_with_null
 
 NAN = np.nan
 

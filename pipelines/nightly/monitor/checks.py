@@ -16,6 +16,7 @@ from pipelines.config.schema import Config
 from pipelines.nightly.data import NightData
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.monitor.corrections import price_corrections
+from pipelines.nightly.monitor.vintages import vintage_findings
 from pipelines.nightly.table import read_nights
 from pipelines.quality.rules import ticker_calendars
 
@@ -43,14 +44,15 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
     Returns
     -------
     list of Finding
-        ``calendar``, ``coverage`` (fails the night), ``stale_prices``, ``corrections``, ``quality_flags`` and
-        ``quarantine``.
+        ``calendar``, ``coverage`` (fails the night), ``stale_prices``, ``corrections``, ``vintages``,
+        ``quality_flags`` and ``quarantine``.
     """
     return [
         *_calendar_findings(config, data, earlier),
         _coverage_finding(config, data),
         *_stale_findings(config, data),
         *_correction_findings(config, data, earlier),
+        *_vintage_findings(config, data, earlier),
         *_flag_findings(data, earlier),
         *_quarantine_findings(config, data, earlier),
     ]
@@ -158,6 +160,14 @@ def _correction_findings(config: Config, data: NightData, earlier: dt.date | Non
         "history: compare it with its documents, and backtest again."
     )
     return [Finding("corrections", "warn", sentence, value=share, limit=limit)]
+
+
+def _vintage_findings(config: Config, data: NightData, earlier: dt.date | None) -> list[Finding]:
+    """Look for history that was rewritten since the last night."""
+    night = None if earlier is None else _night_of(config, data, earlier)
+    if earlier is None or night is None:
+        return []
+    return vintage_findings(data, json.loads(night["data_versions"]), earlier)
 
 
 def _night_of(config: Config, data: NightData, session: dt.date) -> dict[str, Any] | None:

@@ -73,7 +73,7 @@ def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corr
     nothing = pl.DataFrame(schema={"date": pl.Date, "ticker": pl.String})
     if then == now:
         return Corrections(nothing, nothing, nothing)
-    span = _differing_dates(lake, then, now)
+    span = differing_dates(lake, "prices", then, now)
     if span is None:
         return Corrections(nothing, nothing, nothing)
     within = pl.col("date").is_between(span[0], min(span[1], through))
@@ -88,9 +88,9 @@ def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corr
     return Corrections(*(part.select(_KEY) for part in parts))
 
 
-def _differing_dates(lake: Lake, then: int, now: int) -> tuple[dt.date, dt.date] | None:
+def differing_dates(lake: Lake, table: str, then: int, now: int) -> tuple[dt.date, dt.date] | None:
     """First and last date in the files that only one of two versions has; None if they have the same."""
-    files = [_dates_by_file(lake.storage.open("prices", version)) for version in (then, now)]
+    files = [_dates_by_file(lake.storage.open(table, version)) for version in (then, now)]
     differing = [
         dates for path, dates in (files[0] | files[1]).items() if (path in files[0]) != (path in files[1])
     ]

@@ -72,7 +72,7 @@ def test_clean_data_have_no_warning(market: tuple[Config, Lake]) -> None:
     config, lake = market
     lake.upsert("prices", rows(sessions()[-1:]))
     found = checked(config)
-    assert set(found) == {"calendar", "coverage", "stale_prices", "corrections"}
+    assert set(found) == {"calendar", "coverage", "stale_prices", "corrections", "vintages"}
     assert {finding.level for finding in found.values()} == {"ok"}
     assert found["coverage"].value == 1.0
 
@@ -192,3 +192,22 @@ def test_new_flags_and_rejected_rows_are_reported(market: tuple[Config, Lake]) -
     assert "F02" in found["quality_flags"].sentence
     assert found["quarantine"].value == 1.0
     assert "close_is_positive" in found["quarantine"].sentence
+
+
+def test_rewritten_inputs_are_named(market: tuple[Config, Lake]) -> None:
+    """Every value of an input changes when its scale includes a new session; prices only grow."""
+    config, lake = market
+    days = sessions()
+
+    def inputs(until: list[dt.date], scale: float) -> pl.DataFrame:
+        frame = rows(until).select("date", "ticker", value=pl.col("close") / scale)
+        return frame.select(pl.lit("signal").alias("name"), "date", "ticker", "value")
+
+    lake.upsert("inputs", inputs(days[:-1], 50.0))
+    store_nights(lake, config, {days[-2]: VERSION}, versions=input_versions(lake))
+    lake.upsert("prices", rows(days[-1:]))
+    lake.upsert("inputs", inputs(days, 60.0))
+    finding = checked(config)["vintages"]
+    assert finding.level == "warn"
+    assert "inputs signal differs" in finding.sentence
+    assert str(days[0]) in finding.sentence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -13,9 +14,11 @@ from pipelines.audit.subject import Subject
 NAME = "survivorship"
 LEAVE_PER_YEAR: Final = 0.05
 """Assumed share of firms that leave per year. For US listed firms it is 5% to 10%, by merger or failure."""
-EXPECTED: Final = 5.0
-"""If at least this many leavers are expected, nearly none is unlikely: exp(-5) is less than 1 in 100."""
-FEW: Final = 0.1
+CHANCE: Final = 0.01
+"""Probability of so few leavers, if their number is a Poisson variable, below which the check warns: none
+where 5 are expected, or 2 where 10 are."""
+FEW: Final = 0.2
+"""Maximum share of the expected leavers, because the rate itself differs between markets."""
 STILL_TRADING: Final = 21
 
 
@@ -36,12 +39,17 @@ def check(subject: Subject) -> Result:
         [{"firms": firms, "years": years, "leavers": leavers, "expected_leavers": expected}]
     )
     finding = f"{leavers or 'none'} of {firms:,} firms stop trading in {years:.1f} years"
-    if expected >= EXPECTED and leavers <= FEW * expected:
+    chance = sum(
+        math.exp(k * math.log(max(expected, 1e-9)) - expected - math.lgamma(k + 1))
+        for k in range(leavers + 1)
+    )
+    if leavers <= FEW * expected and chance < CHANCE:
         return Result(
             NAME,
             "warn",
-            f"Survivorship bias: {finding}, but about {expected:.0f} are expected. The universe was probably "
-            "selected with hindsight, so returns are biased upwards.",
+            f"Survivorship bias: {finding}, but about {expected:.0f} are expected (a chance of "
+            f"{chance:.1g}). The universe was probably selected with hindsight, so returns are biased "
+            "upwards.",
             evidence,
         )
     return Result(NAME, "pass", f"{finding[0].upper()}{finding[1:]}.", evidence)

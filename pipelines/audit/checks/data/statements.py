@@ -16,15 +16,17 @@ from pipelines.audit.result import Result, Verdict
 from pipelines.audit.subject import Subject
 
 NAME = "statements"
-EARLY_DAYS: Final = 10
-"""Practically no firm reports sooner than this after the period's end: US earnings are released about a month
-later, and 10-Q and 10-K filings are due after 40 to 90 days."""
-EARLY_SHARE: Final = 0.5
+EARLY_DAYS: Final = 2
+"""No firm closes its books, has them audited and publishes them sooner than this after the period's end. The
+fastest US firms take about a week, and 10-Q and 10-K filings are due after 40 to 90 days."""
+EARLY_SHARE: Final = 0.02
+"""Minimum share of statements that are known sooner, for a failure; single ones are errors of a vendor."""
 SHORT_LAG_DAYS: Final = 40
 """The shortest deadline of a 10-Q; an assumed lag below it is too short."""
 AMENDED: Final = 5
-"""Minimum number of amended statements, without any changed value, for a failure. Amendments that change
-nothing are rare, so the original values were probably overwritten."""
+"""Minimum number of amended statements, without any changed value, for a warning. About half of all
+amendments change no number, so that 5 in a row have a chance of 1 in 30; but the values cannot tell an
+amendment that changed nothing from an original that was overwritten."""
 REPEATED: Final = 300
 """Minimum number of values repeated by later filings, without any changed value, for a failure. A few percent
 of US comparatives differ, so the probability that none of 300 differs is below 1 in 1,000."""
@@ -132,12 +134,15 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
     )
     amended = later.filter(~pl.col("repeats")).group_by(_PERIOD).agg(pl.col("differs").any())
     if amended.height >= AMENDED and not amended["differs"].any():
+        chance = 2.0**-amended.height
         yield _Finding(
-            "fail",
+            "warn",
             "amendments change nothing",
             amended.height,
-            f"Restated values at the original date: {amended.height:,} statements were amended later, but no "
-            "value differs from that at the original date. The original values were probably overwritten.",
+            f"Restated values at the original date, or amendments that changed nothing: {amended.height:,} "
+            "statements were amended later, but no value differs from that at the original date (a chance of "
+            f"{chance:.1g} if every second amendment changes a number). Compare with an earlier delivery "
+            "(audit --vintage), or with the first filing of one of them.",
         )
     repeated = later.filter(pl.col("repeats"))
     if repeated.height >= REPEATED and not repeated["differs"].any():
@@ -152,19 +157,20 @@ def _overwritten(table: pl.DataFrame) -> Iterator[_Finding]:
 
 
 def _early(table: pl.DataFrame) -> Iterator[_Finding]:
-    """Statements known at about the end of their period, and assumed lags."""
+    """Statements known at the end of their period, and assumed lags."""
     lag = (pl.col("known_at") - pl.col("period_end")).dt.total_days()
     first = table.group_by(_PERIOD).agg(lag.min().alias("lag"), pl.col("assumed").any())
-    soon = first.filter(pl.col("lag") < EARLY_DAYS)
+    soon = first.filter(pl.col("lag") <= EARLY_DAYS)
     share = soon.height / first.height
-    if share >= EARLY_SHARE:
+    if soon.height > AMENDED and share >= EARLY_SHARE:
         yield _Finding(
             "fail",
             "known at the period's end",
             soon.height,
             f"Statements known too early: {share:.0%} of {first.height:,} statements are known within "
-            f"{EARLY_DAYS} days of their period's end, when hardly any firm has reported: known_at is not "
-            "the publication date.",
+            f"{EARLY_DAYS} days of their period's end, such as {soon['ticker'][0]} for "
+            f"{soon['period_end'][0]}, when no firm has reported: known_at is not the publication date. Map "
+            "the filing date, or set reporting_lag_days.",
         )
     assumed = first.filter(pl.col("assumed"))
     if not assumed.is_empty():

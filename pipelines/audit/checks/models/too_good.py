@@ -100,9 +100,10 @@ def check(subject: Subject) -> Result:
     evidence = pl.DataFrame(rows, infer_schema_length=None).sort("excess", descending=True, nulls_last=True)
     failed = evidence.filter(pl.col("excess") > DEVIATIONS)
     if failed.is_empty():
-        best = evidence.row(0, named=True)
-        if best["excess"] is None:
+        known = evidence.drop_nulls("ic")
+        if known.is_empty():
             return Result(NAME, "skipped", f"Fewer than {FEWEST} training dates have a label.")
+        best = known.sort(pl.col("ic").abs() / pl.col("limit"), descending=True).row(0, named=True)
         nearest = (
             f"the nearest to its limit is {best['feature']} with an IC of {best['ic']:+.3f} "
             f"(t {best['t']:.1f}) and a limit of {best['limit']:.2f}"

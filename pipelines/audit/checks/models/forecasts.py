@@ -79,7 +79,7 @@ def _check_refits(subject: Subject) -> Result:
         NAME,
         "fail",
         f"{first.what[0].upper()}{first.what[1:]} changed when all data after {subject.day(t)} were "
-        "replaced: the fit used future data.",
+        "replaced: they depend on later data.",
         pl.DataFrame([{"after": subject.day(at), "what": one.what} for at, one in diffs]),
     )
 

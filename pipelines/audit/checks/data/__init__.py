@@ -1,0 +1,1 @@
+"""Checks of the delivered data: inputs, prices, statements, members and codes."""

@@ -1,0 +1,1 @@
+"""Checks of features, targets and folds."""

@@ -1,0 +1,328 @@
+"""Delivered data that know the future are caught, and honest data that look alike pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+from audit_markets import as_input, make_subject
+
+from features.panel.panel import Panel, build_panel
+from pipelines.audit.compare import differences_until
+from pipelines.audit.noise import replace_future
+from pipelines.audit.registry import CHECKS
+from pipelines.audit.result import Result
+from pipelines.audit.subject import Subject
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+from pipelines.dataset.build import build_dataset
+
+Array = npt.NDArray[np.float64]
+Tables = dict[str, pl.DataFrame]
+T, N = 1050, 32
+BARS = ("open", "high", "low", "close")
+
+
+@pytest.fixture(scope="module")
+def config(tiny_settings: Mapping[str, Any]) -> Config:
+    features = {"window": 5, "channels": ["return"], "characteristics": ["return_5"]}
+    return check_config({**tiny_settings, "features": features, "models": {"ridge": {}}}, origin="tiny")
+
+
+@pytest.fixture(scope="module")
+def tables() -> Tables:
+    """A random walk with volume that follows the size of returns, in cents."""
+    rng = np.random.default_rng(5)
+    size_TN = np.exp(0.3 * rng.normal(size=(T, N)))
+    intraday_TN, night_TN = 0.016 * size_TN * rng.normal(size=(T, N)), 0.008 * rng.normal(size=(T, N))
+    common_T1 = 0.006 * rng.normal(size=(T, 1))
+    log_TN = np.cumsum(intraday_TN + night_TN + common_T1, axis=0)
+    close_TN = np.round(40.0 * np.exp(log_TN), 2)
+    open_TN = np.round(40.0 * np.exp(log_TN - intraday_TN), 2)
+    days = pl.date_range(dt.date(2010, 1, 1), dt.date(2016, 1, 1), "1d", eager=True)
+    days = days.filter(days.dt.weekday() < 6)[:T]
+    prices = pl.DataFrame(
+        {
+            "date": np.repeat(days.to_numpy(), N),
+            "ticker": np.tile([f"F{n:02}" for n in range(N)], T),
+            "open": open_TN.ravel(),
+            "high": np.maximum(open_TN, close_TN).ravel(),
+            "low": np.minimum(open_TN, close_TN).ravel(),
+            "close": close_TN.ravel(),
+            "volume": np.round(
+                1e5 * np.exp(20.0 * np.abs(intraday_TN) + 0.2 * rng.normal(size=(T, N)))
+            ).ravel(),
+        }
+    )
+    securities = pl.DataFrame(
+        {
+            "ticker": [f"F{n:02}" for n in range(N)],
+            "valid_from": [days[0]] * N,
+            "industry": [f"group {n % 4}" for n in range(N)],
+        }
+    )
+    blank = [pl.lit(None, dtype=pl.Date).alias(name) for name in ("listed_on", "delisted_on", "valid_to")]
+    texts = [pl.lit(None, dtype=pl.String).alias(name) for name in ("sector", "delisting_reason", "exchange")]
+    return {
+        "prices": prices.with_columns(
+            pl.col("date").cast(pl.Date), split_ratio=pl.lit(1.0), dividend=pl.lit(0.0)
+        ),
+        "securities": securities.with_columns(
+            *blank, *texts, delisting_return=pl.lit(None, dtype=pl.Float64)
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def panel(tables: Tables) -> Panel:
+    return build_panel(tables["prices"], tables["securities"])
+
+
+def ahead(x_TN: Array, k: int = 1) -> Array:
+    out_TN = np.full_like(x_TN, np.nan)
+    out_TN[:-k] = x_TN[k:]
+    return out_TN
+
+
+def past(panel: Panel, k: int = 5) -> Array:
+    out_TN = np.full((T, N), np.nan)
+    out_TN[k:] = panel.close_TN[k:] / panel.close_TN[:-k] - 1.0
+    return out_TN
+
+
+def examine(name: str, config: Config, tables: Tables, *added: pl.DataFrame) -> Result:
+    inputs = {"inputs": pl.concat(added)} if added else {}
+    return CHECKS[name](make_subject(config, {**tables, **inputs}))
+
+
+def some_firms(panel: Panel) -> Array:
+    x_TN = past(panel)
+    return np.where(np.arange(N) < 2, ahead(x_TN), x_TN)
+
+
+def some_days(panel: Panel) -> Array:
+    x_TN = past(panel)
+    return np.where((np.arange(T) % 10 == 3)[:, None], ahead(x_TN), x_TN)
+
+
+def last_part(panel: Panel) -> Array:
+    x_TN = past(panel)
+    return np.where(((np.arange(T) > 900)[:, None]) & (np.arange(N) < 12), ahead(x_TN), x_TN)
+
+
+def next_quarter(panel: Panel) -> Array:
+    return ahead(panel.close_TN, 63) / panel.close_TN - 1.0
+
+
+def mixed(panel: Panel) -> Array:
+    tomorrow_TN = ahead(past(panel, 1)) / 0.02
+    return 0.12 * tomorrow_TN + np.random.default_rng(1).normal(size=(T, N))
+
+
+@pytest.mark.parametrize(
+    ("compute", "verdict", "names"),
+    [
+        (some_firms, "fail", "2 firms (F0"),
+        (some_days, "fail", "dates ("),
+        (last_part, "fail", "the return of t+1 between"),
+        (next_quarter, "fail", "of t+63 over all firms"),
+        (mixed, "warn", "may know the next session"),
+    ],
+)
+def test_input_that_is_early_somewhere_is_caught(  # noqa: PLR0917 (fixtures)
+    compute: Callable[[Panel], Array], verdict: str, names: str, config: Config, tables: Tables, panel: Panel
+) -> None:
+    result = examine("leads", config, tables, as_input("signal", compute(panel), panel))
+    assert result.verdict == verdict, result.sentence
+    assert names in result.sentence
+    assert "signal" in result.sentence
+    assert not result.evidence.is_empty()
+
+
+def scaled(panel: Panel) -> Array:
+    x_TN = panel.close_TN
+    z_TN = np.clip((x_TN - x_TN.mean(axis=0)) / x_TN.std(axis=0), -1.5, 1.5)
+    return np.asarray(z_TN - z_TN.mean(axis=1, keepdims=True))
+
+
+def test_level_scaled_with_its_future_is_caught(config: Config, tables: Tables, panel: Panel) -> None:
+    """Clipped and demeaned by date, it has no exact moments, and its IC with the next session is small."""
+    signal = as_input("signal", scaled(panel), panel)
+    assert examine("fingerprints", config, tables, signal).verdict == "pass"
+    result = examine("horizons", config, tables, signal)
+    assert result.verdict == "fail", result.sentence
+    assert "input signal has an IC of -0." in result.sentence
+
+
+def honest(panel: Panel) -> dict[str, Array]:
+    rng = np.random.default_rng(2)
+    close_TN, five_TN = panel.close_TN, past(panel)
+    moves_TN = np.nan_to_num(past(panel, 1))
+    rises_TN, sizes_TN = np.maximum(moves_TN, 0.0), np.abs(moves_TN)
+    window = np.ones(3)
+    up_TN = np.apply_along_axis(lambda x: np.convolve(x, window)[:T], 0, rises_TN)
+    all_TN = np.apply_along_axis(lambda x: np.convolve(x, window)[:T], 0, sizes_TN)
+    return {
+        "age": np.tile(np.arange(1.0, T + 1)[:, None], (1, N)),
+        "log_age": np.tile(np.log(np.arange(1.0, T + 1))[:, None], (1, N)),
+        "events": np.cumsum(rng.random((T, N)) < 0.05, axis=0).astype(np.float64),
+        "drawdown": close_TN / np.maximum.accumulate(close_TN, axis=0) - 1.0,
+        "rsi": 100.0 * up_TN / np.maximum(all_TN, 1e-12),
+        "rank": np.where(np.isfinite(five_TN), np.argsort(np.argsort(five_TN, axis=1), axis=1) / N, np.nan),
+        "noise": rng.normal(size=(T, N)),
+        "momentum": past(panel, 126),
+        "return": past(panel, 1),
+        "monthly": np.repeat(past(panel, 21)[::21], 21, axis=0)[:T],
+        "highest": np.maximum.accumulate(close_TN, axis=0),
+    }
+
+
+@pytest.fixture(scope="module")
+def honest_subject(config: Config, tables: Tables, panel: Panel) -> Subject:
+    inputs = [as_input(name, x_TN, panel) for name, x_TN in honest(panel).items()]
+    return make_subject(config, {**tables, "inputs": pl.concat(inputs)})
+
+
+@pytest.mark.parametrize(
+    "check", ["fingerprints", "leads", "horizons", "timing", "backfill", "bars", "codes"]
+)
+def test_bounded_counting_ageing_and_ranked_inputs_pass(check: str, honest_subject: Subject) -> None:
+    result = CHECKS[check](honest_subject)
+    assert result.verdict == "pass", result.sentence
+    assert not result.evidence.is_empty() or check == "leads"
+
+
+def with_bars(tables: Tables, panel: Panel, **changed: Array) -> Tables:
+    """Prices with other columns; high and low hold them."""
+    columns = {name: pl.Series(name, array.ravel()) for name, array in changed.items()}
+    frame = tables["prices"].sort("date", "ticker").with_columns(**columns)
+    return {
+        **tables,
+        "prices": frame.with_columns(
+            high=pl.max_horizontal("open", "close"), low=pl.min_horizontal("open", "close")
+        ),
+    }
+
+
+def next_open(panel: Panel) -> dict[str, Array]:
+    assert panel.open_TN is not None
+    return {"open": np.vstack([panel.open_TN[1:], panel.close_TN[-1:]])}
+
+
+def centred(panel: Panel) -> dict[str, Array]:
+    close_TN = panel.close_TN.copy()
+    close_TN[1:-1] = 0.8 * panel.close_TN[1:-1] + 0.1 * (panel.close_TN[:-2] + panel.close_TN[2:])
+    return {"close": close_TN}
+
+
+def winsorised(panel: Panel) -> dict[str, Array]:
+    low, high = np.quantile(panel.close_TN, [0.02, 0.98], axis=0)
+    return {"close": np.clip(panel.close_TN, low, high)}
+
+
+def filled_back(panel: Panel) -> dict[str, Array]:
+    close_TN = panel.close_TN.copy()
+    for n in range(N):
+        for start in range(50 + n, T - 20, 200):
+            close_TN[start : start + 6, n] = close_TN[start + 6, n]
+    return {"close": close_TN}
+
+
+def moved(panel: Panel) -> dict[str, Array]:
+    return {"close": np.vstack([panel.close_TN[1:], panel.close_TN[-1:]])}
+
+
+def adjusted(panel: Panel) -> dict[str, Array]:
+    factor_T1 = 0.993 ** (np.arange(T)[::-1] // 63)[:, None]
+    return {"close": panel.close_TN * factor_T1}
+
+
+@pytest.mark.parametrize(
+    ("doctor", "verdict", "names"),
+    [
+        (next_open, "fail", "The open is that of a later session"),
+        (centred, "fail", "The closes are averages"),
+        (winsorised, "fail", "Closes are clipped"),
+        (filled_back, "fail", "filled backwards"),
+        (moved, "fail", "Closes and volume are of different sessions"),
+        (adjusted, "warn", "adjusted with later events"),
+    ],
+)
+def test_doctored_prices_are_caught(  # noqa: PLR0917 (fixtures)
+    doctor: Callable[[Panel], dict[str, Array]],
+    verdict: str,
+    names: str,
+    config: Config,
+    tables: Tables,
+    panel: Panel,
+) -> None:
+    result = examine("bars", config, with_bars(tables, panel, **doctor(panel)))
+    assert result.verdict == verdict, result.sentence
+    assert names in result.sentence or any(names in row for row in result.evidence["sentence"])
+
+
+def test_groups_and_tickers_made_from_returns_are_caught(config: Config, tables: Tables) -> None:
+    ends = (
+        tables["prices"]
+        .sort("date")
+        .group_by("ticker")
+        .agg(total=pl.col("close").last() / pl.col("close").first())
+    )
+    ranked = ends.sort("total").with_row_index("place")
+    codes = ranked.select(
+        "ticker", code=pl.concat_str(pl.lit("group "), (pl.col("place") // 5).cast(pl.String))
+    )
+    securities = (
+        tables["securities"].join(codes, on="ticker").with_columns(industry=pl.col("code")).drop("code")
+    )
+    result = examine("codes", config, {**tables, "securities": securities})
+    assert result.verdict == "fail"
+    assert "The groups know later returns" in result.sentence
+
+    names = ranked.select(
+        "ticker", renamed=pl.concat_str(pl.lit("A"), pl.col("place").cast(pl.String).str.zfill(3))
+    )
+    sorted_tables = {
+        name: frame.join(names, on="ticker").with_columns(ticker=pl.col("renamed")).drop("renamed")
+        for name, frame in tables.items()
+    }
+    result = examine("codes", config, sorted_tables)
+    assert result.verdict == "fail"
+    assert "The order of the tickers" in result.sentence
+
+
+def test_static_means_of_the_whole_sample_are_suspect(config: Config, tables: Tables, panel: Panel) -> None:
+    rng = np.random.default_rng(7)
+    drift_N = np.nanmean(past(panel, 1), axis=0)
+    fitted = examine("horizons", config, tables, as_input("fitted", np.tile(drift_N, (T, 1)), panel))
+    assert fitted.verdict in ("warn", "fail"), fitted.sentence
+    assert "fitted" in fitted.sentence
+    drawn = np.tile(rng.normal(size=N), (T, 1))
+    assert examine("horizons", config, tables, as_input("drawn", drawn, panel)).verdict == "pass"
+
+
+def test_renumbered_groups_are_no_difference(config: Config, tables: Tables) -> None:
+    """A firm that is listed late has an industry of its own; without it all codes move by one."""
+    late = tables["prices"]["date"].unique().sort()[600]
+    first = pl.col("ticker") == "F00"
+    prices = tables["prices"].filter(~first | (pl.col("date") >= late))
+    securities = tables["securities"].with_columns(
+        industry=pl.when(first).then(pl.lit("A group of its own")).otherwise("industry"),
+        valid_from=pl.when(first).then(pl.lit(late)).otherwise("valid_from"),
+    )
+    listed = {**tables, "prices": prices, "securities": securities}
+    day = tables["prices"]["date"].unique().sort()[500]
+    true = build_dataset(listed, config)
+    noisy = build_dataset(replace_future(listed, day, seed=1), config)
+    assert true.panel.groups_S != noisy.panel.groups_S
+    assert not differences_until(500, true, noisy)
+    swapped = dataclasses.replace(
+        noisy, panel=dataclasses.replace(noisy.panel, groups_S=tuple(reversed(noisy.panel.groups_S)))
+    )
+    assert [diff.what for diff in differences_until(500, true, swapped)] == ["the panel's group"]
