@@ -65,7 +65,7 @@ def main() -> None:
                 ]
                 alarms = [r for r in alarms if not (r.check == "statements" and "no restat" in r.sentence)]
                 right = [r for r in alarms if any(word in r.sentence for word in case.expects)]
-                shown = (right or alarms)[:1]
+                shown = sorted(right or alarms, key=lambda r: r.verdict != "fail")[:1]
                 verdict = shown[0].verdict if shown else "-"
                 good = not alarms if kind == "clean" else bool(right)
                 rows.append(

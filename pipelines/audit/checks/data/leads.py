@@ -46,8 +46,8 @@ DATES: Final = 8
 DATE_DEVIATIONS: Final = 3.5
 """Minimum z of the IC of a date: with 20 firms an IC of 0.6 is chance."""
 POOLED: Final = {"the return": 0.12, "the size of the return": 0.12, "the volume": 0.30}
-"""Minimum |mean correlation| over all firms at one lead. Honest inputs reach 0.03 with the return, 0.05 with its
-size and 0.16 with volume, which weeks and expiries make predictable."""
+"""Minimum |mean correlation| over all firms at one lead. Honest inputs reach 0.03 with the return, 0.05 with
+its size and 0.16 with volume, which weeks and expiries make predictable."""
 POOLED_NEXT: Final = 0.15
 """Lower bound of the same at a lead of one session, where honest forecasts are strongest."""
 SUM: Final = 0.20
