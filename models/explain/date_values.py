@@ -17,7 +17,7 @@ from models.baselines.ridge import Ridge
 from models.batch import Batch
 from models.explain.date_game import group_game
 from models.explain.engines.closed_forms import Background, Trees, columns_of, linear_values, tree_values
-from models.explain.engines.engine import Precision, sample
+from models.explain.engines.engine import OnRound, Precision, SamplerState, sample
 from models.explain.engines.gradients import Differentiable, GradientConfig, gradient_values
 from models.explain.engines.samplers import SAMPLERS
 from models.explain.game import ShapleyValues
@@ -54,10 +54,21 @@ class Method:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DateValues:
-    """Values of a date's forecasts, and whether the precision was reached."""
+    """Values of a date's forecasts.
+
+    Attributes
+    ----------
+    values
+        The values and their errors.
+    reached
+        Whether the precision was reached.
+    state
+        Draws of a sampling engine, from which :func:`date_values` can continue; None for other engines.
+    """
 
     values: ShapleyValues
     reached: bool
+    state: SamplerState | None = None
 
 
 def date_values(
@@ -68,8 +79,29 @@ def date_values(
     method: Method,
     *,
     cells: TrainingCells | None,
+    state: SamplerState | None = None,
+    on_round: OnRound | None = None,
 ) -> DateValues:
     """Compute the values of some forecasts of a date.
+
+    Parameters
+    ----------
+    model
+        A fitted model, a neural module in eval mode, or a function of a one-date batch.
+    batch
+        One date.
+    players
+        P players.
+    sample_E
+        Positions of the explained firms.
+    method
+        How to compute the values.
+    cells
+        Cells of the training fold; None for removal ``date``.
+    state
+        Draws of an earlier call with the same arguments, which are continued.
+    on_round
+        Called after each round of a sampling engine.
 
     Raises
     ------
@@ -79,8 +111,16 @@ def date_values(
     if method.engine in SAMPLERS:
         background = replacement(method.removal, batch, cells, method.seed)
         game = group_game(unwrap(model), batch, players, sample_E, background)
-        sampled = sample(game, len(players), SAMPLERS[method.engine], method.precision, seed=method.seed)
-        return DateValues(sampled.values, sampled.reached)
+        sampled = sample(
+            game,
+            len(players),
+            SAMPLERS[method.engine],
+            method.precision,
+            seed=method.seed,
+            state=state,
+            on_round=on_round,
+        )
+        return DateValues(sampled.values, sampled.reached, sampled.state)
     if method.removal == "conditional":
         raise ValueError(
             f"Engine {method.engine} does not draw given what is kept; use removal date or train, or the "

@@ -11,7 +11,8 @@ from attribution_data import small_market, small_modules
 
 from models.batch import Ablation, PanelTensors
 from models.explain.date_game import group_game
-from models.explain.engines.engine import Precision
+from models.explain.date_values import DateValues, Method, date_values
+from models.explain.engines.engine import Precision, SamplerState
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.players import PlayerConfig, find_players, player_data
 from models.explain.removal import SameDate, draw_donors
@@ -108,6 +109,21 @@ def test_values_of_a_run_add_up_and_say_how_they_were_made(
     assert found.quality.additivity_relative < limit
     with pytest.raises(ValueError, match="engine is 'best'"):
         GroupGameConfig(engine="best")
+
+
+def test_the_draws_of_a_date_are_continued(market: PanelTensors, modules: dict[str, Forecaster]) -> None:
+    module, batch = modules["temporal_peer"], market.batch(torch.tensor([15]))
+    players = find_players(module, batch, FAMILIES)
+
+    def values(draws: int, state: SamplerState | None = None) -> DateValues:
+        method = Method("permutation", "date", Precision(draws), seed=3)
+        return date_values(module, batch, players, np.arange(2), method, cells=None, state=state)
+
+    whole, resumed = values(9), values(9, values(4).state)
+    np.testing.assert_allclose(resumed.values.values_PO, whole.values.values_PO, atol=1e-6)
+    np.testing.assert_allclose(resumed.values.error_PO, whole.values.error_PO, atol=1e-6)
+    assert resumed.state is not None
+    assert resumed.state.draws == 9
 
 
 def test_a_precision_stops_the_draws(market: PanelTensors, modules: dict[str, Forecaster]) -> None:
