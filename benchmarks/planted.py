@@ -35,6 +35,7 @@ from models.batch import PanelTensors
 from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.network.lift import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
+from models.explain.players import PlayerConfig
 from models.fitting.fit import FitConfig, NeuralFitted, fit, untrained
 from pipelines.config.load import build_settings, digest, load_config, settings_of
 from pipelines.config.schema import Config
@@ -114,9 +115,8 @@ def days_row(config: Config, seed: int, dates: int) -> dict[str, Any]:
     dataset = build_world(config).dataset
     fitted, data, fold, seconds = fitted_model(config, dataset, "temporal_transformer", seed)
     sessions, window = evenly_spaced(fold.test, dates), config.features.window
-    game = GroupGameConfig(
-        permutations=4, firms_per_date=20, day_starts=tuple(range(1, window + 1)), seed=seed
-    )
+    every_day = PlayerConfig(day_starts=tuple(range(1, window + 1)))
+    game = GroupGameConfig(permutations=4, firms_per_date=20, players=every_day, seed=seed)
     part = explain_groups(fitted, data, sessions, {}, game)
     shap_W = np.abs(part.values_EP).mean(axis=0)
     planted_W = np.zeros(window)
