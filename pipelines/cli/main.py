@@ -12,6 +12,7 @@ from pipelines.cli.backtest import backtest
 from pipelines.cli.compare import compare
 from pipelines.cli.demo import demo
 from pipelines.cli.doctor import doctor
+from pipelines.cli.explain import explain
 from pipelines.cli.features import list_features
 from pipelines.cli.init import init
 from pipelines.cli.lake import lake_app
@@ -222,18 +223,7 @@ def tune(
 
 app.command(rich_help_panel=_PIPELINE)(backtest)
 app.command(rich_help_panel=_PIPELINE)(compare)
-
-
-@app.command(rich_help_panel=_PIPELINE)
-def explain(run: RunArgument, output: OutputOption = RUNS_FOLDER, wait: WaitOption = False) -> None:
-    """Attribute a sample of a run's test forecasts to days, feature families and peers (Shapley values).
-
-    The section explain of the config sets the models, the number of dates and firms, and the number of
-    permutations. The results are stored with the run, and `peerglass report` shows them.
-    """
-    from pipelines.stages import explain_run
-
-    print(explain_run(run, output, wait=wait))
+app.command(rich_help_panel=_PIPELINE)(explain)
 
 
 @app.command(rich_help_panel=_PIPELINE)

@@ -1,0 +1,91 @@
+"""``peerglass explain RUN --date D``: explain forecasts of a run, and say how it was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.dataset.folds import plan_folds
+from pipelines.explain.forecasts.question import Question, choose_model, find_place
+from pipelines.explain.forecasts.tables import difference_table, value_table, write_values
+from pipelines.explain.forecasts.text import (
+    decimals_for,
+    describe_difference,
+    describe_forecast,
+    describe_section,
+    unit_of,
+)
+from pipelines.explain.forecasts.values import Explained, explain_date
+from pipelines.progress import Progress
+from pipelines.run.completeness import require_test
+from pipelines.run.open import load_run_data
+from pipelines.run.record import Run, open_run
+
+
+def explain_forecasts(name: str, output: Path, question: Question) -> str:
+    """Explain one forecast, the difference between two, or the cross-section of a date.
+
+    Only out-of-sample forecasts are explained: those of the fold that tests the date, as the mean over its
+    seeds.
+
+    Parameters
+    ----------
+    name
+        Id of the run, a unique prefix of it, ``latest``, or its folder.
+    output
+        Folder that holds the runs.
+    question
+        What is explained, and how.
+
+    Returns
+    -------
+    str
+        The tables.
+
+    Raises
+    ------
+    ConfigError
+        If an option does not suit the run, the date or the firm has no forecast, or the precision is not
+        reached.
+    DataError
+        If a checkpoint is missing, or was trained on other features than the run's data have.
+    """
+    question.check()
+    progress = Progress()
+    run = open_run(name, output)
+    require_test(run.config, run.run_id)
+    model = choose_model(run, question.model)
+    dataset, _ = load_run_data(run, progress)
+    folds = plan_folds(dataset, run.config)
+    dates = [question.date] if question.versus is None else [question.date, question.versus]
+    places = [find_place(dataset, folds, date, question.ticker) for date in dates]
+    with progress.stage("explain", total=len(places) * len(run.config.seeds)):
+        found = [explain_date(run, dataset, model, place, question, progress=progress) for place in places]
+    tables = [value_table(explained, model) for explained in found]
+    frame = tables[0] if len(tables) == 1 else difference_table(tables[0], tables[1])
+    decimals = decimals_for(found[0].spread)
+    if len(tables) == 2:
+        body = describe_difference(frame, decimals)
+    else:
+        body = (describe_section if question.ticker is None else describe_forecast)(frame, decimals)
+    lines = [*_head(run, model, question, found), body]
+    if question.out is not None:
+        lines += ["", f"The values are in {write_values(frame, question.out).resolve()}."]
+    return "\n".join(lines)
+
+
+def _head(run: Run, model: str, question: Question, found: list[Explained]) -> list[str]:
+    seeds = len(run.config.seeds)
+    who = question.ticker or f"{len(found[0].tickers)} firms"
+    when = " minus ".join(f"{one.date} (fold {one.fold})" for one in found)
+    drawn = f", {max(one.draws or 0 for one in found)} draws per seed" if found[0].draws else ""
+    lines = [
+        f"{run.run_id}, {model}: {who} at the close of {when}, out of sample, mean of {seeds} "
+        f"seed{'' if seeds == 1 else 's'}",
+        f"unit: {unit_of(run.config)}; standard deviation over the firms of the date {found[0].spread:.3g}",
+        f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
+    ]
+    if len({one.fold for one in found}) > 1:
+        lines.append(
+            "The dates are tested by different folds, so the difference is also one between two models."
+        )
+    return lines

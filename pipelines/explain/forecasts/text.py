@@ -1,0 +1,116 @@
+"""Explained forecasts as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+
+import polars as pl
+
+from pipelines.config.schema import Config
+
+_PER_KIND = 10  # players shown of a kind
+_ENDS = 5  # names shown at the top and at the bottom
+_HEADS = {
+    "days": "days",
+    "family": "characteristics",
+    "peers": "peers",
+    "sector": "peers by sector",
+    "firm": "peers",
+    "market": "market tokens",
+}
+_NOISE = math.sqrt(2.0 / math.pi)  # mean absolute value of a standard normal variable
+
+
+def unit_of(config: Config) -> str:
+    """Say in which unit a config's models forecast."""
+    label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
+    what = "residual return" if label.residualise_factors else "return"
+    over = f"{what} over {label.horizon} {sessions}"
+    if label.transform == "rank":
+        return f"normal scores of the rank of the {over} on its date (label.transform is rank), not returns"
+    return over + (" minus its mean over the firms of the date" if label.transform == "demean" else "")
+
+
+def describe_forecast(frame: pl.DataFrame, decimals: int) -> str:
+    """Show the values of one forecast by kind of player, the largest first."""
+    base, forecast = (_number(frame[name][0], decimals) for name in ("base", "forecast"))
+    lines = [f"forecast {forecast} = base value {base} + the values below"]
+    return "\n".join([*lines, *_blocks(frame, decimals)])
+
+
+def describe_difference(frame: pl.DataFrame, decimals: int) -> str:
+    """Show the values of a date minus those of another date."""
+    row = frame.row(0, named=True)
+    first, second = row["forecast"], row["forecast_versus"]
+    lines = [
+        f"forecast {_number(first, decimals)} on {row['date']}, {_number(second, decimals)} on {row['versus']}: "
+        f"difference {_number(first - second, decimals)} = base value "
+        f"{_number(row['base'] - row['base_versus'], decimals)} + the differences below"
+    ]
+    return "\n".join([*lines, *_blocks(frame, decimals)])
+
+
+def describe_section(frame: pl.DataFrame, decimals: int) -> str:
+    """Show the mean |value| of each player over the firms of a date, and the ends of the ranking."""
+    means = (
+        frame.group_by("kind", "player", maintain_order=True)
+        .agg(
+            pl.col("value").abs().mean().alias("size"),
+            pl.col("value").mean().alias("value"),
+            pl.col("error").mean().alias("error"),
+        )
+        .sort("size", descending=True, maintain_order=True)
+    )
+    width = max(12, *(len(name) for name in means["player"])) + 2
+    lines = [
+        "",
+        f"  {'player':<{width}}{'mean |value|':>14}{'if only noise':>15}{'mean value':>12}{'error':>12}",
+    ]
+    for row in means.head(2 * _PER_KIND).iter_rows(named=True):
+        lines.append(
+            f"  {row['player']:<{width}}{row['size']:>14.{decimals}f}{_NOISE * row['error']:>15.{decimals}f}"
+            f"{row['value']:>+12.{decimals}f}{row['error']:>12.{decimals}f}"
+        )
+    if means.height > 2 * _PER_KIND:
+        lines.append(f"  and {means.height - 2 * _PER_KIND} smaller ones")
+    largest = frame.sort(pl.col("value").abs(), descending=True, maintain_order=True).unique(
+        "ticker", keep="first", maintain_order=True
+    )
+    ranked = largest.sort("forecast", "ticker", descending=[True, False])
+    shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
+    lines += ["", f"  {'ticker':<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
+    for at, row in enumerate(shown.iter_rows(named=True)):
+        if at == _ENDS and ranked.height > 2 * _ENDS:
+            lines.append("  ...")
+        lines.append(
+            f"  {row['ticker']:<12}{row['forecast']:>+12.{decimals}f}{row['base']:>+12.{decimals}f}   "
+            f"{row['player']} {row['value']:+.{decimals}f} (error {row['error']:.{decimals}f})"
+        )
+    return "\n".join(lines)
+
+
+def decimals_for(spread: float) -> int:
+    """Decimal places that show the standard deviation of the forecasts with three significant digits."""
+    return max(2, 2 - math.floor(math.log10(spread))) if spread > 0 else 6
+
+
+def _blocks(frame: pl.DataFrame, decimals: int) -> list[str]:
+    """A block of lines per kind of player."""
+    width = max(12, *(len(name) for name in frame["player"])) + 2
+    lines = []
+    for (kind,), part in frame.group_by("kind", maintain_order=True):
+        ordered = part.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+        lines += ["", f"  {_HEADS[str(kind)]:<{width}}{'value':>12}{'error':>12}"]
+        for name, value, error in ordered.head(_PER_KIND).select("player", "value", "error").iter_rows():
+            lines.append(f"  {name:<{width}}{value:>+12.{decimals}f}{error:>12.{decimals}f}")
+        rest = ordered.slice(_PER_KIND)
+        if rest.height:
+            lines.append(
+                f"  {f'{rest.height} others':<{width}}{rest['value'].sum():>+12.{decimals}f}"
+                f"{rest['error'].sum():>12.{decimals}f}  (error: at most)"
+            )
+    return lines
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:+.{decimals}f}"

@@ -1,0 +1,283 @@
+"""Shapley values of the forecasts of one date, averaged over the seeds of the fold that tests the date.
+
+Legend: P players, E explained firms, K seeds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from features.arrays import FloatArray, IntArray
+from models.batch import Batch, PanelTensors
+from models.explain.date_values import DateValues, Method, date_values
+from models.explain.engines.engine import Precision
+from models.explain.engines.samplers import SAMPLERS
+from models.explain.players import Player, PlayerConfig, find_players, forecast, unwrap
+from models.fitted import Fitted
+from models.forecaster import Forecaster
+from pipelines.dataset.build import Dataset
+from pipelines.device import one_thread, resolve_device
+from pipelines.errors import ConfigError, DataError
+from pipelines.explain.forecasts.draws import stored_draws
+from pipelines.explain.forecasts.question import Place, Question
+from pipelines.explain.games import families_of
+from pipelines.progress import Progress
+from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.record import Run
+from pipelines.train.task import collect_arrays, to_tensors
+
+DRAWS = 16
+MAX_DRAWS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explained:
+    """Shapley values of forecasts of one date.
+
+    Attributes
+    ----------
+    date, fold
+        The date, and the index of the fold that tests it.
+    players
+        Kind and name of each player: the ticker of a firm, the group of a sector.
+    tickers
+        The explained firms.
+    values_PE, error_PE
+        Values and their Monte Carlo standard errors, in the unit of the forecasts; means over seeds.
+    base_E, forecast_E
+        Base values and forecasts; means over seeds. Values and base add up to the forecast.
+    spread
+        Standard deviation of the forecasts over all firms of the date.
+    draws
+        Number of draws per seed; None for engines that do not sample.
+    """
+
+    date: dt.date
+    fold: int
+    players: tuple[tuple[str, str], ...]
+    tickers: tuple[str, ...]
+    values_PE: FloatArray
+    error_PE: FloatArray
+    base_E: FloatArray
+    forecast_E: FloatArray
+    spread: float
+    draws: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seed:
+    """A fitted model, and the date as its input."""
+
+    seed: int
+    model: Fitted
+    batch: Batch
+    forecast_N: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Game:
+    """What is played with a seed."""
+
+    one: _Seed
+    players: tuple[Player, ...]
+    chosen_E: IntArray
+    precision: Precision
+
+
+def explain_date(
+    run: Run, dataset: Dataset, model: str, place: Place, question: Question, *, progress: Progress
+) -> Explained:
+    """Explain the forecasts of a date.
+
+    Every seed is explained by itself, and forecasts, values and base values are averaged over seeds. The
+    standard error of the mean is ``sqrt(sum_k e_k^2) / K``. An asked precision ``p`` of the mean is reached
+    by drawing each seed until its error is ``sqrt(K) p``.
+
+    Raises
+    ------
+    ConfigError
+        If the engine or the peers do not suit the model, or the precision is not reached.
+    DataError
+        If a checkpoint is missing, or was trained on other features than the run's data have.
+    """
+    with one_thread():
+        seeds, groups = _load(run, dataset, model, place)
+        config = _player_config(question, seeds[0].model, model)
+        families = families_of(dataset.characteristic_names)
+        players = find_players(unwrap(seeds[0].model), seeds[0].batch, families, config)
+        firms_N = seeds[0].batch.firms_N.cpu().numpy()
+        tickers_N = [str(dataset.panel.tickers_N[firm]) for firm in firms_N]
+        chosen_E = (
+            np.arange(len(firms_N)) if place.ticker is None else np.array([tickers_N.index(place.ticker)])
+        )
+        mean_N = np.mean([one.forecast_N for one in seeds], axis=0)
+        spread = float(np.std(mean_N))
+        precision = _precision(question, spread, len(seeds), place.date)
+        found = []
+        for one in seeds:
+            game = _Game(one, players, chosen_E, precision)
+            found.append(_explain_seed(run, model, place, question, game, progress=progress))
+            progress.step(f"{place.date} seed {one.seed}")
+    error_PE = np.sqrt(np.sum([each.values.error_PO**2 for each in found], axis=0)) / len(seeds)
+    _require_precision(question, error_PE, spread, found)
+    drawn = [each.state.draws for each in found if each.state is not None]
+    return Explained(
+        date=place.date,
+        fold=place.fold.index,
+        players=tuple((player.kind, _name(player, dataset, groups)) for player in players),
+        tickers=tuple(tickers_N[position] for position in chosen_E),
+        values_PE=np.mean([each.values.values_PO for each in found], axis=0),
+        error_PE=error_PE,
+        base_E=np.mean([each.values.base_O for each in found], axis=0),
+        forecast_E=mean_N[chosen_E],
+        spread=spread,
+        draws=max(drawn) if drawn else None,
+    )
+
+
+def _load(run: Run, dataset: Dataset, model: str, place: Place) -> tuple[list[_Seed], tuple[str, ...]]:
+    """Load the seeds of the fold that tests the date, and the names of the fold's groups."""
+    arrays = collect_arrays(dataset, run.config.features.window)
+    device = resolve_device(run.config.device)
+    data: PanelTensors | None = None
+    seeds: list[_Seed] = []
+    groups: tuple[str, ...] = ()
+    for seed in run.config.seeds:
+        fitted, inputs = load_checkpoint(run.checkpoint(model, place.fold.index, seed))
+        groups = inputs.groups
+        data = to_tensors(arrays, inputs, device) if data is None else data
+        _require_features(fitted, data, f"{model}, fold {place.fold.index}, seed {seed}")
+        batch = data.batch(torch.tensor([place.session]))
+        seeds.append(_Seed(seed, fitted, batch, forecast(unwrap(fitted), batch, None)[0]))
+    return seeds, groups
+
+
+def _require_features(fitted: Fitted, data: PanelTensors, subject: str) -> None:
+    """Raise DataError if a model was trained on other features than the data have."""
+    trained, given = fitted.shape, data.shape
+    cure = "restore the checkpoint from a backup, or train the run's config again."
+    missing = [name for name in trained.characteristic_names if name not in given.characteristic_names]
+    others = [name for name in given.characteristic_names if name not in trained.characteristic_names]
+    if missing or others:
+        parts = [f"without {', '.join(others)}"] * bool(others) + [f"with {', '.join(missing)}"] * bool(
+            missing
+        )
+        raise DataError(
+            f"{subject} was trained on other features than the run's data have "
+            f"({' and '.join(parts)}); {cure}"
+        )
+    for name in ("n_channels", "n_characteristics", "window", "n_groups"):
+        if getattr(trained, name) != getattr(given, name):
+            raise DataError(
+                f"{subject} was trained on other features than the run's data have: {name} is "
+                f"{getattr(trained, name)} in the model and {getattr(given, name)} in the data; {cure}"
+            )
+
+
+def _player_config(question: Question, fitted: Fitted, model: str) -> PlayerConfig:
+    inner = unwrap(fitted)
+    if question.peers is not None and not (isinstance(inner, Forecaster) and inner.uses_peers):
+        raise ConfigError(f"--peers is {question.peers}, but {model} has no peers; leave --peers out.")
+    return PlayerConfig(peers=question.peers or ("sectors" if question.ticker is None else "firms"))
+
+
+def _precision(question: Question, spread: float, seeds: int, date: dt.date) -> Precision:
+    if question.precision is None:
+        return Precision(question.draws or DRAWS)
+    if not spread > 0.0:
+        raise ConfigError(
+            f"All forecasts of {date} are equal, so no --precision can be relative to their standard "
+            "deviation; leave --precision out."
+        )
+    limit = question.draws or MAX_DRAWS
+    return Precision(min(DRAWS, limit), question.precision * spread * math.sqrt(seeds), limit)
+
+
+def _explain_seed(
+    run: Run, model: str, place: Place, question: Question, game: _Game, *, progress: Progress
+) -> DateValues:
+    one, players, precision = game.one, game.players, game.precision
+    random = np.random.default_rng((run.config.explain.seed, place.session, one.seed))
+    method = Method(question.engine, "date", precision, int(random.integers(2**32)))
+    stored = stored_draws(
+        run.folder,
+        run.checkpoint(model, place.fold.index, one.seed),
+        {
+            "run": run.run_id,
+            "date": place.date,
+            "ticker": place.ticker,
+            "players": [(player.kind, player.name, player.members) for player in players],
+            "engine": question.engine,
+            "removal": method.removal,
+            "seed": method.seed,
+        },
+    )
+    state = stored.read() if question.engine in SAMPLERS else None
+    try:
+        found = date_values(
+            one.model,
+            one.batch,
+            players,
+            game.chosen_E,
+            method,
+            cells=None,
+            state=state,
+            on_round=_reporter(progress, f"{place.date} seed {one.seed}", precision),
+        )
+    except ValueError as error:  # the engine does not suit the model or its players
+        raise ConfigError(f"--engine {question.engine}: {error}") from None
+    if found.state is not None and (state is None or found.state.draws > state.draws):
+        stored.write(found.state)
+    return found
+
+
+def _reporter(progress: Progress, subject: str, precision: Precision) -> Callable[[int, float], None]:
+    """Report the error each time that the number of draws has doubled."""
+    reported = 0
+
+    def report(draws: int, error: float) -> None:
+        nonlocal reported
+        if precision.standard_error is not None and draws >= 2 * reported:
+            reported = draws
+            progress.note(
+                f"{subject}: {draws} draws, standard error {error:.2g}, asked for "
+                f"{precision.standard_error:.2g}"
+            )
+
+    return report
+
+
+def _require_precision(
+    question: Question, error_PE: FloatArray, spread: float, found: list[DateValues]
+) -> None:
+    if question.precision is None or all(each.reached for each in found):
+        return
+    share = float(error_PE.max()) / spread
+    drawn = [each.state.draws for each in found if each.state is not None]
+    if not drawn:
+        raise ConfigError(
+            f"--engine {question.engine} does not draw until a --precision is reached, and its error is "
+            f"{share:.2g}; use the permutation engine."
+        )
+    needed = math.ceil(max(drawn) * (share / question.precision) ** 2) if math.isfinite(share) else None
+    raise ConfigError(
+        f"--precision {question.precision:g} is not reached: after {max(drawn)} draws the error is "
+        f"{share:.2g} of the forecasts' standard deviation"
+        + (f", and it needs about {needed:,} draws" if needed else "")
+        + "; ask for less precision, or allow more with --draws, which continues these draws."
+    )
+
+
+def _name(player: Player, dataset: Dataset, groups: tuple[str, ...]) -> str:
+    """Name of a player for readers: tickers and groups instead of numbers."""
+    if player.kind == "firm":
+        return str(dataset.panel.tickers_N[player.members[0]])
+    if player.kind == "sector" and player.members[0]:
+        return groups[player.members[0] - 1]
+    return player.name

@@ -1,0 +1,294 @@
+"""``peerglass explain RUN --date D`` explains out-of-sample forecasts of a run and refuses what it cannot."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from command import Answer, Call, command
+
+import peerglass
+from backtest.splits.fold import Fold
+from models.explain.groups import GroupGameConfig, explain_groups
+from pipelines.config.load import load_config
+from pipelines.dataset.build import Dataset
+from pipelines.errors import ConfigError, DataError
+from pipelines.explain.forecasts.question import find_place
+from pipelines.explain.games import families_of
+from pipelines.progress import Silent
+from pipelines.run.open import load_run_data
+from pipelines.run.record import open_run
+from pipelines.stages import ingest_config, train_config
+
+MODELS = {
+    "ridge": {},
+    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2, "peer_width": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+    """A folder with a trained run of two seeds."""
+    folder = tmp_path_factory.mktemp("explained")
+    settings = {
+        **tiny_settings,
+        "models": MODELS,
+        "seeds": [4, 7],
+        "fit": {"epochs": 1, "batch_dates": 16},
+        "audit": {"enabled": False},
+        "lake": str(folder / "lake"),
+        "output": str(folder / "runs"),
+        "label": {"horizon": 1, "delay": 0, "transform": "demean"},
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": str(folder / "artifacts")},
+    }
+    (folder / "sim.yaml").write_text(yaml.safe_dump(settings))
+    config = load_config(folder / "sim.yaml")
+    ingest_config(config, lambda _: None)
+    train_config(config)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tested(trained: Path) -> pl.DataFrame:
+    """Stored forecasts of temporal_peer: date, ticker, forecast (mean over seeds)."""
+    run = open_run("latest", trained / "runs")
+    _, lake = load_run_data(run, Silent())
+    return (
+        lake.read("forecasts")
+        .filter(pl.col("model") == "temporal_peer")
+        .group_by("date", "ticker")
+        .agg(pl.col("forecast").mean())
+        .sort("date", "ticker")
+    )
+
+
+@pytest.fixture
+def explain(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """``peerglass explain latest ...`` on the trained run."""
+    call = command(monkeypatch, capsys)
+    return lambda *arguments: call("explain", "latest", "--output", str(trained / "runs"), *arguments)
+
+
+def refused(answer: Answer, code: int, *words: str) -> None:
+    """Check that a command ended with one sentence that has these words."""
+    assert answer.code == code, answer.err
+    last = answer.err.strip().splitlines()[-1]
+    assert last.startswith("peerglass: "), answer.err
+    assert "bug" not in last
+    for word in words:
+        assert word in last, last
+    assert answer.out == ""
+
+
+def read(path: Path) -> pl.DataFrame:
+    """Read a file of values."""
+    return pl.read_parquet(path)
+
+
+def test_the_values_of_one_forecast_add_up_to_the_stored_forecast(
+    explain: Call, tested: pl.DataFrame, tmp_path: Path
+) -> None:
+    day, ticker, forecast = tested.row(20)
+    asked = ["--date", str(day), "--ticker", ticker, "--model", "temporal_peer"]
+    answer = explain(*asked, "--out", str(tmp_path / "values.parquet"))
+    assert answer.code == 0, answer.err
+    for words in ("day 1", "characteristics", "peers", "error", "return over 1 session", "mean of 2 seeds"):
+        assert words in answer.out, answer.out
+    values = read(tmp_path / "values.parquet")
+    peers = set(tested.filter(pl.col("date") == day)["ticker"])
+    assert set(values.filter(pl.col("kind") == "firm")["player"]) == peers
+    assert values["error"].is_finite().all()
+    assert values["forecast"][0] == pytest.approx(forecast, rel=1e-5)
+    assert values["base"][0] + values["value"].sum() == pytest.approx(forecast, abs=1e-7)
+    assert values["value"].abs().max() > 0
+
+
+def test_draws_are_continued_when_more_are_asked_for(
+    explain: Call, trained: Path, tested: pl.DataFrame, tmp_path: Path
+) -> None:
+    day, ticker, _ = tested.row(50)
+    asked = ["--date", str(day), "--ticker", ticker, "--model", "temporal_peer", "--peers", "all"]
+
+    def values(name: str, draws: int) -> pl.DataFrame:
+        assert explain(*asked, "--draws", str(draws), "--out", str(tmp_path / name)).code == 0
+        return read(tmp_path / name)
+
+    few, more = values("few.parquet", 3), values("more.parquet", 12)
+    stored = trained / "runs" / open_run("latest", trained / "runs").run_id / "explanations"
+    assert any(stored.iterdir())
+    shutil.rmtree(stored)
+    np.testing.assert_allclose(more["value"], values("again.parquet", 12)["value"], rtol=0, atol=1e-9)
+    assert more["error"].mean() < few["error"].mean()
+
+
+def test_the_cross_section_of_a_date(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    day = tested["date"][0]
+    answer = explain("--date", str(day), "--model", "temporal_peer", "--out", str(tmp_path / "x.csv"))
+    assert answer.code == 0, answer.err
+    stored = tested.filter(pl.col("date") == day)
+    values = pl.read_csv(tmp_path / "x.csv")
+    sums = values.group_by("ticker").agg(
+        (pl.col("base").first() + pl.col("value").sum()).alias("sum"), pl.col("forecast").first()
+    )
+    joined = sums.join(stored, on="ticker", suffix="_stored")
+    assert joined.height == stored.height > 10
+    np.testing.assert_allclose(joined["sum"], joined["forecast"], atol=1e-7)
+    np.testing.assert_allclose(joined["forecast"], joined["forecast_stored"], rtol=1e-5)
+    best = stored.sort("forecast")["ticker"]
+    assert "mean |value|" in answer.out
+    assert answer.out.index(f"  {best[-1]} ") < answer.out.index(f"  {best[0]} ")
+
+
+def test_the_difference_of_two_dates(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    own = tested.filter(pl.col("ticker") == tested["ticker"][0])
+    (old, _, before), (new, ticker, after) = own.row(0), own.row(-1)
+    files = [tmp_path / f"{name}.json" for name in ("new", "old", "difference")]
+    base = ["--ticker", ticker, "--model", "temporal_peer"]
+    assert explain(*base, "--date", str(new), "--out", str(files[0])).code == 0
+    assert explain(*base, "--date", str(old), "--out", str(files[1])).code == 0
+    answer = explain(*base, "--date", str(new), "--versus", str(old), "--out", str(files[2]))
+    assert answer.code == 0, answer.err
+    assert "tested by different folds" in answer.out
+    one, other, found = (pl.read_json(file) for file in files)
+    sums = found["value"].sum() + found["base"][0] - found["base_versus"][0]
+    assert sums == pytest.approx(after - before, abs=1e-7)
+    at = found.filter(pl.col("player") == "day 1").row(0, named=True)
+    a, b = (frame.filter(pl.col("player") == "day 1").row(0, named=True) for frame in (one, other))
+    assert at["value"] == pytest.approx(a["value"] - b["value"])
+    assert at["error"] == pytest.approx(np.hypot(a["error"], b["error"]))
+
+
+def test_a_linear_model_is_explained_exactly(
+    explain: Call, trained: Path, tested: pl.DataFrame, tmp_path: Path
+) -> None:
+    day, ticker, _ = tested.row(0)
+    asked = ["--date", str(day), "--ticker", ticker, "--model", "ridge"]
+    assert explain(*asked, "--engine", "linear", "--out", str(tmp_path / "exact.parquet")).code == 0
+    exact = read(tmp_path / "exact.parquet")
+    assert (exact["error"] == 0).all()
+    answer = explain(*asked, "--precision", "0.02", "--out", str(tmp_path / "drawn.parquet"))
+    assert answer.code == 0, answer.err
+    assert "asked for" in answer.err  # progress
+    drawn = read(tmp_path / "drawn.parquet")
+    run = open_run("latest", trained / "runs")
+    spread = _spread(run.folder.parent, day)
+    assert 0 < drawn["error"].max() <= 0.02 * spread * (1 + 1e-9)
+    assert (drawn["value"] - exact["value"]).abs().max() < 5 * 0.02 * spread
+
+
+def _spread(runs: Path, day: object) -> float:
+    """Standard deviation of ridge's forecasts of a date."""
+    _, lake = load_run_data(open_run("latest", runs), Silent())
+    rows = lake.read("forecasts").filter((pl.col("model") == "ridge") & (pl.col("date") == day))
+    return float(np.std(rows.group_by("ticker").agg(pl.col("forecast").mean())["forecast"].to_numpy()))
+
+
+def test_the_command_explains_as_the_game_of_groups_does(
+    explain: Call, trained: Path, tested: pl.DataFrame, tmp_path: Path
+) -> None:
+    day, ticker, _ = tested.row(0)
+    asked = ["--date", str(day), "--ticker", ticker, "--model", "temporal_peer", "--peers", "all"]
+    assert explain(*asked, "--precision", "0.05", "--out", str(tmp_path / "v.parquet")).code == 0
+    found = read(tmp_path / "v.parquet")
+    run = peerglass.open_run("latest", trained / "runs")
+    means, errors = [], []
+    for seed in (4, 7):
+        model = peerglass.load_model(run, "temporal_peer", fold=0, seed=seed)
+        families = families_of(run.data[0].characteristic_names)
+        sessions = model.sessions(day, day)
+        config = GroupGameConfig(permutations=200, seed=99)
+        game = explain_groups(model.fitted, model.tensors, sessions, families, config)
+        row = [run.data[0].panel.tickers_N[firm] for firm in game.firms_E].index(ticker)
+        means.append(game.values_EP[row])
+        errors.append(game.error_EP[row])
+    error_P = np.sqrt(np.sum(np.square(errors), axis=0)) / 2
+    gap_P = np.abs(found["value"].to_numpy() - np.mean(means, axis=0))
+    assert (gap_P <= 5 * np.hypot(error_P, found["error"].to_numpy()) + 1e-12).all()
+
+
+# What it refuses.
+
+
+def test_dates_and_firms_without_a_forecast(explain: Call, tested: pl.DataFrame) -> None:
+    base = ["--model", "temporal_peer", "--date"]
+    day = str(tested["date"][0])
+    refused(
+        explain(*base, "2031-01-01"), 2, "2031-01-01 is not a session", "tests of the run are from " + day
+    )
+    first = str(tested["date"][0] - dt.timedelta(days=28))  # in the training
+    refused(explain(*base, day, "--ticker", "NONE"), 2, "no firm 'NONE'", "check the ticker")
+    refused(explain(*base, first), 2, f"{first} has no out-of-sample forecast", day)
+
+
+def test_options_that_do_not_apply(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    day, ticker, _ = tested.row(0)
+    refused(explain("--ticker", ticker), 2, "--ticker", "--date")
+    refused(explain("--date", str(day)), 2, "ridge, temporal_peer", "--model")
+    base = ["--date", str(day), "--model"]
+    refused(explain(*base, "lstm"), 2, "no model 'lstm'")
+    refused(explain(*base, "ridge", "--peers", "all"), 2, "ridge has no peers")
+    refused(explain(*base, "ridge", "--engine", "guess"), 2, "--engine", "permutation, kernel, exact")
+    refused(explain(*base, "ridge", "--engine", "tree"), 2, "explains lightgbm only")
+    refused(explain(*base, "temporal_peer", "--engine", "linear"), 2, "explains characteristics only")
+    refused(explain(*base, "temporal_peer", "--engine", "exact"), 2, "at most 12 players")
+    refused(explain(*base, "ridge", "--versus", str(day)), 2, "--versus", "--ticker")
+    refused(explain(*base, "ridge", "--precision", "0"), 2, "--precision is 0.0")
+    refused(explain(*base, "ridge", "--draws", "1"), 2, "--draws is 1")
+    refused(explain(*base, "ridge", "--out", str(tmp_path / "x.txt")), 2, "x.txt", ".csv, .parquet, .json")
+
+
+def test_a_precision_that_is_not_reached(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    day, ticker, _ = tested.row(30)
+    out = tmp_path / "values.csv"
+    answer = explain(
+        *("--date", str(day), "--ticker", ticker, "--model", "temporal_peer"),
+        *("--precision", "1e-9", "--draws", "20", "--out", str(out)),
+    )
+    refused(answer, 2, "--precision 1e-09 is not reached", "after 20 draws", "it needs about", "--draws")
+    assert not out.exists()
+
+
+@pytest.fixture
+def damaged(trained: Path) -> Iterator[Path]:
+    """The checkpoint of a seed, restored after the test."""
+    run = open_run("latest", trained / "runs")
+    folder = run.checkpoint("ridge", 0, 7)
+    shutil.copytree(folder, trained / "kept")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.move(trained / "kept", folder)
+
+
+def test_a_missing_model_file(explain: Call, tested: pl.DataFrame, damaged: Path) -> None:
+    (damaged / "model.safetensors").unlink()
+    answer = explain("--date", str(tested["date"][0]), "--model", "ridge")
+    refused(answer, 3, "There is no checkpoint in", "fold-0-seed-7", "peerglass train")
+
+
+def test_a_model_of_other_features(explain: Call, tested: pl.DataFrame, damaged: Path) -> None:
+    record = json.loads((damaged / "model.json").read_text())
+    names = record["shape"]["characteristic_names"]
+    record["shape"]["characteristic_names"] = ["book_to_dreams", *names[1:]]
+    (damaged / "model.json").write_text(json.dumps(record))
+    answer = explain("--date", str(tested["date"][0]), "--model", "ridge")
+    refused(answer, 3, "fold 0, seed 7", "other features", f"without {names[0]}", "with book_to_dreams")
+
+
+def test_a_date_with_a_single_firm() -> None:
+    dates_T = np.arange("2020-01-01", "2020-01-05", dtype="datetime64[D]")
+    panel = SimpleNamespace(dates_T=dates_T, n_sessions=4, tickers_N=("AAA", "BBB"))
+    dataset = cast("Dataset", SimpleNamespace(panel=panel, universe_TN=np.array([[True, False]] * 4)))
+    folds = [Fold(0, np.arange(1), np.arange(1, 2), np.arange(2, 4))]
+    with pytest.raises(DataError, match="Fewer than two firms are in the universe on 2020-01-03"):
+        find_place(dataset, folds, dt.date(2020, 1, 3), None)
+    with pytest.raises(ConfigError, match="BBB has no forecast on 2020-01-03, because it is not in the univ"):
+        find_place(dataset, folds, dt.date(2020, 1, 3), "BBB")
