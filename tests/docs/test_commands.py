@@ -167,12 +167,15 @@ def newest(folder: Path) -> str:
 
 
 def substitute(words: list[str], home: Path) -> list[str]:
-    """Put in what a reader would: the run, its evaluation, the config, a time that the lake has."""
+    """Put in what a reader would: the run, its evaluation, the config, times and firms that the lake has."""
     run = next(path.name for path in (home / "data/runs").iterdir() if path.name.startswith("mine-"))
     values = {
         "RUN": run,
         "ID": newest(home / "data/runs" / run / "evaluations"),
         "2024-01-31T18:00:00Z": dt.datetime.now(dt.UTC).isoformat(),
+        "2024-03-01": "2021-03-01",  # of the test
+        "2024-02-01": "2021-02-01",
+        "AAPL": "F03",
     }
     found = []
     for word in words:

@@ -43,7 +43,8 @@ def describe_difference(frame: pl.DataFrame, decimals: int) -> str:
     row = frame.row(0, named=True)
     first, second = row["forecast"], row["forecast_versus"]
     lines = [
-        f"forecast {_number(first, decimals)} on {row['date']}, {_number(second, decimals)} on {row['versus']}: "
+        f"forecast {_number(first, decimals)} on {row['date']}, "
+        f"{_number(second, decimals)} on {row['versus']}: "
         f"difference {_number(first - second, decimals)} = base value "
         f"{_number(row['base'] - row['base_versus'], decimals)} + the differences below"
     ]
@@ -62,14 +63,12 @@ def describe_section(frame: pl.DataFrame, decimals: int) -> str:
         .sort("size", descending=True, maintain_order=True)
     )
     width = max(12, *(len(name) for name in means["player"])) + 2
-    lines = [
-        "",
-        f"  {'player':<{width}}{'mean |value|':>14}{'if only noise':>15}{'mean value':>12}{'error':>12}",
-    ]
+    heads = ("mean |value|", "if only noise", "mean value", "error, a firm")
+    lines = ["", f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads)]
     for row in means.head(2 * _PER_KIND).iter_rows(named=True):
         lines.append(
-            f"  {row['player']:<{width}}{row['size']:>14.{decimals}f}{_NOISE * row['error']:>15.{decimals}f}"
-            f"{row['value']:>+12.{decimals}f}{row['error']:>12.{decimals}f}"
+            f"  {row['player']:<{width}}{row['size']:>15.{decimals}f}{_NOISE * row['error']:>15.{decimals}f}"
+            f"{row['value']:>+15.{decimals}f}{row['error']:>15.{decimals}f}"
         )
     if means.height > 2 * _PER_KIND:
         lines.append(f"  and {means.height - 2 * _PER_KIND} smaller ones")
@@ -90,8 +89,8 @@ def describe_section(frame: pl.DataFrame, decimals: int) -> str:
 
 
 def decimals_for(spread: float) -> int:
-    """Decimal places that show the standard deviation of the forecasts with three significant digits."""
-    return max(2, 2 - math.floor(math.log10(spread))) if spread > 0 else 6
+    """Decimal places that show the standard deviation of the forecasts with four significant digits."""
+    return max(3, 3 - math.floor(math.log10(spread))) if spread > 0 else 6
 
 
 def _blocks(frame: pl.DataFrame, decimals: int) -> list[str]:
