@@ -76,6 +76,10 @@ class Forecaster(nn.Module, ABC):
         """Attention weights by the explicit path, without dropout; empty for models without attention."""
         return AttentionMaps()
 
+    def peer_positions(self, batch: Batch) -> Tensor | None:
+        """Positions [B, M] of the firms that are the keys of peer attention; None if every firm is."""
+        return None
+
     def require(self, data: PanelTensors) -> None:
         """Raise ValueError if the panel lacks something that the model's options name."""
 

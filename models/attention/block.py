@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.attention.core import attention, attention_weights, causal_keep, join_heads, split_heads
 from models.attention.kernels import KERNELS, band_keep, linear_attention, linear_weights, local_attention
 from models.attention.positions import bias_of_distance, rotate
+from models.attention.probe import Probed
 from models.spec import require_choice, require_dropout, require_heads
 
 
@@ -92,7 +93,7 @@ class AttentionMask:
 NO_MASK = AttentionMask()
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Probed):
     """Multi-head attention, ``concat_h(attention(x W_Q, y W_K, y W_V)) W_O``, with a choice of kernels."""
 
     def __init__(self, config: BlockConfig) -> None:
@@ -106,6 +107,8 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x_BQD: Tensor, y_BKD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
         """Attend from ``x`` (queries) to ``y`` (keys and values), by the fast path."""
+        if self.probe is not None:
+            return self.explicit(x_BQD, y_BKD, mask)[0]
         config = self.config
         q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
         dropout = config.dropout if self.training else 0.0
@@ -133,11 +136,12 @@ class MultiHeadAttention(nn.Module):
     def explicit(self, x_BQD: Tensor, y_BKD: Tensor, mask: AttentionMask = NO_MASK) -> tuple[Tensor, Tensor]:
         """The same in quadratic form, without dropout, with the weights [B, H, Q, K]."""
         q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
+        keep, bias = self._masks(q_BHQd, k_BHKd, mask)
         if self.config.kernel == "linear":
             weights_BHQK = linear_weights(q_BHQd, k_BHKd, keys_BK=mask.keys_BK, causal=mask.causal)
         else:
-            keep, bias = self._masks(q_BHQd, k_BHKd, mask)
             weights_BHQK = attention_weights(q_BHQd, k_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd))
+        weights_BHQK = self.weigh(weights_BHQK, keep)
         return self.output(join_heads(weights_BHQK @ v_BHKd)), weights_BHQK
 
     def _project(

@@ -22,6 +22,7 @@ class DecoderBlock(Block):
         super().__init__(config)
         self.memory_norm = nn.LayerNorm(config.width)
         self.memory = MultiHeadAttention(config)
+        self.attention.over, self.memory.over = "steps", "memory"
 
     def decode(self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
         """Transform K steps; ``mask`` selects the days of the memory."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from models.attention import positions as pos
 from models.attention.block import AttentionMask, Block, BlockConfig
+from models.attention.probe import Probed
 from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
 from models.spec import require_choice, require_heads
 
@@ -108,7 +109,7 @@ class EncoderConfig:
         )
 
 
-class DayEncoder(nn.Module):
+class DayEncoder(Probed):
     """Maps windows [M, W, C] to embeddings [M, D].
 
     ``h = x W_in + position``, then L blocks, layer norm and pooling. With ``pooling="last"`` or ``"cls"``,
@@ -116,6 +117,7 @@ class DayEncoder(nn.Module):
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("bias_HR",)
+    over = "pooling"
 
     position_WD: Tensor
     rotary_W2d: Tensor | None
@@ -213,6 +215,11 @@ class DayEncoder(nn.Module):
 
     def _pooling_weights(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
         """Pooling weights [M, W] of the days; 0 for ablated days."""
+        weights_MW = self._softmax_of_days(h_MWD, days_keep_MW)
+        keep = None if days_keep_MW is None else days_keep_MW[:, None, None]
+        return self.weigh(weights_MW[:, None, None], keep)[:, 0, 0]
+
+    def _softmax_of_days(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
         if self.config.pooling == "mean":
             logits_MW = torch.zeros_like(h_MWD[..., 0])
         else:

@@ -132,6 +132,10 @@ class CrossPeer(Forecaster):
             maps.append(every_BHNN.scatter(-1, at_BHNM, weights_BHNK[..., :-1]))
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 
+    def peer_positions(self, batch: Batch) -> Tensor | None:
+        """Positions [B, M] of the reference firms."""
+        return self._targets_and_references(self.embed(batch), batch, None)[3]
+
     def _targets_and_references(
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None
     ) -> tuple[Firms, Firms, Tensor, Tensor]:

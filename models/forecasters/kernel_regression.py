@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights
+from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import LOGIT_GAIN, peer_keep
@@ -44,7 +45,7 @@ class KernelRegressionConfig:
             raise ValueError(f"bandwidth is {self.bandwidth}; it must be positive.")
 
 
-class KernelRegression(Forecaster):
+class KernelRegression(Forecaster, Probed):
     """``y_i = a + w . h_i + sum_(j != i) k_ij u . h_j / sum_(j != i) k_ij``, with ``h = [z, r]``.
 
     ``k_ij = exp(-1/2 sum_f ((z_if - z_jf) / b_f)^2)``, with a learned bandwidth ``b_f = exp(beta_f)`` per
@@ -57,6 +58,7 @@ class KernelRegression(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    over = "peers"
     stackable: ClassVar[bool] = True
 
     def __init__(self, config: KernelRegressionConfig, shape: Shape) -> None:
@@ -83,7 +85,11 @@ class KernelRegression(Forecaster):
         q_B1ND, k_B1ND = self._queries_and_keys(batch)
         value_B1N1 = F.linear(h_BND, self.peers)[:, None]
         keep_B1NN = peer_keep(batch, ablation)[..., :-1]  # no null key: kernel weights sum to 1
-        message_B1N1 = attention(q_B1ND, k_B1ND, value_B1N1, keep=keep_B1NN, scale=1.0)
+        if self.probe is None:
+            message_B1N1 = attention(q_B1ND, k_B1ND, value_B1N1, keep=keep_B1NN, scale=1.0)
+        else:
+            weights_B1NN = attention_weights(q_B1ND, k_B1ND, keep=keep_B1NN, scale=1.0)
+            message_B1N1 = self.weigh(weights_B1NN, keep_B1NN) @ value_B1N1
         return self.scaled((self.own(h_BND) + message_B1N1[:, 0])[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
@@ -91,7 +97,7 @@ class KernelRegression(Forecaster):
         q_B1ND, k_B1ND = self._queries_and_keys(batch)
         keep_B1NN = peer_keep(batch, ablation)[..., :-1] & batch.m_BN[:, None, :, None]
         weights_B1NN = attention_weights(q_B1ND, k_B1ND, keep=keep_B1NN, scale=1.0)
-        return AttentionMaps(peers_BLHNN=weights_B1NN[:, None])
+        return AttentionMaps(peers_BLHNN=self.weigh(weights_B1NN, keep_B1NN)[:, None])
 
     def bandwidths(self) -> Tensor:
         """Bandwidths [F], in standard deviations of the rank-normal characteristics."""

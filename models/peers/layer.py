@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights, join_heads, split_heads
+from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
 
@@ -134,7 +135,7 @@ class Firms:
         return Firms(*(take(getattr(self, field.name)) for field in dataclasses.fields(self)))
 
 
-class PeerLayer(nn.Module):
+class PeerLayer(Probed):
     """One layer of peer attention, with a residual connection.
 
     ``logit_ij = q_i . k_j / sqrt(d) + b[group_i, group_j] + p . identity_j + s r_j`` for the firms j != i of
@@ -177,6 +178,8 @@ class PeerLayer(nn.Module):
     """
 
     undecayed: ClassVar[tuple[str, ...]] = ("group_bias_HSS", "key_bias_HE", "market_bias_GH", "firm_bias_X1")
+    over = "peers"
+    null_key = True
 
     def __init__(self, sizes: PeerSizes) -> None:
         super().__init__()
@@ -242,6 +245,8 @@ class PeerLayer(nn.Module):
         are kept. Returns the new tokens of the targets [B, N, D], and what the messages add to their
         forecasts, [B, N, 1].
         """
+        if self.probe is not None:
+            return self.explicit(targets, sources, keep)[:2]
         q, k, v, scale = self._project(targets, sources)
         if not self.market_tokens:
             return self._update(targets, attention(q, k, v, keep=keep, scale=scale))
@@ -272,7 +277,7 @@ class PeerLayer(nn.Module):
         """
         q, k, v, scale = self._project(targets, sources)
         if not self.market_tokens:
-            weights_BHNK = attention_weights(q, k, keep=keep, scale=scale)
+            weights_BHNK = self.weigh(attention_weights(q, k, keep=keep, scale=scale), keep)
             return *self._update(targets, weights_BHNK @ v), weights_BHNK
         keys, tokens = k.shape[2], self.market_tokens
         every = torch.cat((k, self._market_keys(k)), dim=2)
@@ -281,6 +286,7 @@ class PeerLayer(nn.Module):
         for g, t in enumerate(self._market_queries(q, scale)):
             token_weights_BHNK = attention_weights(t.expand(*q.shape[:3], -1), k, keep=keep, scale=scale)
             weights_BHNK = weights_BHNK + all_BHNk[..., keys + g, None] * token_weights_BHNK
+        weights_BHNK = self.weigh(weights_BHNK, keep)
         return *self._update(targets, weights_BHNK @ v), weights_BHNK
 
     def _project(self, targets: Firms, sources: Firms) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -1,0 +1,1 @@
+"""Attention weights of a fitted model, layer by layer, for exploration."""

@@ -1,0 +1,327 @@
+"""Faithfulness of the importances of single forecasts: every method's ranking, put to the same test.
+
+Legend: N firms of a date, W window length, P units, E forecasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from features.arrays import FloatArray, IntArray
+from models.batch import Batch, PanelTensors
+from models.explain.attention.importance import day_importance, peer_importance
+from models.explain.faithful.curves import Curves, curves, order_of
+from models.explain.faithful.gradients import integrated_gradients
+from models.explain.faithful.inference import shuffled
+from models.explain.faithful.removal import (
+    Background,
+    Over,
+    Removal,
+    UnitGame,
+    day_game,
+    equal_blocks,
+    peer_game,
+    same_date_background,
+    training_background,
+)
+from models.explain.faithful.statistics import settled
+from models.forecaster import Forecaster
+
+RANDOM = "random"
+SHAP = "shap"
+
+
+@dataclass(frozen=True, slots=True)
+class FaithfulConfig:
+    """Options of the measures.
+
+    Attributes
+    ----------
+    removals
+        Ways in which units are removed for the curves.
+    permutations
+        Antithetic permutations of each of the two independent estimates of the Shapley values of days.
+    day_units
+        Largest number of blocks of days.
+    background
+        Draws of the removals that replace information, and of integrated gradients.
+    random_orders
+        Random orders per forecast, whose curves are averaged.
+    flow
+        Whether attention flow is computed (short windows only).
+    seed
+        Seed of all draws, independently for each session and firm.
+    """
+
+    removals: tuple[Removal, ...] = ("mask",)
+    permutations: int = 4
+    day_units: int = 12
+    background: int = 4
+    random_orders: int = 3
+    flow: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForecastMeasures:
+    """Rankings and curves of one forecast.
+
+    Attributes
+    ----------
+    over, session, firm
+        What is ranked, the session, and the panel column of the firm.
+    importance
+        Method -> importance [P] of each unit: ``shap`` (``|value|``), ``shap_once`` (one of its two
+        estimates), ``integrated_gradients``, ``attention``, ``rollout``, ``gradient``, ``flow``.
+    again_P
+        A second, independent estimate of ``shap``; None if there is none.
+    shuffled
+        The same importances of the model with shuffled parameters; empty where not computed.
+    curves
+        (method, removal) -> curves; ``random`` is the mean over random orders.
+    additivity
+        ``|sum of Shapley values - (forecast - forecast without units)|``; NaN for peers, which
+        `models.explain.peers` reports.
+    """
+
+    over: Over
+    session: int
+    firm: int
+    importance: Mapping[str, FloatArray]
+    again_P: FloatArray | None
+    shuffled: Mapping[str, FloatArray]
+    curves: Mapping[tuple[str, Removal], Curves]
+    additivity: float = float("nan")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """One fitted model with what its measures need.
+
+    Attributes
+    ----------
+    module
+        The model, in eval mode.
+    data
+        The panel.
+    train
+        Sessions that the model was trained on.
+    config
+        Options.
+    random
+        The model with shuffled parameters.
+    """
+
+    module: Forecaster
+    data: PanelTensors
+    train: IntArray
+    config: FaithfulConfig
+    random: Forecaster = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Shuffle the parameters."""
+        object.__setattr__(self, "random", shuffled(self.module, self.config.seed))
+
+
+def measure_days(subject: Subject, session: int, firms: IntArray) -> list[ForecastMeasures]:
+    """Measure the rankings of the own days of some firms' forecasts on one session.
+
+    Parameters
+    ----------
+    subject
+        The model.
+    session
+        Session index.
+    firms
+        Panel columns; firms outside the universe of the session are left out.
+
+    Returns
+    -------
+    list
+        Empty if the model has no attention over days, or the window has fewer than three blocks.
+    """
+    batch, targets = _targets(subject, session, firms)
+    blocks = equal_blocks(batch.x_BNWC.shape[2], subject.config.day_units)
+    if len(blocks) < 3 or not len(targets):
+        return []
+    by_attention = day_importance(subject.module, batch, targets, flow=subject.config.flow)
+    if not by_attention:
+        return []
+    by_random = day_importance(subject.random, batch, targets)
+    found = []
+    for row, target in enumerate(targets):
+        rng = _rng(subject, session, int(batch.firms_N[target]))
+        backgrounds = _backgrounds(subject, batch, rng)
+        game = day_game(subject.module, batch, target, blocks)
+        phi_P, again_P = (_shapley(game, len(blocks), subject.config.permutations, rng) for _ in range(2))
+        mixed = day_game(subject.random, batch, target, blocks)
+        random_P = _shapley(mixed, len(blocks), subject.config.permutations, rng)
+        slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["same_date"])
+        importance = {
+            SHAP: np.abs(0.5 * (phi_P + again_P)),
+            "integrated_gradients": np.abs(_by_block(slope_W, blocks)),
+            **{method: _by_block(days_EW[row], blocks) for method, days_EW in by_attention.items()},
+        }
+        ends = game(np.array([[True] * len(blocks), [False] * len(blocks)]))
+        games = {
+            removal: game
+            if removal == "mask"
+            else day_game(subject.module, batch, target, blocks, backgrounds[removal])
+            for removal in subject.config.removals
+        }
+        found.append(
+            ForecastMeasures(
+                over="days",
+                session=session,
+                firm=int(batch.firms_N[target]),
+                importance={**importance, "shap_once": np.abs(phi_P)},
+                again_P=np.abs(again_P),
+                shuffled={
+                    SHAP: np.abs(random_P),
+                    **{method: _by_block(days_EW[row], blocks) for method, days_EW in by_random.items()},
+                },
+                curves=_all_curves(games, importance, np.arange(len(blocks)), subject.config, rng),
+                additivity=float(abs(phi_P.sum() - (ends[0] - ends[1]))),
+            )
+        )
+    return found
+
+
+def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its firms)
+    subject: Subject,
+    session: int,
+    firms: IntArray,
+    phi_NN: FloatArray,
+    again_NN: FloatArray | None = None,
+    random_NN: FloatArray | None = None,
+) -> list[ForecastMeasures]:
+    """Measure the rankings of the peers of some firms' forecasts on one session.
+
+    Parameters
+    ----------
+    subject
+        The model.
+    session, firms
+        As for :func:`measure_days`.
+    phi_NN
+        Shapley values of the session's firms as [target, source]; NaN for sources that are not players of
+        their own, which are never removed.
+    again_NN
+        A second, independent estimate of them.
+    random_NN
+        Those of the model with shuffled parameters, ``subject.random``.
+    """
+    batch, targets = _targets(subject, session, firms)
+    by_attention = peer_importance(subject.module, batch, targets)
+    if not by_attention or not len(targets):
+        return []
+    by_random = peer_importance(subject.random, batch, targets) if random_NN is not None else {}
+    found = []
+    for row, target in enumerate(targets):
+        rng = _rng(subject, session, int(batch.firms_N[target]))
+        backgrounds = _backgrounds(subject, batch, rng)
+        known = np.isfinite(phi_NN[target])
+        known[target] = False
+        units = np.flatnonzero(known)
+        if len(units) < 3:
+            continue
+        slope_N = integrated_gradients(subject.module, batch, target, "peers", backgrounds["same_date"])
+        mean_N = phi_NN[target] if again_NN is None else 0.5 * (phi_NN[target] + again_NN[target])
+        importance = {
+            SHAP: np.abs(mean_N[units]),
+            "integrated_gradients": np.abs(slope_N[units]),
+            **{method: peers_EN[row, units] for method, peers_EN in by_attention.items()},
+        }
+        games = {
+            removal: peer_game(
+                subject.module, batch, target, None if removal == "mask" else backgrounds[removal]
+            )
+            for removal in subject.config.removals
+        }
+        by_shuffled = {method: peers_EN[row, units] for method, peers_EN in by_random.items()}
+        if random_NN is not None:
+            by_shuffled[SHAP] = np.abs(random_NN[target, units])
+        found.append(
+            ForecastMeasures(
+                over="peers",
+                session=session,
+                firm=int(batch.firms_N[target]),
+                importance={**importance, "shap_once": np.abs(phi_NN[target, units])},
+                again_P=None if again_NN is None else np.abs(again_NN[target, units]),
+                shuffled=by_shuffled,
+                curves=_all_curves(games, importance, units, subject.config, rng, phi_NN.shape[1]),
+            )
+        )
+    return found
+
+
+def _targets(subject: Subject, session: int, firms: IntArray) -> tuple[Batch, IntArray]:
+    batch = subject.data.batch(torch.tensor([session]))
+    return batch, np.flatnonzero(np.isin(batch.firms_N.cpu().numpy(), firms))
+
+
+def _rng(subject: Subject, session: int, firm: int) -> np.random.Generator:
+    return np.random.default_rng((subject.config.seed, session, firm))
+
+
+def _backgrounds(subject: Subject, batch: Batch, rng: np.random.Generator) -> dict[Removal, Background]:
+    draws, n_firms = subject.config.background, batch.m_BN.shape[1]
+    found: dict[Removal, Background] = {"same_date": same_date_background(batch, draws, rng)}
+    if "training" in subject.config.removals:
+        found["training"] = training_background(subject.data, subject.train, n_firms, draws, rng)
+    return found
+
+
+def _by_block(day_W: FloatArray, blocks: tuple[IntArray, ...]) -> FloatArray:
+    return np.array([day_W[days].sum() for days in blocks])
+
+
+def _shapley(game: UnitGame, n_units: int, permutations: int, rng: np.random.Generator) -> FloatArray:
+    """Shapley values [P] from antithetic permutations, with one call of the game."""
+    orders = [order for _ in range(permutations) for order in _pair(rng.permutation(n_units))]
+    keep = np.array([[rank < k for k in range(n_units + 1)] for rank in range(n_units)])  # [rank, k]
+    keep_MP = np.concatenate([keep[np.argsort(order)].T for order in orders])
+    unique_MP, place_M = np.unique(keep_MP, axis=0, return_inverse=True)
+    value_RK = game(unique_MP)[place_M.reshape(-1)].reshape(len(orders), n_units + 1)
+    phi_P = np.zeros(n_units)
+    for order, value_K in zip(orders, value_RK, strict=True):
+        phi_P[order] += np.diff(value_K)
+    return phi_P / len(orders)
+
+
+def _pair(order: IntArray) -> tuple[IntArray, IntArray]:
+    return order, order[::-1]
+
+
+def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and how they are drawn)
+    games: Mapping[Removal, UnitGame],
+    importance: Mapping[str, FloatArray],
+    units: IntArray,
+    config: FaithfulConfig,
+    rng: np.random.Generator,
+    width: int | None = None,
+) -> dict[tuple[str, Removal], Curves]:
+    """Evaluate the curves of every method and of random orders, under every removal."""
+    orders = [units[order_of(settled(value_P[None])[0], rng)] for value_P in importance.values()]
+    orders += [rng.permutation(units) for _ in range(config.random_orders)]
+    found: dict[tuple[str, Removal], Curves] = {}
+    for removal, game in games.items():
+        drawn = curves(game, orders, len(units) if width is None else width)
+        found |= {(method, removal): one for method, one in zip(importance, drawn, strict=False)}
+        found[RANDOM, removal] = _mean(drawn[len(importance) :])
+    return found
+
+
+def _mean(drawn: list[Curves]) -> Curves:
+    return Curves(
+        share_S=drawn[0].share_S,
+        deletion_S=np.mean([one.deletion_S for one in drawn], axis=0),
+        insertion_S=np.mean([one.insertion_S for one in drawn], axis=0),
+        cumulative_S=np.mean([one.cumulative_S for one in drawn], axis=0),
+        comprehensiveness=float(np.mean([one.comprehensiveness for one in drawn])),
+        sufficiency=float(np.mean([one.sufficiency for one in drawn])),
+    )

@@ -1,0 +1,121 @@
+"""Means, ratios and rank correlations over forecasts, with intervals from a bootstrap over dates.
+
+Legend: E forecasts, P units, D dates, R resamples.
+
+Forecasts of one date share its data, so whole dates are resampled, not single forecasts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.arrays import FloatArray, IntArray
+from features.information_coefficient import rank_ic_by_date
+
+RESAMPLES = 2000
+LEVEL = 0.90
+"""Coverage of all intervals: each side is a one-sided test at 5%."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure with its 90% interval; NaN where it could not be measured.
+
+    Attributes
+    ----------
+    value, low, high
+        The figure and its interval. With a single date, the interval is unknown (NaN).
+    dates
+        Number of dates.
+    """
+
+    value: float
+    low: float
+    high: float
+    dates: int
+
+
+UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0)
+
+
+def mean_over_dates(value_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:
+    """Mean over dates of the mean over the forecasts of a date; NaN values are left out."""
+    ones_E = np.where(np.isfinite(value_E), 1.0, np.nan)
+    return ratio_over_dates(value_E, ones_E, session_E, seed)
+
+
+def ratio_over_dates(top_E: FloatArray, bottom_E: FloatArray, session_E: IntArray, seed: int = 0) -> Estimate:
+    """Ratio of two sums over dates, resampled together; NaN values are left out in both.
+
+    A resample whose denominator is not positive counts as infinite on the side of its numerator, so that a
+    denominator that may be 0 gives a wide interval.
+    """
+    known_E = np.isfinite(top_E) & np.isfinite(bottom_E)
+    if not known_E.any():
+        return UNKNOWN
+    dates_D, row_E = np.unique(session_E[known_E], return_inverse=True)
+    count_D = np.bincount(row_E)
+    top_D = np.bincount(row_E, top_E[known_E]) / count_D
+    bottom_D = np.bincount(row_E, bottom_E[known_E]) / count_D
+    value = _ratio(top_D.sum(keepdims=True), bottom_D.sum(keepdims=True))[0]
+    if len(dates_D) < 2:
+        return Estimate(float(value), float("nan"), float("nan"), len(dates_D))
+    rng = np.random.default_rng(seed)
+    drawn_RD = rng.integers(len(dates_D), size=(RESAMPLES, len(dates_D)))
+    resampled_R = _ratio(top_D[drawn_RD].sum(axis=1), bottom_D[drawn_RD].sum(axis=1))
+    low, high = np.quantile(resampled_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="inverted_cdf")
+    return Estimate(float(value), float(low), float(high), len(dates_D))
+
+
+def _ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:
+    unknown = np.where(top == 0.0, np.nan, np.copysign(np.inf, top))
+    found: FloatArray = np.where(bottom > 0.0, top / np.where(bottom > 0.0, bottom, 1.0), unknown)
+    return np.nan_to_num(found, nan=0.0, posinf=np.inf, neginf=-np.inf)
+
+
+def rank_correlation(importance_EP: FloatArray, other_EP: FloatArray) -> FloatArray:
+    """Spearman correlation over the units of each forecast, [E].
+
+    0 if one of the two is constant, because it ranks no unit above another; NaN with fewer than three units
+    that both know. Values that differ by rounding alone are equal.
+    """
+    first_EP, second_EP = settled(importance_EP), settled(other_EP)
+    known_EP = np.isfinite(first_EP) & np.isfinite(second_EP)
+    first_EP, second_EP = np.where(known_EP, first_EP, np.nan), np.where(known_EP, second_EP, np.nan)
+    correlation_E = rank_ic_by_date(first_EP, second_EP)
+    constant_E = np.isnan(correlation_E) & (known_EP.sum(axis=1) >= 3)
+    correlation_E[constant_E] = 0.0
+    return correlation_E
+
+
+def settled(importance_EP: FloatArray) -> FloatArray:
+    """Round to 1e-5 of the largest ``|value|`` of each row, so that rounding errors rank nothing."""
+    largest_E1 = np.nanmax(np.abs(importance_EP), axis=1, keepdims=True, initial=0.0)
+    scale_E1 = np.where(largest_E1 > 0.0, largest_E1, 1.0)
+    rounded: FloatArray = np.round(importance_EP / scale_E1, 5)
+    return rounded
+
+
+def corrected(agreement: Estimate, reliability: float) -> Estimate:
+    """Correct a rank correlation with a noisy importance for its noise: divide by ``sqrt(reliability)``.
+
+    ``reliability`` is the rank correlation that the noisy importance would have with a second, independent
+    estimate of itself (Spearman 1904, "The proof and measurement of association between two things"). At
+    most 1 in size. NaN if the reliability is not positive.
+    """
+    if not reliability > 0.0:
+        return Estimate(float("nan"), float("nan"), float("nan"), agreement.dates)
+    value, low, high = (
+        float(np.clip(figure / np.sqrt(reliability), -1.0, 1.0))
+        for figure in (agreement.value, agreement.low, agreement.high)
+    )
+    return Estimate(value, low, high, agreement.dates)
+
+
+def reliability_of_mean(correlation: float, copies: int = 2) -> float:
+    """Reliability of the mean of several independent estimates, from that of one (Spearman-Brown)."""
+    if not correlation > 0.0:
+        return correlation
+    return copies * correlation / (1.0 + (copies - 1) * correlation)

@@ -1,0 +1,270 @@
+"""The measures of one model over its forecasts: curves, agreement, attention at inference, and stability.
+
+Legend: E forecasts, P units, D dates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from features.arrays import FloatArray, IntArray
+from models.explain.faithful.curves import Curves
+from models.explain.faithful.forecasts import RANDOM, SHAP, ForecastMeasures
+from models.explain.faithful.inference import Intervened
+from models.explain.faithful.removal import Removal
+from models.explain.faithful.statistics import (
+    UNKNOWN,
+    Estimate,
+    mean_over_dates,
+    rank_correlation,
+    ratio_over_dates,
+    reliability_of_mean,
+)
+
+MEASURES: dict[str, Callable[[Curves], float]] = {
+    "deletion": lambda one: one.deletion,
+    "insertion": lambda one: one.insertion,
+    "comprehensiveness": lambda one: one.comprehensiveness,
+    "sufficiency": lambda one: one.sufficiency,
+    "cumulative": lambda one: one.cumulative,
+}
+"""Measures of a curve. Larger is more faithful, except for sufficiency, where smaller is."""
+
+
+@dataclass(frozen=True, slots=True)
+class MethodMeasure:
+    """One measure of one method's order under one removal, with the share of the gain of SHAP.
+
+    Attributes
+    ----------
+    method, removal, measure
+        What was measured; measures are the keys of :data:`MEASURES`.
+    value
+        Mean in the unit of the forecast.
+    share
+        ``(value - random) / (SHAP - random)``: 0 for an order as good as a random one, 1 for one as good as
+        that of the Shapley values.
+    """
+
+    method: str
+    removal: Removal
+    measure: str
+    value: Estimate
+    share: Estimate
+
+
+def measure_methods(measured: Sequence[ForecastMeasures]) -> list[MethodMeasure]:
+    """Summarise the curves of every method, removal and measure."""
+    if not measured:
+        return []
+    session_E = sessions_of(measured)
+    found = []
+    for method, removal in measured[0].curves:
+        for name, of in MEASURES.items():
+            value_E, random_E, shap_E = (
+                np.array([of(one.curves[by, removal]) for one in measured]) for by in (method, RANDOM, SHAP)
+            )
+            sign = -1.0 if name == "sufficiency" else 1.0
+            share = ratio_over_dates(sign * (value_E - random_E), sign * (shap_E - random_E), session_E)
+            found.append(MethodMeasure(method, removal, name, mean_over_dates(value_E, session_E), share))
+    return found
+
+
+def mean_curves(measured: Sequence[ForecastMeasures], removal: Removal) -> dict[str, Curves]:
+    """Average the curves of the forecasts by method, divided by the mean forecast change of all units.
+
+    Forecasts with another number of steps (of peers, on dates with more or fewer firms) are interpolated to
+    the shares of the first.
+    """
+    if not measured:
+        return {}
+    share_S = measured[0].curves[SHAP, removal].share_S
+    scale = float(np.mean([one.curves[SHAP, removal].deletion_S[-1] for one in measured])) or 1.0
+    found = {}
+    for method in dict.fromkeys(by for by, how in measured[0].curves if how == removal):
+        own = [one.curves[method, removal] for one in measured]
+
+        def mean_of(part: Callable[[Curves], FloatArray], own: list[Curves] = own) -> FloatArray:
+            rows = [np.interp(share_S, one.share_S, part(one)) for one in own]
+            mean_S: FloatArray = np.mean(rows, axis=0) / scale
+            return mean_S
+
+        found[method] = Curves(
+            share_S=share_S,
+            deletion_S=mean_of(lambda one: one.deletion_S),
+            insertion_S=mean_of(lambda one: one.insertion_S),
+            cumulative_S=mean_of(lambda one: one.cumulative_S),
+            comprehensiveness=float(np.mean([one.comprehensiveness for one in own])) / scale,
+            sufficiency=float(np.mean([one.sufficiency for one in own])) / scale,
+        )
+    return found
+
+
+def agreement(measured: Sequence[ForecastMeasures], first: str, second: str) -> Estimate:
+    """Mean rank correlation of two methods' importances over the forecasts."""
+    return _mean_correlation(
+        [(one, one.importance[first], one.importance[second]) for one in measured if first in one.importance]
+    )
+
+
+def repeatability(measured: Sequence[ForecastMeasures]) -> Estimate:
+    """Mean rank correlation of two independent estimates of ``|SHAP|``: stability over explainer seeds."""
+    return _mean_correlation(
+        [(one, one.importance["shap_once"], one.again_P) for one in measured if one.again_P is not None]
+    )
+
+
+def reliability(measured: Sequence[ForecastMeasures]) -> float:
+    """Reliability of the ``|SHAP|`` that methods are compared with, the mean of the two estimates."""
+    return reliability_of_mean(repeatability(measured).value)
+
+
+def randomisation(measured: Sequence[ForecastMeasures], method: str) -> Estimate:
+    """Mean rank correlation of an importance with that of the same model with shuffled parameters.
+
+    Adebayo et al. (2018), "Sanity checks for saliency maps": near 1, the importance does not depend on what
+    the model has learned.
+    """
+    return _mean_correlation(
+        [
+            (one, one.importance[method], one.shuffled[method])
+            for one in measured
+            if method in one.importance and method in one.shuffled
+        ]
+    )
+
+
+def stability(pairs: Sequence[tuple[ForecastMeasures, ForecastMeasures]], method: str) -> Estimate:
+    """Mean rank correlation of an importance over pairs of forecasts, such as two seeds of one model.
+
+    Pairs whose units differ are left out, and so are methods that one of them lacks.
+    """
+    return _mean_correlation(
+        [
+            (a, a.importance[method], b.importance[method])
+            for a, b in pairs
+            if method in a.importance
+            and method in b.importance
+            and a.importance[method].shape == b.importance[method].shape
+        ]
+    )
+
+
+def pairs_of_models(
+    parts: Sequence[Sequence[ForecastMeasures]],
+) -> list[tuple[ForecastMeasures, ForecastMeasures]]:
+    """Pair the same forecasts of several models, for :func:`stability` over model seeds."""
+    by_key = [{(one.session, one.firm): one for one in part} for part in parts]
+    return [(a[key], b[key]) for a, b in combinations(by_key, 2) for key in sorted(a.keys() & b.keys())]
+
+
+def pairs_of_neighbours(
+    measured: Sequence[ForecastMeasures],
+) -> list[tuple[ForecastMeasures, ForecastMeasures]]:
+    """Pair the forecasts of a firm on two consecutive sessions, for :func:`stability` over time."""
+    by_key = {(one.session, one.firm): one for one in measured}
+    return [
+        (one, by_key[session + 1, firm])
+        for (session, firm), one in by_key.items()
+        if (session + 1, firm) in by_key
+    ]
+
+
+def profiles(parts: Sequence[Sequence[ForecastMeasures]], method: str) -> FloatArray:
+    """Mean importance of each unit over the forecasts of each part [parts, P], with the same units."""
+    return np.array([np.mean([one.importance[method] for one in part], axis=0) for part in parts if part])
+
+
+def peer_agreement(
+    attention_NN: Sequence[FloatArray], phi_NN: Sequence[FloatArray], session_D: IntArray
+) -> tuple[Estimate, Estimate]:
+    """Agreement of attention with ``|SHAP|`` over peers for all targets of D dates, and its null.
+
+    The null compares the attention of one target with the Shapley values of another, drawn at random. It
+    keeps what every target has in common: the same few firms lead everyone. An agreement that is not above
+    it does not speak of the pair.
+    """
+    rows, nulls, sessions = [], [], []
+    for weights_NN, values_NN, session in zip(attention_NN, phi_NN, session_D, strict=True):
+        size_NN = np.abs(values_NN)
+        np.fill_diagonal(size_NN, np.nan)
+        if np.isfinite(size_NN).sum(axis=1).max(initial=0) < 3:
+            continue
+        rng = np.random.default_rng(int(session))
+        order_N = rng.permutation(len(size_NN))
+        partner_N = np.empty_like(order_N)
+        partner_N[order_N] = np.roll(order_N, 1)
+        rows.append(rank_correlation(weights_NN, size_NN))
+        nulls.append(rank_correlation(_without_own(weights_NN), size_NN[partner_N]))
+        sessions.append(np.full(len(size_NN), int(session)))
+    if not rows:
+        return UNKNOWN, UNKNOWN
+    session_E = np.concatenate(sessions)
+    return (
+        mean_over_dates(np.concatenate(rows), session_E),
+        mean_over_dates(np.concatenate(nulls), session_E),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AtInference:
+    """What replacing the weights at inference does.
+
+    Attributes
+    ----------
+    ic, ic_uniform, ic_permuted
+        Mean rank IC of the forecasts, and under uniform and permuted attention.
+    lost_uniform, lost_permuted
+        Mean of ``IC - IC under the intervention`` over the same dates.
+    used_uniform, used_permuted
+        Mean change of the forecast under the intervention, divided by the change when everything is removed.
+    """
+
+    ic: Estimate
+    ic_uniform: Estimate
+    ic_permuted: Estimate
+    lost_uniform: Estimate
+    lost_permuted: Estimate
+    used_uniform: Estimate
+    used_permuted: Estimate
+
+
+def at_inference(parts: Sequence[Intervened]) -> AtInference:
+    """Summarise the interventions on all folds and seeds."""
+
+    def joined(name: str) -> FloatArray:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    session_E = np.concatenate([part.session_D for part in parts])
+    ic_E, uniform_E, permuted_E = joined("ic_D"), joined("ic_uniform_D"), joined("ic_permuted_D")
+    removed_E = joined("moved_removed_D")
+    return AtInference(
+        ic=mean_over_dates(ic_E, session_E),
+        ic_uniform=mean_over_dates(uniform_E, session_E),
+        ic_permuted=mean_over_dates(permuted_E, session_E),
+        lost_uniform=mean_over_dates(ic_E - uniform_E, session_E),
+        lost_permuted=mean_over_dates(ic_E - permuted_E, session_E),
+        used_uniform=ratio_over_dates(joined("moved_uniform_D"), removed_E, session_E),
+        used_permuted=ratio_over_dates(joined("moved_permuted_D"), removed_E, session_E),
+    )
+
+
+def sessions_of(measured: Sequence[ForecastMeasures]) -> IntArray:
+    """Session of each forecast."""
+    return np.array([one.session for one in measured], dtype=np.int64)
+
+
+def _without_own(weights_NN: FloatArray) -> FloatArray:
+    """NaN on the diagonal: a firm's own weight is 0 by construction, and would agree with another's."""
+    return np.where(np.eye(len(weights_NN), dtype=np.bool_), np.nan, weights_NN)
+
+
+def _mean_correlation(pairs: Sequence[tuple[ForecastMeasures, FloatArray, FloatArray]]) -> Estimate:
+    if not pairs:
+        return UNKNOWN
+    correlation_E = np.array([rank_correlation(a[None], b[None])[0] for _, a, b in pairs])
+    return mean_over_dates(correlation_E, sessions_of([one for one, _, _ in pairs]))

@@ -1,0 +1,122 @@
+"""The verdict on models whose attention is, and is not, what moves their forecasts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from weighted_toys import (
+    FIRMS,
+    TEST,
+    TRAIN,
+    W,
+    WeightedDays,
+    WeightedPeers,
+    panel,
+    train_values,
+    verdict_on_days,
+    verdict_on_peers,
+)
+
+from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days
+from models.explain.faithful.inference import intervene
+from models.explain.faithful.removal import REMOVALS
+from models.explain.faithful.statistics import Estimate
+from models.explain.faithful.summary import agreement, at_inference, measure_methods
+from models.explain.faithful.verdict import judge
+
+DAYS_W = 0.6 ** np.arange(W)[::-1]  # the newest day counts most
+PEERS_NN = np.exp(np.random.default_rng(4).normal(scale=1.5, size=(FIRMS, FIRMS)))
+
+
+def outcomes(verdict: object) -> dict[str, str]:
+    return {one.name: one.outcome for one in verdict.criteria}  # type: ignore[attr-defined]
+
+
+def test_attention_that_is_the_true_weights_is_usable() -> None:
+    config = FaithfulConfig(removals=REMOVALS)
+    days = verdict_on_days(WeightedDays(DAYS_W), panel(), config)
+    assert days.answer == "yes", outcomes(days)
+    assert set(outcomes(days)) == {"agreement", "removal", "use", "learned"}
+    peers = verdict_on_peers(WeightedPeers(PEERS_NN), panel(), config)
+    assert peers.answer == "yes", outcomes(peers)
+
+
+def test_attention_made_uniform_at_inference_is_not() -> None:
+    days, peers = WeightedDays(DAYS_W), WeightedPeers(PEERS_NN)
+    days.even = peers.even = True
+    for verdict in (verdict_on_days(days, panel()), verdict_on_peers(peers, panel())):
+        assert verdict.answer == "no"
+        # nothing to rank by, and nothing changes when weights are permuted
+        assert outcomes(verdict)["agreement"] == "fail"
+        assert outcomes(verdict)["use"] == "fail"
+        assert verdict.criteria[0].estimate.value == 0.0
+
+
+def test_values_trained_under_permuted_attention_are_not() -> None:
+    """The weights are permuted and frozen. The values learn to undo it, so the forecasts are right."""
+    data, rng = panel(), np.random.default_rng(1)
+    days = WeightedDays(DAYS_W[[3, 7, 0, 5, 1, 6, 2, 4]])
+    train_values(days, DAYS_W, data)
+    verdict = verdict_on_days(days, data)
+    assert verdict.answer == "no"
+    assert outcomes(verdict)["agreement"] == "fail"
+    assert outcomes(verdict)["removal"] == "fail"
+    true_NN = PEERS_NN * (1.0 - np.eye(FIRMS))
+    order_NN = np.array([rng.permutation(FIRMS) for _ in range(FIRMS)])
+    peers = WeightedPeers(np.take_along_axis(PEERS_NN, order_NN, axis=1))
+    train_values(peers, true_NN, data)
+    assert verdict_on_peers(peers, data).answer == "no"
+
+
+def test_a_model_that_weighs_days_alike_is_not_faithful_for_its_block_lengths() -> None:
+    """Unequal blocks would agree: the longest gets most weight and moves most. Equal blocks do not."""
+    rng = np.random.default_rng(0)
+    nearly_W = np.exp(1e-3 * rng.normal(size=W))  # alike, but not to the bit
+    for weights_W in (np.ones(W), nearly_W):
+        model = WeightedDays(weights_W)
+        verdict = verdict_on_days(model, panel())
+        assert verdict.answer == "no", outcomes(verdict)
+    assert outcomes(verdict)["use"] == "fail"
+
+
+def test_shapley_values_of_days_recover_planted_weights() -> None:
+    data = panel()
+    model = WeightedDays(DAYS_W[[3, 7, 0, 5, 1, 6, 2, 4]])
+    train_values(model, DAYS_W, data)
+    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig(permutations=2))
+    measured = [one for session in TEST for one in measure_days(subject, int(session), np.arange(FIRMS))]
+    mean_P = np.mean([one.importance["shap"] for one in measured], axis=0)  # newest day first
+    ranks, planted = np.argsort(np.argsort(mean_P)), np.argsort(np.argsort(DAYS_W[::-1]))
+    assert np.corrcoef(ranks, planted)[0, 1] >= 0.8
+    attention_P = np.mean([one.importance["attention"] for one in measured], axis=0)
+    assert np.corrcoef(np.argsort(np.argsort(attention_P)), planted)[0, 1] < 0.5
+
+
+def test_few_dates_and_open_criteria_are_inconclusive() -> None:
+    model, data = WeightedDays(DAYS_W), panel()
+    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig())
+    measured = [one for session in TEST[:3] for one in measure_days(subject, int(session), np.arange(4))]
+    assert agreement(measured, "attention", "shap").value > 0.5
+    verdict = judge("days", measured, at_inference([intervene(model, data, TEST[:3], "days", seed=0)]))
+    assert verdict.answer == "inconclusive"
+    assert set(outcomes(verdict).values()) == {"open"}
+    assert verdict.sentence.startswith(
+        "attention over days usable as an explanation: inconclusive (open: agr"
+    )
+    nothing = judge("days", [], at_inference([intervene(model, data, TEST, "days", seed=0)]))
+    assert outcomes(nothing) == {"agreement": "open", "removal": "open", "use": "pass", "learned": "open"}
+    assert nothing.answer == "inconclusive"
+
+
+def test_shares_of_the_gain_are_0_for_chance_and_1_for_shap() -> None:
+    model, data = WeightedDays(DAYS_W), panel()
+    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig())
+    measured = [one for session in TEST for one in measure_days(subject, int(session), np.arange(4))]
+    found = {(one.method, one.measure): one for one in measure_methods(measured)}
+    assert {one.removal for one in found.values()} == {"mask"}
+    for measure in ("deletion", "insertion", "comprehensiveness", "sufficiency", "cumulative"):
+        assert found["shap", measure].share == Estimate(1.0, 1.0, 1.0, len(TEST))
+        assert found["random", measure].share.value == pytest.approx(0.0)
+    better = found["shap", "cumulative"].value.value - found["random", "cumulative"].value.value
+    assert better > 0.0
+    assert found["shap", "sufficiency"].value.value < found["random", "sufficiency"].value.value

@@ -1,0 +1,142 @@
+"""Models whose attention and whose true importances are known, and a panel for them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.attention.probe import Probed
+from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
+from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days, measure_peers
+from models.explain.faithful.inference import intervene
+from models.explain.faithful.summary import at_inference
+from models.explain.faithful.verdict import Verdict, judge
+from models.explain.peers import PeerGameConfig, explain_peers
+from models.forecaster import Forecaster
+
+W, FIRMS, SESSIONS = 8, 9, 30
+TRAIN, TEST = np.arange(W, 20), np.arange(20, 28)
+
+
+def panel(seed: int = 0) -> PanelTensors:
+    """Independent normal inputs: no day and no firm is special."""
+    rng = np.random.default_rng(seed)
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(SESSIONS, FIRMS, 1)),
+        characteristics_TNF=rng.normal(size=(SESSIONS, FIRMS, 2)),
+        mask_TN=np.ones((SESSIONS, FIRMS), dtype=bool),
+        group_TN=np.zeros((SESSIONS, FIRMS), dtype=int),
+        target_TN=rng.normal(size=(SESSIONS, FIRMS)),
+        window=W,
+    )
+
+
+class WeightedDays(Forecaster, Probed):
+    """``y = sum_d a_d v_d x_d``: attention ``a``, the same for all firms, and values ``v_d x_d``."""
+
+    uses_peers: ClassVar[bool] = False
+
+    def __init__(self, weights_W: np.ndarray) -> None:
+        super().__init__()
+        self.logits_W = nn.Parameter(torch.tensor(np.log(weights_W), dtype=torch.float32))
+        self.value_W = nn.Parameter(torch.ones(len(weights_W)))
+        self.even = False
+
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
+        kept_BW = torch.ones(batch.x_BNWC.shape[0], batch.x_BNWC.shape[2])
+        if ablation is not None and ablation.days_keep_BW is not None:
+            kept_BW = ablation.days_keep_BW.float()
+        value_BNW = batch.x_BNWC[..., 0] * self.value_W * kept_BW[:, None, :]
+        return (self._weights(batch) * value_BNW).sum(dim=-1, keepdim=True)
+
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
+        return self.scaled(h_BND[..., 0], batch)
+
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
+        return AttentionMaps(days_BNW=self._weights(batch))
+
+    def _weights(self, batch: Batch) -> Tensor:
+        weights_W = self.logits_W.softmax(dim=0)
+        if self.even:  # uniform at inference
+            weights_W = torch.full_like(weights_W, 1.0 / len(weights_W))
+        every_BNW = weights_W.expand(*batch.m_BN.shape, -1)
+        return self.weigh(every_BNW.flatten(0, 1)[:, None, None], None)[:, 0, 0].view_as(every_BNW)
+
+
+class WeightedPeers(Forecaster, Probed):
+    """``y_i = x_i + sum_j A_ij v_j x_j``: attention ``A`` over firms and values ``v_j x_j``."""
+
+    uses_peers: ClassVar[bool] = True
+    over = "peers"
+
+    def __init__(self, weights_NN: np.ndarray) -> None:
+        super().__init__()
+        self.logits_NN = nn.Parameter(torch.tensor(np.log(weights_NN), dtype=torch.float32))
+        self.value_NN = nn.Parameter(torch.ones(weights_NN.shape))
+        self.even = False
+
+    def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
+        return batch.x_BNWC[:, :, -1, :1]
+
+    def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
+        weights_BNN = self._weights(batch)
+        if ablation is not None and ablation.peers_keep_BN is not None:
+            weights_BNN = weights_BNN * ablation.peers_keep_BN[:, None, :]
+        message_BN1 = (weights_BNN * self.value_NN) @ h_BND
+        return self.scaled((h_BND + message_BN1)[..., 0], batch)
+
+    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
+        return AttentionMaps(peers_BLHNN=self._weights(batch)[:, None, None])
+
+    def _weights(self, batch: Batch) -> Tensor:
+        other_NN = ~torch.eye(len(self.logits_NN), dtype=torch.bool)
+        logits_NN = self.logits_NN * 0.0 if self.even else self.logits_NN
+        weights_NN = logits_NN.masked_fill(~other_NN, -torch.inf).softmax(dim=1)
+        return self.weigh(weights_NN.expand(len(batch.m_BN), -1, -1)[:, None], other_NN)[:, 0]
+
+
+def train_values(model: WeightedDays | WeightedPeers, true: np.ndarray, data: PanelTensors) -> None:
+    """Fit the values, and nothing else, to the forecasts of the same model with the weights ``true``."""
+    weights = torch.tensor(true / true.sum(axis=-1, keepdims=True), dtype=torch.float32)
+    values = model.value_W if isinstance(model, WeightedDays) else model.value_NN
+    optimizer = torch.optim.LBFGS([values], max_iter=200, history_size=50, line_search_fn="strong_wolfe")
+    batch = data.batch(torch.as_tensor(TRAIN))
+    x_BNW = batch.x_BNWC[..., 0]
+    wanted_BN = (
+        (x_BNW * weights).sum(dim=-1)
+        if isinstance(model, WeightedDays)
+        else x_BNW[..., -1] + x_BNW[..., -1] @ weights.T
+    )
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        error = ((model(batch) - wanted_BN) ** 2).mean()
+        error.backward()
+        return error
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]  # torch's own
+    assert float(loss().detach()) < 1e-4, "the values have learned the true forecasts"
+
+
+def verdict_on_days(model: Forecaster, data: PanelTensors, config: FaithfulConfig | None = None) -> Verdict:
+    """Judge attention over days on the test sessions."""
+    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
+    measured = [one for session in TEST for one in measure_days(subject, int(session), np.arange(4))]
+    return judge("days", measured, at_inference([intervene(model, data, TEST, "days", seed=0)]))
+
+
+def verdict_on_peers(model: Forecaster, data: PanelTensors, config: FaithfulConfig | None = None) -> Verdict:
+    """Judge attention over peers on the test sessions."""
+    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
+    measured = []
+    for session in TEST:
+        phi, again = (
+            explain_peers(module, data, np.array([session]), PeerGameConfig(permutations=1, seed=seed))[0]
+            for module, seed in ((model, 0), (model, 1))
+        )
+        mixed = explain_peers(subject.random, data, np.array([session]), PeerGameConfig(permutations=1))[0]
+        measured += measure_peers(subject, int(session), np.arange(3), phi.phi_NN, again.phi_NN, mixed.phi_NN)
+    return judge("peers", measured, at_inference([intervene(model, data, TEST, "peers", seed=0)]))
