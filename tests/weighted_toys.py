@@ -102,7 +102,14 @@ def train_values(model: WeightedDays | WeightedPeers, true: np.ndarray, data: Pa
     """Fit the values, and nothing else, to the forecasts of the same model with the weights ``true``."""
     weights = torch.tensor(true / true.sum(axis=-1, keepdims=True), dtype=torch.float32)
     values = model.value_W if isinstance(model, WeightedDays) else model.value_NN
-    optimizer = torch.optim.LBFGS([values], max_iter=200, history_size=50, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(
+        [values],
+        max_iter=300,
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+        history_size=100,
+        line_search_fn="strong_wolfe",
+    )
     batch = data.batch(torch.as_tensor(TRAIN))
     x_BNW = batch.x_BNWC[..., 0]
     wanted_BN = (

@@ -137,6 +137,9 @@ class ExplainConfig(Section):
     """Number of antithetic permutations, and of background firms, per attributed forecast."""
     network_permutations: int = Field(default=1, ge=1)
     """Number of antithetic permutations per date of the network."""
+    faithfulness: Literal["quick", "thorough"] = "quick"
+    """How many forecasts are used to measure whether attention can be believed. ``thorough`` uses more dates,
+    firms, random draws and background firms: narrower intervals, in about ten times the time."""
     seed: int = 0
     """Seed of the random draws."""
 

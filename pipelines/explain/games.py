@@ -25,6 +25,7 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import INPUT_PREFIX, Dataset
 from pipelines.device import one_thread, resolve_device
+from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
@@ -45,12 +46,15 @@ class ModelExplanation:
         Results of the game on single peers; empty for a model without peers.
     untrained
         Firms and attention matrices of the same models with their initial weights, for comparison.
+    faithfulness
+        Measures of the neural models, one per fold and seed.
     """
 
     model: str
     groups: tuple[GroupAttribution, ...]
     peers: tuple[PeerAttribution, ...]
     untrained: tuple[tuple[IntArray, FloatArray], ...]
+    faithfulness: tuple[FaithfulPart, ...] = ()
 
 
 def explained_models(config: Config) -> tuple[str, ...]:
@@ -93,6 +97,7 @@ def explain_model(
     groups: list[GroupAttribution] = []
     peers: list[PeerAttribution] = []
     initial: list[tuple[IntArray, FloatArray]] = []
+    measured: list[FaithfulPart] = []
     parts = len(folds) * len(run.config.seeds)
     for fold, seed, fitted, data in _fitted_models(run, dataset, folds, name):
         sessions = _with_universe(dataset, fold.test)
@@ -102,6 +107,7 @@ def explain_model(
         )
         sample = _evenly_spaced(sessions, max(1, settings.dates // parts))
         groups.append(explain_groups(fitted, data, sample, families, group_config))
+        network: tuple[PeerAttribution, ...] = ()
         if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
             peer_config = PeerGameConfig(
                 permutations=settings.network_permutations,
@@ -109,10 +115,15 @@ def explain_model(
                 seed=own_seed,
             )
             sample = _evenly_spaced(sessions, max(1, settings.network_dates // parts))
-            peers += explain_peers(fitted, data, sample, peer_config)
+            network = explain_peers(fitted, data, sample, peer_config)
+            peers += network
             initial += attention_matrices(untrained(fitted, seed), data, sample)
+        if isinstance(fitted, NeuralFitted):
+            place = run.config.seeds.index(seed)
+            part = FittedPart(fold.index, seed, place, fitted, data, fold.train, sessions)
+            measured.append(measure_part(part, network, settings))
         progress.step(f"{name} fold {fold.index} seed {seed}")
-    return ModelExplanation(name, tuple(groups), tuple(peers), tuple(initial))
+    return ModelExplanation(name, tuple(groups), tuple(peers), tuple(initial), tuple(measured))
 
 
 def _fitted_models(

@@ -21,6 +21,7 @@ from models.explain.network.weights import (
     peer_network,
 )
 from pipelines.dataset.build import Dataset
+from pipelines.explain.faithful_tables import faithful_tables, verdicts
 from pipelines.explain.games import ModelExplanation
 
 _STRONGEST = 20  # peers per firm in the stored network
@@ -63,6 +64,7 @@ def explanation_tables(
             recovery = _recovery(explanation, network, planted_NN)
             facts |= recovery.facts
             tables["roc"] = recovery.roc
+    tables |= faithful_tables(explanation.model, explanation.faithfulness, explanation.peers, dataset)
     tables["facts"] = pl.DataFrame({"model": explanation.model, "facts": json.dumps(facts)})
     return tables
 
@@ -233,4 +235,5 @@ def summary_line(explanation: ModelExplanation) -> str:
         if f"agreement_{kind}" in facts:
             agreement = facts[f"agreement_{kind}"]
             parts.append(f"attention over {kind} and |SHAP| agree at rank correlation {agreement:+.2f}")
+    parts += [one.sentence for one in verdicts(explanation.faithfulness, explanation.peers)]
     return "; ".join(parts)

@@ -9,8 +9,11 @@ Units are removed, or added, in the order of an importance, the most important f
 * comprehensiveness, the mean of the deletion curve, and sufficiency, the mean of ``|f(A) - f(top_k)|``, both
   over k = 10%, 20% and 50% of the units (DeYoung et al. 2020, "ERASER", section 4; their 1% and 5% are less
   than one of ten days). High comprehensiveness and low sufficiency mean that the importance is faithful;
-* the cumulative change ``sum_(j <= k) |f(A without top_j) - f(A without top_(j-1))|``. In the other curves a
-  unit that raises the forecast and one that lowers it cancel, although both were important. Here they do not.
+* the cumulative change ``sum_(j <= k) |f(A without top_j) - f(A without top_(j-1))|``, as a share of its
+  total over all units. In the other curves a unit that raises the forecast and one that lowers it cancel,
+  although both were important. Here they do not. The total differs between orders, because removed keys pass
+  their weight on to those that remain; as a share, it says how early the changes come, which is what an order
+  is for.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ SHARES = (0.1, 0.2, 0.5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """Curves of one order of removal, all in the unit of the forecast.
+    """Curves of one order of removal, in the unit of the forecast; the cumulative one is a share.
 
     Attributes
     ----------
@@ -114,12 +117,18 @@ def curves(
                 share_S=steps_S / length,
                 deletion_S=deletion_S,
                 insertion_S=np.abs(alone_S - empty),
-                cumulative_S=np.concatenate([[0.0], np.abs(np.diff(without_S)).cumsum()]),
+                cumulative_S=_share(np.abs(np.diff(without_S)), steps_S / length),
                 comprehensiveness=float(deletion_S[at_S].mean()),
                 sufficiency=float(np.abs(full - alone_S)[at_S].mean()),
             )
         )
     return found
+
+
+def _share(change_S: FloatArray, share_S: FloatArray) -> FloatArray:
+    """Cumulative share of the changes; that of equal changes if nothing changes."""
+    total = change_S.sum()
+    return np.concatenate([[0.0], change_S.cumsum() / total]) if total > 0.0 else share_S
 
 
 def order_of(importance_P: FloatArray, rng: np.random.Generator) -> IntArray:

@@ -14,7 +14,9 @@ import torch
 from features.arrays import FloatArray, IntArray
 from models.batch import Batch, PanelTensors
 from models.explain.attention.importance import day_importance, peer_importance
-from models.explain.faithful.curves import Curves, curves, order_of
+from models.explain.engines.engine import Precision, sample
+from models.explain.engines.permutation import PermutationEngine
+from models.explain.faithful.curves import Curves, curves, order_of, steps_of
 from models.explain.faithful.gradients import integrated_gradients
 from models.explain.faithful.inference import shuffled
 from models.explain.faithful.removal import (
@@ -29,6 +31,7 @@ from models.explain.faithful.removal import (
     training_background,
 )
 from models.explain.faithful.statistics import settled
+from models.explain.game import FixedGame
 from models.forecaster import Forecaster
 
 RANDOM = "random"
@@ -49,6 +52,10 @@ class FaithfulConfig:
         Largest number of blocks of days.
     background
         Draws of the removals that replace information, and of integrated gradients.
+    steps
+        Number of steps of the curves, about.
+    shuffled_shap
+        Whether the Shapley values of days are computed for the shuffled model too.
     random_orders
         Random orders per forecast, whose curves are averaged.
     flow
@@ -62,6 +69,8 @@ class FaithfulConfig:
     day_units: int = 12
     background: int = 4
     random_orders: int = 3
+    steps: int = 12
+    shuffled_shap: bool = True
     flow: bool = False
     seed: int = 0
 
@@ -75,8 +84,9 @@ class ForecastMeasures:
     over, session, firm
         What is ranked, the session, and the panel column of the firm.
     importance
-        Method -> importance [P] of each unit: ``shap`` (``|value|``), ``shap_once`` (one of its two
-        estimates), ``integrated_gradients``, ``attention``, ``rollout``, ``gradient``, ``flow``.
+        Method -> importance [P] of each unit: ``shap`` (``|value|``), ``integrated_gradients``,
+        ``attention``, ``rollout``, ``gradient``, ``flow``; for days also ``shap_once``, one of the two
+        estimates whose mean is ``shap``.
     again_P
         A second, independent estimate of ``shap``; None if there is none.
     shuffled
@@ -158,8 +168,10 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
         backgrounds = _backgrounds(subject, batch, rng)
         game = day_game(subject.module, batch, target, blocks)
         phi_P, again_P = (_shapley(game, len(blocks), subject.config.permutations, rng) for _ in range(2))
-        mixed = day_game(subject.random, batch, target, blocks)
-        random_P = _shapley(mixed, len(blocks), subject.config.permutations, rng)
+        by_shuffled = {method: _by_block(days_EW[row], blocks) for method, days_EW in by_random.items()}
+        if subject.config.shuffled_shap:
+            mixed = day_game(subject.random, batch, target, blocks)
+            by_shuffled[SHAP] = np.abs(_shapley(mixed, len(blocks), subject.config.permutations, rng))
         slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["same_date"])
         importance = {
             SHAP: np.abs(0.5 * (phi_P + again_P)),
@@ -180,10 +192,7 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
                 firm=int(batch.firms_N[target]),
                 importance={**importance, "shap_once": np.abs(phi_P)},
                 again_P=np.abs(again_P),
-                shuffled={
-                    SHAP: np.abs(random_P),
-                    **{method: _by_block(days_EW[row], blocks) for method, days_EW in by_random.items()},
-                },
+                shuffled=by_shuffled,
                 curves=_all_curves(games, importance, np.arange(len(blocks)), subject.config, rng),
                 additivity=float(abs(phi_P.sum() - (ends[0] - ends[1]))),
             )
@@ -219,7 +228,7 @@ def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its f
     by_attention = peer_importance(subject.module, batch, targets)
     if not by_attention or not len(targets):
         return []
-    by_random = peer_importance(subject.random, batch, targets) if random_NN is not None else {}
+    by_random = peer_importance(subject.random, batch, targets)
     found = []
     for row, target in enumerate(targets):
         rng = _rng(subject, session, int(batch.firms_N[target]))
@@ -230,9 +239,8 @@ def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its f
         if len(units) < 3:
             continue
         slope_N = integrated_gradients(subject.module, batch, target, "peers", backgrounds["same_date"])
-        mean_N = phi_NN[target] if again_NN is None else 0.5 * (phi_NN[target] + again_NN[target])
         importance = {
-            SHAP: np.abs(mean_N[units]),
+            SHAP: np.abs(phi_NN[target, units]),
             "integrated_gradients": np.abs(slope_N[units]),
             **{method: peers_EN[row, units] for method, peers_EN in by_attention.items()},
         }
@@ -250,7 +258,7 @@ def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its f
                 over="peers",
                 session=session,
                 firm=int(batch.firms_N[target]),
-                importance={**importance, "shap_once": np.abs(phi_NN[target, units])},
+                importance=importance,
                 again_P=None if again_NN is None else np.abs(again_NN[target, units]),
                 shuffled=by_shuffled,
                 curves=_all_curves(games, importance, units, subject.config, rng, phi_NN.shape[1]),
@@ -281,20 +289,12 @@ def _by_block(day_W: FloatArray, blocks: tuple[IntArray, ...]) -> FloatArray:
 
 
 def _shapley(game: UnitGame, n_units: int, permutations: int, rng: np.random.Generator) -> FloatArray:
-    """Shapley values [P] from antithetic permutations, with one call of the game."""
-    orders = [order for _ in range(permutations) for order in _pair(rng.permutation(n_units))]
-    keep = np.array([[rank < k for k in range(n_units + 1)] for rank in range(n_units)])  # [rank, k]
-    keep_MP = np.concatenate([keep[np.argsort(order)].T for order in orders])
-    unique_MP, place_M = np.unique(keep_MP, axis=0, return_inverse=True)
-    value_RK = game(unique_MP)[place_M.reshape(-1)].reshape(len(orders), n_units + 1)
-    phi_P = np.zeros(n_units)
-    for order, value_K in zip(orders, value_RK, strict=True):
-        phi_P[order] += np.diff(value_K)
-    return phi_P / len(orders)
-
-
-def _pair(order: IntArray) -> tuple[IntArray, IntArray]:
-    return order, order[::-1]
+    """Shapley values [P] from antithetic permutations."""
+    seed = int(rng.integers(2**32))
+    fixed = FixedGame(lambda keep_MP: game(keep_MP)[:, None])
+    found = sample(fixed, n_units, PermutationEngine(), Precision(draws=permutations), seed=seed)
+    values_P: FloatArray = found.values.values_PO[:, 0]
+    return values_P
 
 
 def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and how they are drawn)
@@ -309,8 +309,9 @@ def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and 
     orders = [units[order_of(settled(value_P[None])[0], rng)] for value_P in importance.values()]
     orders += [rng.permutation(units) for _ in range(config.random_orders)]
     found: dict[tuple[str, Removal], Curves] = {}
+    steps_S = steps_of(len(units), config.steps)
     for removal, game in games.items():
-        drawn = curves(game, orders, len(units) if width is None else width)
+        drawn = curves(game, orders, len(units) if width is None else width, steps_S)
         found |= {(method, removal): one for method, one in zip(importance, drawn, strict=False)}
         found[RANDOM, removal] = _mean(drawn[len(importance) :])
     return found

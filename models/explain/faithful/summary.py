@@ -44,7 +44,7 @@ class MethodMeasure:
     method, removal, measure
         What was measured; measures are the keys of :data:`MEASURES`.
     value
-        Mean in the unit of the forecast.
+        Mean, in the unit of the forecast or, if cumulative, as a share.
     share
         ``(value - random) / (SHAP - random)``: 0 for an order as good as a random one, 1 for one as good as
         that of the Shapley values.
@@ -75,7 +75,7 @@ def measure_methods(measured: Sequence[ForecastMeasures]) -> list[MethodMeasure]
 
 
 def mean_curves(measured: Sequence[ForecastMeasures], removal: Removal) -> dict[str, Curves]:
-    """Average the curves of the forecasts by method, divided by the mean forecast change of all units.
+    """Average the curves of the forecasts by method; changes are divided by the mean change of all units.
 
     Forecasts with another number of steps (of peers, on dates with more or fewer firms) are interpolated to
     the shares of the first.
@@ -97,7 +97,7 @@ def mean_curves(measured: Sequence[ForecastMeasures], removal: Removal) -> dict[
             share_S=share_S,
             deletion_S=mean_of(lambda one: one.deletion_S),
             insertion_S=mean_of(lambda one: one.insertion_S),
-            cumulative_S=mean_of(lambda one: one.cumulative_S),
+            cumulative_S=scale * mean_of(lambda one: one.cumulative_S),
             comprehensiveness=float(np.mean([one.comprehensiveness for one in own])) / scale,
             sufficiency=float(np.mean([one.sufficiency for one in own])) / scale,
         )
@@ -114,13 +114,18 @@ def agreement(measured: Sequence[ForecastMeasures], first: str, second: str) -> 
 def repeatability(measured: Sequence[ForecastMeasures]) -> Estimate:
     """Mean rank correlation of two independent estimates of ``|SHAP|``: stability over explainer seeds."""
     return _mean_correlation(
-        [(one, one.importance["shap_once"], one.again_P) for one in measured if one.again_P is not None]
+        [
+            (one, one.importance.get("shap_once", one.importance[SHAP]), one.again_P)
+            for one in measured
+            if one.again_P is not None
+        ]
     )
 
 
 def reliability(measured: Sequence[ForecastMeasures]) -> float:
-    """Reliability of the ``|SHAP|`` that methods are compared with, the mean of the two estimates."""
-    return reliability_of_mean(repeatability(measured).value)
+    """Reliability of the ``|SHAP|`` that methods are compared with: of days, the mean of two estimates."""
+    once = repeatability(measured).value
+    return reliability_of_mean(once) if any("shap_once" in one.importance for one in measured) else once
 
 
 def randomisation(measured: Sequence[ForecastMeasures], method: str) -> Estimate:
@@ -208,6 +213,22 @@ def peer_agreement(
         mean_over_dates(np.concatenate(rows), session_E),
         mean_over_dates(np.concatenate(nulls), session_E),
     )
+
+
+def between_models(matrices_NN: Sequence[tuple[int, FloatArray]]) -> Estimate:
+    """Mean rank correlation of the rows of two models' matrices over peers on the same session.
+
+    Parameters
+    ----------
+    matrices_NN
+        Session and matrix [target, source] of each model and session; its size is used.
+    """
+    rows, sessions = [], []
+    for (session, one_NN), (other, two_NN) in combinations(matrices_NN, 2):
+        if session == other and one_NN.shape == two_NN.shape:
+            rows.append(rank_correlation(_without_own(np.abs(one_NN)), _without_own(np.abs(two_NN))))
+            sessions.append(np.full(len(one_NN), session))
+    return mean_over_dates(np.concatenate(rows), np.concatenate(sessions)) if rows else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Every criterion compares a figure and its 90% interval with one written threshold. It passes if the whole
 interval is on the right side, fails if the whole interval is on the wrong side, and is open otherwise.
 Attention is usable if every criterion passes, not usable if one fails, and the verdict is inconclusive if
-none fails and one is open.
+none fails and one is open. The last criterion is about the Shapley values that attention is compared with: if
+they do not repeat themselves, it is open, because nothing can be said, and it never fails.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from models.explain.faithful.summary import (
     measure_methods,
     randomisation,
     reliability,
+    repeatability,
 )
 
 Outcome = Literal["pass", "fail", "open"]
@@ -40,6 +42,9 @@ gets which weight hardly matters to the forecast."""
 
 LEARNED = 0.5
 """Largest rank correlation of attention with that of the same model with shuffled parameters."""
+
+REFERENCE = 0.7
+"""Least reliability of ``|SHAP|``: the rank correlation with a second, independent estimate of itself."""
 
 MIN_DATES = 5
 """Fewest dates for a criterion to pass or fail: a bootstrap over fewer says little."""
@@ -94,7 +99,12 @@ class Verdict:
         return f"attention over {self.over} usable as an explanation: yes"
 
 
-def judge(over: Over, measured: Sequence[ForecastMeasures], inference: AtInference) -> Verdict:
+def judge(
+    over: Over,
+    measured: Sequence[ForecastMeasures],
+    inference: AtInference,
+    agrees: Estimate | None = None,
+) -> Verdict:
     """Judge attention by the forecasts that were measured.
 
     Parameters
@@ -105,8 +115,12 @@ def judge(over: Over, measured: Sequence[ForecastMeasures], inference: AtInferen
         Measures of the forecasts; without any, every criterion is open.
     inference
         What replacing the weights at inference does.
+    agrees
+        Mean rank correlation of attention with ``|SHAP|``, where it is known for more forecasts than the
+        measured ones.
     """
-    agrees = corrected(agreement(measured, "attention", "shap"), reliability(measured))
+    found = agreement(measured, "attention", "shap") if agrees is None else agrees
+    agrees = corrected(found, reliability(measured))
     criteria = [
         _criterion("agreement", "Does attention rank the units as |SHAP| does?", agrees, AGREEMENT),
         _gain(measure_methods(measured)),
@@ -118,10 +132,19 @@ def judge(over: Over, measured: Sequence[ForecastMeasures], inference: AtInferen
             LEARNED,
             above=False,
         ),
+        _reference(measured),
     ]
     outcomes = {one.outcome for one in criteria}
     answer: Answer = "no" if "fail" in outcomes else "inconclusive" if "open" in outcomes else "yes"
     return Verdict(over, answer, tuple(criteria))
+
+
+def _reference(measured: Sequence[ForecastMeasures]) -> Criterion:
+    once, repeats = repeatability(measured), reliability(measured)
+    estimate = Estimate(repeats, float("nan"), float("nan"), once.dates)
+    outcome: Outcome = "pass" if repeats >= REFERENCE else "open"
+    question = "Do the Shapley values repeat themselves with another seed?"
+    return Criterion("reference", question, estimate, REFERENCE, above=True, outcome=outcome)
 
 
 def _gain(found: Sequence[MethodMeasure]) -> Criterion:

@@ -1,0 +1,366 @@
+"""Tables of the measures of faithfulness, of the verdict, and of what attention looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from features.panel.derived import market_return
+from models.explain.attention.heads import head_traits
+from models.explain.attention.regimes import day_profile, regimes_of
+from models.explain.faithful.forecasts import ForecastMeasures
+from models.explain.faithful.removal import Over
+from models.explain.faithful.statistics import Estimate, rank_correlation
+from models.explain.faithful.summary import (
+    AtInference,
+    agreement,
+    at_inference,
+    between_models,
+    mean_curves,
+    measure_methods,
+    pairs_of_models,
+    pairs_of_neighbours,
+    peer_agreement,
+    profiles,
+    randomisation,
+    repeatability,
+    stability,
+)
+from models.explain.faithful.verdict import Verdict, judge
+from models.explain.peers import PeerAttribution
+from pipelines.dataset.build import Dataset
+from pipelines.explain.faithfulness import FaithfulPart
+
+_VOLATILITY_DAYS = 21
+_MAX_CELLS = 20_000  # of a stored map of days
+
+Row = Mapping[str, Any]
+
+SCHEMAS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
+    "verdict": {
+        **dict.fromkeys(("model", "over", "answer", "criterion", "question", "outcome"), pl.String),
+        **dict.fromkeys(("value", "low", "high", "threshold"), pl.Float64),
+        "above": pl.Boolean,
+        "dates": pl.Int64,
+    },
+    "faithfulness": {
+        **dict.fromkeys(("model", "over", "method", "removal", "measure"), pl.String),
+        **dict.fromkeys(("value", "low", "high", "share", "share_low", "share_high"), pl.Float64),
+        "dates": pl.Int64,
+    },
+    "curves": {
+        **dict.fromkeys(("model", "over", "method", "removal"), pl.String),
+        **dict.fromkeys(("share", "deletion", "insertion", "cumulative"), pl.Float64),
+    },
+    "agreement": {
+        **dict.fromkeys(("model", "over", "kind", "method"), pl.String),
+        **dict.fromkeys(("value", "low", "high", "null", "null_low", "null_high"), pl.Float64),
+        "dates": pl.Int64,
+    },
+    "inference": {
+        **dict.fromkeys(("model", "over", "weights"), pl.String),
+        **{
+            name: pl.Float64
+            for figure in ("ic", "lost", "moved")
+            for name in (figure, f"{figure}_low", f"{figure}_high")
+        },
+        "dates": pl.Int64,
+    },
+    "heads": {
+        "model": pl.String,
+        "over": pl.String,
+        "layer": pl.Int64,
+        "head": pl.Int64,
+        "trait": pl.String,
+        **dict.fromkeys(("value", "low", "high", "null"), pl.Float64),
+        "dates": pl.Int64,
+    },
+    "day_weights": {
+        "model": pl.String,
+        "day": pl.Int64,
+        "regime": pl.String,
+        **dict.fromkeys(("weight", "low", "high", "null"), pl.Float64),
+        "dates": pl.Int64,
+    },
+    "day_map": {
+        "model": pl.String,
+        **dict.fromkeys(("layer", "head", "query", "key"), pl.Int64),
+        "weight": pl.Float64,
+    },
+    "firm_map": {
+        **dict.fromkeys(("model", "date", "method", "target", "source"), pl.String),
+        "value": pl.Float64,
+    },
+}
+"""Columns of the tables; stored as ``explain_<name>``."""
+
+
+def faithful_tables(
+    model: str, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution], dataset: Dataset
+) -> dict[str, pl.DataFrame]:
+    """Build the tables of one model from the measures of its folds and seeds.
+
+    A table without rows is left out: a model without attention has none but those of its rankings.
+    """
+    rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
+    for over in ("days", "peers"):
+        _measures(rows, model, over, parts, network)
+    rows["heads"] = [
+        {
+            "over": one.over,
+            "layer": one.layer,
+            "head": one.head,
+            "trait": one.trait,
+            "null": one.null,
+            **_figures(one.estimate),
+        }
+        for one in head_traits(date for part in parts for date in part.dates)
+    ]
+    rows["day_weights"] = list(_day_weights(parts, dataset))
+    rows["day_map"] = list(_day_map(parts))
+    rows["firm_map"] = list(_firm_map(parts, dataset))
+    return {
+        name: pl.DataFrame([{"model": model, **row} for row in own], schema=dict(SCHEMAS[name]))
+        for name, own in rows.items()
+        if own
+    }
+
+
+def verdicts(parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) -> list[Verdict]:
+    """Judge attention over days and over peers, where the model has it."""
+    found = []
+    for over in ("days", "peers"):
+        inference = _inference(over, parts)
+        if inference is not None:
+            agrees = _agreement_of_peers(network)[0] if over == "peers" else None
+            found.append(judge(over, _measured(over, parts), inference, agrees))
+    return found
+
+
+def _measured(over: Over, parts: Iterable[FaithfulPart]) -> list[ForecastMeasures]:
+    return [one for part in parts for one in (part.days if over == "days" else part.peers)]
+
+
+def _inference(over: Over, parts: Iterable[FaithfulPart]) -> AtInference | None:
+    every = [part.days_inference if over == "days" else part.peers_inference for part in parts]
+    known = [one for one in every if one is not None]
+    return at_inference(known) if known else None
+
+
+def _agreement_of_peers(network: Sequence[PeerAttribution]) -> tuple[Estimate, Estimate]:
+    return peer_agreement(
+        [part.attention_NN for part in network],
+        [part.phi_NN for part in network],
+        np.array([part.session for part in network], dtype=np.int64),
+    )
+
+
+def _measures(
+    rows: dict[str, list[Row]],
+    model: str,
+    over: Over,
+    parts: Sequence[FaithfulPart],
+    network: Sequence[PeerAttribution],
+) -> None:
+    """Add the rows about days, or about peers, of the first five tables."""
+    measured, inference = _measured(over, parts), _inference(over, parts)
+    if inference is None:
+        return
+    (verdict,) = [one for one in verdicts(parts, network) if one.over == over]
+    rows["verdict"] += [
+        {
+            "over": over,
+            "answer": verdict.answer,
+            "criterion": one.name,
+            "question": one.question,
+            "outcome": one.outcome,
+            "threshold": one.threshold,
+            "above": one.above,
+            **_figures(one.estimate),
+        }
+        for one in verdict.criteria
+    ]
+    rows["inference"] += list(_inference_rows(over, inference))
+    if not measured:
+        return
+    for found in measure_methods(measured):
+        rows["faithfulness"].append(
+            {
+                "over": over,
+                "method": found.method,
+                "removal": found.removal,
+                "measure": found.measure,
+                "share": found.share.value,
+                "share_low": found.share.low,
+                "share_high": found.share.high,
+                **_figures(found.value),
+            }
+        )
+    for removal in dict.fromkeys(removal for _, removal in measured[0].curves):
+        for method, curve in mean_curves(measured, removal).items():
+            columns = (curve.share_S, curve.deletion_S, curve.insertion_S, curve.cumulative_S)
+            rows["curves"] += [
+                {
+                    "over": over,
+                    "method": method,
+                    "removal": removal,
+                    "share": share,
+                    "deletion": deletion,
+                    "insertion": insertion,
+                    "cumulative": cumulative,
+                }
+                for share, deletion, insertion, cumulative in zip(*columns, strict=True)
+            ]
+    correlations = _agreement_rows(over, parts, measured, network)
+    rows["agreement"] += [row for row in correlations if row["dates"]]  # the others were not measured
+
+
+def _agreement_rows(
+    over: Over,
+    parts: Sequence[FaithfulPart],
+    measured: Sequence[ForecastMeasures],
+    network: Sequence[PeerAttribution],
+) -> Iterable[Row]:
+    """Agreement with SHAP, stability, and randomisation, as rank correlations."""
+    methods = [name for name in measured[0].importance if name != "shap_once"]
+    for method in methods[1:]:
+        null: Estimate | None = None
+        found = agreement(measured, method, "shap")
+        if over == "peers" and method == "attention":
+            found, null = _agreement_of_peers(network)
+        elif over == "days":  # uniform attention ranks no day above another
+            null = Estimate(0.0, 0.0, 0.0, found.dates)
+        yield _correlation(over, "agreement with SHAP", method, found, null)
+    yield _correlation(over, "explainer seeds", "shap", repeatability(measured))
+    by_fold: dict[int, list[FaithfulPart]] = {}
+    for part in parts:
+        by_fold.setdefault(part.fold, []).append(part)
+    seeds = [
+        pair
+        for same in by_fold.values()
+        for pair in pairs_of_models([_measured(over, [part]) for part in same])
+    ]
+    neighbours = [pair for part in parts for pair in pairs_of_neighbours(_measured(over, [part]))]
+    if over == "peers":
+        for method, matrices in (
+            ("shap", [(part.session, part.phi_NN) for part in network]),
+            ("attention", [(part.session, part.attention_NN) for part in network]),
+        ):
+            yield _correlation(over, "model seeds", method, between_models(matrices))
+    for method in methods:
+        if over == "days":
+            yield _correlation(over, "model seeds", method, stability(seeds, method))
+        yield _correlation(over, "neighbouring days", method, stability(neighbours, method))
+        if over == "days":
+            means_PP = profiles([_measured(over, same) for same in by_fold.values()], method)
+            pairs = [rank_correlation(a[None], b[None])[0] for a, b in combinations(means_PP, 2)]
+            if pairs:
+                mean = float(np.mean(pairs))
+                yield _correlation(over, "folds", method, Estimate(mean, np.nan, np.nan, len(means_PP)))
+        yield _correlation(over, "shuffled parameters", method, randomisation(measured, method))
+
+
+def _correlation(over: Over, kind: str, method: str, found: Estimate, null: Estimate | None = None) -> Row:
+    row: dict[str, Any] = {"over": over, "kind": kind, "method": method, **_figures(found)}
+    if null is not None:
+        row |= {"null": null.value, "null_low": null.low, "null_high": null.high}
+    return row
+
+
+def _inference_rows(over: Over, found: AtInference) -> Iterable[Row]:
+    figures = (
+        ("as trained", found.ic, None, None),
+        ("uniform", found.ic_uniform, found.lost_uniform, found.used_uniform),
+        ("permuted", found.ic_permuted, found.lost_permuted, found.used_permuted),
+    )
+    for weights, ic, lost, moved in figures:
+        row: dict[str, Any] = {"over": over, "weights": weights, "dates": ic.dates}
+        for name, figure in (("ic", ic), ("lost", lost), ("moved", moved)):
+            if figure is not None:
+                row |= {name: figure.value, f"{name}_low": figure.low, f"{name}_high": figure.high}
+        yield row
+
+
+def _day_weights(parts: Sequence[FaithfulPart], dataset: Dataset) -> Iterable[Row]:
+    """Weight of each past day, by the volatility of the market over the 21 sessions up to that day."""
+    known = [part for part in parts if part.day_weights_EW is not None and part.day_sessions_E is not None]
+    if not known:
+        return
+    weights_EW = np.concatenate([part.day_weights_EW for part in known if part.day_weights_EW is not None])
+    session_E = np.concatenate([part.day_sessions_E for part in known if part.day_sessions_E is not None])
+    market = pl.Series(market_return(dataset.panel)[:, 0]).fill_nan(None)
+    volatility_T = market.rolling_std(_VOLATILITY_DAYS).fill_null(np.nan).to_numpy().copy()
+    window = weights_EW.shape[1]
+    explained_T = np.zeros(len(volatility_T), dtype=np.bool_)
+    for day in range(window):
+        explained_T[np.maximum(np.unique(session_E) - day, 0)] = True
+    volatility_T[~explained_T] = np.nan
+    for one in day_profile(weights_EW, session_E, regimes_of(volatility_T)):
+        yield {
+            "day": one.day,
+            "regime": one.regime,
+            "weight": one.estimate.value,
+            "low": one.estimate.low,
+            "high": one.estimate.high,
+            "null": 1.0 / window,
+            "dates": one.estimate.dates,
+        }
+
+
+def _day_map(parts: Sequence[FaithfulPart]) -> Iterable[Row]:
+    """Mean weights of every layer and head of the day encoder; the last may have one query, the pooled."""
+    records = [date.record for part in parts for date in part.dates if date.record.days]
+    if not records:
+        return
+    layers = range(len(records[0].days))
+    mean = [
+        np.mean([record.days[layer].mean(dim=0).double().cpu().numpy() for record in records], axis=0)
+        for layer in layers
+    ]
+    if sum(layer_HQK.size for layer_HQK in mean) > _MAX_CELLS:
+        mean = [layer_HQK.mean(axis=0, keepdims=True) for layer_HQK in mean]
+    window = records[0].window
+    for layer, layer_HQK in enumerate(mean):
+        heads, queries, keys = layer_HQK.shape
+        for head in range(heads):
+            for query in range(queries):
+                for key in range(min(keys, window)):
+                    yield {
+                        "layer": layer + 1,
+                        "head": head + 1 if heads > 1 else 0,
+                        "query": queries - query,  # 1 is the newest state
+                        "key": window - key,
+                        "weight": float(layer_HQK[head, query, key]),
+                    }
+
+
+def _firm_map(parts: Sequence[FaithfulPart], dataset: Dataset) -> Iterable[Row]:
+    shown = next((part.firms for part in reversed(parts) if part.firms is not None), None)
+    if shown is None:
+        return
+    date = str(dataset.panel.dates_T[shown.session].astype("datetime64[D]"))
+    tickers = [dataset.panel.tickers_N[firm] for firm in shown.firms_n]
+    for method, matrix_nn in shown.values.items():
+        for i, target in enumerate(tickers):
+            for j, source in enumerate(tickers):
+                if i != j and np.isfinite(matrix_nn[i, j]):
+                    yield {
+                        "date": date,
+                        "method": method,
+                        "target": target,
+                        "source": source,
+                        "value": float(matrix_nn[i, j]),
+                    }
+
+
+def _figures(estimate: Estimate) -> dict[str, float | int]:
+    return {
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "dates": estimate.dates,
+    }

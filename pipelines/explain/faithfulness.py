@@ -1,0 +1,283 @@
+"""Measure how far the attention of the fitted models of a run can be believed, and what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from features.arrays import FloatArray, IntArray
+from models.batch import PanelTensors
+from models.explain.attention.heads import DateAttention
+from models.explain.attention.importance import rollout_of_peers
+from models.explain.attention.record import record_attention
+from models.explain.faithful.forecasts import (
+    FaithfulConfig,
+    ForecastMeasures,
+    Subject,
+    measure_days,
+    measure_peers,
+)
+from models.explain.faithful.inference import Intervened, intervene
+from models.explain.faithful.removal import REMOVALS
+from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
+from models.fitting.fit import NeuralFitted
+from models.peers.reference import size_column
+from pipelines.config.sections import ExplainConfig
+
+_FIRMS_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured for every fitted model of a run.
+
+    Attributes
+    ----------
+    measures
+        Options of the measures.
+    dates
+        Own dates of a fold and seed, in addition to one shared by the seeds and the session after it.
+    firms
+        Forecasts measured per date.
+    peer_dates
+        Dates of the network on which the rankings of peers are measured.
+    ic_dates
+        Dates that are forecast under uniform and permuted attention.
+    """
+
+    measures: FaithfulConfig
+    dates: int
+    firms: int
+    peer_dates: int
+    ic_dates: int
+
+
+def effort_of(settings: ExplainConfig) -> Effort:
+    """Translate ``explain.faithfulness``."""
+    if settings.faithfulness == "thorough":
+        measures = FaithfulConfig(removals=REMOVALS, permutations=16, background=8, flow=True)
+        return Effort(measures, dates=8, firms=8, peer_dates=8, ic_dates=60)
+    measures = FaithfulConfig(
+        removals=("mask", "same_date"),
+        permutations=2,
+        background=1,
+        random_orders=1,
+        steps=5,
+        day_units=10,
+        shuffled_shap=False,
+    )
+    return Effort(measures, dates=1, firms=1, peer_dates=1, ic_dates=3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FirmMatrix:
+    """Attention, SHAP and their like over some firms of one date, [target, source].
+
+    Attributes
+    ----------
+    session
+        Session index.
+    firms_n
+        Panel columns of the firms, in the order of their groups.
+    values
+        Method -> matrix [n, n].
+    """
+
+    session: int
+    firms_n: IntArray
+    values: dict[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FaithfulPart:
+    """The measures of one fitted model, that is of one fold and seed.
+
+    Attributes
+    ----------
+    fold, seed
+        Which.
+    days, peers
+        Measured forecasts.
+    days_inference, peers_inference
+        Forecasts under uniform and permuted attention; None without such attention.
+    dates
+        The attention of some dates, for the traits of heads and the maps.
+    day_weights_EW, day_sessions_E
+        Attention over days of the forecasts of these dates; None without.
+    firms
+        Matrices over firms of one date; None without peers.
+    """
+
+    fold: int
+    seed: int
+    days: list[ForecastMeasures]
+    peers: list[ForecastMeasures]
+    days_inference: Intervened | None
+    peers_inference: Intervened | None
+    dates: tuple[DateAttention, ...]
+    day_weights_EW: FloatArray | None
+    day_sessions_E: IntArray | None
+    firms: FirmMatrix | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedPart:
+    """A fitted model with its sessions.
+
+    Attributes
+    ----------
+    fold, seed
+        Index of the fold, and the seed.
+    place
+        Place of the seed among the seeds of the run, from 0.
+    fitted, data
+        The model and its panel.
+    train, test
+        Training sessions, and test sessions with a universe.
+    """
+
+    fold: int
+    seed: int
+    place: int
+    fitted: NeuralFitted
+    data: PanelTensors
+    train: IntArray
+    test: IntArray
+
+
+def measure_part(
+    part: FittedPart, network: Sequence[PeerAttribution], settings: ExplainConfig
+) -> FaithfulPart:
+    """Measure one fitted model.
+
+    Parameters
+    ----------
+    part
+        The model.
+    network
+        Shapley values of its peers on some test sessions; empty for a model without peers.
+    settings
+        Section ``explain`` of the config.
+    """
+    effort, module, data = effort_of(settings), part.fitted.module, part.data
+    subject = Subject(module, data, part.train, effort.measures)
+    # the first seed explains a session and the next one, the second seed that session again
+    shared = _shared(part.test)[: max(0, 2 - part.place)]
+    sampled = np.unique(np.concatenate([shared, _own(part, effort.dates)]))
+    days: list[ForecastMeasures] = []
+    dates, weights, sessions = [], [], []
+    for session in sampled.tolist():
+        days += measure_days(subject, session, _firms(part, session, effort.firms, settings.seed))
+        batch = data.batch(torch.tensor([session]))
+        record = record_attention(module, batch)
+        size = size_column(data.shape)
+        size_N = None if size is None else batch.z_BNF[0, :, size].double().cpu().numpy()
+        dates.append(DateAttention(session, record, batch.s_BN[0].cpu().numpy(), size_N))
+        days_BNW = module.attention(batch).days_BNW
+        if days_BNW is not None:
+            weights.append(days_BNW[0].detach().double().cpu().numpy())
+            sessions.append(np.full(len(weights[-1]), session))
+    spread = _own(part, effort.ic_dates)
+    return FaithfulPart(
+        fold=part.fold,
+        seed=part.seed,
+        days=days,
+        peers=_peers(subject, part, network, effort, settings),
+        days_inference=intervene(module, data, spread, "days", settings.seed) if weights else None,
+        peers_inference=intervene(module, data, spread, "peers", settings.seed) if network else None,
+        dates=tuple(dates),
+        day_weights_EW=np.concatenate(weights) if weights else None,
+        day_sessions_E=np.concatenate(sessions) if sessions else None,
+        firms=_firm_matrix(part, network[-1]) if network and part.place == 0 else None,
+    )
+
+
+def _peers(
+    subject: Subject,
+    part: FittedPart,
+    network: Sequence[PeerAttribution],
+    effort: Effort,
+    settings: ExplainConfig,
+) -> list[ForecastMeasures]:
+    """Measure rankings of peers on dates of the network; on one date, estimate the values once more."""
+    measured: list[ForecastMeasures] = []
+    count = min(effort.peer_dates, len(network))
+    for k in range(count):
+        found = network[(part.place * count + k) % len(network)]  # seeds take turns, and share some dates
+        repeated = k == 0 and (part.place == part.fold == 0 or settings.faithfulness == "thorough")
+        again = _estimate(subject, part, found, settings, 1) if repeated else None
+        shuffled = (
+            explain_peers(subject.random, part.data, np.array([found.session]), _config(settings, 2))[0]
+            if repeated and settings.faithfulness == "thorough"
+            else None
+        )
+        firms = _firms(part, found.session, effort.firms, settings.seed)
+        measured += measure_peers(
+            subject,
+            found.session,
+            firms,
+            found.phi_NN,
+            None if again is None else again.phi_NN,
+            None if shuffled is None else shuffled.phi_NN,
+        )
+    return measured
+
+
+def _estimate(
+    subject: Subject, part: FittedPart, found: PeerAttribution, settings: ExplainConfig, seed: int
+) -> PeerAttribution:
+    return explain_peers(subject.module, part.data, np.array([found.session]), _config(settings, seed))[0]
+
+
+def _config(settings: ExplainConfig, seed: int) -> PeerGameConfig:
+    return PeerGameConfig(
+        permutations=settings.network_permutations,
+        max_peer_players=settings.max_peers,
+        seed=settings.seed + 1_000_000 * seed,
+    )
+
+
+def _firm_matrix(part: FittedPart, found: PeerAttribution) -> FirmMatrix:
+    """Matrices over the firms that receive the most attention, so that a person can read them."""
+    batch = part.data.batch(torch.tensor([found.session]))
+    received_N = np.where(np.isfinite(found.phi_NN).any(axis=0), found.attention_NN.sum(axis=0), -np.inf)
+    chosen = np.sort(np.argsort(-received_N, kind="stable")[:_FIRMS_SHOWN])
+    chosen = chosen[np.argsort(batch.s_BN[0].cpu().numpy()[chosen], kind="stable")]
+    at = np.ix_(chosen, chosen)
+    values = {"attention": found.attention_NN[at], "shap": np.abs(found.phi_NN[at])}
+    record = record_attention(part.fitted.module, batch)
+    if len(record.peers) > 1:  # with one layer, rollout ranks peers as attention does
+        values["rollout"] = rollout_of_peers(record)[at]
+    return FirmMatrix(found.session, found.firms_N[chosen], values)
+
+
+def _firms(part: FittedPart, session: int, count: int, seed: int) -> IntArray:
+    """Firms explained on a session: the same for every seed, and for both of the shared sessions."""
+    shared = _shared(part.test)
+    anchor = int(shared[0]) if session in shared else session
+    universe = np.flatnonzero(part.data.mask_TN[anchor].cpu().numpy())
+    rng = np.random.default_rng((seed, anchor))
+    return np.sort(rng.choice(universe, min(count, len(universe)), replace=False))
+
+
+def _shared(test: IntArray) -> IntArray:
+    """A session in the middle of the test, and the one after it."""
+    middle = int(test[len(test) // 2])
+    after = test[test == middle + 1]
+    return np.concatenate([[middle], after]).astype(np.int64)
+
+
+def _own(part: FittedPart, count: int) -> IntArray:
+    """Sessions of this seed alone, between those of the other seeds."""
+    offset = (1 + 2 * part.place) * len(part.test) // 16
+    spaced = np.roll(part.test, -offset)
+    return _evenly_spaced(spaced, count)
+
+
+def _evenly_spaced(sessions: IntArray, count: int) -> IntArray:
+    places = (np.arange(min(count, len(sessions))) + 0.5) * len(sessions) / min(count, len(sessions))
+    selected: IntArray = sessions[places.astype(np.int64)]
+    return selected
