@@ -12,6 +12,7 @@ import polars as pl
 
 from pipelines.report.contents.analysis import BookTables, SignalTables, TrialTables
 from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.contents.header import RunHeader
 from pipelines.report.contents.report import ReportData
 from pipelines.report.contents.truth import SimulatedTruth
@@ -294,6 +295,90 @@ def make_edges(n_firms: int = 100, n_edges: int = 900) -> pl.DataFrame:
     ).sort("weight", descending=True)
 
 
+def make_faithfulness() -> ModelFaithfulness:
+    over, methods = ["days", "peers"], ["shap", "attention", "random"]
+    bounds = {"value": [0.4, 0.8], "low": [0.3, 0.75], "high": [0.5, float("inf")]}
+    share = np.linspace(0, 1, 5)
+    power = {"shap": 0.3, "attention": 0.7, "random": 1.0}
+    firms = ["S0001", "S0002", "S0003"]
+    cells = [(a, b) for a in firms for b in firms if a != b]
+    return ModelFaithfulness(
+        verdict=pl.DataFrame(
+            {
+                "over": over,
+                "answer": ["no", "inconclusive"],
+                "question": ["Does attention rank the units as |SHAP| does?"] * 2,
+                **bounds,
+                "threshold": [0.7, 0.7],
+                "above": [True, True],
+                "outcome": ["fail", "open"],
+            }
+        ),
+        curves=pl.concat(
+            [
+                pl.DataFrame({"share": share, "cumulative": share ** power[method]}).with_columns(
+                    over=pl.lit("days"), method=pl.lit(method), removal=pl.lit(removal)
+                )
+                for method in methods
+                for removal in ("mask", "same_date")
+            ]
+        ),
+        agreement=pl.DataFrame(
+            {
+                "over": over,
+                "kind": ["agreement with SHAP", "model seeds"],
+                "method": ["attention", "shap"],
+                **bounds,
+                "null": [0.0, None],
+                "dates": [12, 12],
+            }
+        ),
+        inference=pl.DataFrame(
+            {
+                "over": ["days"] * 2,
+                "weights": ["as trained", "uniform"],
+                "ic": [0.05, 0.04],
+                "lost": [None, 0.01],
+                "lost_low": [None, 0.002],
+                "lost_high": [None, 0.02],
+                "moved": [None, 0.3],
+            }
+        ),
+        heads=pl.DataFrame(
+            {
+                "over": ["days"] * 2,
+                "layer": [1, 1],
+                "head": [1, 2],
+                "trait": ["recent_days", "effective_days"],
+                **bounds,
+                "null": [0.3, float("nan")],
+            }
+        ),
+        day_weights=pl.DataFrame(
+            {
+                "day": [1, 2],
+                "regime": ["all", "calm"],
+                "weight": [0.6, 0.4],
+                "low": 0.3,
+                "high": 0.7,
+                "null": 0.5,
+            }
+        ),
+        day_map=pl.DataFrame(
+            {"layer": [1] * 4, "head": [1] * 4, "query": [1, 1, 2, 2], "key": [1, 2, 1, 2], "weight": 0.5}
+        ),
+        firm_map=pl.DataFrame(
+            {
+                "date": ["2023-11-17"] * 12,
+                "method": ["attention"] * 6 + ["shap"] * 6,
+                "target": [a for a, _ in cells] * 2,
+                "source": [b for _, b in cells] * 2,
+                "value": np.linspace(0.0, 0.2, 12),
+            }
+        ),
+    )
+
+
 def make_attribution(model: str, example: bool = True) -> ModelAttribution:
     days = [f"days {5 * i + 1} to {5 * i + 5} back" for i in range(4)]
     families = ["momentum", "reversal", "volatility", "liquidity", "value", "quality", "size"]
@@ -310,7 +395,7 @@ def make_attribution(model: str, example: bool = True) -> ModelAttribution:
         additivity_max_abs=3.1e-7,
         additivity_relative=4.2e-6,
         monte_carlo_error=0.0004,
-        agreement=pl.DataFrame({"kind": ["days", "peers"], "rank_correlation": [0.41, 0.18]}),
+        faithfulness=make_faithfulness(),
         example=ExampleForecast(
             "2023-11-17",
             "S0042",

@@ -70,7 +70,7 @@ def explanation_tables(
 
 
 def _facts(explanation: ModelExplanation) -> dict[str, Any]:
-    """Additivity error, Monte Carlo error, and agreement of attention with Shapley values."""
+    """Additivity error and Monte Carlo error."""
     sizes = np.array([len(part.firms_E) for part in explanation.groups], dtype=np.float64)
     qualities = [part.quality for part in explanation.groups]
     moved = np.concatenate([np.abs(part.forecast_E - part.base_E) for part in explanation.groups]).mean()
@@ -81,14 +81,6 @@ def _facts(explanation: ModelExplanation) -> dict[str, Any]:
         "additivity_relative": float(additivity / moved) if moved > 0 else 0.0,
         "monte_carlo_error": float(np.average([q.monte_carlo_mean for q in qualities], weights=sizes)),
     }
-    days = [part.attention_days for part in explanation.groups if part.attention_days is not None]
-    peers = [part.attention_peers for part in explanation.peers]
-    for kind, agreements in (("days", days), ("peers", peers)):
-        known = [one for one in agreements if one.number > 0]
-        if known:
-            facts[f"agreement_{kind}"] = float(
-                np.average([one.mean for one in known], weights=[one.number for one in known])
-            )
     return facts
 
 
@@ -231,9 +223,5 @@ def summary_line(explanation: ModelExplanation) -> str:
         f"{explanation.model}: {facts['n_forecasts']} forecasts explained",
         f"additivity error {facts['additivity_max_abs']:.1e}",
     ]
-    for kind in ("days", "peers"):
-        if f"agreement_{kind}" in facts:
-            agreement = facts[f"agreement_{kind}"]
-            parts.append(f"attention over {kind} and |SHAP| agree at rank correlation {agreement:+.2f}")
     parts += [one.sentence for one in verdicts(explanation.faithfulness, explanation.peers)]
     return "; ".join(parts)

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.contents.truth import SimulatedTruth
 from pipelines.run.record import Run
 from pipelines.run.scores import read_scores
@@ -59,6 +60,29 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
     return {} if table is None else {model: json.loads(facts) for model, facts in table.iter_rows()}
 
 
+def _faithfulness(run: Run, model: str) -> ModelFaithfulness | None:
+    """The verdict on a model's attention and the tables behind it; None without attention."""
+
+    def own(name: str) -> pl.DataFrame | None:
+        frame = run.read_table(f"explain_{name}")
+        rows = None if frame is None else frame.filter(pl.col("model") == model).drop("model")
+        return None if rows is None or rows.is_empty() else rows
+
+    verdict = own("verdict")
+    if verdict is None:
+        return None
+    return ModelFaithfulness(
+        verdict=verdict,
+        curves=own("curves"),
+        agreement=own("agreement"),
+        inference=own("inference"),
+        heads=own("heads"),
+        day_weights=own("day_weights"),
+        day_map=own("day_map"),
+        firm_map=own("firm_map"),
+    )
+
+
 def attributions(run: Run) -> list[ModelAttribution]:
     """Collect the Shapley values of every explained model; empty if none was explained."""
     players, examples = run.read_table("explain_players"), run.read_table("explain_example")
@@ -75,11 +99,6 @@ def attributions(run: Run) -> list[ModelAttribution]:
         own = pl.col("model") == model
         example = examples.filter(own)
         first = example.row(0, named=True)
-        agreement = [
-            {"kind": kind, "rank_correlation": fact[f"agreement_{kind}"]}
-            for kind in ("days", "peers")
-            if f"agreement_{kind}" in fact
-        ]
         own_edges = None if edges is None else edges.filter(own)
         result.append(
             ModelAttribution(
@@ -89,7 +108,7 @@ def attributions(run: Run) -> list[ModelAttribution]:
                 additivity_max_abs=fact["additivity_max_abs"],
                 additivity_relative=fact["additivity_relative"],
                 monte_carlo_error=fact["monte_carlo_error"],
-                agreement=pl.DataFrame(agreement) if agreement else None,
+                faithfulness=_faithfulness(run, model),
                 example=ExampleForecast(
                     date=first["date"],
                     ticker=first["ticker"],

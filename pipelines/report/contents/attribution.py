@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.contents.frames import require_columns
 
 PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap", "error")
-AGREEMENT_COLUMNS = ("kind", "rank_correlation")
 CONTRIBUTION_COLUMNS = ("player", "value", "error")
 EDGE_COLUMNS = ("leader", "follower", "weight", "share", "same_group")
 
@@ -59,9 +59,8 @@ class ModelAttribution:
     monte_carlo_error
         Mean standard error of a Shapley value, in the unit of the forecast; None if all coalitions were
         evaluated, so that the values are exact.
-    agreement
-        kind, rank_correlation: Spearman correlation of attention weights with |SHAP|, averaged over
-        forecasts.
+    faithfulness
+        The verdict on the model's attention; None without attention.
     example
         Decomposition of one forecast.
     edges
@@ -77,7 +76,7 @@ class ModelAttribution:
     additivity_max_abs: float
     additivity_relative: float
     monte_carlo_error: float | None = None
-    agreement: pl.DataFrame | None = None
+    faithfulness: ModelFaithfulness | None = None
     example: ExampleForecast | None = None
     edges: pl.DataFrame | None = None
     homophily: float | None = None
@@ -86,5 +85,4 @@ class ModelAttribution:
     def __post_init__(self) -> None:
         """Check the columns of every frame."""
         require_columns("players", self.players, PLAYER_COLUMNS)
-        require_columns("agreement", self.agreement, AGREEMENT_COLUMNS)
         require_columns("edges", self.edges, EDGE_COLUMNS)

@@ -409,6 +409,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "explain.max_peers": (APART, 9),
     "explain.permutations": (APART, 3),
     "explain.network_permutations": (APART, 2),
+    "explain.faithfulness": (APART, "thorough"),
     "explain.seed": (APART, 1),
     "audit.enabled": (APART, False),
     "audit.on_failure": (APART, "warn"),

@@ -10,14 +10,11 @@ from pipelines.report.charts.network import peer_network
 from pipelines.report.contents.attribution import ModelAttribution
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
+from pipelines.report.sections.model.faithfulness import faithfulness_blocks
 from pipelines.report.sections.section import Block, beside, paragraph
-from pipelines.report.tables import Column, neutral_yes_no, number, pairs, percent, significant, table, text
+from pipelines.report.tables import Column, neutral_yes_no, pairs, percent, significant, table, text
 
 NETWORK_ROWS = 20
-_AGREEMENT_COLUMNS = (
-    Column("kind", "players", text, numeric=False),
-    Column("rank_correlation", "mean rank correlation", number(2)),
-)
 _EDGE_COLUMNS = (
     Column("leader", "leader", text, numeric=False),
     Column("follower", "follower", text, numeric=False),
@@ -38,13 +35,6 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
         yield f"<h3>{html.escape(model.model)}</h3>"
         yield "<h4>Reliability</h4>"
         yield pairs(_reliability(model))
-        if model.agreement is not None and not model.agreement.is_empty():
-            yield "<h4>Attention against SHAP</h4>"
-            yield paragraph(
-                "Rank correlation of attention weights with |SHAP|, averaged over forecasts. Near 1, "
-                "attention can serve as an explanation; near 0, it cannot."
-            )
-            yield table(model.agreement, _AGREEMENT_COLUMNS, label="Agreement of attention with SHAP")
         figures: list[Block] = []
         known = model.players.drop_nulls("error")  # a bar without its error could be noise
         if not known.is_empty():
@@ -69,6 +59,8 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
             )
         if figures:
             yield from beside(figures)
+        if model.faithfulness is not None:
+            yield from faithfulness_blocks(model.faithfulness)
         yield from _network(model)
 
 
