@@ -9,14 +9,16 @@ import math
 import numpy as np
 import polars as pl
 import pytest
-from report_data import BOOKS, MODELS, make_books, make_edges, make_report, make_signals
+from report_data import BOOKS, MODELS, make_books, make_edges, make_faithfulness, make_report, make_signals
 
 from pipelines.report import theme
 from pipelines.report.charts import analysis, attribution, books, network, signal, training
 from pipelines.report.charts.figure import Figure, draw
 from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
+from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.embed import DatePool, figure_html, to_json
 from pipelines.report.sections.model.attribution import attribution_blocks
+from pipelines.report.sections.model.faithfulness import faithfulness_blocks
 from pipelines.report.theme import axis
 
 
@@ -168,6 +170,7 @@ def test_players_and_forecasts_without_errors_are_not_drawn() -> None:
     assert first.example is not None
     bare = dataclasses.replace(
         first,
+        faithfulness=None,
         players=first.players.with_columns(unknown),
         example=dataclasses.replace(
             first.example, contributions=first.example.contributions.with_columns(unknown)
@@ -178,7 +181,7 @@ def test_players_and_forecasts_without_errors_are_not_drawn() -> None:
         blocks = attribution_blocks(dataclasses.replace(data, attribution=(one,)))
         return [block[0].title for block in blocks if not isinstance(block, str)]
 
-    assert len(titles(first)) == 3
+    assert len(titles(dataclasses.replace(first, faithfulness=None))) == 3
     assert [title.split(" of ")[0] for title in titles(bare)] == ["Peer network"]
 
 
@@ -352,3 +355,28 @@ def test_the_legend_lists_every_name_once_and_says_what_is_switched_off() -> Non
     assert "<a>" not in written
     one = Figure("t", figure.traces[:1], figure.layout, 100)
     assert one.legend == (), "a single name needs no legend"
+
+
+def test_the_verdict_on_attention_has_its_intervals_and_every_map_says_what_it_does_not_show() -> None:
+    found = make_faithfulness()
+    blocks = list(faithfulness_blocks(found))
+    page = " ".join(block for block in blocks if isinstance(block, str))
+    assert "Attention usable as an explanation, over days: no; over peers: inconclusive." in page
+    assert "0.3 to 0.5" in page
+    assert "0.75 to unbounded" in page
+    assert "at least 0.7" in page
+    assert "0.002 to 0.02" in page
+    figures = {block[0].title: block for block in blocks if not isinstance(block, str)}
+    assert len(figures) == 6
+    for title, (_, caption) in figures.items():
+        if title.startswith("Attention "):
+            assert "not what the reading does to the forecast" in caption, title
+    curves, _ = figures["Change of the forecasts as days are removed"]
+    assert curves.views == {"masked keys": (0, 1, 2), "other firms of the date": (3, 4, 5)}
+    assert curves.traces[0]["name"] == "SHAP"
+    heat, _ = figures["|SHAP| between firms on 2023-11-17"]
+    z = heat.traces[0]["z"]
+    assert [z[i][i] for i in range(3)] == [None] * 3, "a firm is not its own peer"
+    assert z[2][1] == pytest.approx(0.2)
+    bare = ModelFaithfulness(verdict=found.verdict)
+    assert not [block for block in faithfulness_blocks(bare) if not isinstance(block, str)]

@@ -53,8 +53,8 @@ _TRAITS = {
     "effective_days": "how many days (effective number)",
 }
 _NOT_SHOWN = (
-    "A weight says how much of a state is read, not what the reading does to the forecast. It has no sign and "
-    "no unit of return, and it does not contain the value that it multiplies."
+    "A weight says how much of a state is read, not what the reading does to the forecast. It has no sign "
+    "and no unit of return, and it does not contain the value that it multiplies."
 )
 
 
@@ -64,8 +64,8 @@ def faithfulness_blocks(found: ModelFaithfulness) -> Iterator[Block]:
     answers = found.verdict.select("over", "answer").unique(maintain_order=True)
     words = "; ".join(f"over {over}: {answer}" for over, answer in answers.iter_rows())
     yield paragraph(
-        f"Attention usable as an explanation, {words}. It is usable if every criterion passes, and not usable "
-        "if one fails."
+        f"Attention usable as an explanation, {words}. It is usable if every criterion passes, and not "
+        "usable if one fails."
     )
     yield table(_verdict_rows(found.verdict), _VERDICT, label="Criteria of the verdict on attention")
     yield from beside(list(_measures(found)))
@@ -77,7 +77,7 @@ def faithfulness_blocks(found: ModelFaithfulness) -> Iterator[Block]:
         )
         yield paragraph(
             "The change of the forecasts is relative to the removal of all days, or of all peers. Only a few "
-            "dates are sampled: compare the loss with its interval, not the rank IC with that of other tables."
+            "dates are sampled: compare the loss with its interval, not the rank IC with other tables."
         )
     if found.agreement is not None:
         rows = found.agreement.filter(
@@ -126,9 +126,7 @@ def _exploration(found: ModelFaithfulness) -> Iterator[Block]:
             caption += (
                 _NOT_SHOWN
                 if method == "attention"
-                else (
-                    "Absolute Shapley values, in the unit of the forecast. Single cells of one date are noisy."
-                )
+                else ("Absolute Shapley values, in the unit of the forecast. Cells of one date are noisy.")
             )
             figures.append((charts.firm_map(found.firm_map, method), caption))
     if figures or found.heads is not None:
