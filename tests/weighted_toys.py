@@ -120,11 +120,11 @@ def train_values(model: WeightedDays | WeightedPeers, true: np.ndarray, data: Pa
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        error = ((model(batch) - wanted_BN) ** 2).mean()
+        error: Tensor = ((model(batch) - wanted_BN) ** 2).mean()
         error.backward()
         return error
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]  # torch's own
+    optimizer.step(loss)
     assert float(loss().detach()) < 1e-4, "the values have learned the true forecasts"
 
 

@@ -53,7 +53,7 @@ def test_rollout_is_the_product_of_the_layers() -> None:
 def test_flow_equals_that_of_networkx_and_refuses_long_windows() -> None:
     record = record_attention(transformer(2), BATCH)
     first, last = (layer[1].double().mean(dim=0).numpy() for layer in record.days)
-    graph = nx.DiGraph()
+    graph: nx.DiGraph[object] = nx.DiGraph()
     for key, capacity in enumerate(residual(last)[-1]):
         graph.add_edge("out", (1, key), capacity=round(1e6 * capacity))
     for query, row in enumerate(residual(first)):
