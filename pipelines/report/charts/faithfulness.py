@@ -39,6 +39,7 @@ def removal_curves(curves: pl.DataFrame, over: str) -> Figure:
                     "mode": "lines+markers",
                     "name": name,
                     "line": {"color": colour, "width": 2.5, "dash": dash},
+                    "visible": removal == removals[0],  # the others are views
                     "hovertemplate": "%{y:.0%} of the change after %{x:.0%} of the " + safe(over),
                 }
             )

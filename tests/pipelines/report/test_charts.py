@@ -373,6 +373,7 @@ def test_the_verdict_on_attention_has_its_intervals_and_every_map_says_what_it_d
             assert "not what the reading does to the forecast" in caption, title
     curves, _ = figures["Change of the forecasts as days are removed"]
     assert curves.views == {"masked keys": (0, 1, 2), "other firms of the date": (3, 4, 5)}
+    assert [trace["visible"] for trace in curves.traces] == [True] * 3 + [False] * 3
     assert curves.traces[0]["name"] == "SHAP"
     heat, _ = figures["|SHAP| between firms on 2023-11-17"]
     z = heat.traces[0]["z"]

@@ -9,7 +9,7 @@ import polars as pl
 from pipelines.report.charts import faithfulness as charts
 from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.sections.section import Block, beside, paragraph
-from pipelines.report.tables import Column, number, plain, signed, table, text
+from pipelines.report.tables import Column, number, signed, table, text
 
 _VERDICT = (
     Column("over", "attention over", text, numeric=False),
@@ -33,12 +33,12 @@ _STABILITY = (
     Column("method", "importance", text, numeric=False),
     Column("value", "rank correlation", number(2)),
     Column("interval", "90% interval", text, numeric=False),
-    Column("dates", "dates", plain(0)),
+    Column("dates", "dates", number(0)),
 )
 _HEADS = (
     Column("over", "over", text, numeric=False),
-    Column("layer", "layer", plain(0)),
-    Column("head", "head", plain(0)),
+    Column("layer", "layer", number(0)),
+    Column("head", "head", number(0)),
     Column("trait", "looks at", text, numeric=False),
     Column("value", "value", number(2)),
     Column("interval", "90% interval", text, numeric=False),
