@@ -56,6 +56,10 @@ class FaithfulConfig:
         Number of steps of the curves, about.
     shuffled_shap
         Whether the Shapley values of days are computed for the shuffled model too.
+    shap_removal
+        How days are removed in their Shapley values. Masked days pass their weight on to the others, so a
+        model that was never trained with masks sees weights that it does not know; data of other firms keep
+        the weights.
     random_orders
         Random orders per forecast, whose curves are averaged.
     flow
@@ -71,6 +75,7 @@ class FaithfulConfig:
     random_orders: int = 3
     steps: int = 12
     shuffled_shap: bool = True
+    shap_removal: Removal = "mask"
     flow: bool = False
     seed: int = 0
 
@@ -166,11 +171,13 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
     for row, target in enumerate(targets):
         rng = _rng(subject, session, int(batch.firms_N[target]))
         backgrounds = _backgrounds(subject, batch, rng)
-        game = day_game(subject.module, batch, target, blocks)
+        game = day_game(subject.module, batch, target, blocks, backgrounds.get(subject.config.shap_removal))
         phi_P, again_P = (_shapley(game, len(blocks), subject.config.permutations, rng) for _ in range(2))
         by_shuffled = {method: _by_block(days_EW[row], blocks) for method, days_EW in by_random.items()}
         if subject.config.shuffled_shap:
-            mixed = day_game(subject.random, batch, target, blocks)
+            mixed = day_game(
+                subject.random, batch, target, blocks, backgrounds.get(subject.config.shap_removal)
+            )
             by_shuffled[SHAP] = np.abs(_shapley(mixed, len(blocks), subject.config.permutations, rng))
         slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["same_date"])
         importance = {
@@ -180,9 +187,7 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
         }
         ends = game(np.array([[True] * len(blocks), [False] * len(blocks)]))
         games = {
-            removal: game
-            if removal == "mask"
-            else day_game(subject.module, batch, target, blocks, backgrounds[removal])
+            removal: day_game(subject.module, batch, target, blocks, backgrounds.get(removal))
             for removal in subject.config.removals
         }
         found.append(
@@ -279,7 +284,7 @@ def _rng(subject: Subject, session: int, firm: int) -> np.random.Generator:
 def _backgrounds(subject: Subject, batch: Batch, rng: np.random.Generator) -> dict[Removal, Background]:
     draws, n_firms = subject.config.background, batch.m_BN.shape[1]
     found: dict[Removal, Background] = {"same_date": same_date_background(batch, draws, rng)}
-    if "training" in subject.config.removals:
+    if "training" in (*subject.config.removals, subject.config.shap_removal):
         found["training"] = training_background(subject.data, subject.train, n_firms, draws, rng)
     return found
 
