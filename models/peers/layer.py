@@ -246,7 +246,7 @@ class PeerLayer(Probed):
         forecasts, [B, N, 1].
         """
         if self.probe is not None:
-            return self.explicit(targets, sources, keep)[:2]
+            return self.explicit(targets, sources, keep, tokens_keep_BG)[:2]
         q, k, v, scale = self._project(targets, sources)
         if not self.market_tokens:
             return self._update(targets, attention(q, k, v, keep=keep, scale=scale))
@@ -262,15 +262,14 @@ class PeerLayer(Probed):
         own_column = torch.eye(tokens, dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
         v = torch.cat((F.pad(v, (0, tokens)), F.pad(own_column, (v.shape[-1], 0))), dim=2)
         k = torch.cat((k, self._market_keys(k)), dim=2)
-        every_keep = F.pad(keep, (0, tokens), value=True)
-        if tokens_keep_BG is not None:
-            every_keep = every_keep & F.pad(tokens_keep_BG, (keep.shape[-1], 0), value=True)[:, None, None]
-        out_BHNe = attention(q, k, v, keep=every_keep, scale=scale)
+        out_BHNe = attention(q, k, v, keep=_with_tokens(keep, tokens, tokens_keep_BG), scale=scale)
         message_BHNd, weight_BHNG = out_BHNe[..., :-tokens], out_BHNe[..., -tokens:]
         message_BHNd = message_BHNd + torch.einsum("bhng,gbhnd->bhnd", weight_BHNG, state_GBHNd)
         return self._update(targets, message_BHNd)
 
-    def explicit(self, targets: Firms, sources: Firms, keep: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def explicit(
+        self, targets: Firms, sources: Firms, keep: Tensor, tokens_keep_BG: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute :meth:`forward` by the explicit path; also returns the weights [B, H, N, K], null key last.
 
         The weights of market tokens are distributed over the firms that the tokens attend to.
@@ -281,7 +280,7 @@ class PeerLayer(Probed):
             return *self._update(targets, weights_BHNK @ v), weights_BHNK
         keys, tokens = k.shape[2], self.market_tokens
         every = torch.cat((k, self._market_keys(k)), dim=2)
-        all_BHNk = attention_weights(q, every, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
+        all_BHNk = attention_weights(q, every, keep=_with_tokens(keep, tokens, tokens_keep_BG), scale=scale)
         weights_BHNK = all_BHNk[..., :keys]
         for g, t in enumerate(self._market_queries(q, scale)):
             token_weights_BHNK = attention_weights(t.expand(*q.shape[:3], -1), k, keep=keep, scale=scale)
@@ -358,6 +357,14 @@ class GroupEmbedding(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in the base class
         """Look up the embeddings of the codes."""
         return super().forward(input) * (input > 0)[..., None]
+
+
+def _with_tokens(keep: Tensor, tokens: int, tokens_keep_BG: Tensor | None) -> Tensor:
+    """Add the market tokens to a mask of keys, bool [.., K + G]."""
+    every_keep = F.pad(keep, (0, tokens), value=True)
+    if tokens_keep_BG is None:
+        return every_keep
+    return every_keep & F.pad(tokens_keep_BG, (keep.shape[-1], 0), value=True)[:, None, None]
 
 
 def peer_keep(batch: Batch, ablation: Ablation | None) -> Tensor:
