@@ -24,6 +24,9 @@ Pooling = Literal["last", "cls", "mean", "attention"]
 Positions = Literal["none", "sinusoidal", "learned", "rotary", "relative", "alibi"]
 Kernel = Literal["softmax", "local", "linear"]
 
+_FIRM_DAYS = 30_000  # embedded at a time for an explainer, chosen to fit into a CPU cache
+_CUDA_FACTOR = 64
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
@@ -245,10 +248,13 @@ def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None)
     shared = None if ablation is None else ablation.windows
     if ablation is None or shared is None:
         return scatter_present(encoder(present_windows(batch), days_kept(batch, ablation)), batch.m_BN)
-    first_U, days_keep_BW = shared.first_U, ablation.days_keep_BW
-    different = replace(batch, x_BNWC=batch.x_BNWC[first_U], m_BN=batch.m_BN[first_U])
-    days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
-    return encode_present(encoder, different, days)[shared.index_B]
+    days_keep_BW, parts = ablation.days_keep_BW, []
+    cells = _FIRM_DAYS * (_CUDA_FACTOR if batch.x_BNWC.is_cuda else 1)
+    for first_U in shared.first_U.split(max(1, cells // batch.x_BNWC[0, :, :, 0].numel())):
+        different = replace(batch, x_BNWC=batch.x_BNWC[first_U], m_BN=batch.m_BN[first_U])
+        days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
+        parts.append(encode_present(encoder, different, days))
+    return torch.cat(parts)[shared.index_B]
 
 
 def day_weights(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
