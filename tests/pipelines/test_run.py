@@ -1,4 +1,7 @@
-"""A whole run on a tiny market, in this process: every command, every model, and a user's signal file."""
+"""A whole run on a tiny market, in this process: every command, every model, and a user's signal file.
+
+This file is long because every command is tried on the same trained run.
+"""
 
 from __future__ import annotations
 
