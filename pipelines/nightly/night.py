@@ -70,11 +70,14 @@ def play_nights(
     with Locks(wait=wait, notify=progress.note) as locks:
         locks.lock_nights(lake.root, config.name)
         desk = Desk(config, lake, progress, locks, echo, clock)
+        started = clock.monotonic()
         delivery, plan = _deliver(desk, day, wait=wait)
+        ingest = clock.monotonic() - started
         if not plan.sessions:
             echo(_already_done(config, plan, delivery))
             return
-        untracked = [told.untracked for told in _play_all(desk, plan) if told.untracked is not None]
+        nights = _play_all(desk, plan, ingest)
+        untracked = [told.untracked for told in nights if told.untracked is not None]
     if untracked:
         raise TrackingError(
             f"The signals and the book are done, but {str(untracked[-1])[:1].lower()}{str(untracked[-1])[1:]}"
@@ -94,8 +97,8 @@ def _deliver(desk: Desk, day: dt.date | None, *, wait: bool) -> tuple[Delivery, 
         raise
 
 
-def _play_all(desk: Desk, plan: Plan) -> list[Told]:
-    """Play the nights in order.
+def _play_all(desk: Desk, plan: Plan, ingest: float) -> list[Told]:
+    """Play the nights in order; ``ingest``, the seconds of the delivery, belongs to the first of them.
 
     A night whose data failed a check does not stop the next one: its session is in the past by then, and
     tonight's book cannot wait for it.
@@ -103,15 +106,15 @@ def _play_all(desk: Desk, plan: Plan) -> list[Told]:
     told = []
     for session in plan.sessions:
         try:
-            told.append(_play(desk, session))
+            told.append(_play(desk, session, ingest if session == plan.sessions[0] else 0.0))
         except CheckFailedError:
             if session == plan.sessions[-1]:
                 raise
     return told
 
 
-def _play(desk: Desk, session: dt.date) -> Told:
-    night = Decisions(desk, session)
+def _play(desk: Desk, session: dt.date, ingest: float) -> Told:
+    night = Decisions(desk, session, ingest)
     try:
         night.make()
     except Exception as error:

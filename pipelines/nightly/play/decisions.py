@@ -96,6 +96,8 @@ class Decisions:
         What all nights of a command share.
     session
         The session at whose close the night decides.
+    ingest
+        Seconds of the delivery before the night, which count as its first step.
 
     Attributes
     ----------
@@ -107,8 +109,8 @@ class Decisions:
         As in `NightResult`.
     """
 
-    def __init__(self, desk: Desk, session: dt.date) -> None:
-        self._desk, self.session = desk, session
+    def __init__(self, desk: Desk, session: dt.date, ingest: float = 0.0) -> None:
+        self._desk, self.session, self._ingest = desk, session, ingest
         self.folder: Path = night_folder(desk.config, session)
         self.journal: Journal | None = None
         self.signals = pl.DataFrame(schema("signals").create_empty())
@@ -162,8 +164,11 @@ class Decisions:
         """Add the time of a ``with`` block to the seconds of a step, in the journal if it ends well."""
         started = time.monotonic()
         yield
+        self._add_seconds(step, time.monotonic() - started)
+
+    def _add_seconds(self, step: str, more: float) -> None:
         seconds = self._begun.seconds
-        self.decide(seconds={**seconds, step: seconds.get(step, 0.0) + time.monotonic() - started})
+        self.decide(seconds={**seconds, step: seconds.get(step, 0.0) + more})
 
     def decide(self, **decision: Any) -> None:  # noqa: ANN401 (fields of the journal)
         """Write a decision into the journal, before anything acts on it."""
@@ -177,6 +182,7 @@ class Decisions:
             self.journal = write_journal(self.folder, Journal(session=self.session, versions=versions))
         else:
             remove_leftovers(self.folder)
+        self._add_seconds("ingest", self._ingest)
 
     def _check(self, data: NightData) -> None:
         """Check the data that arrived; a failure ends the night before anything is decided."""

@@ -7,6 +7,7 @@ told as far as possible: what fails while telling it becomes a note, so that the
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -55,8 +56,10 @@ def tell(desk: Desk, night: Decisions, error: Exception | None) -> Told:
     untracked: TrackingError | None = None
     with _attempt(desk, "page", failed=failed):
         _write_page(desk, result)
+    started = time.monotonic()
     with _attempt(desk, "tracking record", failed=failed):
         untracked = _track(desk, result)
+    result = replace(result, seconds={**result.seconds, "tracking": time.monotonic() - started})
     if untracked is not None:
         result = _with_findings(result, [_untracked_finding(untracked)])
         with _attempt(desk, "page", failed=failed):

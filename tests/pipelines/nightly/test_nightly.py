@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,9 @@ def test_nights_are_played_in_order_once_and_caught_up(peerglass: Call, settings
     for file in ("signals.csv", "signals.parquet", "book.csv", "nightly.html", "result.json"):
         assert (folder / file).stat().st_size > 100, file
     assert list(folder.glob("monitor/*.parquet"))
+    steps = json.loads((folder / "result.json").read_text())["seconds"]
+    assert {"ingest", "training", "signals", "book", "tracking"} <= set(steps)
+    assert rows("nights")["seconds"].item() == pytest.approx(sum(steps.values()))
 
     version = rows("nights")["data_versions"].item()
     again = night(peerglass, days[0])
