@@ -25,7 +25,9 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import INPUT_PREFIX, Dataset
 from pipelines.device import one_thread, resolve_device
+from pipelines.errors import DataError
 from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
+from pipelines.explain.trained import require_features
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
@@ -138,12 +140,19 @@ def _fitted_models(
             for seed in run.config.seeds:
                 fitted, inputs = load_checkpoint(run.checkpoint(name, fold.index, seed))
                 data = to_tensors(arrays, inputs, device) if data is None else data
+                require_features(fitted, data, f"{name}, fold {fold.index}, seed {seed}")
                 yield fold, seed, fitted, data
 
 
 def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:
     """Sessions with at least two firms in the universe."""
     selected: IntArray = sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
+    if not len(selected):
+        first, last = dataset.panel.dates_T[sessions[[0, -1]]].astype("datetime64[D]")
+        raise DataError(
+            f"No test session from {first} to {last} has two firms in the universe, and the inputs of a firm "
+            "are replaced by those of another; loosen the universe rule, or add firms."
+        )
     return selected
 
 

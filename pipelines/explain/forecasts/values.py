@@ -23,10 +23,11 @@ from models.fitted import Fitted
 from models.forecaster import Forecaster
 from pipelines.dataset.build import Dataset
 from pipelines.device import one_thread, resolve_device
-from pipelines.errors import ConfigError, DataError
+from pipelines.errors import ConfigError
 from pipelines.explain.forecasts.draws import stored_draws
 from pipelines.explain.forecasts.question import Place, Question
 from pipelines.explain.games import families_of
+from pipelines.explain.trained import require_features
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run
@@ -152,32 +153,10 @@ def _load(run: Run, dataset: Dataset, model: str, place: Place) -> tuple[list[_S
         fitted, inputs = load_checkpoint(run.checkpoint(model, place.fold.index, seed))
         groups = inputs.groups
         data = to_tensors(arrays, inputs, device) if data is None else data
-        _require_features(fitted, data, f"{model}, fold {place.fold.index}, seed {seed}")
+        require_features(fitted, data, f"{model}, fold {place.fold.index}, seed {seed}")
         batch = data.batch(torch.tensor([place.session]))
         seeds.append(_Seed(seed, fitted, batch, forecast(unwrap(fitted), batch, None)[0]))
     return seeds, groups
-
-
-def _require_features(fitted: Fitted, data: PanelTensors, subject: str) -> None:
-    """Raise DataError if a model was trained on other features than the data have."""
-    trained, given = fitted.shape, data.shape
-    cure = "restore the checkpoint from a backup, or train the run's config again."
-    missing = [name for name in trained.characteristic_names if name not in given.characteristic_names]
-    others = [name for name in given.characteristic_names if name not in trained.characteristic_names]
-    if missing or others:
-        parts = [f"without {', '.join(others)}"] * bool(others) + [f"with {', '.join(missing)}"] * bool(
-            missing
-        )
-        raise DataError(
-            f"{subject} was trained on other features than the run's data have "
-            f"({' and '.join(parts)}); {cure}"
-        )
-    for name in ("n_channels", "n_characteristics", "window", "n_groups"):
-        if getattr(trained, name) != getattr(given, name):
-            raise DataError(
-                f"{subject} was trained on other features than the run's data have: {name} is "
-                f"{getattr(trained, name)} in the model and {getattr(given, name)} in the data; {cure}"
-            )
 
 
 def _player_config(question: Question, fitted: Fitted, model: str) -> PlayerConfig:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,9 +23,10 @@ from features.arrays import FloatArray
 from models.explain.groups import GroupGameConfig, explain_groups
 from pipelines.config.load import load_config
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.forecasts.question import find_place
-from pipelines.explain.games import families_of
+from pipelines.explain.games import explain_model, families_of
 from pipelines.progress import Silent
 from pipelines.run.open import load_run_data
 from pipelines.run.record import open_run
@@ -287,6 +289,16 @@ def test_a_model_of_other_features(explain: Call, tested: pl.DataFrame, damaged:
     (damaged / "model.json").write_text(json.dumps(record))
     answer = explain("--date", str(tested["date"][0]), "--model", "ridge")
     refused(answer, 3, "fold 0, seed 7", "other features", f"without {names[0]}", "with book_to_dreams")
+
+
+def test_the_step_of_a_run_refuses_sessions_with_a_single_firm(trained: Path) -> None:
+    run = open_run("latest", trained / "runs")
+    dataset, _ = load_run_data(run, Silent())
+    folds = plan_folds(dataset, run.config)
+    alone_TN = np.zeros_like(dataset.universe_TN)
+    alone_TN[:, 0] = True
+    with pytest.raises(DataError, match=r"No test session from .* has two firms in the universe"):
+        explain_model(run, replace(dataset, universe_TN=alone_TN), folds, "temporal_peer", Silent())
 
 
 def test_a_date_with_a_single_firm() -> None:
