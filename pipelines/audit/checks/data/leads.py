@@ -30,12 +30,14 @@ LEADS: Final = 252
 NEAR: Final = 3
 """Largest lead at which single firms and dates are looked at."""
 FIRM: Final = 0.40
-"""Minimum |correlation| of a firm's news with the next sessions, for at least two firms. Honest inputs reach
-0.34 (a flag, with the size of the return), and less than 0.20 with the return itself."""
+"""Minimum |correlation| of a firm's news with the next sessions, for at least two firms (three with volume).
+Honest inputs reach 0.34 (a flag, with the size of the return), and less than 0.20 with the return itself."""
 LONE_FIRM: Final = 0.60
-"""The same for one firm alone."""
+"""The same for one firm alone, with the return."""
 PART: Final = 0.55
 """The same within a quarter or an eighth of the sample; honest inputs reach 0.43."""
+PART_DEVIATIONS: Final = 6.0
+"""Minimum z statistic of each of several firms within a part."""
 DATE: Final = 0.60
 DATE_SHARE: Final = 0.02
 """Minimum share of dates with an |IC| above `DATE`. It is at most 1.4% for honest inputs, and then just as
@@ -56,11 +58,12 @@ SUM: Final = 0.20
 SUSPECT: Final = 0.05
 """Mean correlation with the next session's return above which an input is suspect."""
 DEVIATIONS: Final = 8.0
-"""Minimum z statistic of every alarm. About a million correlations are looked at, and returns have fat
+"""Minimum z statistic of every other alarm. About a million correlations are looked at, and returns have fat
 tails."""
 _FIRMS: Final = 160
 """Firms whose leads up to a year are looked at; only their mean counts."""
-_FEWEST: Final = 60
+_QUICK_FIRMS: Final = 300
+_FEWEST: Final = 40
 _FEWEST_FIRMS: Final = 15
 _PARTS: Final = tuple((part, of) for of in (4, 8) for part in range(of))
 """Parts of the sample: (number, of how many)."""
@@ -87,7 +90,7 @@ def check(subject: Subject) -> Result:
     found = [
         (name, alarm)
         for name in subject.inputs
-        for alarm in _alarms(subject, _news_of_input(input_values(subject, name)), later)
+        for alarm in _alarms(subject, _news_of_input(input_values(subject, name)[:, _chosen(subject)]), later)
     ]
     evidence = pl.DataFrame(
         [{"input": name, **{key: getattr(alarm, key) for key in _Alarm.__slots__}} for name, alarm in found],
@@ -121,16 +124,25 @@ def check(subject: Subject) -> Result:
     )
 
 
+def _chosen(subject: Subject) -> npt.NDArray[np.int64]:
+    """Firms to look at: all, and for a quick audit a sample of at most 300."""
+    count = subject.dataset.panel.n_firms
+    if not subject.budget.quick or count <= _QUICK_FIRMS:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(subject.seed).choice(count, _QUICK_FIRMS, replace=False))
+
+
 def _later_series(subject: Subject) -> dict[str, FloatArray]:
     """News of what an input may know too early."""
-    return_TN = residual_returns(subject)
+    chosen = _chosen(subject)
+    return_TN = residual_returns(subject)[:, chosen]
     series = {
         "the return": news(return_TN, 3),
         "the size of the return": news(demeaned(np.log(np.abs(return_TN) + 1e-3)), 5),
     }
     volume_TN = subject.dataset.panel.volume_TN
     if volume_TN is not None:
-        series["the volume"] = news(demeaned(np.log1p(volume_TN)), 5)
+        series["the volume"] = news(demeaned(np.log1p(volume_TN))[:, chosen], 5)
     return series
 
 
@@ -169,7 +181,8 @@ def _for_single_firms(what: str, x_TN: FloatArray, y_TN: FloatArray, subject: Su
     for k in range(1, NEAR + 1):
         c_N, z_N = correlations(x_TN[:-k], y_TN[k:])
         hit_N = (np.abs(c_N) >= FIRM) & (z_N >= DEVIATIONS)
-        if hit_N.sum() >= 2 or (hit_N & (np.abs(c_N) >= LONE_FIRM)).any():
+        lone = what == "the return" and bool((hit_N & (np.abs(c_N) >= LONE_FIRM)).any())
+        if hit_N.sum() >= _several(what) or lone:
             yield _Alarm("fail", what, k, _strongest(c_N), f"for {_firms(hit_N, c_N, subject)}")
 
 
@@ -179,8 +192,9 @@ def _for_parts(what: str, x_TN: FloatArray, y_TN: FloatArray, subject: Subject) 
         for part, of in _PARTS:
             rows = slice(T * part // of, T * (part + 1) // of - k)
             c_N, z_N = correlations(x_TN[rows], y_TN[rows.start + k : rows.stop + k])
-            hit_N = (np.abs(c_N) >= PART) & (z_N >= DEVIATIONS)
-            if hit_N.any():
+            hit_N = (np.abs(c_N) >= PART) & (z_N >= PART_DEVIATIONS)
+            lone = what == "the return" and bool((hit_N & (z_N >= DEVIATIONS)).any())
+            if hit_N.sum() >= _several(what) or lone:
                 span = f"between {subject.day(rows.start)} and {subject.day(rows.stop)}"
                 yield _Alarm("fail", what, k, _strongest(c_N), f"{span} for {_firms(hit_N, c_N, subject)}")
 
@@ -202,13 +216,18 @@ def _on_single_dates(what: str, x_TN: FloatArray, y_TN: FloatArray, subject: Sub
             yield _Alarm("fail", what, k, float(np.median(np.abs(ic_T[hits]))), where)
 
 
+def _several(what: str) -> int:
+    """Minimum number of firms: the volume of a single firm may repeat itself for a year."""
+    return 2 if what == "the return" else 3
+
+
 def _strongest(c_N: FloatArray) -> float:
     return float(c_N[np.abs(c_N).argmax()])
 
 
 def _firms(hit_N: npt.NDArray[np.bool_], c_N: FloatArray, subject: Subject) -> str:
     order = np.argsort(-np.abs(np.where(hit_N, c_N, 0.0)))[: min(int(hit_N.sum()), _NAMED)]
-    names = ", ".join(subject.dataset.panel.tickers_N[n] for n in order)
+    names = ", ".join(subject.dataset.panel.tickers_N[n] for n in _chosen(subject)[order])
     count = int(hit_N.sum())
     return f"{count} firm{'s' if count > 1 else ''} ({names}{', ...' if count > _NAMED else ''})"
 
@@ -222,7 +241,7 @@ def _effective(x_TN: FloatArray) -> FloatArray:
 def correlations(x_TN: FloatArray, y_TN: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Correlation per firm of two arrays of news, and its |z| under no dependence.
 
-    0 marks an unknown value. Both are 0 for a firm with fewer than 60 effective observations.
+    0 marks an unknown value. Both are 0 for a firm with fewer than 40 effective observations.
     """
     both_TN = (x_TN != 0) & (y_TN != 0)
     x_TN, y_TN = np.where(both_TN, x_TN, 0.0), np.where(both_TN, y_TN, 0.0)
