@@ -72,6 +72,24 @@ class Forecaster(nn.Module, ABC):
         """Forecasts [B, E] of the firms at some positions; a model may skip what only others need."""
         return self(batch, ablation)[:, targets_E]  # type: ignore[no-any-return]
 
+    def mix_nested(self, h_1ND: Tensor, batch: Batch, order_N: Tensor, targets_n: Tensor) -> Tensor | None:
+        """Forecasts [N + 1, n] of some targets of one date with the first 0, 1, ..., N firms as peers.
+
+        None if the model has no faster way than N + 1 calls of :meth:`mix`.
+
+        Parameters
+        ----------
+        h_1ND
+            Tokens of :meth:`embed`.
+        batch
+            One date.
+        order_N
+            Positions of the N firms, in the order in which they become peers.
+        targets_n
+            Positions of the targets.
+        """
+        return None
+
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Attention weights by the explicit path, without dropout; empty for models without attention."""
         return AttentionMaps()

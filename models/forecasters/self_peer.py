@@ -104,6 +104,18 @@ class SelfPeer(Forecaster):
             y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
+    def mix_nested(self, h_1ND: Tensor, batch: Batch, order_N: Tensor, targets_n: Tensor) -> Tensor | None:
+        """Cumulative sums over the order, if there is one layer without market tokens."""
+        if self.config.layers > 1 or self.config.market_tokens:
+            return None
+        layer, r_1NR = cast("PeerLayer", self.layers[0]), self._recent(batch, None)
+        firms = Firms(h_1ND, layer.norm(h_1ND), r_1NR, batch.s_BN)
+        keep_11nK = peer_keep(batch, None)[:, :, targets_n]
+        h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
+        own_1NE = batch.z_BNF if r_1NR is None else torch.cat((batch.z_BNF, r_1NR), dim=-1)
+        y_Pn1 = self.skip(own_1NE[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
+        return y_Pn1[..., 0].float() * self.target_scale
+
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the peers."""
         h_BND, r_BNR, keep_B1NK = (

@@ -179,6 +179,22 @@ class TemporalPeer(Forecaster):
             y_BN1 = y_BN1 + message_BN1
         return (y_BN1 + self.head(self.norm(h_BND)))[..., 0]  # type: ignore[no-any-return]
 
+    def mix_nested(self, h_1ND: Tensor, batch: Batch, order_N: Tensor, targets_n: Tensor) -> Tensor | None:
+        """Cumulative sums over the order, if there is one peer layer without market tokens."""
+        if self.config.peer_layers > 1 or self.config.market_tokens:
+            return None
+        layer = cast("PeerLayer", self.layers[0])
+        r_1NR, inverse_size_rank_1N = (
+            recent_days(batch, self.config.recent_days, None),
+            inverse_size_rank(batch, self.size),
+        )
+        identity_1NE = self._query_inputs(layer, h_1ND, batch)
+        firms = Firms(h_1ND, identity_1NE, r_1NR, batch.s_BN, inverse_size_rank_1N)
+        keep_11nK = peer_keep(batch, None)[:, :, targets_n]
+        h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
+        y_Pn1 = self.skip(batch.z_BNF[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
+        return y_Pn1[..., 0].float() * self.target_scale
+
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""
         h_BND = self.embed(batch, ablation)

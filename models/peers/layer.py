@@ -22,6 +22,7 @@ from models.attention.core import attention, attention_weights, join_heads, spli
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
+from models.peers.nested import nested_attention
 
 OWN_GROUP_BIAS = 4.0
 """Initial logit bias of firms of the target's own group, in the heads that start with that group."""
@@ -287,6 +288,12 @@ class PeerLayer(Probed):
             weights_BHNK = weights_BHNK + all_BHNk[..., keys + g, None] * token_weights_BHNK
         weights_BHNK = self.weigh(weights_BHNK, keep)
         return *self._update(targets, weights_BHNK @ v), weights_BHNK
+
+    def nested(self, targets: Firms, sources: Firms, keep: Tensor, order_M: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute :meth:`forward` of one date with the first 0, 1, ..., M sources of an order, [P, N, ...]."""
+        assert not self.market_tokens, "messages of market tokens are not nested"
+        q, k, v, scale = self._project(targets, sources)
+        return self._update(targets, nested_attention(q, k, v, keep, order_M, scale))
 
     def _project(self, targets: Firms, sources: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
         q_BHNd = split_heads(self.query(targets.identity_BNE), self.heads)
