@@ -46,7 +46,7 @@ TINY: Mapping[str, Any] = {
         "network_dates": 2,
         "max_peers": 8,
         "permutations": 2,
-        "network_permutations": 1,
+        "network_permutations": 2,
     },
     "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"},
     "workers": 1,

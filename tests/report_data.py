@@ -289,7 +289,10 @@ def make_edges(n_firms: int = 100, n_edges: int = 900) -> pl.DataFrame:
             "leader": [firms[i] for i, _ in sorted(pairs)],
             "follower": [firms[j] for _, j in sorted(pairs)],
             "weight": weight,
-            "share": weight / weight.sum(),
+            "error": 0.1 * weight,
+            "t": 3.0 + 1_000.0 * weight,
+            "q": np.linspace(1e-6, 0.04, n_edges),
+            "found": True,
             "same_group": [i % 8 == j % 8 for i, j in sorted(pairs)],
         }
     ).sort("weight", descending=True)
@@ -406,8 +409,28 @@ def make_attribution(model: str, example: bool = True) -> ModelAttribution:
         if example
         else None,
         edges=make_edges(),
-        homophily=0.63,
-        homophily_by_chance=0.12,
+        network=pl.DataFrame(
+            {
+                "measure": ["edges found", "homophily", "rank correlation with attention"],
+                "value": [900.0, 0.63, 0.71],
+                "null_mean": [0.4, 0.12, 0.0],
+                "null_low": [0.0, 0.09, -0.08],
+                "null_high": [2.0, 0.15, 0.09],
+                "number": [9_900, 9_900, 9_900],
+            }
+        ),
+        evidence=pl.DataFrame(
+            {
+                "kind": ["edge"] * 3 + ["random"] * 3,
+                "leader": ["S0000", "S0001", "S0002"] * 2,
+                "follower": ["S0010", "S0011", "S0012"] * 2,
+                "slope": [0.04, 0.02, -0.01, 0.01, -0.02, 0.0],
+                "error": [0.01] * 6,
+                "t": [4.0, 2.0, -1.0, 1.0, -2.0, 0.0],
+                "p": [1e-4, 0.045, 0.3, 0.3, 0.045, 1.0],
+                "q": [3e-4, 0.07, 0.3, 0.45, 0.14, 1.0],
+            }
+        ),
     )
 
 

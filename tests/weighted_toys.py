@@ -141,9 +141,9 @@ def verdict_on_peers(model: Forecaster, data: PanelTensors, config: FaithfulConf
     measured = []
     for session in TEST:
         phi, again = (
-            explain_peers(module, data, np.array([session]), PeerGameConfig(permutations=1, seed=seed))[0]
+            explain_peers(module, data, np.array([session]), PeerGameConfig(permutations=2, seed=seed))[0]
             for module, seed in ((model, 0), (model, 1))
         )
-        mixed = explain_peers(subject.random, data, np.array([session]), PeerGameConfig(permutations=1))[0]
+        mixed = explain_peers(subject.random, data, np.array([session]), PeerGameConfig(permutations=2))[0]
         measured += measure_peers(subject, int(session), np.arange(3), phi.phi_NN, again.phi_NN, mixed.phi_NN)
     return judge("peers", measured, at_inference([intervene(model, data, TEST, "peers", seed=0)]))

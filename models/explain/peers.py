@@ -1,6 +1,6 @@
 """Shapley values of single peers: every firm of a date is a player in the forecasts of all other firms.
 
-Legend: B dates, N firms of a date, D model width, L peer layers, H heads, P players, M coalitions.
+Legend: B dates, N firms of a date, L peer layers, H heads, K drawn firms.
 Matrices are [target i, source j]: row i has the effects of all firms on the forecast of firm i.
 """
 
@@ -8,29 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from features.arrays import BoolArray, FloatArray, IntArray
+from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
-from models.batch import Ablation, Batch, PanelTensors
-from models.explain.engines.engine import Precision, sample
-from models.explain.engines.permutation import PermutationEngine
-from models.explain.game import FixedGame, Game, Quality, quality
+from models.batch import Batch, PanelTensors
+from models.explain.game import Quality, quality
 from models.explain.groups import RankAgreement, rank_agreement
-from models.explain.players import Explainable, forecast, repeat_batch, unwrap
+from models.explain.players import Explainable, forecast, unwrap
+from models.explain.walks import PeerGame
 from models.forecaster import Forecaster
 
 if TYPE_CHECKING:
     import shap
-
-PeerChoice = Literal["attention", "random", "group"]
-
-_PAIR_CELLS = 500_000  # pairs of firms per forward pass, chosen to fit into a CPU cache
-_CUDA_FACTOR = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,38 +33,35 @@ class PeerGameConfig:
     Attributes
     ----------
     permutations
-        Number of antithetic permutations per date.
-    max_peer_players
-        Maximum number of players per date.
-    choice
-        Which firms are players of their own if a date has more firms than ``max_peer_players``; the remaining
-        firms form one player. ``attention``: the firms that receive the most attention. ``random``: a random
-        sample of firms for each date, so that over many dates every pair is observed, whatever its attention.
-        ``group`` (for any number of firms): every industry is a player, and so is every firm of unknown
-        group; if there are too many players, firms of unknown group are merged into one, then the smallest
-        industries.
+        Number R of antithetic pairs of orders per date, at least 2. The Monte Carlo error falls with its
+        square root. Squares need at least two independent pairs.
+    max_firms
+        If a date has more firms, this many are drawn at random: as followers if the model evaluates nested
+        sets of peers at once (one peer layer), and as leaders otherwise. The game is the same: all firms of
+        the date are peers, and only some pairs are measured. A firm that is drawn on one date is drawn on
+        all, so that its edges can be followed through time.
     seed
-        Seed of the permutations and the drawn firms, independently for each date.
+        Seed of the orders, independently for each date.
+    sample_seed
+        Seed of the drawn firms.
     """
 
-    permutations: int = 2
-    max_peer_players: int = 150
-    choice: PeerChoice = "attention"
+    permutations: int = 16
+    max_firms: int = 150
     seed: int = 0
+    sample_seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.permutations < 1 or self.max_peer_players < 2:
+        if self.permutations < 2 or self.max_firms < 2:
             raise ValueError(
-                f"permutations is {self.permutations} and max_peer_players {self.max_peer_players}; "
-                "they must be at least 1 and 2."
+                f"permutations is {self.permutations} and max_firms is {self.max_firms}; "
+                "both must be at least 2."
             )
-        if self.choice not in ("attention", "random", "group"):
-            raise ValueError(f"choice is {self.choice!r}; it must be one of attention, random, group.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerAttribution:
-    """Shapley values of peers for all forecasts of one date.
+    """Shapley values of peers for the forecasts of one date.
 
     Attributes
     ----------
@@ -79,66 +69,65 @@ class PeerAttribution:
         Session index.
     firms_N
         Panel column of each firm of the date.
-    players
-        Members of each of the P players, as positions in ``firms_N``. Players are disjoint and cover all
-        firms.
-    player_names
-        Empty for a player of one firm; otherwise a description of the player.
-    values_NP, base_N, error_NP
-        Rows are targets. ``base_N`` is the forecast without any peer. A firm never attends to its own key, so
-        with one peer layer its value for itself is 0. With several layers, its value for itself is the
-        information that returns to it through other firms.
+    phi_NN
+        Shapley value of source j in the forecast of target i, in the forecast's unit; NaN for pairs that were
+        not measured. A firm never attends to its own key, so with one peer layer its value for itself is 0.
+        With several layers, its value for itself is the information that returns to it through other firms.
+    square_NN
+        Unbiased estimate of the squared Shapley value: ``phi_NN ** 2 - error_NN ** 2``, the mean of the
+        products of independent pairs of orders. It may be negative.
+    error_NN
+        Monte Carlo standard error of ``phi_NN``.
+    base_N
+        Forecast without any peer.
     forecast_N
         Forecasts of the complete model.
-    phi_NN
-        ``values_NP`` by source firm; NaN in the columns of firms that are not players of their own.
     attention_NN
         Attention of firm i to firm j, averaged over layers and heads. Rows sum to 1 minus the weight of the
         null key.
     quality
-        Accuracy of the values.
+        Accuracy of the values of the targets with all sources. None if the leaders were drawn.
     attention_peers
-        Agreement of attention with ``|value|`` over the firms that are players of their own.
+        Agreement of attention with ``|phi|`` over the measured pairs of each target.
     """
 
     session: int
     firms_N: IntArray
-    players: tuple[IntArray, ...]
-    player_names: tuple[str, ...]
-    values_NP: FloatArray
-    base_N: FloatArray
-    error_NP: FloatArray
-    forecast_N: FloatArray
     phi_NN: FloatArray
+    square_NN: FloatArray
+    error_NN: FloatArray
+    base_N: FloatArray
+    forecast_N: FloatArray
     attention_NN: FloatArray
-    quality: Quality
+    quality: Quality | None
     attention_peers: RankAgreement
 
     def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
-        """Convert to ``shap.Explanation`` [N, P], one row per target; ``tickers`` are those of the panel."""
+        """Convert the targets with all sources to ``shap.Explanation``; ``tickers`` are those of the panel.
+
+        Its data are the attention weights.
+        """
         import shap
 
-        names = [
-            name or (str(self.firms_N[firms[0]]) if tickers is None else tickers[self.firms_N[firms[0]]])
-            for firms, name in zip(self.players, self.player_names, strict=True)
-        ]
+        full_N = np.isfinite(self.phi_NN).all(axis=1)
         return shap.Explanation(
-            values=self.values_NP,
-            base_values=self.base_N,
-            data=np.stack([self.attention_NN[:, firms].sum(axis=1) for firms in self.players], axis=1),
-            feature_names=names,
-            error_std=self.error_NP,
+            values=self.phi_NN[full_N],
+            base_values=self.base_N[full_N],
+            data=self.attention_NN[full_N],
+            feature_names=[str(firm) if tickers is None else tickers[firm] for firm in self.firms_N],
+            error_std=self.error_NN[full_N],
         )
 
 
 def explain_peers(
     model: Explainable, data: PanelTensors, sessions: IntArray, config: PeerGameConfig | None = None
 ) -> tuple[PeerAttribution, ...]:
-    """Compute Shapley values of every peer for every forecast of some sessions.
+    """Compute Shapley values of the peers for the forecasts of some sessions.
 
-    A coalition is the set of firms whose keys are not masked. One forward pass gives the forecasts of all N
-    targets for a coalition, so the N games of N players share their evaluations. Embeddings are computed
-    once. The values of a date depend on that date, the model and the seed, not on the other dates.
+    A coalition is the set of firms whose keys are not masked. R random orders of the firms and their reverses
+    are walked (`models.explain.walks`); the value of a firm is the mean of its steps, and the mean of an
+    order and its reverse is one independent draw. The values of a date depend on that date, the model and
+    the seed, not on the other dates.
 
     Parameters
     ----------
@@ -158,119 +147,59 @@ def explain_peers(
 
     Notes
     -----
+    Castro, Gomez and Tejada (2009), "Polynomial calculation of the Shapley value based on sampling";
+    Mitchell et al. (2022), "Sampling permutations for Shapley value estimation", for the antithetic pairs.
     A peer is removed by masking its key, so that no other firm can attend to it.
     """
     config = PeerGameConfig() if config is None else config
     module = unwrap(model)
     if not isinstance(module, Forecaster) or not module.uses_peers:
         raise ValueError("The model has no peers to explain; use one that has, such as temporal_peer.")
-    return tuple(_explain_date(module, data, int(session), config) for session in sessions)
+    priority_N = np.random.default_rng(config.sample_seed).permutation(data.mask_TN.shape[1])
+    return tuple(_explain_date(module, data, int(session), priority_N, config) for session in sessions)
 
 
 def _explain_date(
-    module: Forecaster, data: PanelTensors, session: int, config: PeerGameConfig
+    module: Forecaster, data: PanelTensors, session: int, priority_N: IntArray, config: PeerGameConfig
 ) -> PeerAttribution:
     batch = data.batch(torch.tensor([session]))
-    n_firms = batch.firms_N.numel()
+    game, firms_N = PeerGame.of(module, batch), batch.firms_N.cpu().numpy()
+    every_N = np.arange(len(firms_N))
+    drawn_K = every_N
+    if len(firms_N) > config.max_firms:
+        drawn_K = np.sort(np.argsort(priority_N[firms_N])[: config.max_firms])
+    followers_n, leaders_K = (drawn_K, every_N) if game.nested else (every_N, drawn_K)
     rng = np.random.default_rng((config.seed, session))
-    attention_NN = _attention(module, batch)
-    players, names = _players(attention_NN, batch.s_BN[0].cpu().numpy(), config, rng)
-    game = _game(module, batch, players)
-    shapley = sample(
-        FixedGame(game),
-        len(players),
-        PermutationEngine(),
-        Precision(draws=config.permutations),
-        seed=int(rng.integers(2**32)),
-    ).values
-    values_NP, error_NP = shapley.values_PO.T, shapley.error_PO.T
-    forecast_N = forecast(module, batch, None)[0]
-    phi_NN = np.full((n_firms, n_firms), np.nan)
-    singles = [(p, firms[0]) for p, firms in enumerate(players) if not names[p]]
-    for p, firm in singles:
-        phi_NN[:, firm] = values_NP[:, p]
+    total_nK, squares_nK = np.zeros((2, len(followers_n), len(leaders_K)))
+    for _ in range(config.permutations):
+        order_N = rng.permutation(len(firms_N))
+        forward_nK = game.steps(order_N, followers_n, leaders_K)
+        draw_nK = 0.5 * (forward_nK + game.steps(order_N[::-1], followers_n, leaders_K))
+        total_nK += draw_nK
+        squares_nK += draw_nK**2
+    draws = config.permutations
+    phi_nK = total_nK / draws
+    variance_nK = np.maximum(squares_nK / draws - phi_nK**2, 0.0) / (draws - 1)  # of the mean over draws
+    phi_NN, square_NN, error_NN = np.full((3, len(firms_N), len(firms_N)), np.nan)
+    at = np.ix_(followers_n, leaders_K)
+    phi_NN[at], square_NN[at], error_NN[at] = phi_nK, phi_nK**2 - variance_nK, np.sqrt(variance_nK)
+    base_N = game.forecasts(np.zeros((1, len(firms_N)), dtype=np.bool_))[0]
+    forecast_N, attention_NN = forecast(module, batch, None)[0], _attention(module, batch)
+    full = len(leaders_K) == len(firms_N)
     return PeerAttribution(
         session=session,
-        firms_N=batch.firms_N.cpu().numpy(),
-        players=players,
-        player_names=names,
-        values_NP=values_NP,
-        base_N=shapley.base_O,
-        error_NP=error_NP,
-        forecast_N=forecast_N,
+        firms_N=firms_N,
         phi_NN=phi_NN,
+        square_NN=square_NN,
+        error_NN=error_NN,
+        base_N=base_N,
+        forecast_N=forecast_N,
         attention_NN=attention_NN,
-        quality=quality(values_NP, shapley.base_O, forecast_N, error_NP),
+        quality=quality(phi_nK, base_N[followers_n], forecast_N[followers_n], np.sqrt(variance_nK))
+        if full
+        else None,
         attention_peers=rank_agreement(_agreement(phi_NN, attention_NN)),
     )
-
-
-def _players(
-    attention_NN: FloatArray, group_N: IntArray, config: PeerGameConfig, rng: np.random.Generator
-) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
-    n_firms, max_players = len(group_N), config.max_peer_players
-    if config.choice == "group":
-        return _group_players(group_N, max_players)
-    if n_firms <= max_players:
-        return tuple(np.array([firm]) for firm in range(n_firms)), ("",) * n_firms
-    if config.choice == "attention":
-        order_N = np.argsort(-attention_NN.sum(axis=0), kind="stable")
-    else:
-        order_N = rng.permutation(n_firms)
-    singles, merged = np.sort(order_N[: max_players - 1]), np.sort(order_N[max_players - 1 :])
-    return (*(np.array([firm]) for firm in singles), merged), ("",) * len(singles) + (
-        f"{len(merged)} other firms",
-    )
-
-
-def _group_players(group_N: IntArray, max_players: int) -> tuple[tuple[IntArray, ...], tuple[str, ...]]:
-    # code 0 of a batch is the unknown group, whose firms are players of their own; panel codes are one less
-    codes, counts = np.unique(group_N[group_N > 0], return_counts=True)
-    order = codes[np.argsort(-counts, kind="stable")]
-    players = [np.flatnonzero(group_N == code) for code in order]
-    names = [f"group {code - 1}" for code in order]
-    singles = np.flatnonzero(group_N == 0)
-    players += [np.array([firm]) for firm in singles]
-    names += [""] * len(singles)
-    if len(players) > max_players:
-        players, merged = players[: max_players - 1], players[max_players - 1 :]
-        names = [
-            *names[: max_players - 1],
-            _others(max(len(order) - max_players + 1, 0), min(len(singles), len(merged))),
-        ]
-        players.append(np.sort(np.concatenate(merged)))
-    return tuple(players), tuple(names)
-
-
-def _others(groups: int, firms: int) -> str:
-    def count(number: int, noun: str) -> str:
-        return f"{number} {noun}{'' if number == 1 else 's'}"
-
-    parts = [count(groups, "other group")] if groups else []
-    return " and ".join([*parts, f"{count(firms, 'firm')} of unknown group"] if firms else parts)
-
-
-def _game(module: Forecaster, batch: Batch, players: tuple[IntArray, ...]) -> Game:
-    device, n_firms = batch.m_BN.device, batch.firms_N.numel()
-    player_N = np.empty(n_firms, dtype=np.int64)
-    for p, firms in enumerate(players):
-        player_N[firms] = p
-    step = max(1, _PAIR_CELLS * (_CUDA_FACTOR if device.type == "cuda" else 1) // n_firms**2)
-    with torch.inference_mode():
-        h_1ND = module.embed(batch)
-
-    def evaluate(keep_MP: BoolArray) -> FloatArray:
-        keep_MN = torch.as_tensor(keep_MP[:, player_N], device=device)
-        outputs: list[npt.NDArray[np.float64]] = []
-        with torch.inference_mode():
-            for keep_BN in torch.split(keep_MN, step):
-                repeated = repeat_batch(batch, len(keep_BN))
-                h_BND = h_1ND.expand(len(keep_BN), -1, -1)
-                y_BN = module.mix(h_BND, repeated, Ablation(peers_keep_BN=keep_BN))
-                outputs.append(y_BN.double().cpu().numpy())
-        return np.concatenate(outputs)
-
-    return evaluate
 
 
 def attention_matrices(
@@ -290,6 +219,6 @@ def _attention(module: Forecaster, batch: Batch) -> FloatArray:
 
 
 def _agreement(phi_NN: FloatArray, attention_NN: FloatArray) -> FloatArray:
-    size_NN = np.abs(phi_NN)  # NaN for firms that are not players of their own: ignored by the correlation
+    size_NN = np.abs(phi_NN)  # NaN for pairs that were not measured: ignored by the correlation
     np.fill_diagonal(size_NN, np.nan)
     return rank_ic_by_date(attention_NN, size_NN)

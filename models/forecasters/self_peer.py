@@ -114,7 +114,8 @@ class SelfPeer(Forecaster):
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
         own_1NE = batch.z_BNF if r_1NR is None else torch.cat((batch.z_BNF, r_1NR), dim=-1)
         y_Pn1 = self.skip(own_1NE[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
-        return y_Pn1[..., 0].float() * self.target_scale
+        y_Pn: Tensor = y_Pn1[..., 0].float() * self.target_scale
+        return y_Pn
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the peers."""

@@ -193,7 +193,8 @@ class TemporalPeer(Forecaster):
         keep_11nK = peer_keep(batch, None)[:, :, targets_n]
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
         y_Pn1 = self.skip(batch.z_BNF[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
-        return y_Pn1[..., 0].float() * self.target_scale
+        y_Pn: Tensor = y_Pn1[..., 0].float() * self.target_scale
+        return y_Pn
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""

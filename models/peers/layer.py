@@ -290,10 +290,10 @@ class PeerLayer(Probed):
         return *self._update(targets, weights_BHNK @ v), weights_BHNK
 
     def nested(self, targets: Firms, sources: Firms, keep: Tensor, order_M: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute :meth:`forward` of one date with the first 0, 1, ..., M sources of an order, [P, N, ...]."""
+        """Compute :meth:`forward` of one date for the first 0 to M sources of an order, [P, N, ...]."""
         assert not self.market_tokens, "messages of market tokens are not nested"
         q, k, v, scale = self._project(targets, sources)
-        return self._update(targets, nested_attention(q, k, v, keep, order_M, scale))
+        return self._update(targets, nested_attention(q, k, v, keep, order_M, scale=scale))
 
     def _project(self, targets: Firms, sources: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
         q_BHNd = split_heads(self.query(targets.identity_BNE), self.heads)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def nested_attention(
-    q_1HNd: Tensor, k_1HKd: Tensor, v_1HKd: Tensor, keep_11NK: Tensor, order_M: Tensor, scale: float
+    q_1HNd: Tensor, k_1HKd: Tensor, v_1HKd: Tensor, keep_11NK: Tensor, order_M: Tensor, *, scale: float
 ) -> Tensor:
     """Messages ``softmax(scale * q . k_j) v_j`` over the first p keys of an order and the null key.
 

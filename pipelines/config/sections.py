@@ -129,14 +129,14 @@ class ExplainConfig(Section):
     firms_per_date: int = Field(default=4, ge=1)
     """Number of forecasts that are attributed on each date."""
     network_dates: int = Field(default=24, ge=1)
-    """Number of test dates that the peer network is computed on."""
+    """Number of test dates that the peer network is computed on, over all folds. The seeds take turns."""
     max_peers: int = Field(default=150, ge=2)
-    """Maximum number of single firms as players of the network. With more firms, those that receive most
-    attention are players of their own and the others are one player together."""
+    """Maximum number of firms on one side of the measured pairs. With more firms, this many are drawn at
+    random: as followers of a model with one peer layer, as leaders of other models."""
     permutations: int = Field(default=8, ge=1)
     """Number of antithetic permutations, and of background firms, per attributed forecast."""
-    network_permutations: int = Field(default=1, ge=1)
-    """Number of antithetic permutations per date of the network."""
+    network_permutations: int = Field(default=16, ge=2)
+    """Number of antithetic pairs of orders per date of the network."""
     faithfulness: Literal["quick", "thorough"] = "quick"
     """How many forecasts are used to measure whether attention can be believed. ``thorough`` uses more dates,
     firms, random draws and background firms: narrower intervals, but 10 to 40 s of processor time for each

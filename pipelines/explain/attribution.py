@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import polars as pl
 
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.explain.games import explain_model, explained_models
-from pipelines.explain.tables import explanation_tables, summary_line
+from pipelines.explain.network_study import NetworkStudy
+from pipelines.explain.network_tables import graphml, network_tables
+from pipelines.explain.tables import explanation_tables, planted_edges, summary_line
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
@@ -54,7 +57,18 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     with progress.stage("explain", total=len(names) * len(folds) * len(run.config.seeds)):
         for name in names:
             explanation = explain_model(run, dataset, folds, name, progress)
-            for table, frame in explanation_tables(explanation, dataset, truth).items():
+            planted_NN, of_model = None, {}
+            if explanation.peers:
+                study = NetworkStudy.of(
+                    name, explanation.peers, explanation.fits, dataset, seed=run.config.explain.seed
+                )
+                sessions = np.array([part.session for part in explanation.peers])
+                planted_NN = None if truth is None else planted_edges(truth, dataset, sessions)
+                tests = np.unique(np.concatenate([fold.test for fold in folds]))
+                of_model = network_tables(study, tests, planted_NN)
+                run.write_text(f"networks/{name}.graphml", graphml(study))
+            of_model |= explanation_tables(explanation, dataset, planted_NN)
+            for table, frame in of_model.items():
                 tables.setdefault(table, []).append(frame)
             summary.append(summary_line(explanation))
     for table, frames in tables.items():

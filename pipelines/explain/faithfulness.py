@@ -235,8 +235,9 @@ def _estimate(
 def _config(settings: ExplainConfig, seed: int) -> PeerGameConfig:
     return PeerGameConfig(
         permutations=settings.network_permutations,
-        max_peer_players=settings.max_peers,
+        max_firms=settings.max_peers,
         seed=settings.seed + 1_000_000 * seed,
+        sample_seed=settings.seed,
     )
 
 

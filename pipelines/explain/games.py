@@ -46,6 +46,8 @@ class ModelExplanation:
         Results of the game on days, feature families and peers.
     peers
         Results of the game on single peers; empty for a model without peers.
+    fits
+        Fold and seed of the model of each entry of ``peers``.
     untrained
         Firms and attention matrices of the same models with their initial weights, for comparison.
     faithfulness
@@ -55,6 +57,7 @@ class ModelExplanation:
     model: str
     groups: tuple[GroupAttribution, ...]
     peers: tuple[PeerAttribution, ...]
+    fits: tuple[tuple[int, int], ...]
     untrained: tuple[tuple[IntArray, FloatArray], ...]
     faithfulness: tuple[FaithfulPart, ...] = ()
 
@@ -98,6 +101,7 @@ def explain_model(
     families = families_of(dataset.characteristic_names)
     groups: list[GroupAttribution] = []
     peers: list[PeerAttribution] = []
+    fits: list[tuple[int, int]] = []
     initial: list[tuple[IntArray, FloatArray]] = []
     measured: list[FaithfulPart] = []
     parts = len(folds) * len(run.config.seeds)
@@ -113,19 +117,28 @@ def explain_model(
         if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
             peer_config = PeerGameConfig(
                 permutations=settings.network_permutations,
-                max_peer_players=settings.max_peers,
-                seed=own_seed,
+                max_firms=settings.max_peers,
+                seed=settings.seed,
+                sample_seed=settings.seed,  # the same firms are drawn in every fold
             )
-            sample = _evenly_spaced(sessions, max(1, settings.network_dates // parts))
+            sample = _network_sessions(run.config, sessions, len(folds), seed)
             network = explain_peers(fitted, data, sample, peer_config)
             peers += network
+            fits += [(fold.index, seed)] * len(sample)
             initial += attention_matrices(untrained(fitted, seed), data, sample)
         if isinstance(fitted, NeuralFitted):
             place = run.config.seeds.index(seed)
             part = FittedPart(fold.index, seed, place, fitted, data, fold.train, sessions)
             measured.append(measure_part(part, network, settings))
         progress.step(f"{name} fold {fold.index} seed {seed}")
-    return ModelExplanation(name, tuple(groups), tuple(peers), tuple(initial), tuple(measured))
+    return ModelExplanation(name, tuple(groups), tuple(peers), tuple(fits), tuple(initial), tuple(measured))
+
+
+def _network_sessions(config: Config, sessions: IntArray, n_folds: int, seed: int) -> IntArray:
+    """Sessions of a fold that one seed explains. Seeds take turns, so that every date counts once."""
+    seeds = config.seeds
+    of_fold = _evenly_spaced(sessions, max(len(seeds), config.explain.network_dates // n_folds))
+    return of_fold[seeds.index(seed) :: len(seeds)]
 
 
 def _fitted_models(

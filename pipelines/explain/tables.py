@@ -12,24 +12,18 @@ import polars as pl
 
 from features.arrays import BoolArray, IntArray
 from models.explain.network.recovery import compare_edges, edge_auc
-from models.explain.network.weights import (
-    PeerNetwork,
-    attention_network,
-    edge_table,
-    homophily,
-    mean_network,
-    peer_network,
-)
+from models.explain.network.weights import PeerNetwork, attention_network, mean_network, peer_network
 from pipelines.dataset.build import Dataset
 from pipelines.explain.faithful_tables import faithful_tables, verdicts
 from pipelines.explain.games import ModelExplanation
 
-_STRONGEST = 20  # peers per firm in the stored network
 _ROC_POINTS = 200
 
 
 def explanation_tables(
-    explanation: ModelExplanation, dataset: Dataset, truth: pl.DataFrame | None
+    explanation: ModelExplanation,
+    dataset: Dataset,
+    planted_NN: BoolArray | None,
 ) -> dict[str, pl.DataFrame]:
     """Build the tables that a report shows of one model's attribution.
 
@@ -39,31 +33,23 @@ def explanation_tables(
         Results of the model's games.
     dataset
         Dataset of the run.
-    truth
-        Planted edges of a simulated market; None on real data.
+    planted_NN
+        Planted edges of a simulated market; None on real data, and for a model without peers.
 
     Returns
     -------
     dict
         ``players`` (mean absolute Shapley value of each player, and the mean Monte Carlo standard error of
         its values), ``example`` (the explained forecast that its players moved most) and ``facts`` (JSON). A
-        model with peers also has ``edges`` (the network), and on a simulated market ``roc`` (recovery of the
-        planted edges).
+        model with peers also has ``roc`` on a simulated market (recovery of the planted edges).
     """
     tables = {"players": _players(explanation), "example": _example(explanation, dataset)}
     facts: dict[str, Any] = _facts(explanation)
-    if explanation.peers:
+    if planted_NN is not None:
         network = peer_network(explanation.peers, dataset.panel.n_firms)
-        sessions = np.array([part.session for part in explanation.peers])
-        planted_NN = None if truth is None else planted_edges(truth, dataset, sessions)
-        tables["edges"] = _edges(explanation.model, network, dataset, planted_NN)
-        group_N = dataset.panel.group_TN[int(explanation.peers[-1].session)].astype(np.int64)
-        within = homophily(network, group_N)
-        facts |= {"homophily": within.within, "homophily_by_chance": within.expected}
-        if planted_NN is not None:
-            recovery = _recovery(explanation, network, planted_NN)
-            facts |= recovery.facts
-            tables["roc"] = recovery.roc
+        recovery = _recovery(explanation, network, planted_NN)
+        facts |= recovery.facts
+        tables["roc"] = recovery.roc
     tables |= faithful_tables(explanation.model, explanation.faithfulness, explanation.peers, dataset)
     tables["facts"] = pl.DataFrame({"model": explanation.model, "facts": json.dumps(facts)})
     return tables
@@ -116,30 +102,6 @@ def _example(explanation: ModelExplanation, dataset: Dataset) -> pl.DataFrame:
             "player": [player.name for player in part.players],
             "value": part.values_EP[e],
             "error": part.error_EP[e],
-        }
-    )
-
-
-def _edges(model: str, network: PeerNetwork, dataset: Dataset, planted_NN: BoolArray | None) -> pl.DataFrame:
-    """The strongest peers of each firm as a table; ``planted`` is null on real data."""
-    table = edge_table(network, top=_STRONGEST)
-    tickers = np.asarray(dataset.panel.tickers_N)
-    group_N = dataset.panel.group_TN[-1]
-    known = (group_N[table.source_E] >= 0) & (group_N[table.target_E] >= 0)
-    return pl.DataFrame(
-        {
-            "model": [model] * len(table.source_E),
-            "leader": tickers[table.source_E],
-            "follower": tickers[table.target_E],
-            "weight": table.weight_E,
-            "signed": table.signed_E,
-            "share": table.weight_E / network.weight_NN.sum(),
-            "rank": table.rank_E,
-            "dates": table.dates_E,
-            "same_group": pl.Series(group_N[table.source_E] == group_N[table.target_E]).set(
-                pl.Series(~known), None
-            ),
-            "planted": None if planted_NN is None else planted_NN[table.target_E, table.source_E],
         }
     )
 

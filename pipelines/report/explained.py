@@ -86,7 +86,9 @@ def _faithfulness(run: Run, model: str) -> ModelFaithfulness | None:
 def attributions(run: Run) -> list[ModelAttribution]:
     """Collect the Shapley values of every explained model; empty if none was explained."""
     players, examples = run.read_table("explain_players"), run.read_table("explain_example")
-    edges = run.read_table("explain_edges")
+    networks = {name: run.read_table(f"explain_{name}") for name in ("edges", "network", "evidence")}
+    if networks["network"] is None:  # a network of an earlier version has neither errors nor tests
+        networks = dict.fromkeys(networks)
     if players is None or examples is None:
         return []
     # tables that were stored without Monte Carlo errors: nothing is drawn without its error
@@ -99,7 +101,10 @@ def attributions(run: Run) -> list[ModelAttribution]:
         own = pl.col("model") == model
         example = examples.filter(own)
         first = example.row(0, named=True)
-        own_edges = None if edges is None else edges.filter(own)
+        of_model = {
+            name: None if frame is None or frame.filter(own).is_empty() else frame.filter(own)
+            for name, frame in networks.items()
+        }
         result.append(
             ModelAttribution(
                 model=model,
@@ -116,9 +121,7 @@ def attributions(run: Run) -> list[ModelAttribution]:
                     forecast=first["forecast"],
                     contributions=example.select("player", "value", "error"),
                 ),
-                edges=own_edges if own_edges is not None and own_edges.height else None,
-                homophily=fact.get("homophily"),
-                homophily_by_chance=fact.get("homophily_by_chance"),
+                **of_model,
             )
         )
     return result

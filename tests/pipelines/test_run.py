@@ -196,6 +196,13 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
     with_peers = {name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False)}
     assert set(edges["model"]) == with_peers
     assert (edges["leader"] != edges["follower"]).all()
+    for table in ("dated_edges", "firms", "network", "evidence"):
+        frame = run.read_table(f"explain_{table}")
+        assert frame is not None
+        assert set(frame["model"]) <= with_peers
+    assert {f"{name}.graphml" for name in with_peers} == {
+        path.name for path in (run.folder / "networks").iterdir()
+    }
     players = run.read_table("explain_players")
     assert players is not None
     assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind == "neural"}

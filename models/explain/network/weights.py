@@ -1,22 +1,24 @@
-"""The directed network of peers.
+"""The directed network of peers: weights from the Shapley values of several dates, and a test of every edge.
 
-Legend: N firms of the panel, E edges, D dates.  Matrices are [target i, source j]: weight [i, j] is
-how much firm j's information moved firm i's forecast, an edge j -> i.
+Legend: N firms of the panel, n firms of a date, D dates.  Matrices are [target i, source j]: weight [i, j]
+is how much firm j's information moved firm i's forecast, an edge j -> i.
+
+The weight is the root mean square of a Shapley value over the dates. The mean of the value itself would
+cancel, because a peer raises a forecast on some days and lowers it on others. The mean of ``|phi|`` adds the
+Monte Carlo error to every weight, most of all to small ones. The mean of the squares can be estimated without
+bias, from products of independent draws (`models.explain.peers.PeerAttribution.square_NN`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
+from models.explain.network.scores import normal_scores
 from models.explain.peers import PeerAttribution
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,12 +28,12 @@ class PeerNetwork:
     Attributes
     ----------
     weight_NN
-        Mean over dates of ``|phi_ij|``, in the forecast's unit; 0 on the diagonal and for pairs that were not
-        observed on any date.
+        Weight of an edge, in the forecast's unit (root mean square of ``phi_ij``) or of attention (its mean);
+        0 on the diagonal and for pairs that were not measured on any date.
     signed_NN
         Mean over dates of ``phi_ij``; positive if j's information raised i's forecast.
     dates_NN
-        Number of dates on which i was forecast and j was a player of its own; 0 on the diagonal.
+        Number of dates on which the pair was measured; 0 on the diagonal.
     """
 
     weight_NN: FloatArray
@@ -45,54 +47,107 @@ class PeerNetwork:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EdgeTable:
-    """Edges ``source -> target`` with positive weight, sorted by target and rank.
+class EdgeTests:
+    """Errors and tests of the edges of a network, each over the dates.
 
     Attributes
     ----------
-    source_E, target_E
-        Columns of the panel.
-    weight_E, signed_E
-        As in :class:`PeerNetwork`.
-    share_E
-        Weight divided by the total weight of the target.
-    rank_E
-        Rank among the sources of the target; 1 is the largest weight.
-    dates_E
-        Number of dates over which the weight is averaged.
+    error_NN
+        Standard error of the weight, from the variation over dates: ``sd(square) / (2 weight sqrt(D))``. NaN
+        with fewer than two dates or a weight of 0.
+    t_NN
+        Sum over dates of the normal score of the square among all sources of the target, divided by
+        ``sqrt(D)``. If the sources of every date were shuffled, it would be a standard normal variable
+        (`models.explain.network.scores`). NaN for pairs that were not measured.
+    p_NN
+        Probability of at least this ``t`` under the shuffled peers; one-sided.
+    q_NN
+        ``p_NN`` adjusted for the number of pairs, by Benjamini and Hochberg (1995). Among the edges with
+        ``q <= 0.05``, at most 5% are expected to be false.
     """
 
-    source_E: IntArray
-    target_E: IntArray
-    weight_E: FloatArray
-    signed_E: FloatArray
-    share_E: FloatArray
-    rank_E: IntArray
-    dates_E: IntArray
+    error_NN: FloatArray
+    t_NN: FloatArray
+    p_NN: FloatArray
+    q_NN: FloatArray
+
+    def found(self, rate: float = 0.05) -> BoolArray:
+        """Bool [N, N]: edges of positive weight with ``q_NN`` of at most the rate of false discoveries."""
+        found_NN: BoolArray = (np.nan_to_num(self.q_NN, nan=1.0) <= rate) & np.isfinite(self.error_NN)
+        return found_NN
 
 
-@dataclass(frozen=True, slots=True)
-class Homophily:
-    """Share of the weight within groups.
+class NetworkSums:
+    """Sums over dates from which a network and its tests are computed; memory O(N^2), whatever D.
 
-    Attributes
+    Parameters
     ----------
-    within
-        Share of the weight between firms of the same group.
-    expected
-        The share if each target divided its weight equally among the sources with which it was observed.
-    ratio
-        ``within / expected``; above 1, firms are moved more by firms of their own group.
+    n_firms
+        N.
     """
 
-    within: float
-    expected: float
-    ratio: float
+    def __init__(self, n_firms: int) -> None:
+        self.value_NN, self.square_NN, self.fourth_NN, self.score_NN = np.zeros((4, n_firms, n_firms))
+        self.dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
+
+    def add(self, firms_n: IntArray, value_nn: FloatArray, square_nn: FloatArray) -> None:
+        """Add a date: its firms, Shapley values and squares [target, source]; NaN means not measured.
+
+        Raises
+        ------
+        ValueError
+            If a matrix does not match its firms.
+        """
+        at = _places(firms_n, value_nn, len(self.dates_NN))
+        known_nn = np.isfinite(square_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
+        kept_nn = np.where(known_nn, square_nn, 0.0)
+        self.value_NN[at] += np.where(known_nn, value_nn, 0.0)
+        self.square_NN[at] += kept_nn
+        self.fourth_NN[at] += kept_nn**2
+        self.score_NN[at] += normal_scores(square_nn)
+        self.dates_NN[at] += known_nn
+
+    def network(self) -> PeerNetwork:
+        """Network of the dates so far.
+
+        Raises
+        ------
+        ValueError
+            If no pair was measured on any date.
+        """
+        _require_pairs(self.dates_NN)
+        count_NN = np.maximum(self.dates_NN, 1)
+        weight_NN = np.sqrt(np.maximum(self.square_NN / count_NN, 0.0))
+        return PeerNetwork(weight_NN, self.value_NN / count_NN, self.dates_NN.copy())
+
+    def tests(self) -> EdgeTests:
+        """Errors and tests of the edges over the dates so far."""
+        from scipy import stats
+
+        weight_NN, dates_NN = self.network().weight_NN, self.dates_NN
+        count_NN = np.maximum(dates_NN, 1)
+        variance_NN = self.fourth_NN / count_NN - (self.square_NN / count_NN) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error_NN = np.sqrt(np.maximum(variance_NN, 0.0) / (dates_NN - 1)) / (2.0 * weight_NN)
+        error_NN[(dates_NN < 2) | (weight_NN == 0.0)] = np.nan
+        observed_NN = dates_NN > 0
+        t_NN = np.where(observed_NN, self.score_NN / np.sqrt(count_NN), np.nan)
+        p_NN, q_NN = stats.norm.sf(t_NN), np.full_like(t_NN, np.nan)
+        q_NN[observed_NN] = stats.false_discovery_control(p_NN[observed_NN], method="bh")
+        return EdgeTests(error_NN, t_NN, p_NN, q_NN)
 
 
 def peer_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
-    """Average the Shapley values of several dates, preferably out of sample; see :func:`mean_network`."""
-    return mean_network(((part.firms_N, part.phi_NN) for part in attributions), n_firms)
+    """Network of the Shapley values of several dates, preferably out of sample."""
+    return sum_dates(attributions, n_firms).network()
+
+
+def sum_dates(attributions: Iterable[PeerAttribution], n_firms: int) -> NetworkSums:
+    """Sum the attributions of several dates over the firms of the panel."""
+    sums = NetworkSums(n_firms)
+    for part in attributions:
+        sums.add(part.firms_N, part.phi_NN, part.square_NN)
+    return sums
 
 
 def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> PeerNetwork:
@@ -101,7 +156,7 @@ def attention_network(attributions: Iterable[PeerAttribution], n_firms: int) -> 
 
 
 def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) -> PeerNetwork:
-    """Average the matrices of several dates over the firms of the panel.
+    """Network of mean absolute values, for values without Monte Carlo error, such as attention.
 
     Parameters
     ----------
@@ -116,110 +171,31 @@ def mean_network(matrices: Iterable[tuple[IntArray, FloatArray]], n_firms: int) 
     ValueError
         If no pair was measured on any date, or a matrix does not match its firms.
     """
-    total_NN, signed_NN = np.zeros((n_firms, n_firms)), np.zeros((n_firms, n_firms))
+    total_NN, signed_NN = np.zeros((2, n_firms, n_firms))
     dates_NN = np.zeros((n_firms, n_firms), dtype=np.int64)
-    for firms_n, phi_nn in matrices:
-        if phi_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= n_firms:
-            raise ValueError(
-                f"A matrix of shape {phi_nn.shape} was given for {len(firms_n)} firms of a panel of "
-                f"{n_firms}; pass one row and one column per firm of the date."
-            )
-        at = np.ix_(firms_n, firms_n)
-        known_nn = np.isfinite(phi_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
-        value_nn = np.where(known_nn, phi_nn, 0.0)
-        total_NN[at] += np.abs(value_nn)
-        signed_NN[at] += value_nn
+    for firms_n, value_nn in matrices:
+        at = _places(firms_n, value_nn, n_firms)
+        known_nn = np.isfinite(value_nn) & ~np.eye(len(firms_n), dtype=np.bool_)
+        kept_nn = np.where(known_nn, value_nn, 0.0)
+        total_NN[at] += np.abs(kept_nn)
+        signed_NN[at] += kept_nn
         dates_NN[at] += known_nn
-    if not dates_NN.any():
-        raise ValueError(
-            "No pair of firms was measured on any date; explain at least one date with two firms."
-        )
+    _require_pairs(dates_NN)
     count_NN = np.maximum(dates_NN, 1)
     return PeerNetwork(total_NN / count_NN, signed_NN / count_NN, dates_NN)
 
 
-def edge_table(network: PeerNetwork, top: int | None = None) -> EdgeTable:
-    """List the edges of a network, or the ``top`` strongest edges of each target.
-
-    Ties are broken by the source's column, so the table is deterministic.
-    """
-    weight_NN = network.weight_NN
-    row_N1 = weight_NN.sum(axis=1, keepdims=True)
-    share_NN = np.divide(weight_NN, row_N1, out=np.zeros_like(weight_NN), where=row_N1 > 0.0)
-    order_NN = np.argsort(-weight_NN, axis=1, kind="stable")
-    rank_NN = np.empty_like(order_NN)
-    np.put_along_axis(rank_NN, order_NN, np.arange(1, len(weight_NN) + 1)[None, :], axis=1)
-    listed_NN = (weight_NN > 0.0) & (rank_NN <= (len(weight_NN) if top is None else top))
-    target_E, source_E = np.nonzero(listed_NN)
-    by_rank_E = np.lexsort((rank_NN[listed_NN], target_E))
-    target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
-    at = (target_E, source_E)
-    return EdgeTable(
-        source_E=source_E,
-        target_E=target_E,
-        weight_E=weight_NN[at],
-        signed_E=network.signed_NN[at],
-        share_E=share_NN[at],
-        rank_E=rank_NN[at],
-        dates_E=network.dates_NN[at],
-    )
-
-
-def homophily(network: PeerNetwork, group_N: IntArray) -> Homophily:
-    """Compare the share of weight within groups with the share expected by chance.
-
-    ``within = sum_ij w_ij 1[g_i = g_j] / sum_ij w_ij``. ``expected`` is the same with ``w_ij`` replaced by
-    the mean of row i over the observed pairs. Firms of unknown group (-1) are excluded. All fields are NaN if
-    the remaining weight is 0; the ratio is NaN if no observed pair shares a group.
-
-    Parameters
-    ----------
-    network
-        The network.
-    group_N
-        Group code of each firm of the panel.
-
-    Raises
-    ------
-    ValueError
-        If ``group_N`` does not have one code per firm of the network.
-    """
-    if group_N.shape != (len(network.weight_NN),):
+def _places(firms_n: IntArray, value_nn: FloatArray, n_firms: int) -> tuple[IntArray, ...]:
+    if value_nn.shape != (len(firms_n), len(firms_n)) or int(firms_n.max()) >= n_firms:
         raise ValueError(
-            f"group_N has shape {group_N.shape} but the network has {len(network.weight_NN)} firms; "
-            "pass one code per firm."
+            f"A matrix of shape {value_nn.shape} was given for {len(firms_n)} firms of a panel of "
+            f"{n_firms}; pass one row and one column per firm of the date."
         )
-    known_N = group_N >= 0
-    observed_NN = network.observed & known_N[:, None] & known_N[None, :]
-    same_NN = observed_NN & (group_N[:, None] == group_N[None, :])
-    weight_NN = np.where(observed_NN, network.weight_NN, 0.0)
-    total = float(weight_NN.sum())
-    if total == 0.0:
-        return Homophily(float("nan"), float("nan"), float("nan"))
-    chance_N = same_NN.sum(axis=1) / np.maximum(observed_NN.sum(axis=1), 1)
-    within = float(weight_NN[same_NN].sum()) / total
-    expected = float(weight_NN.sum(axis=1) @ chance_N) / total
-    return Homophily(within, expected, within / expected if expected > 0.0 else float("nan"))
+    return np.ix_(firms_n, firms_n)
 
 
-def to_digraph(table: EdgeTable, tickers: Sequence[str]) -> nx.DiGraph[str]:
-    """Convert a table to a ``networkx.DiGraph`` with edges ``source -> target``.
-
-    Edges have the columns of the table as attributes. All attributes are plain numbers, so the graph can be
-    written as GraphML.
-    """
-    import networkx as nx
-
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from(tickers)
-    for e in range(len(table.source_E)):
-        graph.add_edge(
-            tickers[table.source_E[e]],
-            tickers[table.target_E[e]],
-            weight=float(table.weight_E[e]),
-            signed=float(table.signed_E[e]),
-            share=float(table.share_E[e]),
-            rank=int(table.rank_E[e]),
-            dates=int(table.dates_E[e]),
+def _require_pairs(dates_NN: IntArray) -> None:
+    if not dates_NN.any():
+        raise ValueError(
+            "No pair of firms was measured on any date; explain at least one date with two firms."
         )
-    return graph

@@ -11,7 +11,9 @@ from pipelines.report.contents.frames import require_columns
 
 PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap", "error")
 CONTRIBUTION_COLUMNS = ("player", "value", "error")
-EDGE_COLUMNS = ("leader", "follower", "weight", "share", "same_group")
+EDGE_COLUMNS = ("leader", "follower", "weight", "error", "t", "q", "found", "same_group")
+NETWORK_COLUMNS = ("measure", "value", "null_mean", "null_low", "null_high", "number")
+EVIDENCE_COLUMNS = ("kind", "leader", "follower", "slope", "error", "t", "p", "q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +66,14 @@ class ModelAttribution:
     example
         Decomposition of one forecast.
     edges
-        leader, follower, weight (mean |SHAP| of the leader in the follower's forecast), share (fraction of
-        the total weight), same_group (bool, null if unknown).
-    homophily, homophily_by_chance
-        Fraction of the total edge weight within a group, and the fraction expected for random pairs.
+        leader, follower, weight (root mean square of the leader's Shapley value in the follower's forecast),
+        error (standard error of the weight), t and q (against shuffled peers), found (q of at most 5%),
+        same_group (bool, null if unknown).
+    network
+        measure, value, null_mean, null_low, null_high, number: measures of the whole network.
+    evidence
+        kind (edge or random), leader, follower, slope, error, t, p, q: followers' next returns on leaders'
+        returns over the test.
     """
 
     model: str
@@ -79,10 +85,12 @@ class ModelAttribution:
     faithfulness: ModelFaithfulness | None = None
     example: ExampleForecast | None = None
     edges: pl.DataFrame | None = None
-    homophily: float | None = None
-    homophily_by_chance: float | None = None
+    network: pl.DataFrame | None = None
+    evidence: pl.DataFrame | None = None
 
     def __post_init__(self) -> None:
         """Check the columns of every frame."""
         require_columns("players", self.players, PLAYER_COLUMNS)
         require_columns("edges", self.edges, EDGE_COLUMNS)
+        require_columns("network", self.network, NETWORK_COLUMNS)
+        require_columns("evidence", self.evidence, EVIDENCE_COLUMNS)

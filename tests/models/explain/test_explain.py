@@ -22,9 +22,10 @@ from models.explain.game import quality
 from models.explain.groups import GroupGameConfig, explain_groups, rank_agreement
 from models.explain.network.recovery import compare_edges
 from models.explain.network.weights import attention_network, peer_network
-from models.explain.peers import PeerChoice, PeerGameConfig, _group_players, explain_peers
+from models.explain.peers import PeerGameConfig, explain_peers
 from models.explain.players import PlayerConfig, day_blocks, find_players
 from models.explain.removal import SameDate, draw_donors
+from models.explain.walks import PeerGame
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
 from models.forecaster import Forecaster
@@ -68,6 +69,11 @@ def temporal_peer(data: PanelTensors, day_layers: int = 1, pooling: Pooling = "l
 
 def self_peer(data: PanelTensors) -> Forecaster:
     return with_random_weights(SelfPeer(SelfPeerConfig(width=8, heads=2, layers=2), data.shape))
+
+
+def one_layer(data: PanelTensors) -> Forecaster:
+    config = SelfPeerConfig(width=8, heads=2, layers=1, recent_days=2)
+    return with_random_weights(SelfPeer(config, data.shape))
 
 
 def enumerated(play: Callable[[np.ndarray], np.ndarray], n_players: int) -> np.ndarray:
@@ -303,13 +309,44 @@ def test_peer_values_agree_with_enumeration(build: Callable[[PanelTensors], Fore
     exact_NN = enumerated(play, 6).T
     explained = explain_peers(module, data, SESSION, PeerGameConfig(permutations=100))[0]
     assert np.abs(exact_NN).max() > 0.02
-    np.testing.assert_allclose(explained.phi_NN, exact_NN, atol=float(5 * explained.error_NP.max()))
-    assert explained.error_NP.max() < 0.1 * np.abs(exact_NN).max()
+    np.testing.assert_allclose(explained.phi_NN, exact_NN, atol=float(5 * explained.error_NN.max()))
+    assert explained.error_NN.max() < 0.1 * np.abs(exact_NN).max()
     np.testing.assert_allclose(
-        explained.base_N + explained.values_NP.sum(axis=1), explained.forecast_N, atol=1e-5
+        explained.base_N + explained.phi_NN.sum(axis=1), explained.forecast_N, atol=1e-5
     )
     if build is temporal_peer:  # one layer: no firm is its own peer
         np.testing.assert_allclose(np.diagonal(explained.phi_NN), 0.0, atol=1e-6)
+
+
+def test_squares_are_unbiased_where_the_square_of_the_mean_is_not() -> None:
+    data = panel()
+    module = self_peer(data)
+    fine = explain_peers(module, data, SESSION, PeerGameConfig(permutations=400))[0]
+    coarse = [
+        explain_peers(module, data, SESSION, PeerGameConfig(permutations=2, seed=seed))[0]
+        for seed in range(60)
+    ]
+    exact = (fine.phi_NN**2).mean()
+    assert np.mean([part.square_NN.mean() for part in coarse]) == pytest.approx(exact, rel=0.05)
+    assert np.mean([(part.phi_NN**2).mean() for part in coarse]) > 1.05 * exact
+    spread = np.mean([((part.phi_NN - fine.phi_NN) ** 2).mean() for part in coarse])
+    assert np.mean([(part.error_NN**2).mean() for part in coarse]) == pytest.approx(spread, rel=0.1)
+
+
+@pytest.mark.parametrize("build", [temporal_peer, one_layer])
+def test_nested_sets_of_peers_give_the_forecasts_of_single_passes(
+    build: Callable[[PanelTensors], Forecaster],
+) -> None:
+    data = panel(n_firms=9)
+    game = PeerGame.of(build(data), data.batch(torch.tensor([15])))
+    assert game.nested
+    order = np.random.default_rng(0).permutation(game.n_firms)
+    place = np.argsort(order)
+    forecasts = game.forecasts(place[None, :] < np.arange(game.n_firms + 1)[:, None])
+    steps = game.steps(order, np.array([1, 4]), np.array([0, 3, 7]))
+    expected = np.diff(forecasts, axis=0)[place[[0, 3, 7]]][:, [1, 4]].T
+    np.testing.assert_allclose(steps, expected, atol=2e-6)
+    assert np.abs(steps).max() > 1e-3
 
 
 def test_peers_of_a_linear_model_are_known() -> None:
@@ -317,7 +354,7 @@ def test_peers_of_a_linear_model_are_known() -> None:
     leads_NN = np.random.default_rng(1).normal(size=(7, 7))
     np.fill_diagonal(leads_NN, 0.0)
     leads_NN[:, 4] = 0.0  # leads no other firm
-    explained = explain_peers(Leaders(leads_NN).eval(), data, SESSION, PeerGameConfig(permutations=1))[0]
+    explained = explain_peers(Leaders(leads_NN).eval(), data, SESSION, PeerGameConfig(permutations=2))[0]
     assert explained.firms_N.tolist() == [0, 1, 3, 4, 5, 6]
     x_N = data.channels_TNC[15, explained.firms_N, 0].numpy()
     np.testing.assert_allclose(
@@ -325,6 +362,7 @@ def test_peers_of_a_linear_model_are_known() -> None:
     )
     np.testing.assert_array_equal(explained.phi_NN[:, 3], 0.0)
     np.testing.assert_allclose(explained.base_N, x_N, rtol=1e-6)
+    assert explained.quality is not None
     assert explained.quality.monte_carlo_mean < 1e-6
     names = explained.explanation(tuple("abcdefg")).feature_names
     assert names == ["a", "b", "d", "e", "f", "g"]
@@ -337,7 +375,7 @@ def test_the_network_recovers_the_leaders_and_has_no_edges_of_absent_firms() -> 
     np.fill_diagonal(planted_NN, False)
     planted_NN[0, 2] = True  # a leader that is never in the universe
     explained = explain_peers(
-        Leaders(1.0 * planted_NN).eval(), data, np.arange(8, 17), PeerGameConfig(permutations=1)
+        Leaders(1.0 * planted_NN).eval(), data, np.arange(8, 17), PeerGameConfig(permutations=2)
     )
     network, by_attention = peer_network(explained, 12), attention_network(explained, 12)
     compared = compare_edges(network, by_attention, planted_NN, np.ones((12, 12), dtype=bool), seed=0)
@@ -350,43 +388,36 @@ def test_the_network_recovers_the_leaders_and_has_no_edges_of_absent_firms() -> 
     assert network.dates_NN.max() == 9
 
 
-@pytest.mark.parametrize("choice", ["attention", "random"])
-def test_peers_beyond_the_maximum_form_one_player(choice: PeerChoice) -> None:
-    data = panel()
-    leads_NN = np.zeros((7, 7))
-    leads_NN[:, [1, 5]] = 1.0
-    config = PeerGameConfig(max_peer_players=3, choice=choice)
-    explained = explain_peers(Leaders(leads_NN).eval(), data, SESSION, config)[0]
-    assert explained.player_names == ("", "", "4 other firms")
-    assert sorted(np.concatenate(explained.players)) == list(range(6))
-    assert np.isfinite(explained.phi_NN).all(axis=0).sum() == 2
-    assert explained.quality.additivity_max < 1e-6
-    if choice == "attention":
-        assert [explained.firms_N[firms[0]] for firms in explained.players[:2]] == [1, 5]
-        np.testing.assert_array_equal(explained.values_NP[:, 2], 0.0)
-
-
-def test_groups_as_players() -> None:
-    data = panel()  # firm n is of group n % 3, and firm 2 is absent
-    module = self_peer(data)
-    explained = explain_peers(module, data, SESSION, PeerGameConfig(choice="group"))[0]
-    assert explained.player_names == ("group 0", "group 1", "group 2")
-    assert [explained.firms_N[firms].tolist() for firms in explained.players] == [[0, 3, 6], [1, 4], [5]]
-    assert np.isnan(explained.phi_NN).all()
-    assert explained.quality.additivity_relative < 1e-5
-    fewer = explain_peers(module, data, SESSION, PeerGameConfig(choice="group", max_peer_players=2))[0]
-    assert fewer.player_names == ("group 0", "2 other groups")
+@pytest.mark.parametrize("build", [temporal_peer, self_peer])
+def test_a_random_sample_of_pairs_keeps_its_firms_and_its_game(
+    build: Callable[[PanelTensors], Forecaster],
+) -> None:
+    data = panel(n_firms=12)
+    module = build(data)
+    config = PeerGameConfig(max_firms=4, permutations=60)
+    first, second = explain_peers(module, data, np.array([9, 15]), config)
+    known_NN = np.isfinite(first.phi_NN)
+    np.testing.assert_array_equal(known_NN, np.isfinite(second.phi_NN))
+    drawn = known_NN.all(axis=1) if build is temporal_peer else known_NN.all(axis=0)
+    assert drawn.sum() == 4
+    assert known_NN.sum() == 4 * 11
+    assert (first.quality is None) == (build is self_peer)
+    full = explain_peers(module, data, np.array([9]), PeerGameConfig(permutations=60, seed=1))[0]
+    error_NN = np.hypot(first.error_NN, full.error_NN)
+    assert (np.abs(first.phi_NN - full.phi_NN)[known_NN] <= 5 * error_NN[known_NN] + 1e-6).all()
+    other = explain_peers(module, data, np.array([9]), PeerGameConfig(max_firms=4, sample_seed=3))[0]
+    assert not np.array_equal(known_NN, np.isfinite(other.phi_NN))
 
 
 def test_values_depend_on_the_seed_but_not_on_the_other_sessions() -> None:
     data = panel()
     module = temporal_peer(data)
-    config = PeerGameConfig(permutations=1, max_peer_players=4, choice="random", seed=4)
+    config = PeerGameConfig(permutations=2, max_firms=4, seed=4)
     alone = explain_peers(module, data, np.array([15]), config)[0]
     among = explain_peers(module, data, np.array([9, 15]), config)[1]
-    np.testing.assert_array_equal(alone.values_NP, among.values_NP)
-    other = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=1, seed=5))[0]
-    assert not np.array_equal(alone.values_NP, other.values_NP)
+    np.testing.assert_array_equal(alone.phi_NN, among.phi_NN)
+    other = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=2, seed=5))[0]
+    assert not np.array_equal(alone.phi_NN, other.phi_NN)
     group = GroupGameConfig(firms_per_date=2, seed=4)
     first = explain_groups(module, data, np.array([15]), FAMILIES, group)
     again = explain_groups(module, data, np.array([15, 9]), FAMILIES, group)
@@ -404,20 +435,7 @@ def test_invalid_arguments_are_refused() -> None:
         explain_groups(module, data, np.array([], dtype=int), FAMILIES)
     with pytest.raises(ValueError, match=r"call eval\(\) first"):
         explain_peers(module.train(), data, SESSION)
-    with pytest.raises(ValueError, match="must be one of attention"):
-        PeerGameConfig(choice="best")  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ValueError, match="both must be at least 2"):
+        PeerGameConfig(permutations=1)
     with pytest.raises(ValueError, match="at least 1"):
         GroupGameConfig(permutations=0)
-
-
-def test_firms_of_unknown_group_are_single_players_and_surplus_players_are_merged() -> None:
-    group_N = np.array([2, 0, 1, 2, 0, 1, 2, 3])
-    players, names = _group_players(group_N, 9)
-    assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [7], [1], [4]]
-    assert names == ("group 1", "group 0", "group 2", "", "")
-    players, names = _group_players(group_N, 3)
-    assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [1, 4, 7]]
-    assert names == ("group 1", "group 0", "1 other group and 2 firms of unknown group")
-    players, names = _group_players(group_N, 4)
-    assert [firms.tolist() for firms in players] == [[0, 3, 6], [2, 5], [7], [1, 4]]
-    assert names[-1] == "2 firms of unknown group"

@@ -188,9 +188,9 @@ def test_shapley_values_of_peers_add_up(case: tuple[str, dict[str, Any]]) -> Non
     data, module = panel(), build(case)
     explained = explain_peers(module, data, np.array([15]), PeerGameConfig(permutations=2))[0]
     np.testing.assert_allclose(
-        explained.base_N + explained.values_NP.sum(axis=1), explained.forecast_N, atol=1e-5
+        explained.base_N + explained.phi_NN.sum(axis=1), explained.forecast_N, atol=1e-5
     )
-    assert np.abs(explained.values_NP).max() > 1e-4
+    assert np.abs(explained.phi_NN).max() > 1e-4
     groups = explain_groups(module, data, np.array([15]), {"all": range(F)})
     kinds = {"family", "peers"} | ({"days"} if module.uses_days else set())
     kinds |= {"market"} if case[1].get("market_tokens") else set()

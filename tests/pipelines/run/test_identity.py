@@ -408,7 +408,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "explain.network_dates": (APART, 3),
     "explain.max_peers": (APART, 9),
     "explain.permutations": (APART, 3),
-    "explain.network_permutations": (APART, 2),
+    "explain.network_permutations": (APART, 3),
     "explain.faithfulness": (APART, "thorough"),
     "explain.seed": (APART, 1),
     "audit.enabled": (APART, False),

@@ -6,22 +6,13 @@ import html
 from collections.abc import Iterator
 
 from pipelines.report.charts import attribution
-from pipelines.report.charts.network import peer_network
 from pipelines.report.contents.attribution import ModelAttribution
 from pipelines.report.contents.frames import is_missing
 from pipelines.report.contents.report import ReportData
 from pipelines.report.sections.model.faithfulness import faithfulness_blocks
+from pipelines.report.sections.model.network import network_blocks
 from pipelines.report.sections.section import Block, beside, paragraph
-from pipelines.report.tables import Column, neutral_yes_no, pairs, percent, significant, table, text
-
-NETWORK_ROWS = 20
-_EDGE_COLUMNS = (
-    Column("leader", "leader", text, numeric=False),
-    Column("follower", "follower", text, numeric=False),
-    Column("weight", "mean |SHAP|", significant(3)),
-    Column("share", "% of total weight", percent(2)),
-    Column("same_group", "same group?", neutral_yes_no, numeric=False),
-)
+from pipelines.report.tables import pairs, significant
 
 
 def attribution_blocks(data: ReportData) -> Iterator[Block]:
@@ -61,7 +52,7 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
             yield from beside(figures)
         if model.faithfulness is not None:
             yield from faithfulness_blocks(model.faithfulness)
-        yield from _network(model)
+        yield from network_blocks(model)
 
 
 def _reliability(model: ModelAttribution) -> dict[str, str]:
@@ -79,24 +70,3 @@ def _reliability(model: ModelAttribution) -> dict[str, str]:
         "|forecast \N{MINUS SIGN} base value|",
         "Monte Carlo error": monte_carlo,
     }
-
-
-def _network(model: ModelAttribution) -> Iterator[Block]:
-    if model.edges is None or model.edges.is_empty():
-        return
-    caption = (
-        "An arrow points from a leader to a follower: information about the leader moved the forecast of "
-        "the follower. Thicker arrows mean larger effects. Blue arrows stay within a group, orange ones "
-        "cross groups."
-    )
-    if model.homophily is not None and not is_missing(model.homophily):
-        chance = (
-            f" (random pairs: {model.homophily_by_chance:.0%})"
-            if model.homophily_by_chance is not None and not is_missing(model.homophily_by_chance)
-            else ""
-        )
-        caption += f" {model.homophily:.0%} of the total weight stays within a group{chance}."
-    top = model.edges.sort("weight", descending=True).head(NETWORK_ROWS)
-    yield f"<h4>The {top.height} strongest of {model.edges.height:,} edges</h4>"
-    yield table(top, _EDGE_COLUMNS, label="Strongest edges of the peer network")
-    yield peer_network(model.edges, model.model), caption
