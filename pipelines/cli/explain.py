@@ -24,6 +24,14 @@ def explain(
     ticker: Annotated[
         str | None, typer.Option(help="Firm to explain. Default: the cross-section of the date.")
     ] = None,
+    to: Annotated[
+        dt.datetime | None,
+        typer.Option(
+            formats=_DAY,
+            metavar="DATE",
+            help="Explain the firm's forecasts of all test dates from --date to this date.",
+        ),
+    ] = None,
     versus: Annotated[
         dt.datetime | None,
         typer.Option(
@@ -61,7 +69,8 @@ def explain(
         typer.Option(
             metavar="KIND",
             help="Peers as one player (`all`), by `sectors`, or as single `firms` on dates with at most 100 "
-            "firms and by sectors otherwise. Default: `firms` with --ticker, else `sectors`.",
+            "firms and by sectors otherwise. Default: `firms` for a single forecast or a difference, else "
+            "`sectors`.",
         ),
     ] = None,
     out: Annotated[
@@ -87,6 +96,7 @@ def explain(
     if date is None:
         given = {
             "--ticker": ticker,
+            "--to": to,
             "--versus": versus,
             "--model": model,
             "--engine": engine,
@@ -108,6 +118,7 @@ def explain(
     question = Question(
         date=date.date(),
         ticker=ticker,
+        to=None if to is None else to.date(),
         versus=None if versus is None else versus.date(),
         model=model,
         engine=engine or "permutation",

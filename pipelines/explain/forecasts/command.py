@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+
 from pipelines.dataset.folds import plan_folds
-from pipelines.explain.forecasts.question import Question, choose_model, find_place
+from pipelines.explain.forecasts.question import Question, choose_model, find_place, find_places
 from pipelines.explain.forecasts.tables import difference_table, value_table, write_values
 from pipelines.explain.forecasts.text import (
     decimals_for,
     describe_difference,
     describe_forecast,
+    describe_history,
     describe_section,
     unit_of,
 )
@@ -22,7 +25,7 @@ from pipelines.run.record import Run, open_run
 
 
 def explain_forecasts(name: str, output: Path, question: Question) -> str:
-    """Explain one forecast, the difference between two, or the cross-section of a date.
+    """Explain one forecast, the difference between two, a firm over time, or a date's cross-section.
 
     Only out-of-sample forecasts are explained: those of the fold that tests the date, as the mean over its
     seeds.
@@ -56,17 +59,22 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     model = choose_model(run, question.model)
     dataset, _ = load_run_data(run, progress)
     folds = plan_folds(dataset, run.config)
-    dates = [question.date] if question.versus is None else [question.date, question.versus]
-    places = [find_place(dataset, folds, date, question.ticker) for date in dates]
+    if question.to is not None and question.ticker is not None:
+        places = find_places(dataset, folds, question.date, question.to, question.ticker)
+    else:
+        dates = [question.date] if question.versus is None else [question.date, question.versus]
+        places = [find_place(dataset, folds, date, question.ticker) for date in dates]
     with progress.stage("explain", total=len(places) * len(run.config.seeds)):
         found = [explain_date(run, dataset, model, place, question, progress=progress) for place in places]
     tables = [value_table(explained, model) for explained in found]
-    frame = tables[0] if len(tables) == 1 else difference_table(tables[0], tables[1])
     decimals = decimals_for(found[0].spread)
-    if len(tables) == 2:
+    if question.versus is not None:
+        frame = difference_table(tables[0], tables[1])
         body = describe_difference(frame, decimals)
     else:
-        body = (describe_section if question.ticker is None else describe_forecast)(frame, decimals)
+        frame = pl.concat(tables)
+        one = describe_forecast if question.to is None else describe_history
+        body = (describe_section if question.ticker is None else one)(frame, decimals)
     lines = [*_head(run, model, question, found), body]
     if question.out is not None:
         lines += ["", f"The values are in {write_values(frame, question.out).resolve()}."]
@@ -76,15 +84,19 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
 def _head(run: Run, model: str, question: Question, found: list[Explained]) -> list[str]:
     seeds = len(run.config.seeds)
     who = question.ticker or f"{len(found[0].tickers)} firms"
-    when = " minus ".join(f"{one.date} (fold {one.fold})" for one in found)
+    if question.to is None:
+        when = "at the close of " + " minus ".join(f"{one.date} (fold {one.fold})" for one in found)
+    else:
+        when = f"on {len(found)} dates from {found[0].date} to {found[-1].date}"
     drawn = f", {max(one.draws or 0 for one in found)} draws per seed" if found[0].draws else ""
     lines = [
-        f"{run.run_id}, {model}: {who} at the close of {when}, out of sample, mean of {seeds} "
+        f"{run.run_id}, {model}: {who} {when}, out of sample, mean of {seeds} "
         f"seed{'' if seeds == 1 else 's'}",
-        f"unit: {unit_of(run.config)}; standard deviation over the firms of the date {found[0].spread:.3g}",
+        f"unit: {unit_of(run.config)}; standard deviation over the firms of "
+        f"{found[0].date}: {found[0].spread:.3g}",
         f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
     ]
-    if len({one.fold for one in found}) > 1:
+    if question.versus is not None and len({one.fold for one in found}) > 1:
         lines.append(
             "The dates are tested by different folds, so the difference is also one between two models."
         )

@@ -34,6 +34,8 @@ class Question:
         Date of the forecasts.
     ticker
         Firm to explain; None for all firms of the date.
+    to
+        Last date of the firm's forecasts to explain, from ``date`` on; None for one date only.
     versus
         Another date of the firm, whose values are subtracted; None for none.
     model
@@ -48,13 +50,14 @@ class Question:
         1,000 with a precision.
     peers
         How peers are divided into players (`models.explain.players.PlayerConfig`); None for single firms if
-        one firm is explained, and for sectors otherwise.
+        one forecast or a difference is explained, and for sectors otherwise.
     out
         File to write the values to; None for none.
     """
 
     date: dt.date
     ticker: str | None = None
+    to: dt.date | None = None
     versus: dt.date | None = None
     model: str | None = None
     engine: str = "permutation"
@@ -81,6 +84,12 @@ class Question:
             raise ConfigError(f"--draws is {self.draws}; an error estimate needs at least 2.")
         if self.versus is not None and self.ticker is None:
             raise ConfigError("--versus compares two forecasts of one firm; name it with --ticker.")
+        if self.to is not None and self.ticker is None:
+            raise ConfigError("--to explains the forecasts of one firm over time; name it with --ticker.")
+        if self.to is not None and self.versus is not None:
+            raise ConfigError("--to explains a span of dates and --versus compares two dates; leave one out.")
+        if self.to is not None and self.to < self.date:
+            raise ConfigError(f"--to is {self.to}, before --date, {self.date}; give a later date.")
         if self.versus == self.date:
             raise ConfigError(f"--versus is {self.versus}, the same as --date; give another date.")
         if self.out is not None and self.out.suffix.lower() not in SUFFIXES:
@@ -167,3 +176,32 @@ def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: s
         )
     fold = next(fold for fold in folds if fold.index == fold_T[session])
     return Place(date, session, fold, ticker)
+
+
+def find_places(
+    dataset: Dataset, folds: Sequence[Fold], first: dt.date, last: dt.date, ticker: str
+) -> list[Place]:
+    """Find the tested dates of a span on which a firm has a forecast, as :func:`find_place` does.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such date, or the ticker is unknown.
+    """
+    panel = dataset.panel
+    if ticker not in panel.tickers_N:
+        raise ConfigError(f"The run's data have no firm {ticker!r}; check the ticker.")
+    days_T = panel.dates_T.astype("datetime64[D]")
+    tested_T = path_folds(folds, panel.n_sessions)[0] >= 0
+    tested = np.flatnonzero(tested_T)
+    inside_T = dataset.universe_TN[:, list(panel.tickers_N).index(ticker)] & (
+        dataset.universe_TN.sum(axis=1) >= 2
+    )
+    span_T = (days_T >= np.datetime64(first)) & (days_T <= np.datetime64(last))
+    found = np.flatnonzero(tested_T & inside_T & span_T)
+    if not len(found):
+        raise ConfigError(
+            f"{ticker} has no out-of-sample forecast from {first} to {last}; choose other dates: the tests "
+            f"of the run are from {days_T[tested[0]]} to {days_T[tested[-1]]}."
+        )
+    return [find_place(dataset, folds, days_T[session].item(), ticker) for session in found]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
 from pipelines.config.schema import Config
 
 _PER_KIND = 10  # players shown of a kind
+_DATES = 20  # newest dates shown
 _ENDS = 5  # names shown at the top and at the bottom
 _HEADS = {
     "days": "days",
@@ -53,6 +56,30 @@ def describe_difference(frame: pl.DataFrame, decimals: int) -> str:
 
 def describe_section(frame: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over the firms of a date, and the ends of the ranking."""
+    lines = _means(frame, decimals, "firm")
+    ranked = _largest(frame, "ticker").sort("forecast", "ticker", descending=[True, False])
+    shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
+    lines += ["", f"  {'ticker':<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
+    for at, row in enumerate(shown.iter_rows(named=True)):
+        if at == _ENDS and ranked.height > 2 * _ENDS:
+            lines.append("  ...")
+        lines.append(_line(row["ticker"], row, decimals))
+    return "\n".join(lines)
+
+
+def describe_history(frame: pl.DataFrame, decimals: int) -> str:
+    """Show the mean |value| of each player over the dates of a firm, and its newest forecasts."""
+    lines = _means(frame, decimals, "date")
+    largest = _largest(frame, "date").sort("date")
+    lines += ["", f"  {'date':<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
+    if largest.height > _DATES:
+        lines.append(f"  {largest.height - _DATES} earlier dates are left out; --out FILE writes them")
+    lines += [_line(str(row["date"]), row, decimals) for row in largest.tail(_DATES).iter_rows(named=True)]
+    return "\n".join(lines)
+
+
+def _means(frame: pl.DataFrame, decimals: int, per: str) -> list[str]:
+    """Lines of the players' mean values, the largest mean |value| first."""
     means = (
         frame.group_by("kind", "player", maintain_order=True)
         .agg(
@@ -63,7 +90,7 @@ def describe_section(frame: pl.DataFrame, decimals: int) -> str:
         .sort("size", descending=True, maintain_order=True)
     )
     width = max(12, *(len(name) for name in means["player"])) + 2
-    heads = ("mean |value|", "if only noise", "mean value", "error, a firm")
+    heads = ("mean |value|", "if only noise", "mean value", f"error, a {per}")
     lines = ["", f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads)]
     for row in means.head(2 * _PER_KIND).iter_rows(named=True):
         lines.append(
@@ -72,20 +99,20 @@ def describe_section(frame: pl.DataFrame, decimals: int) -> str:
         )
     if means.height > 2 * _PER_KIND:
         lines.append(f"  and {means.height - 2 * _PER_KIND} smaller ones")
-    largest = frame.sort(pl.col("value").abs(), descending=True, maintain_order=True).unique(
-        "ticker", keep="first", maintain_order=True
+    return lines
+
+
+def _largest(frame: pl.DataFrame, key: str) -> pl.DataFrame:
+    """The row with the largest |value| of each firm or date."""
+    ordered = frame.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+    return ordered.unique(key, keep="first", maintain_order=True)
+
+
+def _line(name: str, row: Mapping[str, Any], decimals: int) -> str:
+    return (
+        f"  {name:<12}{row['forecast']:>+12.{decimals}f}{row['base']:>+12.{decimals}f}   "
+        f"{row['player']} {row['value']:+.{decimals}f} (error {row['error']:.{decimals}f})"
     )
-    ranked = largest.sort("forecast", "ticker", descending=[True, False])
-    shown = ranked if ranked.height <= 2 * _ENDS else pl.concat([ranked.head(_ENDS), ranked.tail(_ENDS)])
-    lines += ["", f"  {'ticker':<12}{'forecast':>12}{'base value':>12}   largest value, with its error"]
-    for at, row in enumerate(shown.iter_rows(named=True)):
-        if at == _ENDS and ranked.height > 2 * _ENDS:
-            lines.append("  ...")
-        lines.append(
-            f"  {row['ticker']:<12}{row['forecast']:>+12.{decimals}f}{row['base']:>+12.{decimals}f}   "
-            f"{row['player']} {row['value']:+.{decimals}f} (error {row['error']:.{decimals}f})"
-        )
-    return "\n".join(lines)
 
 
 def decimals_for(spread: float) -> int:

@@ -163,7 +163,8 @@ def _player_config(question: Question, fitted: Fitted, model: str) -> PlayerConf
     inner = unwrap(fitted)
     if question.peers is not None and not (isinstance(inner, Forecaster) and inner.uses_peers):
         raise ConfigError(f"--peers is {question.peers}, but {model} has no peers; leave --peers out.")
-    return PlayerConfig(peers=question.peers or ("sectors" if question.ticker is None else "firms"))
+    single = question.ticker is not None and question.to is None
+    return PlayerConfig(peers=question.peers or ("firms" if single else "sectors"))
 
 
 def _precision(question: Question, spread: float, seeds: int, date: dt.date) -> Precision:

@@ -175,6 +175,27 @@ def test_the_difference_of_two_dates(explain: Call, tested: pl.DataFrame, tmp_pa
     assert at["error"] == pytest.approx(np.hypot(a["error"], b["error"]))
 
 
+def test_a_firm_over_time(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    ticker, dates = tested["ticker"][0], tested["date"].unique().sort()
+    own = tested.filter((pl.col("ticker") == ticker) & pl.col("date").is_between(dates[37], dates[42]))
+    asked = ["--model", "temporal_peer", "--ticker", ticker, "--date", str(dates[37]), "--to", str(dates[42])]
+    answer = explain(*asked, "--draws", "4", "--out", str(tmp_path / "t.parquet"))
+    assert answer.code == 0, answer.err
+    found = read(tmp_path / "t.parquet")
+    assert found["date"].unique().sort().to_list() == own["date"].to_list()
+    assert found["fold"].unique().sort().to_list() == [0, 1]
+    sums = found.group_by("date", maintain_order=True).agg(pl.col("base").first() + pl.col("value").sum())
+    np.testing.assert_allclose(column(sums, "base"), column(own, "forecast"), atol=1e-7)
+    assert all(str(day) in answer.out for day in own["date"])
+    asked = ["--model", "temporal_peer", "--date", str(dates[0])]
+    refused(explain(*asked, "--to", str(dates[1])), 2, "--to", "--ticker")
+    refused(explain(*asked, "--ticker", "NONE", "--to", str(dates[1])), 2, "no firm 'NONE'")
+    early = ["--ticker", ticker, "--date", "2001-01-01", "--to", "2001-02-01"]
+    refused(
+        explain("--model", "ridge", *early), 2, "no out-of-sample forecast from 2001-01-01", str(dates[0])
+    )
+
+
 def test_a_linear_model_is_explained_exactly(
     explain: Call, trained: Path, tested: pl.DataFrame, tmp_path: Path
 ) -> None:
