@@ -159,7 +159,8 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
     libraries -= {"backtest", "features", "models", "pipelines", *sys.stdlib_module_names}
     in_frames = {"polars"}  # only joins and filters rows
     assert libraries >= {"scipy", "torch"}
-    assert libraries - in_frames - {"joblib"} <= set(identity.LIBRARIES)
+    only_threads = {"joblib", "threadpoolctl"}
+    assert libraries - in_frames - only_threads <= set(identity.LIBRARIES)
 
 
 def _user_feature(panel: Panel) -> FloatArray:
