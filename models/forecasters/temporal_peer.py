@@ -184,12 +184,9 @@ class TemporalPeer(Forecaster):
         if self.config.peer_layers > 1 or self.config.market_tokens:
             return None
         layer = cast("PeerLayer", self.layers[0])
-        r_1NR, inverse_size_rank_1N = (
-            recent_days(batch, self.config.recent_days, None),
-            inverse_size_rank(batch, self.size),
-        )
+        r_1NR, leaders = recent_days(batch, self.config.recent_days, None), self._leaders(batch)
         identity_1NE = self._query_inputs(layer, h_1ND, batch)
-        firms = Firms(h_1ND, identity_1NE, r_1NR, batch.s_BN, inverse_size_rank_1N)
+        firms = Firms(h_1ND, identity_1NE, r_1NR, batch.s_BN, *leaders)
         keep_11nK = peer_keep(batch, None)[:, :, targets_n]
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
         y_Pn1 = self.skip(batch.z_BNF[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
