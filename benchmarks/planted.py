@@ -42,7 +42,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import plan_folds
-from pipelines.explain.tables import planted_edges
+from pipelines.explain.recovery import planted_edges
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors

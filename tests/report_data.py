@@ -443,6 +443,18 @@ def make_truth() -> SimulatedTruth:
         ceiling=pl.DataFrame({"delay": [1, 0], "ic": [0.081, 0.093], "rank_ic": [0.077, 0.089]}),
         edge_model="temporal_peer",
         edge_auc=pl.DataFrame({"method": list(powers), "auc": [1 / (1 + p) for p in powers.values()]}),
+        recovery=pl.DataFrame(
+            {
+                "kind": ["all", "industry"],
+                "n_edges": [212, 104],
+                "shap": [0.893, 0.951],
+                "error": [0.012, 0.009],
+                "attention": [0.69, 0.7],
+                "start": [0.61, 0.66],
+                "lift": [0.283, 0.291],
+                "lift_error": [0.014, None],
+            }
+        ),
         roc=pl.concat(curves),
         top_edges=top.select("leader", "follower", "weight", planted=pl.int_range(pl.len()) % 4 != 3),
         n_planted=212,

@@ -13,7 +13,8 @@ from pipelines.device import resolve_device
 from pipelines.explain.games import explain_model, explained_models
 from pipelines.explain.network_study import NetworkStudy
 from pipelines.explain.network_tables import graphml, network_tables
-from pipelines.explain.tables import explanation_tables, planted_edges, summary_line
+from pipelines.explain.recovery import planted_edges, recovery_table
+from pipelines.explain.tables import explanation_tables, summary_line
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
@@ -68,6 +69,8 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
                 of_model = network_tables(study, tests, planted_NN)
                 run.write_text(f"networks/{name}.graphml", graphml(study))
             of_model |= explanation_tables(explanation, dataset, planted_NN)
+            if truth is not None and explanation.peers:
+                of_model["recovery"] = recovery_table(explanation, truth, dataset)
             for table, frame in of_model.items():
                 tables.setdefault(table, []).append(frame)
             summary.append(summary_line(explanation))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.arrays import BoolArray, IntArray
+from features.arrays import BoolArray
 from models.explain.network.recovery import compare_edges, edge_auc
 from models.explain.network.weights import PeerNetwork, attention_network, mean_network, peer_network
 from pipelines.dataset.build import Dataset
@@ -146,36 +146,6 @@ def _recovery(explanation: ModelExplanation, network: PeerNetwork, planted_NN: B
         "n_pairs": comparison.shap.n_pairs,
     }
     return _Recovery(facts, pl.concat(curves))
-
-
-def planted_edges(truth: pl.DataFrame, dataset: Dataset, sessions: IntArray) -> BoolArray:
-    """Find the planted edges, direct or over two hops, that are valid on at least half of the sessions.
-
-    Parameters
-    ----------
-    truth
-        leader, follower, valid_from, valid_to: edges of a simulated market.
-    dataset
-        Panel with dates and tickers.
-    sessions
-        Indices of the explained sessions.
-
-    Returns
-    -------
-    ndarray of bool, shape (N, N)
-        Indexed by [target, source].
-    """
-    column = {ticker: n for n, ticker in enumerate(dataset.panel.tickers_N)}
-    dates = dataset.panel.dates_T[sessions].astype("datetime64[D]")
-    valid_NN = np.zeros((dataset.panel.n_firms, dataset.panel.n_firms), dtype=np.int64)
-    spells = truth.select("leader", "follower", "valid_from", "valid_to").unique()
-    for leader, follower, start, end in spells.iter_rows():
-        if leader in column and follower in column:
-            valid = dates >= np.datetime64(start)
-            if end is not None:
-                valid &= dates < np.datetime64(end)
-            valid_NN[column[follower], column[leader]] += int(valid.sum())
-    return 2 * valid_NN >= len(sessions)
 
 
 def summary_line(explanation: ModelExplanation) -> str:

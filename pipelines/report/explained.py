@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from pipelines.explain.recovery import START
 from pipelines.report.contents.attribution import ExampleForecast, ModelAttribution
 from pipelines.report.contents.faithfulness import ModelFaithfulness
 from pipelines.report.contents.truth import SimulatedTruth
@@ -40,12 +41,31 @@ def simulated_truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
                 "auc": [fact[f"auc_{by}"] for by in ("shap", "attention", "untrained", "random")],
             }
         ),
+        recovery=_recovery(run, model),
         roc=None if roc is None else roc.filter(pl.col("model") == model),
         top_edges=None
         if edges is None
         else edges.filter(pl.col("model") == model).sort("weight", descending=True).head(_TOP_EDGES),
         n_planted=fact["n_planted"],
         n_pairs=fact["n_pairs"],
+    )
+
+
+def _recovery(run: Run, model: str) -> pl.DataFrame | None:
+    """One row per kind of edge; None if a run was explained before kinds were told apart."""
+    stored = run.read_table("explain_recovery")
+    if stored is None:
+        return None
+    own = stored.filter(pl.col("model") == model)
+    by = {method: own.filter(pl.col("method") == method) for method in own["method"].unique()}
+    if "shap" not in by:
+        return None
+    auc = pl.col("auc")
+    return (
+        by["shap"]
+        .select("kind", "n_edges", auc.alias("shap"), "error", "lift", "lift_error")
+        .join(by["attention"].select("kind", auc.alias("attention")), on="kind", maintain_order="left")
+        .join(by[START].select("kind", auc.alias("start")), on="kind", maintain_order="left")
     )
 
 

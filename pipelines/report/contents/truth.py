@@ -11,6 +11,7 @@ from pipelines.report.contents.frames import require_columns
 CEILING_COLUMNS = ("delay", "ic", "rank_ic")
 AUC_COLUMNS = ("method", "auc")
 ROC_COLUMNS = ("method", "fpr", "tpr")
+RECOVERY_COLUMNS = ("kind", "n_edges", "shap", "error", "attention", "start", "lift", "lift_error")
 PLANTED_COLUMNS = ("leader", "follower", "weight", "planted")
 
 
@@ -27,6 +28,10 @@ class SimulatedTruth:
     edge_auc
         method (shap, attention, random, ...), auc: area under the ROC curve for classifying a pair of firms
         as planted.
+    recovery
+        kind, n_edges, shap, error, attention, start, lift, lift_error: AUC of each kind of edge by SHAP (with
+        its standard error), by attention and by attention before training; lift is that of SHAP over the
+        start.
     roc
         method, fpr, tpr: fractions in [0, 1], in order of decreasing score.
     top_edges
@@ -38,6 +43,7 @@ class SimulatedTruth:
     ceiling: pl.DataFrame
     edge_model: str | None = None
     edge_auc: pl.DataFrame | None = None
+    recovery: pl.DataFrame | None = None
     roc: pl.DataFrame | None = None
     top_edges: pl.DataFrame | None = None
     n_planted: int | None = None
@@ -47,5 +53,6 @@ class SimulatedTruth:
         """Check the columns of every frame."""
         require_columns("ceiling", self.ceiling, CEILING_COLUMNS)
         require_columns("edge_auc", self.edge_auc, AUC_COLUMNS)
+        require_columns("recovery", self.recovery, RECOVERY_COLUMNS)
         require_columns("roc", self.roc, ROC_COLUMNS)
         require_columns("top_edges", self.top_edges, PLANTED_COLUMNS)

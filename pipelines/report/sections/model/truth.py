@@ -20,6 +20,16 @@ _CEILING_COLUMNS = (
     Column("rank_ic", "rank IC of the true mean", number(3)),
 )
 _AUC_COLUMNS = (Column("method", "pairs ranked by", text, numeric=False), Column("auc", "AUC", number(3)))
+_RECOVERY_COLUMNS = (
+    Column("kind", "planted edges", text, numeric=False),
+    Column("n_edges", "number", number(0)),
+    Column("shap", "SHAP", number(3)),
+    Column("error", "standard error", number(3)),
+    Column("attention", "attention", number(3)),
+    Column("start", "attention before training", number(3)),
+    Column("lift", "lift of SHAP", number(3)),
+    Column("lift_error", "standard error of the lift", number(3)),
+)
 _EDGE_COLUMNS = (
     Column("leader", "leader", text, numeric=False),
     Column("follower", "follower", text, numeric=False),
@@ -68,6 +78,14 @@ def _edge_recovery(truth: SimulatedTruth) -> Iterator[Block]:
                 "Attention before training shows what the model's initialisation already finds. Only an "
                 "AUC above it was learned from the data."
             )
+    if truth.recovery is not None and not truth.recovery.is_empty():
+        yield "<h4>What was learned, by kind of edge</h4>"
+        yield paragraph(
+            "AUC of each kind of edge against pairs that are no edge. The lift is the AUC of SHAP less that "
+            "of attention before training, on the same dates: at or below zero, the start knew as much. "
+            "Standard errors are those of a jackknife over the explained dates."
+        )
+        yield table(truth.recovery, _RECOVERY_COLUMNS, label="Recovery by kind of edge")
     blocks: list[Block] = []
     if truth.roc is not None and not truth.roc.is_empty():
         blocks.append(
