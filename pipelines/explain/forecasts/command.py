@@ -17,7 +17,7 @@ from pipelines.explain.forecasts.text import (
     describe_section,
     unit_of,
 )
-from pipelines.explain.forecasts.values import Explained, explain_date
+from pipelines.explain.forecasts.values import Explained, FoldModels, explain_date
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.open import load_run_data
@@ -64,8 +64,9 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     else:
         dates = [question.date] if question.versus is None else [question.date, question.versus]
         places = [find_place(dataset, folds, date, question.ticker) for date in dates]
+    models = FoldModels(run, dataset, model)
     with progress.stage("explain", total=len(places) * len(run.config.seeds)):
-        found = [explain_date(run, dataset, model, place, question, progress=progress) for place in places]
+        found = [explain_date(models, place, question, progress) for place in places]
     tables = [value_table(explained, model) for explained in found]
     decimals = decimals_for(found[0].spread)
     if question.versus is not None:

@@ -71,6 +71,55 @@ class Explained:
     draws: int | None
 
 
+class FoldModels:
+    """The fitted models of a run, loaded fold by fold; the last fold is kept for the next date.
+
+    Attributes
+    ----------
+    run, dataset
+        The run and its data.
+    model
+        Entry of ``models``.
+    """
+
+    def __init__(self, run: Run, dataset: Dataset, model: str) -> None:
+        self.run, self.dataset, self.model = run, dataset, model
+        self._arrays = collect_arrays(dataset, run.config.features.window)
+        self._loaded: tuple[int, _Fold] | None = None
+
+    def of_fold(self, fold: int) -> _Fold:
+        """Load the seeds of a fold, its data and the names of its groups.
+
+        Raises
+        ------
+        DataError
+            If a checkpoint is missing, or was trained on other features than the run's data have.
+        """
+        if self._loaded is not None and self._loaded[0] == fold:
+            return self._loaded[1]
+        data: PanelTensors | None = None
+        seeds: list[tuple[int, Fitted]] = []
+        groups: tuple[str, ...] = ()
+        for seed in self.run.config.seeds:
+            fitted, inputs = load_checkpoint(self.run.checkpoint(self.model, fold, seed))
+            groups, device = inputs.groups, resolve_device(self.run.config.device)
+            data = to_tensors(self._arrays, inputs, device) if data is None else data
+            require_features(fitted, data, f"{self.model}, fold {fold}, seed {seed}")
+            seeds.append((seed, fitted))
+        assert data is not None, "a config has at least one seed"
+        self._loaded = fold, _Fold(tuple(seeds), data, groups)
+        return self._loaded[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fold:
+    """Seeds and fitted models of a fold, its data, and its groups."""
+
+    seeds: tuple[tuple[int, Fitted], ...]
+    data: PanelTensors
+    groups: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seed:
     """A fitted model, and the date as its input."""
@@ -91,9 +140,7 @@ class _Game:
     precision: Precision
 
 
-def explain_date(
-    run: Run, dataset: Dataset, model: str, place: Place, question: Question, *, progress: Progress
-) -> Explained:
+def explain_date(models: FoldModels, place: Place, question: Question, progress: Progress) -> Explained:
     """Explain the forecasts of a date.
 
     Every seed is explained by itself, and forecasts, values and base values are averaged over seeds. The
@@ -108,7 +155,13 @@ def explain_date(
         If a checkpoint is missing, or was trained on other features than the run's data have.
     """
     with one_thread():
-        seeds, groups = _load(run, dataset, model, place)
+        run, dataset, model = models.run, models.dataset, models.model
+        fold = models.of_fold(place.fold.index)
+        batch = fold.data.batch(torch.tensor([place.session]))
+        seeds = [
+            _Seed(seed, fitted, batch, forecast(unwrap(fitted), batch, None)[0])
+            for seed, fitted in fold.seeds
+        ]
         config = _player_config(question, seeds[0].model, model)
         families = families_of(dataset.characteristic_names)
         players = find_players(unwrap(seeds[0].model), seeds[0].batch, families, config)
@@ -131,7 +184,7 @@ def explain_date(
     return Explained(
         date=place.date,
         fold=place.fold.index,
-        players=tuple((player.kind, _name(player, dataset, groups)) for player in players),
+        players=tuple((player.kind, _name(player, dataset, fold.groups)) for player in players),
         tickers=tuple(tickers_N[position] for position in chosen_E),
         values_PE=np.mean([each.values.values_PO for each in found], axis=0),
         error_PE=error_PE,
@@ -140,23 +193,6 @@ def explain_date(
         spread=spread,
         draws=max(drawn) if drawn else None,
     )
-
-
-def _load(run: Run, dataset: Dataset, model: str, place: Place) -> tuple[list[_Seed], tuple[str, ...]]:
-    """Load the seeds of the fold that tests the date, and the names of the fold's groups."""
-    arrays = collect_arrays(dataset, run.config.features.window)
-    device = resolve_device(run.config.device)
-    data: PanelTensors | None = None
-    seeds: list[_Seed] = []
-    groups: tuple[str, ...] = ()
-    for seed in run.config.seeds:
-        fitted, inputs = load_checkpoint(run.checkpoint(model, place.fold.index, seed))
-        groups = inputs.groups
-        data = to_tensors(arrays, inputs, device) if data is None else data
-        require_features(fitted, data, f"{model}, fold {place.fold.index}, seed {seed}")
-        batch = data.batch(torch.tensor([place.session]))
-        seeds.append(_Seed(seed, fitted, batch, forecast(unwrap(fitted), batch, None)[0]))
-    return seeds, groups
 
 
 def _player_config(question: Question, fitted: Fitted, model: str) -> PlayerConfig:
