@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from pipelines.dataset.folds import plan_folds
@@ -97,6 +98,9 @@ def _head(run: Run, model: str, question: Question, found: list[Explained]) -> l
         f"{found[0].date}: {found[0].spread:.3g}",
         f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
     ]
+    gap = max(float(np.abs(one.base_E + one.values_PE.sum(axis=0) - one.forecast_E).max()) for one in found)
+    if gap > 1e-3 * found[0].spread:
+        lines.append(f"With this engine, base value and values differ from the forecast by up to {gap:.2g}.")
     if question.versus is not None and len({one.fold for one in found}) > 1:
         lines.append(
             "The dates are tested by different folds, so the difference is also one between two models."

@@ -118,6 +118,9 @@ def test_the_values_of_one_forecast_add_up_to_the_stored_forecast(
     assert values["forecast"][0] == pytest.approx(forecast, rel=1e-5)
     assert column(values, "base")[0] + column(values, "value").sum() == pytest.approx(forecast, abs=1e-7)
     assert np.abs(column(values, "value")).max() > 0
+    words = "With this engine, base value and values differ from the forecast by up to"
+    assert words not in answer.out
+    assert words in explain(*asked, "--peers", "all", "--engine", "expected_gradients", "--draws", "2").out
 
 
 def test_draws_are_continued_when_more_are_asked_for(
