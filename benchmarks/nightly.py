@@ -4,21 +4,25 @@ The prices end on one session, and a first night trains the champion. Then the f
 night without training is measured, and after it a night with nothing new. Limits: 60 s and 3 GiB, and 5 s.
 Every night is a process of its own on two cores.
 
-Processor seconds of one new session, measured on 22 November 2026 on two cores that were shared with other
-programs (so these are not the seconds on the clock):
+Seconds of one new session, measured on 22 November 2026 on two cores without other work:
 
-==================================  =====  =============
-step                                ridge  temporal_peer
-==================================  =====  =============
-ingest, imports, tracking, the page  13.5           12.8
-data                                  2.2            2.2
-monitoring                            1.2            1.1
-signals                               0.5            0.5
-attribution                           0.0            1.5
-book                                  0.2            0.1
-all                                  17.8           18.2
-peak memory, GiB                      1.4            1.4
-==================================  =====  =============
+================================  =====  =============
+step                              ridge  temporal_peer
+================================  =====  =============
+ingest                              3.8            3.5
+imports, the page and the rest      3.3            3.2
+data                                1.4            1.4
+tracking                            1.3            1.2
+monitoring                          0.9            0.9
+signals                             0.3            0.4
+book and checks                     0.2            0.2
+attribution                         0.0            1.2
+all                                11.2           12.1
+processor time                     14.5           15.4
+peak memory, GiB                    1.6            1.6
+================================  =====  =============
+
+A night with nothing new took 0.8 s.
 """
 
 from __future__ import annotations
@@ -141,7 +145,7 @@ def main() -> None:
             print(f"{model}: one new session: {night.seconds:.1f} s, {gib:.2f} GiB at most")
             print(f"{model}: processor time {night.processor:.1f} s")
             print(night.out)
-            shares = {**steps, "ingest, imports and the rest": night.seconds - sum(steps.values())}
+            shares = {**steps, "imports, the page and the rest": night.seconds - sum(steps.values())}
             for step, seconds in sorted(shares.items(), key=lambda item: -item[1]):
                 print(f"  {step:<30}{seconds:>7.1f} s  {seconds / night.seconds:>5.0%}")
             nothing = play(folder)

@@ -14,6 +14,7 @@ import pytest
 from audit_markets import as_input, make_subject
 
 from features.panel.panel import Panel, build_panel
+from pipelines.audit.checks.data.horizons import span_ics
 from pipelines.audit.compare import differences_until
 from pipelines.audit.noise import replace_future
 from pipelines.audit.registry import CHECKS
@@ -295,6 +296,16 @@ def test_groups_and_tickers_made_from_returns_are_caught(config: Config, tables:
     result = examine("codes", config, sorted_tables)
     assert result.verdict == "fail"
     assert "The order of the tickers" in result.sentence
+
+
+def test_ics_over_spans_need_enough_of_them() -> None:
+    rng = np.random.default_rng(0)
+    value_TN, index_TN = rng.normal(size=(300, 20)), np.exp(rng.normal(0, 0.01, (300, 20)).cumsum(axis=0))
+    for sessions in (0, 10, 21, 22, 7 * 21 + 1):
+        assert span_ics(value_TN[:sessions], index_TN[:sessions], np.ones((sessions, 20), bool), 21) is None
+    facts = span_ics(value_TN, index_TN, np.ones((300, 20), bool), 21)
+    assert facts is not None
+    assert facts[2] == 14
 
 
 def test_static_means_of_the_whole_sample_are_suspect(config: Config, tables: Tables, panel: Panel) -> None:

@@ -133,6 +133,8 @@ def span_ics(
     Value and return are ranked to a normal within the date. None if there are fewer than `SPANS` spans.
     """
     starts_D = np.arange(0, len(value_TN) - horizon, horizon)
+    if len(starts_D) < SPANS:
+        return None
     inside_DN = inside_TN[starts_D] & np.isfinite(value_TN[starts_D])
     with np.errstate(divide="ignore", invalid="ignore"):
         return_DN = index_TN[starts_D + horizon] / index_TN[starts_D] - 1.0
