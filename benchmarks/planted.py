@@ -96,7 +96,7 @@ def peers_row(config: Config, seed: int, dates: int) -> dict[str, Any]:
     planted = planted_by_rule(config, dataset, sessions)
     explained = explain_peers(fitted, data, sessions, PeerGameConfig(permutations=2, seed=seed))
     methods = {
-        "shap": [(part.firms_N, part.phi_NN) for part in explained],
+        "shap": [(part.firms_N, part.square_NN) for part in explained],
         "attention": list(attention_matrices(fitted.module, data, sessions)),
         START: list(attention_matrices(untrained(fitted, seed), data, sessions)),
     }

@@ -51,7 +51,7 @@ def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: 
         for kind in kinds
     }
     methods = {
-        "shap": [(part.firms_N, part.phi_NN) for part in explanation.peers],
+        "shap": [(part.firms_N, part.square_NN) for part in explanation.peers],
         "attention": [(part.firms_N, part.attention_NN) for part in explanation.peers],
         START: list(explanation.untrained),
     }

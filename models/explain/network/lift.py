@@ -55,7 +55,7 @@ def edge_recovery(
 ) -> list[EdgeRecovery]:
     """Measure how well methods find the planted edges, kind by kind, and how much better than the start.
 
-    A method's weight of a pair is the mean of ``|value|`` over dates. Standard errors are those of the
+    A method's weight of a pair is the mean of its values over dates. Standard errors are those of the
     jackknife (Tukey 1958): ``sqrt((D - 1) / D sum_d (a_d - mean a)^2)`` with ``a_d`` the AUC without date d.
     A bootstrap would be biased, because a mean over fewer distinct dates is noisier, and noise lowers every
     AUC. Errors show how much the result depends on the explained dates, not on the model's seed. The error of
@@ -64,7 +64,8 @@ def edge_recovery(
     Parameters
     ----------
     methods
-        Method -> its matrices. All methods have the same dates and firms.
+        Method -> its matrices, larger for stronger edges: squared Shapley values or attention, without a
+        sign. All methods have the same dates and firms.
     planted
         Kind -> bool [N, N], the edges of this kind.
     start
@@ -117,7 +118,7 @@ def edge_recovery(
 def _by_date(matrices: Matrices, shape: tuple[int, ...]) -> FloatArray:
     value_DNN = np.full((len(matrices), *shape), np.nan)
     for d, (firms_n, value_nn) in enumerate(matrices):
-        value_DNN[d][np.ix_(firms_n, firms_n)] = np.abs(value_nn)
+        value_DNN[d][np.ix_(firms_n, firms_n)] = value_nn
     return value_DNN
 
 

@@ -17,10 +17,11 @@ DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(3)]
 FIRMS = np.arange(4)
 
 
-def explained(shap_NN: np.ndarray, start_NN: np.ndarray) -> ModelExplanation:
+def explained(square_NN: np.ndarray, start_NN: np.ndarray) -> ModelExplanation:
     """Three dates with the same values; attention is that of the start."""
     parts = [
-        SimpleNamespace(session=d, firms_N=FIRMS, phi_NN=shap_NN, attention_NN=start_NN) for d in range(3)
+        SimpleNamespace(session=d, firms_N=FIRMS, square_NN=square_NN, attention_NN=start_NN)
+        for d in range(3)
     ]
     made = SimpleNamespace(model="temporal_peer", peers=parts, untrained=[(FIRMS, start_NN)] * 3)
     return cast("ModelExplanation", made)
@@ -39,10 +40,12 @@ def test_rows_are_the_kinds_of_edges_with_their_lift() -> None:
     panel = SimpleNamespace(
         dates_T=np.array(DATES, dtype="datetime64[D]"), tickers_N=tuple("ABCD"), n_firms=4
     )
-    shap_NN, start_NN = np.full((4, 4), 0.1), np.full((4, 4), 0.5)
-    shap_NN[1, 0] = -0.9  # A -> B, whose sign does not matter
-    shap_NN[2, 1] = 0.05  # B -> C is ranked last
-    table = recovery_table(explained(shap_NN, start_NN), truth, cast("Dataset", SimpleNamespace(panel=panel)))
+    square_NN, start_NN = np.full((4, 4), 0.1), np.full((4, 4), 0.5)
+    square_NN[1, 0] = 0.9  # A -> B is ranked first
+    square_NN[2, 1] = 0.05  # B -> C is ranked last
+    table = recovery_table(
+        explained(square_NN, start_NN), truth, cast("Dataset", SimpleNamespace(panel=panel))
+    )
     auc = {(kind, method): value for kind, method, value in table.select("kind", "method", "auc").iter_rows()}
     assert auc == {
         ("all", "shap"): 0.5, ("all", "attention"): 0.5, ("all", START): 0.5,

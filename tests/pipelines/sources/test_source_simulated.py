@@ -1,6 +1,8 @@
 """The simulated market: the truth tables agree with what generated the market and are learnable.
 
 Where possible, a table is checked against other tables only, so that the tests read what a user reads.
+
+This file is long because every truth that a market can plant has a test against the tables.
 """
 
 from __future__ import annotations

@@ -31,13 +31,13 @@ def test_auc_of_each_kind_is_that_of_scikit_learn_against_pairs_without_any_edge
     ]
     other = ~(one | two | np.eye(N, dtype=bool))
     for part in found:
-        weight = np.mean([np.abs(value) for _, value in methods[part.method]], axis=0)
+        weight = np.mean([value for _, value in methods[part.method]], axis=0)
         edge = {"all": one | two, "one": one, "two": two}[part.kind]
         assert part.auc == pytest.approx(roc_auc_score(edge[edge | other], weight[edge | other]))
         without = [
             roc_auc_score(
                 edge[edge | other],
-                np.mean([np.abs(v) for d, (_, v) in enumerate(methods[part.method]) if d != left], axis=0)[
+                np.mean([v for d, (_, v) in enumerate(methods[part.method]) if d != left], axis=0)[
                     edge | other
                 ],
             )
