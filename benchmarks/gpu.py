@@ -1,13 +1,19 @@
 """Training throughput on a GPU, compared with the limits of the card. Needs only torch and numpy.
 
-One run measures: fused against explicit attention in bf16 and float32; the card's ceilings (matrix products
-and memory copies); and eager, compiled and K-seed training of the default `temporal_transformer` and
-`temporal_peer` on a synthetic panel. A sample is a firm-day: one firm on one date, with its window. The work
-of a step is counted: `FlopCounterMode` adds up the matrix products, and the bytes are those of all
-operations' inputs and outputs. A share of a ceiling is the step's work per second divided by the measured
-ceiling. Compilation fuses operations; its share of the memory ceiling uses the bytes of the eager step.
+One command measures and writes one Markdown table: the day encoder, the peer layer at 500 to 8,000 firms, and
+a training step of every neural model with default options, in float32 and in bf16, eager, compiled, and for K
+seeds at once. First it checks the fused against the explicit attention paths, and measures the card's
+ceilings (matrix products and memory copies).
 
-Run `python benchmarks/gpu.py` on a GPU. `--device cpu --tiny` tests the script on any machine.
+A sample is a firm-day: one firm on one date, with its window. The work of a pass is counted:
+`FlopCounterMode` adds up the matrix products, and the bytes are those of all operations' inputs and outputs.
+A share of a ceiling is the work per second divided by the measured ceiling. Both halves of peer attention
+count as a full attention, so its share of the matrix products is at most twice too high. On CPUs,
+`FlopCounterMode` does not count fused attention. Compilation fuses operations; its share of the memory
+ceiling uses the bytes of the eager pass.
+
+    python benchmarks/gpu.py --output table.md                 on a GPU
+    python benchmarks/gpu.py --device cpu --small              the same table on a CPU, with smaller sizes
 """
 
 from __future__ import annotations
@@ -17,8 +23,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,17 +39,21 @@ from torch.utils.flop_counter import FlopCounterMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU machine may have only the repository
 
 from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttention
+from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.dense import DateLoss, take
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer, parameter_groups
+from models.fitting.precision import matrix_precision
 from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
+from models.peers.layer import Firms, PeerKeys, PeerLayer, PeerSizes
 from models.registry import MODELS
 
-VARIANTS = ("eager", "compiled", "stacked")
 GROUPS = 12
+PRECISIONS = ("float32", "bf16")
+Step = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +69,44 @@ class Sizes:
     steps: int = 20
     matmul: int = 8192
     copy_mib: int = 1024
+    peer_firms: tuple[int, ...] = (500, 1000, 2000, 4000, 8000)
+    seeds: tuple[int, ...] = (1, 4, 8, 16)
 
 
-TINY = Sizes(sessions=40, firms=12, window=5, batch_dates=2, steps=2, matmul=64, copy_mib=1)
+SMALL = Sizes(
+    sessions=80,
+    firms=200,
+    batch_dates=4,
+    steps=3,
+    matmul=1024,
+    copy_mib=64,
+    peer_firms=(500, 1000),
+    seeds=(1, 4),
+)
+TINY = Sizes(
+    sessions=40,
+    firms=12,
+    window=5,
+    batch_dates=2,
+    steps=1,
+    matmul=64,
+    copy_mib=1,
+    peer_firms=(20, 40),
+    seeds=(1, 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table: what was measured, and its rates per second."""
+
+    what: str
+    variant: str
+    precision: str
+    samples: float
+    flops: float
+    bytes: float
+    mib: float
 
 
 class Traffic(TorchDispatchMode):
@@ -150,8 +195,73 @@ def panel(device: str, sizes: Sizes) -> PanelTensors:
         target_TN=rng.normal(size=shape),
         window=sizes.window,
         n_groups=GROUPS,
+        characteristic_names=("log_market_equity", *(f"c{k}" for k in range(1, sizes.characteristics))),
         device=device,
     )
+
+
+def measured(  # noqa: PLR0917  (what is measured, and how)
+    what: str,
+    variant: str,
+    precision: str,
+    samples: float,
+    step: Step,
+    counted: Step,
+    device: str,
+    sizes: Sizes,
+) -> Row:
+    """Time a step; its work is counted in ``counted``, which computes the same in plain operations."""
+    counted()
+    with FlopCounterMode(display=False) as counter, Traffic() as traffic:
+        counted()
+    if device != "cpu":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    took = seconds_of(step, device, sizes.steps)
+    mib = torch.cuda.max_memory_allocated() / 2**20 if device != "cpu" else math.nan
+    return Row(
+        what, variant, precision, samples / took, counter.get_total_flops() / took, traffic.bytes / took, mib
+    )
+
+
+def day_encoder_rows(device: str, sizes: Sizes) -> Iterator[Row]:
+    """Forward and backward pass of the default day encoder over the windows of one batch."""
+    windows = sizes.batch_dates * sizes.firms
+    encoder = DayEncoder(EncoderConfig(), sizes.channels, sizes.window).to(device).train()
+    x_MWC = torch.randn(windows, sizes.window, sizes.channels, device=device)
+    for precision in PRECISIONS:
+        config = FitConfig(precision=precision)  # type: ignore[arg-type]  # one of its choices
+
+        def step(config: FitConfig = config) -> None:
+            with matrix_precision(config, x_MWC.device):
+                h_MD = encoder(x_MWC)
+            h_MD.float().square().mean().backward()
+
+        yield measured("day encoder", "eager", precision, windows, step, step, device, sizes)
+
+
+def peer_layer_rows(device: str, sizes: Sizes) -> Iterator[Row]:
+    """Forward and backward pass of temporal_peer's default peer layer on one date."""
+    identity, recent, tokens = sizes.characteristics + 4, 3 * sizes.channels, 16
+    layer = PeerLayer(PeerSizes(32, 4, identity, recent, GROUPS, 0.3, tokens)).to(device).train()
+    for firms in sizes.peer_firms:
+        token_1ND, identity_1NE, recent_1NR = (
+            torch.randn(1, firms, width, device=device) for width in (tokens, identity, recent)
+        )
+        group_1N = torch.randint(0, GROUPS, (1, firms), device=device)
+        given = Firms(token_1ND, identity_1NE, recent_1NR, group_1N)
+        keys = PeerKeys(torch.ones(1, firms, dtype=torch.bool, device=device))
+        for precision in PRECISIONS:
+            config = FitConfig(precision=precision)  # type: ignore[arg-type]  # one of its choices
+
+            def step(config: FitConfig = config, given: Firms = given, keys: PeerKeys = keys) -> None:
+                with matrix_precision(config, keys.keep_BM.device):
+                    h_BND, message_BN1 = layer(given, given, keys)
+                (h_BND.float().square().mean() + message_BN1.float().mean()).backward()
+
+            yield measured(
+                f"peer layer, {firms:,} firms", "eager", precision, firms, step, step, device, sizes
+            )
 
 
 def built(model: str, data: PanelTensors, seed: int) -> Forecaster:
@@ -164,111 +274,116 @@ def built(model: str, data: PanelTensors, seed: int) -> Forecaster:
     return module.to(data.device).train()
 
 
-def no_forecast(*_: object) -> Any:  # noqa: ANN401 (of an engine's type)
-    """Placeholder for an engine's validation forecasts, which training steps do not need."""
-    raise NotImplementedError
-
-
-def step_of(
-    variant: str, model: str, data: PanelTensors, config: FitConfig, seeds: int
-) -> tuple[Callable[[], object], int]:
-    """Return a training step of one variant, and the number of seeds that it trains."""
+def training_dates(data: PanelTensors, config: FitConfig, seeds: int) -> Callable[[], Tensor]:
+    """Return a function that draws dates [K, B] of a step."""
     rng = np.random.default_rng(1)
-    train = np.arange(data.window, len(data.mask_TN))
+    train = np.arange(data.window, len(data.listed_TN))
+    return lambda: torch.as_tensor(
+        np.stack([rng.permutation(train)[: config.batch_dates] for _ in range(seeds)])
+    )
 
-    def dates(count: int) -> Tensor:
-        return torch.as_tensor(np.stack([rng.permutation(train)[: config.batch_dates] for _ in range(count)]))
 
-    if variant == "stacked":
-        modules = [built(model, data, seed) for seed in range(seeds)]
-        stack = StackedSeeds(modules, data, config, range(seeds), train)
-        optimizer_K, _ = make_optimizer(stack.groups(), config, 1000)
-        return lambda: stack.step(dates(seeds), optimizer_K), seeds
+def eager_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
+    """Return a training step as `models.fitting` makes it for one seed."""
     module = built(model, data, 0)
     optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
-    if variant == "eager":
-        engine = SingleSeed(module, data, config, 0, train, no_forecast)
-        return lambda: engine.step(dates(1), optimizer), 1
-    loss_of = torch.compile(DateLoss(module, config))
-    places = int(data.mask_TN.sum(dim=1).max())
+    engine = SingleSeed(module, data, config, 0, np.arange(data.window, len(data.listed_TN)))
+    dates = training_dates(data, config, 1)
+    return lambda: engine.step(dates(), optimizer)
 
-    def compiled() -> float:
+
+def stacked_step(model: str, data: PanelTensors, config: FitConfig, seeds: int) -> Step:
+    """Return a training step of K seeds at once."""
+    modules = [built(model, data, seed) for seed in range(seeds)]
+    stack = StackedSeeds(modules, data, config, range(seeds), np.arange(data.window, len(data.listed_TN)))
+    optimizer, _ = make_optimizer(stack.groups(), config, 1000)
+    dates = training_dates(data, config, seeds)
+    return lambda: stack.step(dates(), optimizer)
+
+
+def compiled_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
+    """Return a training step whose model and loss are compiled for shapes that do not change."""
+    module = built(model, data, 0)
+    optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
+    loss_of, dates = torch.compile(DateLoss(module, config)), training_dates(data, config, 1)
+    places = int(data.listed_TN.sum(dim=1).max())
+
+    def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        at = dates(1)[0].to(data.device)
-        _, loss = loss_of(take(data, at, data.mask_TN[at], places))
+        (at,) = dates()
+        _, loss = loss_of(take(data, at, data.listed_TN[at], places))
         loss.backward()
         nn.utils.clip_grad_norm_(module.parameters(), config.clip)
         optimizer.step()
-        return float(loss.detach())
 
-    return compiled, 1
+    return step
 
 
-def compare(
-    model: str, data: PanelTensors, sizes: Sizes, seeds: int, variants: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """Time the variants in turn on one panel; each row has the cost per seed."""
+def model_rows(model: str, data: PanelTensors, sizes: Sizes, *, compile_too: bool) -> Iterator[Row]:
+    """Training steps of one default model; the rate of K seeds counts the samples of all of them."""
     device = data.device.type
-    config = FitConfig(batch_dates=sizes.batch_dates)
-    step, _ = step_of("eager", model, data, config, 1)
-    step()
-    with FlopCounterMode(display=False) as counter, Traffic() as traffic:
-        step()
-    cells = sizes.batch_dates * float(data.mask_TN.sum(dim=1).float().mean())
-    rows = []
-    for variant in variants:
-        if device != "cpu":
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        step, count = step_of(variant, model, data, config, seeds)
-        step()
-        took = seconds_of(step, device, sizes.steps) / count
-        peak = torch.cuda.max_memory_allocated() / 2**20 if device != "cpu" else math.nan
-        rows.append(
-            {
-                "variant": f"{variant} K={count}" if count > 1 else variant,
-                "rate": cells / took,
-                "peak_mib": peak,
-                "flops": counter.get_total_flops() / took,
-                "bytes": traffic.bytes / took,
-            }
-        )
-    return rows
+    cells = sizes.batch_dates * float(data.listed_TN.sum(dim=1).float().mean())
+    stackable = getattr(MODELS[model].build, "stackable", False)
+    for precision in PRECISIONS:
+        config = FitConfig(batch_dates=sizes.batch_dates, precision=precision)  # type: ignore[arg-type]
+        eager = eager_step(model, data, config)
+        yield measured(model, "eager", precision, cells, eager, eager, device, sizes)
+        if stackable and compile_too:
+            compiled = compiled_step(model, data, config)
+            yield measured(model, "compiled", precision, cells, compiled, eager, device, sizes)
+        for seeds in sizes.seeds if stackable else ():
+            stacked = stacked_step(model, data, config, seeds)
+            row = measured(model, f"K = {seeds}", precision, seeds * cells, stacked, eager, device, sizes)
+            yield replace(row, flops=seeds * row.flops, bytes=seeds * row.bytes)
 
 
 def main() -> None:
-    """Check attention, measure the ceilings, then compare the variants and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, only to test the script")
-    parser.add_argument("--models", nargs="+", default=["temporal_transformer", "temporal_peer"])
-    parser.add_argument(
-        "--variants", nargs="+", choices=VARIANTS, help="default: all, without compiled if --tiny"
+    """Check attention, measure the ceilings and all rows, and write the table."""
+    neural = [
+        name
+        for name, entry in MODELS.items()
+        if isinstance(entry.build, type) and issubclass(entry.build, Forecaster)
+    ]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=8, help="number of stacked seeds K")
-    parser.add_argument("--firms", type=int, help=f"firms per date (default {Sizes().firms})")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--small", action="store_true", help="sizes for a CPU")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, only to test the script")
+    parser.add_argument("--models", nargs="+", choices=neural, default=neural)
+    parser.add_argument(
+        "--no-compile", action="store_true", help="without compiled steps, which take minutes"
+    )
+    parser.add_argument("--output", type=Path, help="file of the table; by default it is only printed")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
-        parser.error("this machine has no GPU: use --device cpu --tiny to test the script")
-    sizes = TINY if args.tiny else Sizes()
-    if args.firms:
-        sizes = Sizes(firms=args.firms)
-    variants = args.variants or [
-        variant for variant in VARIANTS if not (args.tiny and variant == "compiled")
-    ]  # compiling takes minutes
+        parser.error("this machine has no GPU: use --device cpu --small, or --tiny to test the script")
+    sizes = TINY if args.tiny else SMALL if args.small else Sizes()
     name = torch.cuda.get_device_name() if args.device == "cuda" else "CPU"
-    print(f"torch {torch.__version__} on {name}; {sizes}")
+    print(f"torch {torch.__version__} on {name}, {torch.get_num_threads()} threads; {sizes}")
     check_attention(args.device, sizes)
     flops, copied = ceilings(args.device, sizes)
-    products = flops["bfloat16" if args.device == "cuda" else "float32"]  # the type that training uses
-    data = panel(args.device, sizes)
-    for model in args.models:
-        print(f"\n{model}: training steps of {sizes.batch_dates} dates")
-        heads = ("firm-days/s", "peak MiB", "of matmul %", "of copy %")
-        print(f"  {'':<14}" + "".join(f"{head:>14}" for head in heads))
-        for row in compare(model, data, sizes, args.seeds, tuple(variants)):
-            shares = f"{100 * row['flops'] / products:>14.2f}{100 * row['bytes'] / copied:>14.2f}"
-            print(f"  {row['variant']:<14}{row['rate']:>14,.0f}{row['peak_mib']:>14.0f}{shares}", flush=True)
+    lines = [
+        "| what | variant | precision | samples/s | GFLOP/s | of products, % | of copies, % | peak MiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    print("\n".join(lines))
+
+    def rows() -> Iterator[Row]:
+        yield from day_encoder_rows(args.device, sizes)
+        yield from peer_layer_rows(args.device, sizes)
+        data = panel(args.device, sizes)
+        for model in args.models:
+            yield from model_rows(model, data, sizes, compile_too=not (args.tiny or args.no_compile))
+
+    for row in rows():
+        ceiling = flops["bfloat16" if row.precision == "bf16" else "float32"]
+        shares = f"{100 * row.flops / ceiling:.2f} | {100 * row.bytes / copied:.1f}"
+        rates = f"{row.samples:,.0f} | {row.flops / 1e9:.3g} | {shares} | {row.mib:.0f}"
+        lines.append(f"| {row.what} | {row.variant} | {row.precision} | {rates} |")
+        print(lines[-1], flush=True)
+    if args.output is not None:
+        args.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

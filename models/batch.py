@@ -10,8 +10,9 @@ This file is long because all inputs of a forecaster, and their shapes, are docu
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,23 +20,35 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from features.arrays import Float32Array
+from features.library.scaling import ChannelScaler
 from models.spec import Shape
+
+_BLOCK = 2**22  # values that are scaled or checked at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharedWindows:
-    """Dates of a batch with the same windows and the same ablated days, whose windows are embedded once.
+class EqualDates:
+    """Dates of a batch that are equal in some inputs, so that what depends on these alone is computed once.
 
     Attributes
     ----------
     first_U
-        int64, one date for each of the U different windows.
+        int64, one date for each of the U different inputs.
     index_B
-        int64, which of them the windows of each date are.
+        int64, which of them each date has.
     """
 
     first_U: Tensor
     index_B: Tensor
+
+    @classmethod
+    def of(cls, label_B: Tensor) -> EqualDates:
+        """Group the dates with the same label."""
+        label_U, index_B = torch.unique(label_B, return_inverse=True)
+        date_B = torch.arange(len(label_B), device=label_B.device)
+        first_U = torch.zeros_like(label_U, dtype=torch.int64)
+        return cls(first_U.scatter_reduce(0, index_B, date_B, "amin", include_self=False), index_B)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,13 +66,25 @@ class Ablation:
     tokens_keep_BG
         bool; False masks market token g as a key for all firms.
     windows
-        Which dates have the same windows; None: all may be different.
+        Which dates have the same windows and ablated days; None: all may be different.
+    inputs
+        Which dates have the same windows, ablated days and characteristics, so that they differ in ablated
+        peers and tokens only; None: all may be different.
     """
 
     days_keep_BW: Tensor | None = None
     peers_keep_BN: Tensor | None = None
     tokens_keep_BG: Tensor | None = None
-    windows: SharedWindows | None = None
+    windows: EqualDates | None = None
+    inputs: EqualDates | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PresentCells:
+    """Places of the True values of a flattened mask: bool ``m_BN``, int64 ``cells_M``."""
+
+    m_BN: Tensor
+    cells_M: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +114,9 @@ class Batch:
     path_BNK
         float32, targets of the K - 1 horizons shorter than the label's, in ascending order; NaN means
         unknown. None if there are no shorter horizons.
+    present
+        The cells of ``m_BN``, found on the host so that a GPU need not be waited for. They are used only with
+        the very mask that they were found in; with another one, or None, the mask is searched.
     """
 
     x_BNWC: Tensor
@@ -100,6 +128,7 @@ class Batch:
     key_BN: Tensor | None = None
     dense: bool = False
     path_BNK: Tensor | None = None
+    present: PresentCells | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,11 +160,12 @@ class PanelTensors:
         first W - 1 sessions are padding with zeros (the channels' mean). The window that ends at session t is
         therefore the contiguous block of W sessions that starts at index t of S.
     characteristics_TNF
-        float32, ranked to a normal within the date; no NaN.
+        float32, ranked to a normal within the date; no NaN. On a CPU these are the arrays that were given,
+        without a copy where possible, so that processes share a memory-mapped file. Never write to it.
     mask_TN
         bool, the universe.
     group_TN
-        int64, the panel's group code plus 1; 0 means unknown.
+        int16, the panel's group code plus 1; 0 means unknown. Batches hold int64.
     target_TN
         float32; NaN means unknown.
     key_N
@@ -145,6 +175,9 @@ class PanelTensors:
     path_TNK
         float32, targets of the horizons shorter than the label's, in ascending order; NaN means unknown. None
         if there are none.
+    listed_TN, known_TN
+        The universe, and its cells with a known target, as masks on the host. Which firms and cells a batch
+        has is decided on them, so no step of training waits for the device.
     """
 
     history_NSC: Tensor
@@ -155,6 +188,12 @@ class PanelTensors:
     key_N: Tensor
     shape: Shape
     path_TNK: Tensor | None = None
+    listed_TN: Tensor = field(init=False)
+    known_TN: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "listed_TN", self.mask_TN.cpu())
+        object.__setattr__(self, "known_TN", self.listed_TN & self.target_TN.isfinite().cpu())
 
     @property
     def window(self) -> int:
@@ -186,6 +225,8 @@ class PanelTensors:
         firm_names: Sequence[str] = (),
         path_TNK: npt.ArrayLike | None = None,
         device: torch.device | str = "cpu",
+        scaler: ChannelScaler | None = None,
+        complete: bool = False,
     ) -> PanelTensors:
         """Build the tensors from numpy arrays.
 
@@ -212,6 +253,12 @@ class PanelTensors:
             Targets of the horizons shorter than the label's, in ascending order; NaN means unknown.
         device
             Device of the tensors.
+        scaler
+            Scales the channels while they are copied, without a scaled copy of all of them; None if
+            ``channels_TNC`` are scaled.
+        complete
+            Whether ``characteristics_TNF`` are known to be finite. They are not read then, which matters
+            where they are a large file.
 
         Raises
         ------
@@ -226,22 +273,22 @@ class PanelTensors:
         }
         if path_TNK is not None:
             arrays["path_TNK"] = np.asarray(path_TNK, dtype=np.float32)
-        group = np.asarray(group_TN).astype(np.int64) + 1
-        checked: dict[str, npt.NDArray[Any]] = {**arrays, "group_TN": group}
+        codes = np.asarray(group_TN)
+        checked: dict[str, npt.NDArray[Any]] = {**arrays, "group_TN": codes}
         for name, array in checked.items():
             if mask.ndim != 2 or array.shape[:2] != mask.shape or array.ndim != len(name.split("_")[1]):
                 raise ValueError(
                     f"{name} has shape {array.shape} but mask_TN has {mask.shape}; "
                     "pass arrays over the same sessions and firms."
                 )
-            if np.isinf(array).any():
+            if not (complete and name == "characteristics_TNF") and _has(np.isinf, array):
                 raise ValueError(f"{name} has infinite values; clip them, or set them to NaN (unknown).")
-        highest = int(group.max(initial=0))
-        total = highest + 1 if n_groups is None else n_groups + 1
-        if highest >= total or int(group.min(initial=0)) < 0:
+        lowest, highest = int(codes.min(initial=0)), int(codes.max(initial=-1))
+        groups = highest + 1 if n_groups is None else n_groups
+        if not -1 <= lowest <= highest + 1 <= groups <= np.iinfo(np.int16).max:
             raise ValueError(
-                f"group_TN has codes from {int(group.min()) - 1} to {highest - 1} but n_groups is "
-                f"{total - 1}; codes must be from 0 to n_groups - 1, or -1 for unknown."
+                f"group_TN has codes from {lowest} to {highest} but n_groups is {groups}; codes must be from "
+                f"0 to n_groups - 1, or -1 for unknown, and n_groups at most {np.iinfo(np.int16).max}."
             )
         if len(firm_names) not in (0, mask.shape[1]):
             raise ValueError(
@@ -249,24 +296,22 @@ class PanelTensors:
                 "none."
             )
         keys = [firm_key(name) for name in firm_names] or [0] * mask.shape[1]
-        channels = np.nan_to_num(arrays["channels_TNC"], nan=0.0)
-        characteristics = np.nan_to_num(arrays["characteristics_TNF"], nan=0.0)
+        channels, characteristics = arrays["channels_TNC"], arrays["characteristics_TNF"]
+        if not complete and _has(np.isnan, characteristics):
+            characteristics = np.nan_to_num(characteristics, nan=0.0)
         shape = Shape(
             n_channels=channels.shape[2],
             n_characteristics=characteristics.shape[2],
             window=window,
-            n_groups=total,
+            n_groups=groups + 1,
             characteristic_names=tuple(characteristic_names),
             n_horizons=1 + (arrays["path_TNK"].shape[2] if "path_TNK" in arrays else 0),
         )
-        T, N, C = channels.shape
-        history_NSC = torch.zeros((N, window - 1 + T, C))
-        history_NSC[:, window - 1 :] = torch.from_numpy(channels).transpose(0, 1)
         return cls(
-            history_NSC=history_NSC.to(device),
-            characteristics_TNF=torch.tensor(characteristics, device=device),
+            history_NSC=_history(channels, window, scaler).to(device),
+            characteristics_TNF=_shared(characteristics).to(device),
             mask_TN=torch.tensor(mask, device=device),
-            group_TN=torch.tensor(group, device=device),
+            group_TN=torch.tensor(codes.astype(np.int16) + np.int16(1), device=device),
             target_TN=torch.tensor(arrays["target_TN"], device=device),
             key_N=torch.tensor(keys, dtype=torch.int64, device=device),
             shape=shape,
@@ -293,18 +338,25 @@ class PanelTensors:
         ValueError
             If a session or firm is not in the panel.
         """
-        N, S, C = self.history_NSC.shape
-        for name, index, size in (("session", sessions, len(self.mask_TN)), ("firm", firms, N)):
+        for name, index, size in (
+            ("session", sessions, len(self.mask_TN)),
+            ("firm", firms, len(self.history_NSC)),
+        ):
             if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
                 raise ValueError(
                     f"The {name} indices are from {int(index.min())} to {int(index.max())}; "
                     f"the panel has {size}, numbered from 0."
                 )
+        return self.gather_windows(sessions, firms)
+
+    def gather_windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
+        """Gather windows as :meth:`windows` does, of sessions and firms that were checked before."""
+        N, S, C = self.history_NSC.shape
         first = firms * S + sessions  # index of the window's first session
         every_window = self.history_NSC.as_strided((N * S - self.window + 1, self.window * C), (C, 1))
         return every_window.index_select(0, first.flatten()).view(*first.shape, self.window, C)
 
-    def batch(self, dates_B: Tensor) -> Batch:
+    def batch(self, dates_B: Tensor, chosen_BN: Tensor | None = None) -> Batch:
         """Gather the windows and cross-sections of some dates.
 
         Firms that are outside the universe on all of the dates are omitted. Sessions before the first of the
@@ -313,32 +365,71 @@ class PanelTensors:
         Parameters
         ----------
         dates_B
-            int64, session indices.
+            int64, session indices, on the host.
+        chosen_BN
+            bool, over all firms of the panel and on the host: the firms of the universe that count as
+            present. By default, all of them.
 
         Raises
         ------
         ValueError
-            If no firm is in the universe on any of the dates.
+            If a date is not in the panel, or no firm is in the universe on any of the dates.
         """
-        dates_B = dates_B.to(self.device)
-        present_BN = self.mask_TN[dates_B]
-        firms_N = present_BN.any(dim=0).nonzero().squeeze(1)
+        if not 0 <= int(dates_B.min()) <= int(dates_B.max()) < len(self.listed_TN):
+            raise ValueError(
+                f"The session indices are from {int(dates_B.min())} to {int(dates_B.max())}; "
+                f"the panel has {len(self.listed_TN)}, numbered from 0."
+            )
+        listed_BN = self.listed_TN[dates_B]
+        firms_N = listed_BN.any(dim=0).nonzero().squeeze(1)
         if firms_N.numel() == 0:
             raise ValueError(
                 f"No firm is in the universe at sessions {dates_B.tolist()}; "
                 "choose other dates, or relax the universe rule."
             )
+        m_BN = (listed_BN if chosen_BN is None else chosen_BN)[:, firms_N]
+        cells_M = m_BN.flatten().nonzero().squeeze(1)
+        dates_B, firms_N, m_BN, cells_M = (
+            x.to(self.device, non_blocking=True) for x in (dates_B, firms_N, m_BN, cells_M)
+        )
         at = (dates_B[:, None], firms_N)
         return Batch(
-            x_BNWC=self.windows(*at),
+            x_BNWC=self.gather_windows(*at),
             z_BNF=self.characteristics_TNF[at],
-            m_BN=self.mask_TN[at],
-            s_BN=self.group_TN[at],
+            m_BN=m_BN,
+            s_BN=self.group_TN[at].long(),
             y_BN=self.target_TN[at],
             firms_N=firms_N,
             key_BN=self.key_N[firms_N].expand(len(dates_B), -1),
             path_BNK=None if self.path_TNK is None else self.path_TNK[at],
+            present=PresentCells(m_BN, cells_M),
         )
+
+
+def _history(channels_TNC: Float32Array, window: int, scaler: ChannelScaler | None) -> Tensor:
+    """Lay the channels out by firm, with padding before the first session, scaled and without NaN."""
+    T, N, C = channels_TNC.shape
+    history_NSC = torch.zeros((N, window - 1 + T, C))
+    block = max(1, _BLOCK // max(1, N * C))
+    for start in range(0, T, block):
+        part_RNC = channels_TNC[start : start + block]
+        part_RNC = np.nan_to_num(part_RNC, nan=0.0) if scaler is None else scaler.apply(part_RNC)
+        at = window - 1 + start
+        history_NSC[:, at : at + len(part_RNC)] = torch.from_numpy(part_RNC).transpose(0, 1)
+    return history_NSC
+
+
+def _shared(array: Float32Array) -> Tensor:
+    """Return a tensor of the same memory."""
+    with warnings.catch_warnings():  # torch warns of read-only memory; nothing writes to it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)
+
+
+def _has(condition: np.ufunc, array: npt.NDArray[Any]) -> bool:
+    """Whether a condition holds anywhere, checked by blocks of sessions."""
+    block = max(1, _BLOCK // max(1, array[:1].size))
+    return any(condition(array[start : start + block]).any() for start in range(0, len(array), block))
 
 
 def firm_key(name: str) -> int:
@@ -346,17 +437,48 @@ def firm_key(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def present_windows(batch: Batch) -> Tensor:
-    """Windows [M, W, C] of the firms in the universe, or of all positions of a dense batch."""
-    return batch.x_BNWC.flatten(0, 1) if batch.dense else batch.x_BNWC[batch.m_BN]
+def present_cells(values_BNX: Tensor, batch: Batch) -> Tensor:
+    """Values [M, ...] of the firms in the universe, or of all positions of a dense batch."""
+    if batch.dense:
+        return values_BNX.flatten(0, 1)
+    cells_M = _known_cells(batch)
+    return values_BNX[batch.m_BN] if cells_M is None else values_BNX.flatten(0, 1).index_select(0, cells_M)
 
 
-def scatter_present(h_MD: Tensor, m_BN: Tensor) -> Tensor:
+def scatter_present(h_MD: Tensor, batch: Batch) -> Tensor:
     """Scatter the rows of the present firms (or of all positions) into [B, N, D]; zeros elsewhere."""
+    m_BN = batch.m_BN
     if len(h_MD) == m_BN.numel():
         return h_MD.reshape(*m_BN.shape, -1).masked_fill(~m_BN[:, :, None], 0.0)
-    h_BND = h_MD.new_zeros(*m_BN.shape, h_MD.shape[-1])
-    return h_BND.masked_scatter(m_BN[:, :, None], h_MD)
+    cells_M = _known_cells(batch)
+    if cells_M is None:
+        return h_MD.new_zeros(*m_BN.shape, h_MD.shape[-1]).masked_scatter(m_BN[:, :, None], h_MD)
+    h_CD = h_MD.new_zeros(m_BN.numel(), h_MD.shape[-1]).index_copy(0, cells_M, h_MD)
+    return h_CD.view(*m_BN.shape, -1)
+
+
+def _known_cells(batch: Batch) -> Tensor | None:
+    """Places of the firms in the universe, if they were found in the batch's own mask."""
+    present = batch.present
+    return present.cells_M if present is not None and present.m_BN is batch.m_BN else None
+
+
+def select_dates(batch: Batch, date_U: Tensor) -> Batch:
+    """Select dates of a batch; if all dates are views of one, the result is views of it too."""
+
+    def take(value: Tensor) -> Tensor:
+        same = value.stride(0) == 0
+        return value[:1].expand(len(date_U), *value.shape[1:]) if same else value[date_U]
+
+    return replace(
+        batch,
+        x_BNWC=take(batch.x_BNWC),
+        z_BNF=take(batch.z_BNF),
+        m_BN=take(batch.m_BN),
+        s_BN=take(batch.s_BN),
+        y_BN=take(batch.y_BN),
+        key_BN=None if batch.key_BN is None else take(batch.key_BN),
+    )
 
 
 def recent_days(batch: Batch, days: int, ablation: Ablation | None) -> Tensor:
@@ -372,4 +494,4 @@ def days_kept(batch: Batch, ablation: Ablation | None) -> Tensor | None:
     if ablation is None or ablation.days_keep_BW is None:
         return None
     assert not batch.dense, "explainers use batches of one date"
-    return ablation.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1)[batch.m_BN]
+    return present_cells(ablation.days_keep_BW[:, None, :].expand(*batch.m_BN.shape, -1), batch)

@@ -1,7 +1,7 @@
 """The transformer block: multi-head attention with a choice of kernels, and a feed-forward network.
 
-Legend: B sequences, Q queries, K keys, W sequence length, D model width, H heads, d = D / H, R = 2W - 1
-distances.
+Legend: B sequences, Q queries, K keys, W sequence length, D model width, H heads, d = D / H, e = d + 1,
+R = 2W - 1 distances, U masks.
 """
 
 from __future__ import annotations
@@ -10,10 +10,18 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.attention.core import attention, attention_weights, causal_keep, join_heads, split_heads
+from models.attention.core import (
+    attention,
+    attention_weights,
+    causal_keep,
+    join_heads,
+    masked_softmax,
+    split_heads,
+)
 from models.attention.kernels import KERNELS, band_keep, linear_attention, linear_weights, local_attention
 from models.attention.positions import bias_of_distance, rotate
 from models.attention.probe import Probed
@@ -110,8 +118,10 @@ class MultiHeadAttention(Probed):
         if self.probe is not None:
             return self.explicit(x_BQD, y_BKD, mask)[0]
         config = self.config
-        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
         dropout = config.dropout if self.training else 0.0
+        if x_BQD.shape[1] == 1 and config.kernel != "linear" and mask.rotary_W2d is None:
+            return self._single_query(x_BQD, y_BKD, mask, dropout)
+        q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
         if config.kernel == "linear":
             out_BHQd = linear_attention(q_BHQd, k_BHKd, v_BHKd, keys_BK=mask.keys_BK, causal=mask.causal)
         elif config.kernel == "local" and q_BHQd.shape[2] == k_BHKd.shape[2]:
@@ -127,7 +137,7 @@ class MultiHeadAttention(Probed):
                 dropout=dropout,
             )
         else:
-            keep, bias = self._masks(q_BHQd, k_BHKd, mask)
+            keep, bias = self._masks(q_BHQd.shape[2], k_BHKd.shape[2], mask, q_BHQd.device)
             out_BHQd = attention(
                 q_BHQd, k_BHKd, v_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd), dropout=dropout
             )
@@ -136,13 +146,55 @@ class MultiHeadAttention(Probed):
     def explicit(self, x_BQD: Tensor, y_BKD: Tensor, mask: AttentionMask = NO_MASK) -> tuple[Tensor, Tensor]:
         """The same in quadratic form, without dropout, with the weights [B, H, Q, K]."""
         q_BHQd, k_BHKd, v_BHKd = self._project(x_BQD, y_BKD, mask.rotary_W2d)
-        keep, bias = self._masks(q_BHQd, k_BHKd, mask)
+        keep, bias = self._masks(q_BHQd.shape[2], k_BHKd.shape[2], mask, q_BHQd.device)
         if self.config.kernel == "linear":
             weights_BHQK = linear_weights(q_BHQd, k_BHKd, keys_BK=mask.keys_BK, causal=mask.causal)
         else:
             weights_BHQK = attention_weights(q_BHQd, k_BHKd, keep=keep, bias=bias, scale=self._scale(q_BHQd))
         weights_BHQK = self.weigh(weights_BHQK, keep)
         return self.output(join_heads(weights_BHQK @ v_BHKd)), weights_BHQK
+
+    def masked(self, x_B1D: Tensor, y_BKD: Tensor, keep_UK: Tensor, mask: AttentionMask) -> Tensor:
+        """Compute :meth:`forward` of the last position for U masks of the keys at once, [U, B, D].
+
+        Numerator and denominator of the softmax are sums over the kept keys, so all masks together are one
+        product of matrices. Not for the linear kernel. The sums are float64.
+        """
+        q_BH1d, k_BHKd, v_BHKd = self._project(x_B1D, y_BKD, mask.rotary_W2d)
+        keep, bias = self._masks(1, k_BHKd.shape[2], mask, q_BH1d.device)
+        logits_BHK = (self._scale(q_BH1d) * (q_BH1d.double() @ k_BHKd.double().transpose(-2, -1)))[:, :, 0]
+        if bias is not None:
+            logits_BHK = logits_BHK + bias[..., 0, :]
+        if keep is not None:
+            logits_BHK = logits_BHK.masked_fill(~keep[..., 0, :], -math.inf)
+        weight_BHK = torch.exp(logits_BHK - logits_BHK.amax(dim=-1, keepdim=True))
+        counted_BHKe = weight_BHK[..., None] * F.pad(v_BHKd.double(), (0, 1), value=1.0)
+        sums_UBHe = torch.tensordot(keep_UK.double(), counted_BHKe, dims=([1], [2]))
+        total_UBH1 = sums_UBHe[..., -1:]
+        message_UBHd = sums_UBHe[..., :-1] / torch.where(total_UBH1 > 0.0, total_UBH1, 1.0)
+        return self.output(message_UBHd.to(v_BHKd.dtype).flatten(2))  # type: ignore[no-any-return]
+
+    def _single_query(self, x_B1D: Tensor, y_BKD: Tensor, mask: AttentionMask, dropout: float) -> Tensor:
+        """Attend with one query per sequence, without projecting the K positions to keys and values.
+
+        ``q . (W_K y_j + b_K) = (W_K^T q) . y_j + const`` and ``sum_j w_j (W_V y_j + b_V) = W_V sum_j w_j y_j
+        + b_V sum_j w_j``, head by head. The constant is the same for all keys, so the softmax does not depend
+        on it. The projections take 2 D^2 instead of 2 K D^2 multiplications per sequence.
+        """
+        B, K, D = y_BKD.shape
+        H = self.config.heads
+        q_HBd = self.query(x_B1D).view(B, H, -1).transpose(0, 1)
+        key_HBD = q_HBd @ self.key.weight.view(H, -1, D)
+        scale = self._scale(q_HBd)
+        logits_BHK = (key_HBD.transpose(0, 1) * scale) @ y_BKD.transpose(1, 2)
+        keep, bias = self._masks(1, K, mask, x_B1D.device)
+        weights_BHK = masked_softmax(logits_BHK[:, :, None], keep, bias)[:, :, 0]
+        weights_BHK = F.dropout(weights_BHK, dropout) if dropout else weights_BHK
+        mean_HBD = (weights_BHK.to(y_BKD.dtype) @ y_BKD).transpose(0, 1)
+        out_HBd = mean_HBD @ self.value.weight.view(H, -1, D).transpose(1, 2)
+        bias_Hd = self.value.bias.view(H, -1)
+        out_BHd = out_HBd.transpose(0, 1) + weights_BHK.sum(dim=-1, keepdim=True) * bias_Hd
+        return self.output(out_BHd.reshape(B, 1, D))  # type: ignore[no-any-return]
 
     def _project(
         self, x_BQD: Tensor, y_BKD: Tensor, rotary_W2d: Tensor | None
@@ -161,10 +213,9 @@ class MultiHeadAttention(Probed):
         return 1.0 / (self.config.temperature * math.sqrt(q_BHQd.shape[-1]))
 
     def _masks(
-        self, q_BHQd: Tensor, k_BHKd: Tensor, mask: AttentionMask
+        self, queries: int, keys: int, mask: AttentionMask, device: torch.device
     ) -> tuple[Tensor | None, Tensor | None]:
         """Build the mask, bool [.., Q, K], and the biases of the logits."""
-        queries, keys, device = q_BHQd.shape[2], k_BHKd.shape[2], q_BHQd.device
         keep: Tensor | None = None
         if self.config.kernel == "local":
             keep = band_keep(queries, keys, self.config.radius, causal=mask.causal, device=device)
@@ -212,6 +263,12 @@ class Block(nn.Module):
         y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
         out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, mask)
         return self._finish(x_BWD, out_BWD), weights_BHWW
+
+    def masked(self, x_BWD: Tensor, keep_UW: Tensor, mask: AttentionMask) -> Tensor:
+        """Transform the last position for U masks of the keys at once, [U, B, D]."""
+        y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
+        out_UBD = self.attention.masked(y_BWD[:, -1:], y_BWD, keep_UW, mask)
+        return self._finish(x_BWD[:, -1].expand_as(out_UBD), out_UBD)
 
     def _finish(self, x_BQD: Tensor, out_BQD: Tensor) -> Tensor:
         return self._transform(self._add(x_BQD, out_BQD, self.attention_norm))

@@ -6,6 +6,7 @@ Legend: B sequences, Q queries, K keys, W sequence length, D model width, H head
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
@@ -19,10 +20,15 @@ def attention(
     *,
     keep: Tensor | None = None,
     bias: Tensor | None = None,
+    causal: bool = False,
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Fused attention, ``softmax(scale * Q K^T + M) V``.
+
+    Values may be narrower or wider than queries and keys. Fused kernels need equal widths, in multiples of 8
+    on GPUs, so the narrower ones are padded with zeros and the output is cut; otherwise PyTorch would fall
+    back to the path that keeps [B, H, Q, K] weights.
 
     Parameters
     ----------
@@ -33,6 +39,8 @@ def attention(
         query without any key is 0.
     bias
         float, broadcastable to [B, H, Q, K], added to the logits.
+    causal
+        Whether query i attends to the keys 0 to i only; without ``keep`` and ``bias``.
     scale
         Factor of the products; ``1 / sqrt(d)`` by default.
     dropout
@@ -49,10 +57,61 @@ def attention(
     """
     keep, empty = _keep_nonempty(keep)
     mask = keep if bias is None else _additive_mask(keep, bias)
-    out_BHQd = F.scaled_dot_product_attention(
-        q_BHQd, k_BHKd, v_BHKd, attn_mask=mask, dropout_p=dropout, scale=scale
-    )
+    d, e = q_BHQd.shape[-1], v_BHKd.shape[-1]
+    scale = 1.0 / math.sqrt(d) if scale is None else scale
+    width = d if d == e and not q_BHQd.is_cuda else -(-max(d, e) // 8) * 8
+    q_BHQd, k_BHKd = F.pad(q_BHQd, (0, width - d)), F.pad(k_BHKd, (0, width - d))
+    v_BHKd = F.pad(v_BHKd, (0, width - e))
+    under_vmap = not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(q_BHQd)
+    fused = _FoldedSeeds.apply if under_vmap else _fused
+    out_BHQd = fused(q_BHQd, k_BHKd, v_BHKd, mask, dropout, causal, scale)[..., :e]
     return out_BHQd if empty is None else out_BHQd.masked_fill(empty, 0.0)
+
+
+def _fused(  # noqa: PLR0917  (an autograd.Function has no keyword arguments)
+    q_BHQd: Tensor,
+    k_BHKd: Tensor,
+    v_BHKd: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    causal: bool,
+    scale: float,
+) -> Tensor:
+    return F.scaled_dot_product_attention(
+        q_BHQd, k_BHKd, v_BHKd, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scale
+    )
+
+
+class _FoldedSeeds(torch.autograd.Function):
+    """Fused attention under ``vmap``: the seeds become part of the batch.
+
+    Not all fused kernels have a batching rule of their own (that of CPUs has none in PyTorch 2.13).
+    """
+
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:  # noqa: ANN401 (torch's signature)
+        """Compute attention without ``vmap``."""
+        return _fused(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ANN401 (torch's signature)
+        """Save nothing: under ``vmap``, the operations of :meth:`vmap` are differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:  # noqa: ANN401 (torch's)
+        """Fold the seeds into the first dimension, and unfold the result."""
+        seeds, dates = info.batch_size, arguments[0].movedim(in_dims[0], 0).shape[1]
+
+        def fold(value: Any, dim: int | None) -> Any:  # noqa: ANN401 (a tensor or an option)
+            if not isinstance(value, Tensor):
+                return value
+            value = value.expand(seeds, *value.shape) if dim is None else value.movedim(dim, 0)
+            while value.ndim < 5:  # a mask or a bias without some of the dimensions [B, H, Q, K]
+                value = value[:, None]
+            return value.expand(-1, dates, -1, -1, -1).flatten(0, 1)
+
+        out = _fused(*(fold(value, dim) for value, dim in zip(arguments, in_dims, strict=True)))
+        return out.unflatten(0, (seeds, -1)), 0
 
 
 def attention_weights(
@@ -70,6 +129,11 @@ def attention_weights(
     """
     scale = 1.0 / math.sqrt(q_BHQd.shape[-1]) if scale is None else scale
     logits_BHQK = (q_BHQd * scale) @ k_BHKd.transpose(-2, -1)
+    return masked_softmax(logits_BHQK, keep, bias)
+
+
+def masked_softmax(logits_BHQK: Tensor, keep: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Softmax over the keys that ``keep`` leaves, after adding ``bias``; 0 for a query without any key."""
     keep, empty = _keep_nonempty(keep)
     if bias is not None:
         logits_BHQK = logits_BHQK + bias

@@ -1,7 +1,7 @@
 """Day encoder: a transformer over the days of a firm's window.
 
 Legend: M windows (present firms of every date of a batch), W window length, C channels, D model
-width, H heads, R = 2W - 1 distances.
+width, H heads, R = 2W - 1 distances, U masks of days.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from models.attention import positions as pos
 from models.attention.block import AttentionMask, Block, BlockConfig
 from models.attention.probe import Probed
-from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present, select_dates
 from models.spec import require_choice, require_heads
 
 Pooling = Literal["last", "cls", "mean", "attention"]
@@ -157,6 +157,29 @@ class DayEncoder(Probed):
             h_MWD = block(h_MWD, mask)
         return self.norm(h_MWD)  # type: ignore[no-any-return]
 
+    def masked(self, x_MWC: Tensor, days_keep_UW: Tensor) -> Tensor | None:
+        """Compute :meth:`forward` of the same windows for U masks of the days, [U, M, D].
+
+        In the first block, the keys and values of a kept day do not depend on the other days, so they are
+        computed once for all masks. None if that is not all there is to compute: with several blocks, with
+        pooling over all days, with the linear kernel, or under a probe.
+        """
+        config, block = self.config, cast("Block", self.blocks[0])
+        if len(self.blocks) > 1 or config.pooling not in ("last", "cls") or config.kernel == "linear":
+            return None
+        if block.attention.probe is not None:
+            return None
+        keep_UK = F.pad(days_keep_UW, (0, 1), value=True) if config.pooling == "cls" else days_keep_UW
+        h_UMD = self.input.weight.new_empty(len(keep_UK), len(x_MWC), config.width)
+        for kept in (True, False):  # whether the querying day, the last, is kept; [CLS] always is
+            rows_U = keep_UK[:, -1] == kept
+            if rows_U.any():
+                query_W = torch.ones_like(days_keep_UW[0])
+                query_W[-1] = kept or config.pooling == "cls"
+                h_MWD, mask = self._prepare(x_MWC, query_W.expand(len(x_MWC), -1))
+                h_UMD[rows_U] = block.masked(h_MWD, keep_UK[rows_U], replace(mask, keys_BK=None))
+        return self.norm(h_UMD)  # type: ignore[no-any-return]
+
     def days(self, h_MWD: Tensor, causal: bool) -> Tensor:
         """States [M, W, D] of all days from their projected inputs ``x W_in`` [M, W, D], for pretraining."""
         days = h_MWD.shape[1]
@@ -247,16 +270,22 @@ def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None)
     """Embeddings [B, N, D] of the firms in the universe; other firms are 0 and are not computed."""
     shared = None if ablation is None else ablation.windows
     if ablation is None or shared is None:
-        return scatter_present(encoder(present_windows(batch), days_kept(batch, ablation)), batch.m_BN)
+        return scatter_present(encoder(present_cells(batch.x_BNWC, batch), days_kept(batch, ablation)), batch)
     days_keep_BW, parts = ablation.days_keep_BW, []
+    if days_keep_BW is not None and batch.x_BNWC.stride(0) == 0:  # all dates are views of one
+        one = select_dates(batch, shared.first_U[:1])
+        h_UMD = encoder.masked(present_cells(one.x_BNWC, one), days_keep_BW[shared.first_U])
+        if h_UMD is not None:
+            every = replace(one, m_BN=one.m_BN.expand(len(h_UMD), -1))
+            return scatter_present(h_UMD.flatten(0, 1), every)[shared.index_B]
     cells = _FIRM_DAYS * (_CUDA_FACTOR if batch.x_BNWC.is_cuda else 1)
     for first_U in shared.first_U.split(max(1, cells // batch.x_BNWC[0, :, :, 0].numel())):
-        different = replace(batch, x_BNWC=batch.x_BNWC[first_U], m_BN=batch.m_BN[first_U])
         days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
-        parts.append(encode_present(encoder, different, days))
+        parts.append(encode_present(encoder, select_dates(batch, first_U), days))
     return torch.cat(parts)[shared.index_B]
 
 
 def day_weights(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
     """Day weights [B, N, W] of the firms in the universe; 0 for other firms."""
-    return scatter_present(encoder.weights(batch.x_BNWC[batch.m_BN], days_kept(batch, ablation)), batch.m_BN)
+    weights_MW = encoder.weights(present_cells(batch.x_BNWC, batch), days_kept(batch, ablation))
+    return scatter_present(weights_MW, batch)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
 from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
 from models.batch import Batch, PanelTensors
@@ -53,10 +54,14 @@ def no_score_message(model: str) -> str:
 
 def known_cells(data: PanelTensors, date: int) -> tuple[FloatArray, FloatArray]:
     """Characteristics [M, F] and targets [M] of the firms with a known target at a date, in float64."""
-    y_N = data.target_TN[date]
-    known_N = data.mask_TN[date] & y_N.isfinite()
+    known_N = known_firms(data, date)
     z_MF = data.characteristics_TNF[date][known_N]
-    return z_MF.double().cpu().numpy(), y_N[known_N].double().cpu().numpy()
+    return z_MF.double().cpu().numpy(), data.target_TN[date][known_N].double().cpu().numpy()
+
+
+def known_firms(data: PanelTensors, date: int) -> Tensor:
+    """Bool [N]: the firms in the universe with a known target at a date."""
+    return data.mask_TN[date] & data.target_TN[date].isfinite()
 
 
 def pad_by_date(rows: Sequence[AnyFloatArray]) -> FloatArray:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
 
@@ -99,11 +99,11 @@ class LSTM(Forecaster):
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """States after the last day."""
-        h_MWD, keep_MW = present_windows(batch), days_kept(batch, ablation)
+        h_MWD, keep_MW = present_cells(batch.x_BNWC, batch), days_kept(batch, ablation)
         for depth, module in enumerate(self.layers):
             layer = cast("LSTMLayer", module)
             h_MWD = layer(self.dropout(h_MWD) if depth else h_MWD, keep_MW)
-        return scatter_present(h_MWD[:, -1], batch.m_BN)
+        return scatter_present(h_MWD[:, -1], batch)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Join the characteristics; firms do not see each other."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,8 +50,9 @@ class Ridge(Baseline):
     """Linear in the characteristics: ``min |y - a - Z w|^2 + alpha M |w|^2`` over the M training cells.
 
     Solved in float64 from the centred normal equations, with one eigendecomposition for all penalties. The
-    solution equals scikit-learn's ``Ridge(alpha * M)`` to rounding. Hoerl and Kennard (1970), "Ridge
-    regression: biased estimation for nonorthogonal problems".
+    equations are summed date by date, so that no copy of the characteristics is needed. The solution equals
+    scikit-learn's ``Ridge(alpha * M)`` to rounding. Hoerl and Kennard (1970), "Ridge regression: biased
+    estimation for nonorthogonal problems".
     """
 
     def __init__(self, config: RidgeConfig, shape: Shape) -> None:
@@ -73,13 +74,10 @@ class Ridge(Baseline):
         cells, mean_F, mean_y, gram_FF, moment_F, variance_y = _moments(data, train)
         value_F, vector_FF = np.linalg.eigh(gram_FF)
         rotated_F = vector_FF.T @ moment_F
-        known = [known_cells(data, int(date)) for date in valid]
-        y_DM = pad_by_date([y_M for _, y_M in known])
+        w_AF = [vector_FF @ (rotated_F / (value_F + alpha * cells)) for alpha in self.config.alphas]
         history: list[EpochRecord] = []
         best = -math.inf
-        for index, alpha in enumerate(self.config.alphas):
-            w_F = vector_FF @ (rotated_F / (value_F + alpha * cells))
-            ic = mean_known(rank_ic_by_date(pad_by_date([z_MF @ w_F for z_MF, _ in known]), y_DM))
+        for index, (w_F, ic) in enumerate(zip(w_AF, _rank_ics(data, valid, w_AF), strict=True)):
             loss = (variance_y - 2.0 * w_F @ moment_F + w_F @ gram_FF @ w_F) / variance_y
             record = EpochRecord(index, float(loss), ic, 0.0, time.perf_counter() - started)
             history.append(record)
@@ -119,16 +117,32 @@ class Ridge(Baseline):
         self.intercept = float(require_tensor(tensors, "intercept", np.float64, (1,))[0])
 
 
+def _rank_ics(data: PanelTensors, dates: IntArray, w_AF: Sequence[FloatArray]) -> list[float]:
+    """Mean rank IC of each vector of coefficients; the characteristics of one date are held at a time."""
+    y_D: list[FloatArray] = []
+    forecast_AD: list[list[FloatArray]] = [[] for _ in w_AF]
+    for date in dates:
+        z_MF, y_M = known_cells(data, int(date))
+        y_D.append(y_M)
+        for w_F, forecast_D in zip(w_AF, forecast_AD, strict=True):
+            forecast_D.append(z_MF @ w_F)
+    y_DM = pad_by_date(y_D)
+    return [mean_known(rank_ic_by_date(pad_by_date(forecast_D), y_DM)) for forecast_D in forecast_AD]
+
+
 def _moments(
     data: PanelTensors, train: IntArray
 ) -> tuple[int, FloatArray, float, FloatArray, FloatArray, float]:
-    """Count, means, and centred second moments (sums over cells) of the training cells."""
-    parts = [known_cells(data, int(date)) for date in train]
-    cells = sum(len(y_M) for _, y_M in parts)
-    mean_F = np.sum([z_MF.sum(axis=0) for z_MF, _ in parts], axis=0) / cells
-    mean_y = sum(float(y_M.sum()) for _, y_M in parts) / cells
+    """Count, means, and centred second moments (sums over cells) of the training cells.
+
+    The dates are read twice, first for the means and then for the moments, and one date is held at a time.
+    """
+    sums = [(len(y_M), z_MF.sum(axis=0), float(y_M.sum())) for z_MF, y_M in _cells(data, train)]
+    cells = sum(count for count, _, _ in sums)
+    mean_F: FloatArray = np.sum([z_F for _, z_F, _ in sums], axis=0) / cells
+    mean_y = sum(y for _, _, y in sums) / cells
     gram_FF, moment_F, variance = np.zeros((len(mean_F), len(mean_F))), np.zeros(len(mean_F)), 0.0
-    for z_MF, y_M in parts:
+    for z_MF, y_M in _cells(data, train):
         centred_MF, centred_M = z_MF - mean_F, y_M - mean_y
         gram_FF += centred_MF.T @ centred_MF
         moment_F += centred_MF.T @ centred_M
@@ -136,3 +150,7 @@ def _moments(
     if not variance > 0:
         raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
     return cells, mean_F, mean_y, gram_FF, moment_F, variance
+
+
+def _cells(data: PanelTensors, dates: IntArray) -> Iterator[tuple[FloatArray, FloatArray]]:
+    return (known_cells(data, int(date)) for date in dates)

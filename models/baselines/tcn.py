@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
-from models.batch import Ablation, Batch, days_kept, present_windows, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
 
@@ -93,10 +93,10 @@ class TCN(Forecaster):
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Output of the blocks on the last day."""
-        x_MWC, keep_MW = present_windows(batch), days_kept(batch, ablation)
+        x_MWC, keep_MW = present_cells(batch.x_BNWC, batch), days_kept(batch, ablation)
         if keep_MW is not None:
             x_MWC = x_MWC * keep_MW[..., None]
-        return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch.m_BN)
+        return scatter_present(self.blocks(x_MWC.transpose(1, 2))[..., -1], batch)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the characteristics; forecasts do not depend on other firms."""

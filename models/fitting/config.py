@@ -51,8 +51,9 @@ class FitConfig:
         Decay per step of the running mean of the weights, in [0, 1). The mean is what is validated and kept;
         0 keeps the last weights themselves. Averaging helps where gradients are mostly noise (Polyak and
         Juditsky 1992).
-    autocast
-        Compute matrix products in bf16; on CUDA only.
+    precision
+        Precision of matrix products: ``float32``; ``bf16``; or ``auto``, bf16 on CUDA and float32 on CPUs,
+        where bf16 is slower. Weights, losses and the optimizer are float32 in any case.
     label_share
         Share of the training dates whose labels are used. Whole dates are drawn with the seed, and the dates
         of a smaller share are among those of a larger one. Baselines use it as well.
@@ -84,7 +85,7 @@ class FitConfig:
     quantiles: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
     valid_dates: int | None = None
     average: float = 0.0
-    autocast: bool = True
+    precision: Literal["auto", "float32", "bf16"] = "auto"
     label_share: float = 1.0
     layer_decay: float = 1.0
     pretrain: PretrainConfig | None = None
@@ -93,6 +94,7 @@ class FitConfig:
     def __post_init__(self) -> None:
         require_choice("loss", self.loss, (*LOSSES, QUANTILE))
         require_levels(self.quantiles)
+        require_choice("precision", self.precision, ("auto", "float32", "bf16"))
         require_choice("stop_on", self.stop_on, ("rank_ic", "ic"))
         for name in ("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "patience", "valid_dates"):
             value = getattr(self, name)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from models.batch import Batch, PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.losses import label_loss
+from models.fitting.precision import matrix_precision
 from models.forecaster import Forecaster
 
 
@@ -44,8 +45,8 @@ class DateLoss(nn.Module):
         """Forecasts [B, P] in the target's unit, and their loss in standard deviations of the target."""
         x, z, m, s, y, firms, key, known = cells
         batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True)
-        module, device = self.module, x.device.type
-        with torch.autocast(device, dtype=torch.bfloat16, enabled=self.config.autocast and device == "cuda"):
+        module = self.module
+        with matrix_precision(self.config, x.device):
             y_BP = module(batch)
         return y_BP, label_loss(module, self.config.loss, y_BP, batch, known)
 
@@ -56,20 +57,23 @@ def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cell
     Parameters
     ----------
     dates
-        int64 [..., B] sessions, on the data's device.
+        int64 [..., B] sessions of the panel, on the host.
     chosen
-        bool [..., B, N]; at most ``places`` per date.
+        bool [..., B, N], on the host; at most ``places`` per date.
     places
         P; places that a date does not fill are outside the universe.
     """
     firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
-    there, at = chosen.gather(-1, firms), (dates[..., None], firms)
+    dates, firms, there = (
+        x.to(data.device, non_blocking=True) for x in (dates, firms, chosen.gather(-1, firms))
+    )
+    at = (dates[..., None], firms)
     y = data.target_TN[at]
     return Cells(
-        x_BPWC=data.windows(dates[..., None].expand_as(firms), firms),
+        x_BPWC=data.gather_windows(dates[..., None].expand_as(firms), firms),
         z_BPF=data.characteristics_TNF[at],
         m_BP=there,
-        s_BP=data.group_TN[at],
+        s_BP=data.group_TN[at].long(),
         y_BP=y,
         firms_BP=firms,
         key_BP=data.key_N[firms],

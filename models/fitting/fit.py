@@ -283,7 +283,7 @@ def _engine(
     fitted: NeuralFitted, data: PanelTensors, fit_config: FitConfig, seed: int, train: IntArray
 ) -> SingleSeed:
     fitted.module.target_scale.copy_(target_scale_of(data, train))
-    return SingleSeed(fitted.module, data, fit_config, seed, train, fitted.forecast)
+    return SingleSeed(fitted.module, data, fit_config, seed, train)
 
 
 def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)

@@ -9,10 +9,9 @@ Legend: K seeds, B dates in a batch, D dates of an epoch, V validation dates, N 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from models.fitted import Diverged, EpochRecord, OnEpoch
 from models.fitting.config import FitConfig
 from models.fitting.losses import horizons_loss, quantile
 from models.fitting.optimizer import ParameterGroup, RunningMean, make_optimizer, parameter_groups
+from models.fitting.precision import matrix_precision
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
 
@@ -57,8 +57,11 @@ class Engine(Protocol):
         """Parameters to train, in the groups of the optimizer."""
         ...
 
-    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[list[float], list[float]]:
-        """Train each seed on its B dates; return the K losses and the K gradient norms before clipping."""
+    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
+        """Train each seed on its B dates; return the K losses and the K gradient norms before clipping.
+
+        They stay on the device, and the step does not wait for it.
+        """
         ...
 
     def validate(self, valid: IntArray) -> tuple[Float32Array, list[float]]:
@@ -139,23 +142,25 @@ def train_seeds(
         if not training:
             break
         started = time.perf_counter()
-        loss_K = np.zeros(len(states))
+        measured: list[Tensor] = []
+        dates_S: list[int] = []
         drawn = [torch.randperm(len(train_D), generator=g)[:per_epoch] for g in engine.generators]
         _set_mode(engine, training=True)
         for dates_KB in torch.split(train_D[torch.stack(drawn)], config.batch_dates, dim=1):
-            step_loss_K, norm_K = engine.step(dates_KB, optimizer)
-            for k in training:
-                _require_finite(step_loss_K[k], norm_K[k], _of_seed(states, k), config)
-            loss_K += np.array(step_loss_K) * dates_KB.shape[1]
+            measured.append(torch.stack(engine.step(dates_KB, optimizer)))
+            dates_S.append(dates_KB.shape[1])
             schedule.step()
             mean.update()
+        loss_KS, norm_KS = torch.stack(measured, dim=-1).tolist()  # the only wait for the device in the epoch
+        for k in training:
+            _require_finite(loss_KS[k], norm_KS[k], _of_seed(states, k), config)
         _set_mode(engine, training=False)
         lr = float(schedule.get_last_lr()[0])
         with mean.in_place():
             score_K = _scores(engine, valid)
             seconds = time.perf_counter() - started
             for k in training:
-                loss, score = float(loss_K[k]) / per_epoch, score_K[k]
+                loss, score = float(np.dot(loss_KS[k], dates_S)) / per_epoch, score_K[k]
                 record = EpochRecord(epoch, loss, score.rank_ic, lr, seconds, score.ic, score.pinball)
                 if valid is not None:
                     _require_score(record, _of_seed(states, k), config)
@@ -183,14 +188,16 @@ def _of_seed(states: Sequence[SeedState], k: int) -> str:
     return "" if len(states) == 1 else f" of seed {states[k].seed}"
 
 
-def _require_finite(loss: float, norm: float, of_seed: str, config: FitConfig) -> None:
-    if not math.isfinite(loss):
-        raise Diverged(
-            f"The training loss{of_seed} became {loss}: lower lr (it is {config.lr:g}) or clip "
-            f"({config.clip:g}), or look for extreme targets."
-        )
-    if not math.isfinite(norm):
-        raise Diverged(f"The gradient norm{of_seed} became {norm}: lower lr (it is {config.lr:g}).")
+def _require_finite(losses: list[float], norms: list[float], of_seed: str, config: FitConfig) -> None:
+    """Raise Diverged for the first step of an epoch whose loss or gradient norm is not finite."""
+    for loss, norm in zip(losses, norms, strict=True):
+        if not math.isfinite(loss):
+            raise Diverged(
+                f"The training loss{of_seed} became {loss}: lower lr (it is {config.lr:g}) or clip "
+                f"({config.clip:g}), or look for extreme targets."
+            )
+        if not math.isfinite(norm):
+            raise Diverged(f"The gradient norm{of_seed} became {norm}: lower lr (it is {config.lr:g}).")
 
 
 def _require_score(record: EpochRecord, of_seed: str, config: FitConfig) -> None:
@@ -241,20 +248,12 @@ class SingleSeed:
     train
         Training sessions. On a CPU, the number of firms on them decides how many dates go through the model
         at once.
-    forecast
-        Forecasts [D, N] of sessions, as the fitted model makes them.
     """
 
-    def __init__(  # noqa: PLR0917  (what is trained, on what, how)
-        self,
-        module: Forecaster,
-        data: PanelTensors,
-        config: FitConfig,
-        seed: int,
-        train: IntArray,
-        forecast: Callable[[PanelTensors, IntArray], Float32Array],
+    def __init__(
+        self, module: Forecaster, data: PanelTensors, config: FitConfig, seed: int, train: IntArray
     ) -> None:
-        self.data, self.config, self.forecast = data, config, forecast
+        self.data, self.config = data, config
         self.seeds: tuple[int, ...] = (seed,)
         self.modules = [module]
         self.generators = [torch.Generator().manual_seed(seed)]
@@ -264,52 +263,63 @@ class SingleSeed:
         """Parameters of the module, in the groups of the optimizer."""
         return parameter_groups(self.modules[0], self.config)
 
-    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[list[float], list[float]]:
-        """Make one step of the optimizer; return its loss and its gradient norm before clipping.
+    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
+        """Make one step of the optimizer; return its loss and its gradient norm before clipping, [1] each.
 
         The loss of a date does not depend on the other dates of the step. On a CPU, the dates go through the
         model in parts that fit its cache, which gives the same gradient sooner.
         """
         module, data, config, (dates_B,) = self.modules[0], self.data, self.config, dates_KB
         optimizer.zero_grad(set_to_none=True)
-        use_bf16 = config.autocast and data.device.type == "cuda"
-        total = 0.0
+        losses = []
         for part_B in torch.split(dates_B, self.dates_at_once):
-            batch = data.batch(part_B)
+            batch = data.batch(part_B, self._chosen(part_B))
             known_BN = batch.m_BN & batch.y_BN.isfinite()
-            if not module.uses_peers:
-                known_BN = draw_firms(known_BN, config.firms_per_date, self.generators[0])
-                batch = dataclasses.replace(batch, m_BN=known_BN)
-            with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
+            with matrix_precision(config, data.device):
                 y_BNK = module.horizons(batch)
-            loss = horizons_loss(module, config.loss, y_BNK, batch, known_BN)
-            loss = loss * (len(part_B) / len(dates_B))
-            total += float(loss.detach())
+            loss = horizons_loss(module, config.loss, y_BNK, batch, known_BN) * (len(part_B) / len(dates_B))
+            losses.append(loss.detach())
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
         optimizer.step()
-        return [total], [float(norm)]
+        return torch.stack(losses).sum()[None], norm[None]
 
+    def _chosen(self, dates_B: Tensor) -> Tensor | None:
+        """Bool [B, N] on the host: the firms to train with; None for all, which a model with peers needs."""
+        if self.modules[0].uses_peers:
+            return None
+        known_BN = self.data.known_TN[dates_B]
+        listed_N = self.data.listed_TN[dates_B].any(dim=0)
+        drawn_BN = draw_firms(known_BN[:, listed_N], self.config.firms_per_date, self.generators[0])
+        return known_BN.masked_scatter(listed_N, drawn_BN)
+
+    @torch.inference_mode()
     def validate(self, valid: IntArray) -> tuple[Float32Array, list[float]]:
-        """Forecasts [1, V, N] and their pinball score."""
-        forecast_VN = self.forecast(self.data, valid)
-        return forecast_VN[None], [self._pinball(valid, forecast_VN)]
+        """Forecasts [1, V, N] and their pinball score, NaN for a model without quantiles.
 
-    def _pinball(self, valid: IntArray, forecast_VN: Float32Array) -> float:
-        """Mean over the validation dates of the pinball score; NaN for a model without quantiles."""
-        module = self.modules[0]
+        Several dates go through the model at once. Forecasts of a fitted model are made date by date instead
+        (:meth:`models.fitted.Fitted.forecast`), and agree with these up to rounding.
+        """
+        module, data = self.modules[0], self.data
         head, scale = module.quantile_head, module.target_scale
-        if head is None:
-            return math.nan
-        total = 0.0
-        with torch.inference_mode():
-            for row, date in enumerate(valid):
-                batch = self.data.batch(torch.tensor([int(date)]))
-                y_BN = torch.as_tensor(forecast_VN[row], device=self.data.device)[batch.firms_N][None]
-                q_BNQ = module.quantiles_around(y_BN, batch) / scale
-                known_BN = batch.m_BN & batch.y_BN.isfinite()
-                total += float(quantile(q_BNQ, batch.y_BN / scale, known_BN, head.levels))
-        return total / len(valid)
+        forecasts, scores = [], []
+        for dates_B in torch.split(torch.as_tensor(valid), self.dates_at_once):
+            every_BN = torch.full(
+                data.listed_TN[dates_B].shape, math.nan, dtype=torch.float32, device=data.device
+            )
+            if data.listed_TN[dates_B].any():
+                batch = data.batch(dates_B)
+                y_BN = module(batch)
+                every_BN[:, batch.firms_N] = y_BN.float().masked_fill(~batch.m_BN, math.nan)
+                if head is not None:
+                    q_BNQ = module.quantiles_around(y_BN, batch) / scale
+                    known_BN = batch.m_BN & batch.y_BN.isfinite()
+                    score = quantile(q_BNQ, batch.y_BN / scale, known_BN, head.levels)
+                    scores.append(score * len(dates_B))
+            forecasts.append(every_BN)
+        forecast_VN: Float32Array = torch.cat(forecasts).cpu().numpy()
+        pinball = float(torch.stack(scores).sum()) / len(valid) if scores else math.nan
+        return forecast_VN[None], [pinball]
 
 
 def dates_at_once(data: PanelTensors, config: FitConfig, train: IntArray) -> int:
@@ -325,13 +335,13 @@ def dates_at_once(data: PanelTensors, config: FitConfig, train: IntArray) -> int
 
 def most_firms(data: PanelTensors, train: IntArray) -> int:
     """Largest number of firms in the universe on a training date."""
-    return int(data.mask_TN[torch.as_tensor(train, device=data.device)].sum(dim=1).max())
+    return int(data.listed_TN[torch.as_tensor(train)].sum(dim=1).max())
 
 
 def draw_firms(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
-    """Draw ``firms`` of the known firms of each date, or all of a date with fewer; None keeps all."""
+    """Draw ``firms`` of the known firms of each date on the host, or all of a date with fewer; None: all."""
     if firms is None or firms >= known_BN.shape[1]:
         return known_BN
-    draw_BN = torch.rand(known_BN.shape, generator=generator).to(known_BN.device).masked_fill(~known_BN, -1.0)
+    draw_BN = torch.rand(known_BN.shape, generator=generator).masked_fill(~known_BN, -1.0)
     chosen_BK = draw_BN.topk(firms, dim=1).indices
     return torch.zeros_like(known_BN).scatter(1, chosen_BK, value=True) & known_BN

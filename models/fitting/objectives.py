@@ -117,11 +117,11 @@ def mask_days(x_MWC: Tensor, generator: torch.Generator) -> Masked:
     return Masked(x_MWC, token_MW, chosen_MW)
 
 
-def squared_errors(predicted_MWC: Tensor, x_MWC: Tensor, chosen_MW: Tensor) -> tuple[Tensor, int]:
+def squared_errors(predicted_MWC: Tensor, x_MWC: Tensor, chosen_MW: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of squared errors over the known channels of the chosen days, and the number of these values."""
     counted_MWC = chosen_MW[:, :, None] & (x_MWC != 0)
     error_MWC = (predicted_MWC.float() - x_MWC).masked_fill(~counted_MWC, 0.0)
-    return error_MWC.square().sum(), int(counted_MWC.sum())
+    return error_MWC.square().sum(), counted_MWC.sum()
 
 
 class DayPredictor(nn.Module):
@@ -151,7 +151,7 @@ class DayPredictor(nn.Module):
             else None
         )
 
-    def errors(self, x_MWC: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+    def errors(self, x_MWC: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Sum of squared errors over the predicted values of the windows, and the number of these values."""
         if self.token_D is None:
             h_MWD = self.encoder.days(self.encoder.input(x_MWC), causal=True)

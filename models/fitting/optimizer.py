@@ -60,7 +60,7 @@ def make_optimizer(
     The factor on the learning rate rises linearly to 1 over the first ``warmup * steps`` steps, then falls
     to 0 as ``(1 + cos(pi p)) / 2``, with p the share of the remaining steps that are done.
     """
-    optimizer = torch.optim.AdamW([dict(group) for group in groups], lr=config.lr)
+    optimizer = torch.optim.AdamW([dict(group) for group in groups], lr=config.lr, fused=True)
     rising = max(1, round(config.warmup * steps))
 
     def factor(step: int) -> float:
@@ -95,8 +95,7 @@ class RunningMean:
             return
         keep = min(self.decay, (1.0 + self.steps) / (10.0 + self.steps))
         self.steps += 1
-        for mean, parameter in zip(self.means, self.parameters, strict=True):
-            mean.lerp_(parameter.detach(), 1.0 - keep)
+        torch._foreach_lerp_(self.means, [p.detach() for p in self.parameters], 1.0 - keep)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

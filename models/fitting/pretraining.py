@@ -19,6 +19,7 @@ from models.fitted import Diverged, EpochRecord, NoTrainingSignal
 from models.fitting.config import FitConfig
 from models.fitting.objectives import DayPredictor
 from models.fitting.optimizer import RunningMean, make_optimizer, parameter_groups
+from models.fitting.precision import matrix_precision
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 
 
@@ -109,23 +110,24 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
     for epoch in range(len(history), how.epochs):
         started = time.perf_counter()
         module.train()
-        total, values = 0.0, 0
+        total = torch.zeros((), dtype=torch.float64, device=data.device)
+        values = torch.zeros((), dtype=torch.int64, device=data.device)
         order_P = torch.randperm(len(sessions_P), generator=generator)[:per_epoch].to(data.device)
         for part_M in torch.split(order_P, how.batch):
-            x_MWC = data.windows(sessions_P[part_M], firms_P[part_M])
-            use_bf16 = config.autocast and data.device.type == "cuda"
-            with torch.autocast(data.device.type, dtype=torch.bfloat16, enabled=use_bf16):
+            x_MWC = data.gather_windows(sessions_P[part_M], firms_P[part_M])
+            with matrix_precision(config, data.device):
                 error, count = module.errors(x_MWC, generator)
-            total, values = total + float(error.detach()), values + count
-            if not math.isfinite(total):
-                raise Diverged(f"The pretraining loss became {total}: lower pretrain.lr (it is {how.lr:g}).")
+            total, values = total + error.detach(), values + count
             optimizer.zero_grad(set_to_none=True)
-            (error / max(1, count)).backward()
+            (error / count.clamp(min=1)).backward()
             torch.nn.utils.clip_grad_norm_(module.parameters(), config.clip)
             optimizer.step()
             schedule.step()
+        loss = float(total) / max(1, int(values))
+        if not math.isfinite(loss):
+            raise Diverged(f"The pretraining loss became {loss}: lower pretrain.lr (it is {how.lr:g}).")
         lr, seconds = float(schedule.get_last_lr()[0]), time.perf_counter() - started
-        history.append(EpochRecord(epoch, total / max(1, values), math.nan, lr, seconds))
+        history.append(EpochRecord(epoch, loss, math.nan, lr, seconds))
         if snapshots is not None:
             snapshots.save(state.snapshot())
     return tuple(history)

@@ -6,9 +6,7 @@ as alone, up to rounding. (Float32 training amplifies rounding: AdamW divides gr
 size.) Dropout masks are drawn for all seeds together: they differ from those of a seed alone, but are the
 same whenever the same seeds are trained together.
 
-Under `vmap`, the fused attention kernel of CPUs has no batching rule (torch 2.13 falls back to a loop over
-the seeds, with a warning), and those of GPUs are untested. Attention therefore takes the explicit path
-(`SDPBackend.MATH`), which keeps the weights of every query, key, head and seed for the backward pass.
+The fused attention kernels see the seeds as part of the batch (`models.attention.core`).
 
 Legend: K seeds, B dates in a batch, P places for firms, N firms, V validation dates.
 """
@@ -23,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from features.arrays import Float32Array, IntArray
 from models.batch import PanelTensors
@@ -36,7 +33,7 @@ from models.registry import MODELS
 
 STACKED_OPTIONS = (
     *("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "lr", "weight_decay", "warmup", "clip"),
-    *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "autocast"),
+    *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "precision"),
 )
 """Fields of `FitConfig` that a stack supports; seeds with any other in use are trained one by one."""
 
@@ -98,32 +95,30 @@ class StackedSeeds:
             for group in parameter_groups(self.modules[0], self.config)
         ]
 
-    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[list[float], list[float]]:
-        """Make one step of every seed; return the losses and the gradient norms before clipping."""
+    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
+        """Make one step of every seed; return the losses and the gradient norms before clipping, [K] each."""
         optimizer.zero_grad(set_to_none=True)
-        on_device_KB = dates_KB.to(self.data.device)
-        cells = take(self.data, on_device_KB, self._chosen(on_device_KB), self.places)
+        cells = take(self.data, dates_KB, self._chosen(dates_KB), self.places)
         _, loss_K = self._call(cells, own_dates=True)
         loss_K.sum().backward()
         norm_K = self._clip()
-        loss, norm = torch.stack((loss_K.detach(), norm_K)).tolist()
         optimizer.step()
-        return loss, norm
+        return loss_K.detach(), norm_K
 
     def validate(self, valid: IntArray) -> tuple[Float32Array, list[float]]:
         """Forecasts [K, V, N] of the same dates by every seed, NaN outside the universe; pinball scores."""
         data, K = self.data, len(self.modules)
         parts, total_K = [], torch.zeros(K, device=data.device)
         with torch.no_grad():
-            for dates_B in torch.split(torch.as_tensor(valid, device=data.device), self.config.batch_dates):
-                mask_BN = data.mask_TN[dates_B]
-                cells = take(data, dates_B, mask_BN, int(mask_BN.sum(dim=1).max()))
+            for dates_B in torch.split(torch.as_tensor(valid), self.config.batch_dates):
+                listed_BN = data.listed_TN[dates_B]
+                cells = take(data, dates_B, listed_BN, int(listed_BN.sum(dim=1).max()))
                 y_KBP, loss_K = self._call(cells, own_dates=False)
                 y_KBP = y_KBP.masked_fill(~cells.m_BP, math.nan)
-                every_KBN = y_KBP.new_full((K, *mask_BN.shape), math.nan)
-                parts.append(every_KBN.scatter(-1, cells.firms_BP.expand_as(y_KBP), y_KBP).cpu())
+                every_KBN = y_KBP.new_full((K, *listed_BN.shape), math.nan)
+                parts.append(every_KBN.scatter(-1, cells.firms_BP.expand_as(y_KBP), y_KBP))
                 total_K += loss_K * len(dates_B)
-        forecast_KVN: Float32Array = torch.cat(parts, dim=1).numpy()
+        forecast_KVN: Float32Array = torch.cat(parts, dim=1).cpu().numpy()
         without_quantiles = self.modules[0].quantile_head is None
         return forecast_KVN, [math.nan] * K if without_quantiles else (total_K / len(valid)).tolist()
 
@@ -133,18 +128,17 @@ class StackedSeeds:
         def one(parameters: Any, buffers: Any, own: Cells) -> Any:  # noqa: ANN401 (vmap's own types)
             return functional_call(self.losses[0], (parameters, buffers), (own,))
 
-        with sdpa_kernel(SDPBackend.MATH):
-            every = vmap(one, in_dims=(0, 0, 0 if own_dates else None), randomness="different")
-            y_KBP, loss_K = every(self.parameters, self.buffers, cells)
+        every = vmap(one, in_dims=(0, 0, 0 if own_dates else None), randomness="different")
+        y_KBP, loss_K = every(self.parameters, self.buffers, cells)
         return y_KBP, loss_K
 
     def _chosen(self, dates_KB: Tensor) -> Tensor:
-        """Bool [K, B, N]: the firms that each seed is trained with, drawn as a seed alone draws them."""
+        """Bool [K, B, N] on the host: the firms of each seed, drawn as a seed alone draws them."""
         data, firms = self.data, self.config.firms_per_date
-        mask_KBN = data.mask_TN[dates_KB]
+        mask_KBN = data.listed_TN[dates_KB]
         if self.uses_peers:
             return mask_KBN
-        known_KBN = mask_KBN & data.target_TN[dates_KB].isfinite()
+        known_KBN = data.known_TN[dates_KB]
         if firms is None:
             return known_KBN
         chosen_KBN = torch.zeros_like(known_KBN)

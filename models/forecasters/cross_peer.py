@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 import torch
-import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes
+from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
@@ -110,23 +109,23 @@ class CrossPeer(Forecaster):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply L layers of attention to the reference firms."""
-        targets, references, keep_B1NK, _ = self._targets_and_references(h_BND, batch, ablation)
+        targets, references, keys, _ = self._targets_and_references(h_BND, batch, ablation)
         r_BNR = targets.recent_BNR
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND, message_BN1 = layer(targets.with_tokens(h_BND), references, keep_B1NK)
+            h_BND, message_BN1 = layer(targets.with_tokens(h_BND), references, keys)
             y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the reference firms; 0 for all other firms."""
         h_BND = self.embed(batch, ablation)
-        targets, references, keep_B1NK, position_BM = self._targets_and_references(h_BND, batch, ablation)
+        targets, references, keys, position_BM = self._targets_and_references(h_BND, batch, ablation)
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
-            h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), references, keep_B1NK)
+            h_BND, _, weights_BHNK = layer.explicit(targets.with_tokens(h_BND), references, keys)
             every_BHNN = weights_BHNK.new_zeros(*weights_BHNK.shape[:3], h_BND.shape[1])
             at_BHNM = position_BM[:, None, None, :].expand_as(weights_BHNK[..., :-1])
             maps.append(every_BHNN.scatter(-1, at_BHNM, weights_BHNK[..., :-1]))
@@ -138,8 +137,8 @@ class CrossPeer(Forecaster):
 
     def _targets_and_references(
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None
-    ) -> tuple[Firms, Firms, Tensor, Tensor]:
-        """Targets, references, mask [B, 1, N, M + 1], and positions [B, M] of the references."""
+    ) -> tuple[Firms, Firms, PeerKeys, Tensor]:
+        """Targets, references, their keys, and positions [B, M] of the references."""
         days = self.config.recent_days
         r_BNR = recent_days(batch, days, ablation) if days else None
         inverse_size_rank_BN = inverse_size_rank(batch, self.reference.size)
@@ -149,9 +148,9 @@ class CrossPeer(Forecaster):
         position_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :max_references]
         if ablation is not None and ablation.peers_keep_BN is not None:
             chosen_BN = chosen_BN & ablation.peers_keep_BN
-        other_BNM = position_BM[:, None, :] != torch.arange(h_BND.shape[1], device=h_BND.device)[:, None]
-        keep_BNM = chosen_BN.gather(1, position_BM)[:, None, :] & other_BNM
-        return targets, targets.select(position_BM), F.pad(keep_BNM[:, None], (0, 1), value=True), position_BM
+        own_BNM = position_BM[:, None, :] == torch.arange(h_BND.shape[1], device=h_BND.device)[:, None]
+        keys = PeerKeys(chosen_BN.gather(1, position_BM), own_BNM)
+        return targets, targets.select(position_BM), keys, position_BM
 
     def _identity(self, batch: Batch) -> Tensor:
         return torch.cat((batch.z_BNF, self.group(batch.s_BN)), dim=-1)

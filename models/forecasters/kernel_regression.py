@@ -17,7 +17,7 @@ from models.attention.core import attention, attention_weights
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import LOGIT_GAIN, peer_keep
+from models.peers.layer import LOGIT_GAIN, peer_keys
 from models.spec import Shape, require_at_least, require_recent
 
 
@@ -84,7 +84,7 @@ class KernelRegression(Forecaster, Probed):
         """Add the weighted mean of the peers' values."""
         q_B1ND, k_B1ND = self._queries_and_keys(batch)
         value_B1N1 = F.linear(h_BND, self.peers)[:, None]
-        keep_B1NN = peer_keep(batch, ablation)[..., :-1]  # no null key: kernel weights sum to 1
+        keep_B1NN = peer_keys(batch, ablation).mask()[..., :-1]  # no null key: kernel weights sum to 1
         if self.probe is None:
             message_B1N1 = attention(q_B1ND, k_B1ND, value_B1N1, keep=keep_B1NN, scale=1.0)
         else:
@@ -95,7 +95,7 @@ class KernelRegression(Forecaster, Probed):
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Kernel weights of the peers."""
         q_B1ND, k_B1ND = self._queries_and_keys(batch)
-        keep_B1NN = peer_keep(batch, ablation)[..., :-1] & batch.m_BN[:, None, :, None]
+        keep_B1NN = peer_keys(batch, ablation).mask()[..., :-1] & batch.m_BN[:, None, :, None]
         weights_B1NN = attention_weights(q_B1ND, k_B1ND, keep=keep_B1NN, scale=1.0)
         return AttentionMaps(peers_BLHNN=self.weigh(weights_B1NN, keep_B1NN)[:, None])
 

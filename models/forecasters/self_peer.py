@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.batch import Ablation, AttentionMaps, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
+from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
 from models.spec import Shape, require_at_least, require_dropout, require_heads, require_recent
 
 
@@ -94,13 +94,13 @@ class SelfPeer(Forecaster):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply L peer layers."""
-        r_BNR, keep_B1NK = self._recent(batch, ablation), peer_keep(batch, ablation)
+        r_BNR, keys = self._recent(batch, ablation), peer_keys(batch, ablation)
         y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for module in self.layers:
             layer = cast("PeerLayer", module)
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
-            h_BND, message_BN1 = layer(firms, firms, keep_B1NK, tokens_keep_BG)
+            h_BND, message_BN1 = layer(firms, firms, keys, tokens_keep_BG)
             y_BN1 = y_BN1 + message_BN1
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
@@ -110,8 +110,8 @@ class SelfPeer(Forecaster):
             return None
         layer, r_1NR = cast("PeerLayer", self.layers[0]), self._recent(batch, None)
         firms = Firms(h_1ND, layer.norm(h_1ND), r_1NR, batch.s_BN)
-        keep_11nK = peer_keep(batch, None)[:, :, targets_n]
-        h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
+        keys = peer_keys(batch, None).of_targets(targets_n)
+        h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
         own_1NE = batch.z_BNF if r_1NR is None else torch.cat((batch.z_BNF, r_1NR), dim=-1)
         y_Pn1 = self.skip(own_1NE[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
         y_Pn: Tensor = y_Pn1[..., 0].float() * self.target_scale
@@ -119,16 +119,13 @@ class SelfPeer(Forecaster):
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the peers."""
-        h_BND, r_BNR, keep_B1NK = (
-            self.embed(batch, ablation),
-            self._recent(batch, ablation),
-            peer_keep(batch, ablation),
-        )
+        h_BND, r_BNR = self.embed(batch, ablation), self._recent(batch, ablation)
+        keys = peer_keys(batch, ablation)
         maps: list[Tensor] = []
         for module in self.layers:
             layer = cast("PeerLayer", module)
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
-            h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
+            h_BND, _, weights = layer.explicit(firms, firms, keys)
             maps.append(weights[..., :-1])
         return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
 

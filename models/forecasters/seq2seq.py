@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.attention.block import AttentionMask, BlockConfig
 from models.attention.decoder import DecoderBlock
 from models.attention.encoder import DayEncoder, EncoderConfig
-from models.batch import Ablation, AttentionMaps, Batch, days_kept, scatter_present
+from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least
 
@@ -95,11 +95,11 @@ class Seq2Seq(Forecaster):
         """Forecasts [B, N, K] of all horizons, in standard deviations of the label's training targets."""
         memory_MWD, mask, z_MF = self._encode(batch, ablation)
         if self.training and batch.path_BNK is not None:
-            truth_MK = torch.nan_to_num(batch.path_BNK[batch.m_BN] / self.target_scale)
+            truth_MK = torch.nan_to_num(present_cells(batch.path_BNK, batch) / self.target_scale)
             y_MK = self._decode(memory_MWD, mask, z_MF, truth_MK)
         else:
             y_MK = self._unroll(memory_MWD, mask, z_MF)
-        return scatter_present(y_MK, batch.m_BN)
+        return scatter_present(y_MK, batch)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Return the last horizon, the label's; forecasts do not depend on other firms."""
@@ -117,12 +117,12 @@ class Seq2Seq(Forecaster):
         x_MKD = self._tokens(given_MK, z_MF)
         for block in self.blocks:
             x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit_decode(x_MKD, memory_MWD, mask)
-        return AttentionMaps(days_BNW=scatter_present(weights_MHKW.mean(dim=1)[:, -1], batch.m_BN))
+        return AttentionMaps(days_BNW=scatter_present(weights_MHKW.mean(dim=1)[:, -1], batch))
 
     def _encode(self, batch: Batch, ablation: Ablation | None) -> tuple[Tensor, AttentionMask, Tensor]:
         days_keep_MW = days_kept(batch, ablation)
-        memory_MWD = self.encoder.states(batch.x_BNWC[batch.m_BN], days_keep_MW)
-        return memory_MWD, AttentionMask(keys_BK=days_keep_MW), batch.z_BNF[batch.m_BN]
+        memory_MWD = self.encoder.states(present_cells(batch.x_BNWC, batch), days_keep_MW)
+        return memory_MWD, AttentionMask(keys_BK=days_keep_MW), present_cells(batch.z_BNF, batch)
 
     def _tokens(self, given_MK: Tensor, z_MF: Tensor) -> Tensor:
         """Tokens [M, k + 1, D]: the start token, and one token per horizon in ``given_MK``."""

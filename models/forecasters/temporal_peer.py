@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
-from models.batch import Ablation, AttentionMaps, Batch, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, EqualDates, recent_days, select_dates
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keep
+from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys
 from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
 from models.spec import (
     Shape,
@@ -158,6 +158,11 @@ class TemporalPeer(Forecaster):
 
     def forecast_targets(self, batch: Batch, ablation: Ablation | None, targets_E: Tensor) -> Tensor:
         """Forecasts of some firms; only they attend in the last peer layer."""
+        layer = cast("PeerLayer", self.layers[-1])
+        alone = len(self.layers) == 1 and not layer.market_tokens and layer.probe is None
+        if ablation is not None and ablation.inputs is not None and alone:
+            y_BE = self._mix_shared(batch, ablation, ablation.inputs, targets_E)
+            return (y_BE.float() * self.target_scale).masked_fill(~batch.m_BN[:, targets_E], 0.0)
         y_BE = self._mix(self.embed(batch, ablation), batch, ablation, targets_E)
         return (y_BE.float() * self.target_scale).masked_fill(~batch.m_BN[:, targets_E], 0.0)
 
@@ -165,7 +170,7 @@ class TemporalPeer(Forecaster):
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None, targets_E: Tensor | None
     ) -> Tensor:
         """Forecasts of some firms, or of all, in units of ``target_scale``."""
-        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
+        r_BNR, keys = recent_days(batch, self.config.recent_days, ablation), peer_keys(batch, ablation)
         y_BN1, leaders = self.skip(batch.z_BNF), self._leaders(batch)
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for module in self.layers:
@@ -174,10 +179,30 @@ class TemporalPeer(Forecaster):
             firms = targets = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, *leaders)
             if targets_E is not None and module is self.layers[-1]:
                 targets = firms.select(targets_E.expand(len(h_BND), -1))
-                y_BN1, keep_B1NK = y_BN1[:, targets_E], keep_B1NK[:, :, targets_E]
-            h_BND, message_BN1 = layer(targets, firms, keep_B1NK, tokens_keep_BG)
+                y_BN1, keys = y_BN1[:, targets_E], keys.of_targets(targets_E)
+            h_BND, message_BN1 = layer(targets, firms, keys, tokens_keep_BG)
             y_BN1 = y_BN1 + message_BN1
         return (y_BN1 + self.head(self.norm(h_BND)))[..., 0]  # type: ignore[no-any-return]
+
+    def _mix_shared(self, batch: Batch, ablation: Ablation, inputs: EqualDates, targets_E: Tensor) -> Tensor:
+        """As :meth:`_mix` with one layer; tokens, keys and values of dates with equal inputs exist once."""
+        windows, days = ablation.windows, ablation.days_keep_BW
+        of_inputs = Ablation(
+            days_keep_BW=None if days is None else days[inputs.first_U],
+            windows=None if windows is None else EqualDates.of(windows.index_B[inputs.first_U]),
+        )
+        different, layer = select_dates(batch, inputs.first_U), cast("PeerLayer", self.layers[0])
+        h_UND, r_UNR = (
+            self.embed(different, of_inputs),
+            recent_days(different, self.config.recent_days, of_inputs),
+        )
+        identity_UNE = self._query_inputs(layer, h_UND, different)
+        firms = Firms(h_UND, identity_UNE, r_UNR, different.s_BN, *self._leaders(different))
+        targets = firms.select(targets_E.expand(len(h_UND), -1))
+        keys = peer_keys(batch, ablation).of_targets(targets_E)
+        h_BED, message_BE1 = layer.shared(targets, firms, keys, inputs.index_B)
+        skip_BE1 = self.skip(different.z_BNF[:, targets_E])[inputs.index_B]
+        return (skip_BE1 + message_BE1 + self.head(self.norm(h_BED)))[..., 0]  # type: ignore[no-any-return]
 
     def mix_nested(self, h_1ND: Tensor, batch: Batch, order_N: Tensor, targets_n: Tensor) -> Tensor | None:
         """Cumulative sums over the order, if there is one peer layer without market tokens."""
@@ -187,8 +212,8 @@ class TemporalPeer(Forecaster):
         r_1NR, leaders = recent_days(batch, self.config.recent_days, None), self._leaders(batch)
         identity_1NE = self._query_inputs(layer, h_1ND, batch)
         firms = Firms(h_1ND, identity_1NE, r_1NR, batch.s_BN, *leaders)
-        keep_11nK = peer_keep(batch, None)[:, :, targets_n]
-        h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keep_11nK, order_N)
+        keys = peer_keys(batch, None).of_targets(targets_n)
+        h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
         y_Pn1 = self.skip(batch.z_BNF[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
         y_Pn: Tensor = y_Pn1[..., 0].float() * self.target_scale
         return y_Pn
@@ -196,13 +221,13 @@ class TemporalPeer(Forecaster):
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Weights of the days and of the peers."""
         h_BND = self.embed(batch, ablation)
-        r_BNR, keep_B1NK = recent_days(batch, self.config.recent_days, ablation), peer_keep(batch, ablation)
+        r_BNR, keys = recent_days(batch, self.config.recent_days, ablation), peer_keys(batch, ablation)
         maps: list[Tensor] = []
         leaders = self._leaders(batch)
         for module in self.layers:
             layer = cast("PeerLayer", module)
             firms = Firms(h_BND, self._query_inputs(layer, h_BND, batch), r_BNR, batch.s_BN, *leaders)
-            h_BND, _, weights = layer.explicit(firms, firms, keep_B1NK)
+            h_BND, _, weights = layer.explicit(firms, firms, keys)
             maps.append(weights[..., :-1])
         return AttentionMaps(
             days_BNW=day_weights(self.encoder, batch, ablation), peers_BLHNN=torch.stack(maps, dim=1)

@@ -23,6 +23,7 @@ from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
 from models.peers.nested import nested_attention
+from models.peers.others import ABSENT, attention_to_others
 
 OWN_GROUP_BIAS = 4.0
 """Initial logit bias of firms of the target's own group, in the heads that start with that group."""
@@ -136,6 +137,35 @@ class Firms:
         return Firms(*(take(getattr(self, field.name)) for field in dataclasses.fields(self)))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PeerKeys:
+    """Which source firms a target firm may attend to: those that are kept, without itself.
+
+    Attributes
+    ----------
+    keep_BM
+        bool; False for sources outside the universe and for ablated ones.
+    own_BNM
+        bool, whether source j is target i; None if targets and sources are the same firms in the same order.
+    """
+
+    keep_BM: Tensor
+    own_BNM: Tensor | None = None
+
+    def of_targets(self, targets_E: Tensor) -> PeerKeys:
+        """The keys of the targets at some positions, where targets and sources were the same firms."""
+        assert self.own_BNM is None, "only positions of all firms are selected"
+        return PeerKeys(self.keep_BM, self._same()[:, targets_E])
+
+    def mask(self) -> Tensor:
+        """Mask, bool [B, 1, N, K]: the sources that a target may attend to, and the null key."""
+        own_BNM = self._same() if self.own_BNM is None else self.own_BNM
+        return F.pad((self.keep_BM[:, None] & ~own_BNM)[:, None], (0, 1), value=True)
+
+    def _same(self) -> Tensor:
+        return torch.eye(self.keep_BM.shape[1], dtype=torch.bool, device=self.keep_BM.device)[None]
+
+
 class PeerLayer(Probed):
     """One layer of peer attention, with a residual connection.
 
@@ -237,65 +267,115 @@ class PeerLayer(Probed):
                 self.market_query_GHd[0] = 0.0
 
     def forward(
-        self, targets: Firms, sources: Firms, keep: Tensor, tokens_keep_BG: Tensor | None = None
+        self, targets: Firms, sources: Firms, keys: PeerKeys, tokens_keep_BG: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Update the target firms with messages from the source firms.
 
-        ``keep`` is bool, broadcastable to [B, 1, N, K]: False masks a key, and the null key is last (see
-        :func:`peer_keep`). ``tokens_keep_BG`` is bool: False masks a market token as a key; by default all
-        are kept. Returns the new tokens of the targets [B, N, D], and what the messages add to their
-        forecasts, [B, N, 1].
+        ``tokens_keep_BG`` is bool: False masks a market token as a key; by default all are kept. Returns the
+        new tokens of the targets [B, N, D], and what the messages add to their forecasts, [B, N, 1]. Memory
+        grows linearly with the firms if targets and sources are the same.
         """
         if self.probe is not None:
-            return self.explicit(targets, sources, keep, tokens_keep_BG)[:2]
-        q, k, v, scale = self._project(targets, sources)
+            return self.explicit(targets, sources, keys, tokens_keep_BG)[:2]
+        q, k, v, scale = self._project(targets, sources, keys.keep_BM)
+
+        def attend(q_BHNe: Tensor, k_BHKe: Tensor, v_BHKf: Tensor) -> Tensor:
+            if keys.own_BNM is None:
+                return attention_to_others(q_BHNe, k_BHKe, v_BHKf, scale=scale)
+            keep = F.pad(keys.mask(), (0, k_BHKe.shape[2] - k.shape[2]), value=True)
+            return attention(q_BHNe, k_BHKe, v_BHKf, keep=keep, scale=scale)
+
         if not self.market_tokens:
-            return self._update(targets, attention(q, k, v, keep=keep, scale=scale))
+            return self._update(targets.token_BND, attend(q, k, v))
         # The message of a token differs between targets, because it excludes the target itself. So an extra
         # value column per token returns the weight of the token, which then multiplies its message.
         tokens = self.market_tokens
         state_GBHNd = torch.stack(
-            [
-                attention(t.expand(*q.shape[:3], -1), k, v, keep=keep, scale=scale)
-                for t in self._market_queries(q, scale)
-            ]
+            [attend(t.expand(*q.shape[:3], -1), k, v) for t in self._market_queries(q, scale)]
         )
         own_column = torch.eye(tokens, dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
         v = torch.cat((F.pad(v, (0, tokens)), F.pad(own_column, (v.shape[-1], 0))), dim=2)
-        k = torch.cat((k, self._market_keys(k)), dim=2)
-        out_BHNe = attention(q, k, v, keep=_with_tokens(keep, tokens, tokens_keep_BG), scale=scale)
+        out_BHNe = attend(q, torch.cat((k, self._market_keys(k, tokens_keep_BG)), dim=2), v)
         message_BHNd, weight_BHNG = out_BHNe[..., :-tokens], out_BHNe[..., -tokens:]
         message_BHNd = message_BHNd + torch.einsum("bhng,gbhnd->bhnd", weight_BHNG, state_GBHNd)
-        return self._update(targets, message_BHNd)
+        return self._update(targets.token_BND, message_BHNd)
 
     def explicit(
-        self, targets: Firms, sources: Firms, keep: Tensor, tokens_keep_BG: Tensor | None = None
+        self, targets: Firms, sources: Firms, keys: PeerKeys, tokens_keep_BG: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute :meth:`forward` by the explicit path; also returns the weights [B, H, N, K], null key last.
 
         The weights of market tokens are distributed over the firms that the tokens attend to.
         """
         q, k, v, scale = self._project(targets, sources)
+        keep = keys.mask()
         if not self.market_tokens:
             weights_BHNK = self.weigh(attention_weights(q, k, keep=keep, scale=scale), keep)
-            return *self._update(targets, weights_BHNK @ v), weights_BHNK
-        keys, tokens = k.shape[2], self.market_tokens
-        every = torch.cat((k, self._market_keys(k)), dim=2)
-        all_BHNk = attention_weights(q, every, keep=_with_tokens(keep, tokens, tokens_keep_BG), scale=scale)
-        weights_BHNK = all_BHNk[..., :keys]
+            return *self._update(targets.token_BND, weights_BHNK @ v), weights_BHNK
+        sources_and_null, tokens = k.shape[2], self.market_tokens
+        every = torch.cat((k, self._market_keys(k, tokens_keep_BG)), dim=2)
+        all_BHNk = attention_weights(q, every, keep=F.pad(keep, (0, tokens), value=True), scale=scale)
+        weights_BHNK = all_BHNk[..., :sources_and_null]
         for g, t in enumerate(self._market_queries(q, scale)):
             token_weights_BHNK = attention_weights(t.expand(*q.shape[:3], -1), k, keep=keep, scale=scale)
-            weights_BHNK = weights_BHNK + all_BHNk[..., keys + g, None] * token_weights_BHNK
+            weights_BHNK = weights_BHNK + all_BHNk[..., sources_and_null + g, None] * token_weights_BHNK
         weights_BHNK = self.weigh(weights_BHNK, keep)
-        return *self._update(targets, weights_BHNK @ v), weights_BHNK
+        return *self._update(targets.token_BND, weights_BHNK @ v), weights_BHNK
 
-    def nested(self, targets: Firms, sources: Firms, keep: Tensor, order_M: Tensor) -> tuple[Tensor, Tensor]:
+    def nested(
+        self, targets: Firms, sources: Firms, keys: PeerKeys, order_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Compute :meth:`forward` of one date for the first 0 to M sources of an order, [P, N, ...]."""
         assert not self.market_tokens, "messages of market tokens are not nested"
         q, k, v, scale = self._project(targets, sources)
-        return self._update(targets, nested_attention(q, k, v, keep, order_M, scale=scale))
+        return self._update(targets.token_BND, nested_attention(q, k, v, keys.mask(), order_M, scale=scale))
 
-    def _project(self, targets: Firms, sources: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
+    def shared(
+        self, targets: Firms, sources: Firms, keys: PeerKeys, index_B: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Compute :meth:`forward` for B masks of the keys over U dates, B many to one; for few targets.
+
+        Keys and values are computed once per date. Group-pair biases are added to the logits, which for few
+        targets are fewer numbers than the columns that :meth:`forward` appends.
+
+        Parameters
+        ----------
+        targets, sources
+            Firms of U dates.
+        keys
+            Which sources each of the B masks keeps.
+        index_B
+            Date of each mask.
+        """
+        assert not self.market_tokens, "messages of market tokens depend on the mask of the keys"
+        q, k, v, scale = self._project_without_groups(targets, sources)
+        logits_UHNK = (scale * q) @ k.transpose(-2, -1)
+        if self.group_bias_HSS is not None:
+            bias_HSS = LOGIT_GAIN * self._bias_of_known_groups()
+            bias_HUNM = bias_HSS[:, targets.group_BN[:, :, None], sources.group_BN[:, None, :]]
+            logits_UHNK = logits_UHNK + F.pad(bias_HUNM.transpose(0, 1), (0, 1))
+        weights_BHNK = logits_UHNK[index_B].masked_fill(~keys.mask(), -math.inf).softmax(dim=-1)
+        return self._update(targets.token_BND[index_B], weights_BHNK @ v[index_B])
+
+    def _project(
+        self, targets: Firms, sources: Firms, keep_BM: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Queries, keys, values and scale; biases are columns, and sources not kept get no weight."""
+        q_BHNd, k_BHKd, v_BHKd, scale = self._project_without_groups(targets, sources, keep_BM)
+        if self.group_bias_HSS is not None:
+            batch, heads = q_BHNd.shape[:2]
+            row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, targets.group_BN].transpose(
+                0, 1
+            )
+            code_BMS = F.one_hot(sources.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
+            code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
+            q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
+            k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
+        return q_BHNd, k_BHKd, v_BHKd, scale
+
+    def _project_without_groups(
+        self, targets: Firms, sources: Firms, keep_BM: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
         q_BHNd = split_heads(self.query(targets.identity_BNE), self.heads)
         k_BHMd = split_heads(self.key(sources.identity_BNE), self.heads)
         value_BMD = self.value(self.norm(sources.token_BND))
@@ -320,18 +400,12 @@ class PeerLayer(Probed):
         if self.firm_bias_X1 is not None and sources.slot_BN is not None:
             own_BNH = F.embedding(sources.slot_BN, LOGIT_GAIN * self.firm_bias_X1)
             key_bias_BHM = key_bias_BHM + own_BNH.transpose(1, 2)
+        if keep_BM is not None:
+            key_bias_BHM = key_bias_BHM.masked_fill(~keep_BM[:, None], ABSENT)
         null_BH1 = (LOGIT_GAIN * self.null_bias_H)[None, :, None].expand(batch, heads, 1)
         key_bias_BHK1 = torch.cat((key_bias_BHM, null_BH1), dim=2)[..., None].to(k_BHKd.dtype)
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
         k_BHKd = torch.cat((k_BHKd, key_bias_BHK1), dim=-1)
-        if self.group_bias_HSS is not None:
-            row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, targets.group_BN].transpose(
-                0, 1
-            )
-            code_BMS = F.one_hot(sources.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
-            code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
-            q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
-            k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
         return q_BHNd, k_BHKd, v_BHKd, scale
 
     def _bias_of_known_groups(self) -> Tensor:
@@ -345,15 +419,18 @@ class PeerLayer(Probed):
         t_GHd = torch.cat((self.market_query_GHd, one), dim=-1)
         return F.pad(t_GHd, (0, q_BHNd.shape[-1] - t_GHd.shape[-1]))[:, :, None].to(q_BHNd.dtype)
 
-    def _market_keys(self, k_BHKd: Tensor) -> Tensor:
+    def _market_keys(self, k_BHKd: Tensor, tokens_keep_BG: Tensor | None) -> Tensor:
         """Keys [B, H, G, d] of the tokens, in the columns of k, with the market bias as key bias."""
-        key_GHd = torch.cat((self.market_key_GHd, LOGIT_GAIN * self.market_bias_GH[..., None]), dim=-1)
-        key_GHd = F.pad(key_GHd, (0, k_BHKd.shape[-1] - key_GHd.shape[-1])).to(k_BHKd.dtype)
-        return key_GHd.transpose(0, 1).expand(len(k_BHKd), -1, -1, -1)
+        bias_BGH = (LOGIT_GAIN * self.market_bias_GH).expand(len(k_BHKd), -1, -1)
+        if tokens_keep_BG is not None:
+            bias_BGH = bias_BGH.masked_fill(~tokens_keep_BG[..., None], ABSENT)
+        key_BGHd = self.market_key_GHd.expand(len(k_BHKd), -1, -1, -1)
+        key_BGHd = torch.cat((key_BGHd, bias_BGH[..., None]), dim=-1)
+        return F.pad(key_BGHd, (0, k_BHKd.shape[-1] - key_BGHd.shape[-1])).transpose(1, 2).to(k_BHKd.dtype)
 
-    def _update(self, targets: Firms, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
+    def _update(self, token_BND: Tensor, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
         message_BND = join_heads(message_BHNd)
-        h_BND = targets.token_BND + self.dropout(self.output(message_BND))
+        h_BND = token_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
         return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)
 
@@ -366,18 +443,8 @@ class GroupEmbedding(nn.Embedding):
         return super().forward(input) * (input > 0)[..., None]
 
 
-def _with_tokens(keep: Tensor, tokens: int, tokens_keep_BG: Tensor | None) -> Tensor:
-    """Add the market tokens to a mask of keys, bool [.., K + G]."""
-    every_keep = F.pad(keep, (0, tokens), value=True)
-    if tokens_keep_BG is None:
-        return every_keep
-    return every_keep & F.pad(tokens_keep_BG, (keep.shape[-1], 0), value=True)[:, None, None]
-
-
-def peer_keep(batch: Batch, ablation: Ablation | None) -> Tensor:
-    """Mask, bool [B, 1, N, N + 1]: the other firms of the universe that are not ablated, and the null key."""
-    key_BN = batch.m_BN
-    if ablation is not None and ablation.peers_keep_BN is not None:
-        key_BN = key_BN & ablation.peers_keep_BN
-    own_NN = torch.eye(key_BN.shape[1], dtype=torch.bool, device=key_BN.device)
-    return F.pad(key_BN[:, None, None, :] & ~own_NN, (0, 1), value=True)
+def peer_keys(batch: Batch, ablation: Ablation | None) -> PeerKeys:
+    """The keys of peer attention over all firms: those of the universe that are not ablated."""
+    if ablation is None or ablation.peers_keep_BN is None:
+        return PeerKeys(batch.m_BN)
+    return PeerKeys(batch.m_BN & ablation.peers_keep_BN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from places import ROOT
 
@@ -29,16 +30,19 @@ runpy.run_path("benchmarks/gpu.py", run_name="__main__")
 """
 
 
-def test_gpu_benchmark_runs_with_only_torch_and_numpy() -> None:
-    tiny = ["--device", "cpu", "--tiny", "--seeds", "2"]
+def test_gpu_benchmark_runs_with_only_torch_and_numpy(tmp_path: Path) -> None:
+    models = ["temporal_peer", "cross_peer"]
+    tiny = ["--device", "cpu", "--tiny", "--models", *models, "--output", str(tmp_path / "table.md")]
     command = [sys.executable, "-c", ALONE, *tiny]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    for model in ("temporal_transformer", "temporal_peer"):
-        table = done.stdout.split(f"\n{model}: ")[1]
-        for way in ("eager", "stacked K=2"):
-            cells = re.search(rf"^  {way} +([\d,]+) +nan +([\d.]+) +([\d.]+)$", table, re.MULTILINE)
-            assert cells, table
-            assert all(float(cell.replace(",", "")) > 0 for cell in cells.groups())
+    _, _, *lines = (tmp_path / "table.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert all(float(cell.replace(",", "")) > 0 for row in rows for cell in row[3:7])
+    measured = {(what, variant) for what, variant, *_ in rows}
+    layers = [("day encoder", "eager"), ("peer layer, 20 firms", "eager"), ("peer layer, 40 firms", "eager")]
+    stacks = [("temporal_peer", "K = 1"), ("temporal_peer", "K = 2")]
+    assert measured == {*layers, *((model, "eager") for model in models), *stacks}
+    assert {row[2] for row in rows} == {"float32", "bf16"}
     assert "ceilings: float32" in done.stdout
     assert len(re.findall(r"^  (softmax|local|linear) +(float32|bfloat16)", done.stdout, re.MULTILINE)) == 6

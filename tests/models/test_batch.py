@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from features.library.scaling import ChannelScaler
 from models.batch import PanelTensors
 from models.forecasters.temporal_peer import TemporalPeerConfig
 from models.spec import Shape, parse_config
@@ -126,3 +128,27 @@ def test_options_are_parsed_and_unknown_ones_are_refused() -> None:
         parse_config(TemporalPeerConfig, {"keys_from": "name"}, "temporal_peer")
     with pytest.raises(ValueError, match="multiple of 4"):
         parse_config(TemporalPeerConfig, {"encoder": {"width": 30}}, "temporal_peer")
+
+
+def test_complete_characteristics_are_read_where_they_are(tmp_path: Path) -> None:
+    """Processes share a mapped file only if no tensor copies it."""
+    given = arrays()
+    mapped = np.memmap(tmp_path / "z", dtype=np.float32, mode="w+", shape=(T, N, F))
+    mapped[:] = given["characteristics_TNF"]
+    given["characteristics_TNF"] = np.memmap(tmp_path / "z", dtype=np.float32, mode="r", shape=(T, N, F))
+    data = PanelTensors.from_arrays(**given, window=W, complete=True)
+    assert data.characteristics_TNF.data_ptr() == given["characteristics_TNF"].ctypes.data
+    np.testing.assert_array_equal(data.characteristics_TNF.numpy(), mapped)
+
+
+def test_channels_are_scaled_block_by_block_as_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arrays()
+    given["channels_TNC"][3, 2] = np.nan
+    scaler = ChannelScaler(np.array([0.1, -0.2, 0.0]), np.array([2.0, 0.5, np.inf]), clip=1.5)
+    scaled = PanelTensors.from_arrays(
+        **{**given, "channels_TNC": scaler.apply(given["channels_TNC"])}, window=W
+    )
+    monkeypatch.setattr("models.batch._BLOCK", 5 * N * C)
+    blocks = PanelTensors.from_arrays(**given, window=W, scaler=scaler)
+    assert torch.equal(blocks.history_NSC, scaled.history_NSC)
+    assert float(scaled.history_NSC.abs().max()) == 1.5

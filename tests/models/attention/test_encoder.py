@@ -75,7 +75,9 @@ def test_gradients_reach_every_parameter(pooling: str, norm: str) -> None:
         for name, parameter in encoder.named_parameters()
         if parameter.grad is None or parameter.grad.abs().max() == 0
     ]
-    assert without_gradient == []
+    # a single query's softmax does not depend on the keys' bias
+    expected = ["blocks.1.attention.key.bias"] if pooling in ("last", "cls") else []
+    assert without_gradient == expected
 
 
 def test_invalid_options_are_refused() -> None:

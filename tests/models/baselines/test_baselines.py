@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import lightgbm as lgb
 import numpy as np
 import pytest
 import torch
 from rank_correlations import mean_ic, mean_rank_ic
 from sklearn.linear_model import Ridge as SklearnRidge
 
+from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
 from models.fitted import Fitted
 from models.fitting.fit import FitConfig, fit
+from models.fitting.fitted_models import BaselineFitted
 
 T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)
@@ -167,3 +170,21 @@ def test_lightgbm_stops_at_the_best_value_of_stop_on() -> None:
     assert scores["ic"][1] > scores["rank_ic"][1]
     with pytest.raises(ValueError, match="stop_on is 'r2'"):
         fit("lightgbm", {"stop_on": "r2"}, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+
+
+def test_lightgbm_reads_dates_in_turn_and_grows_the_trees_of_one_float64_array() -> None:
+    data = panel()
+    options = {"rounds": 20, "evaluate_every": 10, "patience": 9, "min_data_in_leaf": 20, "max_bin": 15}
+    ours = fit("lightgbm", options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=3)
+    assert isinstance(ours, BaselineFitted)
+    model = ours.baseline
+    assert isinstance(model, LightGBM)
+    booster, scale = model.trees()
+    z, y = cells(data, TRAIN)
+    train_set = lgb.Dataset(z, label=y / y.std(), params={"max_bin": 15, "verbosity": -1})
+    theirs = lgb.Booster(model._parameters(3), train_set)
+    for _ in range(booster.current_iteration()):
+        theirs.update()
+    assert scale == y.std()
+    np.testing.assert_array_equal(booster.predict(z), theirs.predict(z))
+    assert booster.num_trees() == booster.current_iteration() > 0

@@ -212,7 +212,7 @@ def test_dates_one_by_one_give_the_gradient_of_the_batch() -> None:
     assert isinstance(model, NeuralFitted)
     config = FitConfig(clip=1e9, lr=1.0, weight_decay=0.0)
     dates = torch.tensor([10, 20, 30])
-    engine = SingleSeed(model.module, data, config, 0, TRAIN, model.forecast)
+    engine = SingleSeed(model.module, data, config, 0, TRAIN)
     engine.dates_at_once = 2  # so that the step is made in parts
     optimizer = torch.optim.SGD(model.module.parameters(), lr=0.0)
     (loss,), _ = engine.step(dates[None], optimizer)
@@ -224,10 +224,22 @@ def test_dates_one_by_one_give_the_gradient_of_the_batch() -> None:
     model.module.zero_grad()
     whole.backward()
     want = [p.grad for p in model.module.parameters() if p.grad is not None]
-    assert loss == pytest.approx(float(whole.detach()), rel=1e-5)
+    assert float(loss) == pytest.approx(float(whole.detach()), rel=1e-5)
     assert len(got) == len(want) > 10
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_bf16_trains_to_nearly_the_same_forecasts_as_float32() -> None:
+    data = panel()
+    config = dataclasses.replace(QUICK, epochs=2, patience=2, precision="float32")
+    whole = fitted("temporal_peer", data, config=config).forecast(data, TEST)
+    half = fitted("temporal_peer", data, config=dataclasses.replace(config, precision="bf16")).forecast(
+        data, TEST
+    )
+    known = np.isfinite(whole)
+    assert not np.array_equal(whole[known], half[known])
+    np.testing.assert_allclose(half[known], whole[known], atol=0.05 * whole[known].std())
 
 
 def test_firms_are_drawn_from_known_firms_alone() -> None:
@@ -325,7 +337,7 @@ def test_the_kept_weights_are_those_of_the_best_epoch_by_the_score_that_was_aske
         "ic": max(record.valid_ic for record in model.history),
     }
     kept = {"rank_ic": mean_rank_ic(pairs), "ic": mean_ic(pairs)}
-    assert kept[stop_on] == pytest.approx(best[stop_on], abs=1e-9)
+    assert kept[stop_on] == pytest.approx(best[stop_on], abs=1e-7)  # several dates were validated at once
     assert len({record.valid_ic for record in model.history}) > 1
 
 

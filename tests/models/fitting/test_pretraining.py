@@ -110,7 +110,7 @@ def test_the_loss_counts_known_channels_of_chosen_days_alone() -> None:
     predicted_MWC = torch.tensor([[[0.0, 9.0], [7.0, 7.0], [1.0, 0.0]]], requires_grad=True)
     chosen_MW = torch.tensor([[True, False, True]])
     total, count = squared_errors(predicted_MWC, x_MWC, chosen_MW)
-    assert (float(total.detach()), count) == (1.0 + 4.0 + 9.0, 3)
+    assert (float(total.detach()), int(count)) == (1.0 + 4.0 + 9.0, 3)
     total.backward()
     assert predicted_MWC.grad is not None
     assert predicted_MWC.grad.tolist() == [[[-2.0, 0.0], [0.0, 0.0], [-4.0, -6.0]]]

@@ -18,7 +18,7 @@ from models.fitting.optimizer import make_optimizer, parameter_groups
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer
 from models.forecasters.temporal_peer import TemporalPeer
-from models.peers.layer import LOGIT_GAIN, Firms, PeerLayer, PeerSizes
+from models.peers.layer import LOGIT_GAIN, Firms, PeerKeys, PeerLayer, PeerSizes
 from models.registry import MODELS
 from models.spec import parse_config
 
@@ -320,8 +320,8 @@ def test_initial_heads_attend_to_the_own_group_or_mostly_to_the_null_key(has_siz
         group_BN = (1 + torch.arange(100) % 4)[None]
         rank_N = torch.arange(99, -1, -1) // 4  # rank in the group; the last firm is the largest
         firms = Firms(torch.randn(1, 100, 8), z_BNE, None, group_BN, (1.0 / (1.0 + rank_N))[None])
-        keep = torch.nn.functional.pad(~torch.eye(100, dtype=torch.bool)[None, None], (0, 1), value=True)
-        weights_HNK = layer.explicit(firms, firms, keep)[2][0]
+        keys = PeerKeys(torch.ones(1, 100, dtype=torch.bool))
+        weights_HNK = layer.explicit(firms, firms, keys)[2][0]
     same_NN = group_BN[0][:, None] == group_BN[0]
     own_HN = (weights_HNK[..., :-1] * same_NN).sum(-1)
     assert (own_HN[:2] > 0.85).all()

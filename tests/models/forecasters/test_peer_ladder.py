@@ -22,7 +22,7 @@ from models.forecaster import Forecaster
 from models.forecasters.cross_peer import CrossPeer
 from models.forecasters.kernel_regression import KernelRegression
 from models.forecasters.sector_mean import SectorMean
-from models.peers.layer import LOGIT_GAIN, Firms, PeerLayer, PeerSizes, peer_keep
+from models.peers.layer import LOGIT_GAIN, Firms, PeerKeys, PeerLayer, PeerSizes, peer_keys
 from models.peers.reference import (
     ReferenceConfig,
     count_larger_firms,
@@ -372,7 +372,7 @@ def test_a_reference_of_all_firms_equals_self_attention() -> None:
     batch = panel().batch(torch.tensor([8, 11]))
     layer = cast("PeerLayer", all_firms.layers[0])
     targets, _, _, _ = all_firms._targets_and_references(all_firms.embed(batch), batch, None)
-    h_BND, message_BN1 = layer(targets, targets, peer_keep(batch, None))
+    h_BND, message_BN1 = layer(targets, targets, peer_keys(batch, None))
     skip_BN1 = all_firms.skip(torch.cat((batch.z_BNF, batch.x_BNWC[:, :, -3:].flatten(2)), dim=-1))
     expected = (skip_BN1 + message_BN1 + all_firms.head(all_firms.norm(h_BND)))[..., 0] * batch.m_BN
     torch.testing.assert_close(all_firms(batch), expected, rtol=1e-5, atol=2e-6)
@@ -433,13 +433,13 @@ def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str
     layer = cast("PeerLayer", cast("Any", module).layers[0])
     h_BND = module.embed(batch)
     firms = Firms(h_BND, layer.norm(h_BND), None, batch.s_BN)
-    new_BND, message_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keep(batch, None))
+    new_BND, message_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keys(batch, None))
     n = batch.firms_N.numel()
     assert weights_BHNK.shape == (1, 2, n, n + 1)  # the null key is the last
     torch.testing.assert_close(weights_BHNK.sum(-1), torch.ones(1, 2, n))
     square = weights_BHNK[..., :n]
     assert (square - square.transpose(-1, -2)).abs().max() > 0.05
-    fused_BND, fused_BN1 = layer(firms, firms, peer_keep(batch, None))
+    fused_BND, fused_BN1 = layer(firms, firms, peer_keys(batch, None))
     torch.testing.assert_close(fused_BND, new_BND, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(fused_BN1, message_BN1, rtol=1e-5, atol=1e-6)
 
@@ -486,7 +486,7 @@ def test_market_tokens_equal_a_loop_over_firms() -> None:
             heads.append(sum(w[k] * v for k, v in enumerate(values)))
         expected.append(layer.readout(torch.cat(cast("list[Tensor]", heads))))
     firms = Firms(h[None], normed[None], None, batch.s_BN)
-    _, message_BN1 = layer(firms, firms, peer_keep(batch, None))
+    _, message_BN1 = layer(firms, firms, peer_keys(batch, None))
     torch.testing.assert_close(message_BN1[0], torch.stack(expected), rtol=0, atol=1e-10)
 
 
@@ -636,8 +636,8 @@ def test_initial_attention_has_no_bias_for_firms_of_unknown_group() -> None:
     layer = PeerLayer(sizes).eval()
     z_BNE = torch.randn(1, 1, 3).expand(1, 4, 3)
     firms = Firms(torch.randn(1, 4, 4), z_BNE, None, torch.tensor([[0, 0, 1, 2]]))
-    keep = torch.nn.functional.pad(~torch.eye(4, dtype=torch.bool)[None, None], (0, 1), value=True)
-    weights_HN = layer.explicit(firms, firms, keep)[2][0, :, 0, 1:4]
+    keys = PeerKeys(torch.ones(1, 4, dtype=torch.bool))
+    weights_HN = layer.explicit(firms, firms, keys)[2][0, :, 0, 1:4]
     torch.testing.assert_close(weights_HN, weights_HN[:, :1].expand(-1, 3))
 
 

@@ -1,0 +1,79 @@
+"""Attention of every firm to all other firms, without a matrix over pairs of firms.
+
+A mask that excludes the firm itself has N x N numbers, and a kernel that takes a mask keeps it for the
+backward pass. Here, the firms before the own one and the firms after it are two causal attentions over the
+shifted and the reversed keys, which every fused kernel computes without a mask. Each half does half of the
+work, so together they cost as much as one attention with a mask.
+
+Legend: B dates, H heads, N firms, P common keys, K = N + P keys, d width of queries and keys, e of values.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor
+
+from models.attention.core import attention
+
+ABSENT = -1e4
+"""Logit bias of a key that no query may attend to: its weight is exactly 0 in float32 and in bf16."""
+
+FEW_FIRMS = 256
+"""Up to so many firms, a CPU is faster with a matrix over pairs, which then fits its cache."""
+
+
+def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale: float) -> Tensor:
+    """``sum_{j != i} w_ij v_j`` over the firms j other than i and the common keys, as [B, H, N, e].
+
+    ``w_ij`` is the softmax of ``scale * q_i . k_j`` over these keys. Firm i is position i of the queries and
+    of the keys. The P >= 1 common keys come after the firms; the first of them is the null key, whose value
+    must be 0.
+
+    Notes
+    -----
+    With ``Z`` the sum of ``exp(logit)`` of a half and ``n`` the exponential of the null key's logit, an extra
+    column of values returns the null key's weight ``w = n / Z``. The first half has all common keys, the
+    second has the null key P times, so the sum over both is ``n (1 / w_1 + 1 / w_2 - P)``, and the message is
+
+        (o_1 w_2 + o_2 w_1) / (w_1 + w_2 - P w_1 w_2).
+
+    The weight of the null key must not underflow: its logit may be at most about 80 below the largest one.
+    """
+    N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
+    if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
+        own_NK = torch.eye(N, k_BHKd.shape[2], dtype=torch.bool)
+        logits_BHNK = (q_BHNd * scale) @ k_BHKd.transpose(-2, -1)
+        return logits_BHNK.masked_fill(own_NK, -math.inf).softmax(dim=-1) @ v_BHKe
+    P = k_BHKd.shape[2] - N
+    is_null_K1 = (torch.arange(N + P, device=v_BHKe.device) == N)[:, None].to(v_BHKe.dtype)
+    v_BHKf = torch.cat((v_BHKe, is_null_K1.expand(*v_BHKe.shape[:3], 1)), dim=-1)
+    # row P - 1 + i of a causal attention sees the P common keys and the i firms that come first in its half
+    both_BHNf = attention(
+        F.pad(torch.cat((q_BHNd, q_BHNd.flip(2))), (0, 0, P - 1, 0)),
+        torch.cat(
+            (_before(k_BHKd, N), _after(k_BHKd, N, nulls=k_BHKd[:, :, N : N + 1].expand(-1, -1, P, -1)))
+        ),
+        torch.cat(
+            (_before(v_BHKf, N), _after(v_BHKf, N, nulls=F.pad(v_BHKf[:, :, N : N + 1], (0, 0, 0, P - 1))))
+        ),
+        causal=True,
+        scale=scale,
+    )[:, :, P - 1 :]
+    before_BHNf, after_BHNf = both_BHNf.chunk(2)
+    after_BHNf = after_BHNf.flip(2)
+    w1_BHN1, w2_BHN1 = before_BHNf[..., e:], after_BHNf[..., e:]
+    sum_BHNe = before_BHNf[..., :e] * w2_BHN1 + after_BHNf[..., :e] * w1_BHN1
+    return sum_BHNe / (w1_BHN1 + w2_BHN1 - P * w1_BHN1 * w2_BHN1)
+
+
+def _before(x_BHKd: Tensor, firms: int) -> Tensor:
+    """The common keys, then all firms but the last."""
+    return torch.cat((x_BHKd[:, :, firms:], x_BHKd[:, :, : firms - 1]), dim=2)
+
+
+def _after(x_BHKd: Tensor, firms: int, nulls: Tensor) -> Tensor:
+    """The null keys, then all firms but the first, from the last to the second."""
+    return torch.cat((nulls, x_BHKd[:, :, 1:firms].flip(2)), dim=2)
