@@ -8,8 +8,8 @@ background firms, so they estimate the same values. Time is compared at the same
 time is multiplied by the squared ratio of the standard errors.
 
 The two alternate, one row against one date. The cost of a row, and of a date, does not depend on the others,
-so the time of 100 forecasts follows from the number of rows and dates. The target: 10 times faster for 25
-dates with 4 forecasts each, as ``explain`` samples them. The exit code is 1 if it is missed.
+so the time of 100 forecasts follows from the number of rows and dates. The target: 10 times faster, on 100
+dates with 1 forecast, on 25 dates with 4 and on 1 date with 100. The exit code is 1 if it is missed.
 
 ``--device cuda`` runs both on a GPU.
 """
@@ -42,7 +42,6 @@ WINDOW, CHANNELS, CHARACTERISTICS, SECTORS = 60, 6, 24, 40
 DAY_STARTS = (1, 2, 3, 4, 6, 11, 21, 41)
 TARGET = 10.0
 LAYOUTS = ((100, 1), (25, 4), (1, 100))  # dates, forecasts per date
-TARGET_FORECASTS = 4
 
 
 def panel(firms: int, device: str) -> PanelTensors:
@@ -173,19 +172,19 @@ def main() -> None:
 def report(rounds: list[dict[int, tuple[float, float]]], settings: str) -> None:
     """Print the ratios of 100 forecasts, and whether the target was met."""
     print(f"\n100 forecasts, 60 players, {settings}: medians of {len(rounds)} rounds")
+    least = float("inf")
     for dates, forecasts in LAYOUTS:
         ratios = [done[forecasts][0] * forecasts for done in rounds]
         squared = statistics.mean(done[forecasts][1] for done in rounds)
         faster = statistics.median(ratios) / squared
+        least = min(least, faster)
         print(
             f"  {dates:>3} dates with {forecasts:>3} forecasts: {statistics.median(ratios):8.1f} times "
             f"faster ({min(ratios):.1f} to {max(ratios):.1f}) with {np.sqrt(squared):.2f} times the "
             f"standard error; at equal error {faster:.1f} times"
         )
-        if forecasts == TARGET_FORECASTS:
-            met = faster >= TARGET
-            print(f"       the target is {TARGET:.0f}: {'met' if met else 'NOT MET'}")
-    sys.exit(int(not met))
+    print(f"the target is {TARGET:.0f}: {'met' if least >= TARGET else 'NOT MET'}")
+    sys.exit(int(least < TARGET))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.faithful.forecasts import FaithfulConfig, Subject, measure_days, measure_peers
 from models.explain.faithful.inference import intervene
-from models.explain.faithful.summary import at_inference
+from models.explain.faithful.summary import at_inference, peer_agreement
 from models.explain.faithful.verdict import Verdict, judge
 from models.explain.peers import PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
@@ -35,12 +36,16 @@ def panel(seed: int = 0) -> PanelTensors:
 
 
 class WeightedDays(Forecaster, Probed):
-    """``y = sum_d a_d v_d x_d``: attention ``a``, the same for all firms, and values ``v_d x_d``."""
+    """``y = sum_d a_d v_d x_d``: attention ``a``, the same for all firms, and values ``v_d x_d``.
+
+    With ``renormalise``, the weights of masked days pass to the others, as in a softmax, so days interact.
+    """
 
     uses_peers: ClassVar[bool] = False
 
-    def __init__(self, weights_W: np.ndarray) -> None:
+    def __init__(self, weights_W: np.ndarray, *, renormalise: bool = False) -> None:
         super().__init__()
+        self.renormalise = renormalise
         self.logits_W = nn.Parameter(torch.tensor(np.log(weights_W), dtype=torch.float32))
         self.value_W = nn.Parameter(torch.ones(len(weights_W)))
         self.even = False
@@ -49,8 +54,10 @@ class WeightedDays(Forecaster, Probed):
         kept_BW = torch.ones(batch.x_BNWC.shape[0], batch.x_BNWC.shape[2])
         if ablation is not None and ablation.days_keep_BW is not None:
             kept_BW = ablation.days_keep_BW.float()
-        value_BNW = batch.x_BNWC[..., 0] * self.value_W * kept_BW[:, None, :]
-        return (self._weights(batch) * value_BNW).sum(dim=-1, keepdim=True)
+        weights_BNW = self._weights(batch) * kept_BW[:, None, :]
+        if self.renormalise:
+            weights_BNW = weights_BNW / weights_BNW.sum(dim=-1, keepdim=True).clamp_min(1e-12)
+        return (weights_BNW * self.value_W * batch.x_BNWC[..., 0]).sum(dim=-1, keepdim=True)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         return self.scaled(h_BND[..., 0], batch)
@@ -67,13 +74,17 @@ class WeightedDays(Forecaster, Probed):
 
 
 class WeightedPeers(Forecaster, Probed):
-    """``y_i = x_i + sum_j A_ij v_j x_j``: attention ``A`` over firms and values ``v_j x_j``."""
+    """``y_i = x_i + sum_j A_ij v_j x_j``: attention ``A`` over firms and values ``v_j x_j``.
+
+    With ``renormalise``, the weights of masked firms pass to the others, as in a softmax, so peers interact.
+    """
 
     uses_peers: ClassVar[bool] = True
     over = "peers"
 
-    def __init__(self, weights_NN: np.ndarray) -> None:
+    def __init__(self, weights_NN: np.ndarray, *, renormalise: bool = False) -> None:
         super().__init__()
+        self.renormalise = renormalise
         self.logits_NN = nn.Parameter(torch.tensor(np.log(weights_NN), dtype=torch.float32))
         self.value_NN = nn.Parameter(torch.ones(weights_NN.shape))
         self.even = False
@@ -85,6 +96,8 @@ class WeightedPeers(Forecaster, Probed):
         weights_BNN = self._weights(batch)
         if ablation is not None and ablation.peers_keep_BN is not None:
             weights_BNN = weights_BNN * ablation.peers_keep_BN[:, None, :]
+            if self.renormalise:
+                weights_BNN = weights_BNN / weights_BNN.sum(dim=-1, keepdim=True).clamp_min(1e-12)
         message_BN1 = (weights_BNN * self.value_NN) @ h_BND
         return self.scaled((h_BND + message_BN1)[..., 0], batch)
 
@@ -128,22 +141,45 @@ def train_values(model: WeightedDays | WeightedPeers, true: np.ndarray, data: Pa
     assert float(loss().detach()) < 1e-4, "the values have learned the true forecasts"
 
 
-def verdict_on_days(model: Forecaster, data: PanelTensors, config: FaithfulConfig | None = None) -> Verdict:
-    """Judge attention over days on the test sessions."""
-    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
-    measured = [one for session in TEST for one in measure_days(subject, int(session), np.arange(4))]
-    return judge("days", measured, at_inference([intervene(model, data, TEST, "days", seed=0)]))
+def verdict_on_days(
+    model: Forecaster,
+    data: PanelTensors,
+    config: FaithfulConfig | None = None,
+    *,
+    sessions: np.ndarray = TEST,
+    firms: int = 4,
+) -> Verdict:
+    """Judge attention over days on some test sessions."""
+    measured = [
+        one
+        for t in sessions
+        for one in measure_days(_subject(model, data, config, t), int(t), np.arange(firms))
+    ]
+    return judge("days", measured, at_inference([intervene(model, data, sessions, "days", seed=0)]))
 
 
-def verdict_on_peers(model: Forecaster, data: PanelTensors, config: FaithfulConfig | None = None) -> Verdict:
-    """Judge attention over peers on the test sessions."""
-    subject = Subject(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
+def verdict_on_peers(
+    model: Forecaster,
+    data: PanelTensors,
+    config: FaithfulConfig | None = None,
+    *,
+    sessions: np.ndarray = TEST,
+    permutations: int = 2,
+    firms: int = 3,
+) -> Verdict:
+    """Judge attention over peers on some test sessions."""
+    options = PeerGameConfig(permutations=permutations)
+    network = explain_peers(model.eval(), data, sessions, options)
     measured = []
-    for session in TEST:
-        phi, again = (
-            explain_peers(module, data, np.array([session]), PeerGameConfig(permutations=2, seed=seed))[0]
-            for module, seed in ((model, 0), (model, 1))
-        )
-        mixed = explain_peers(subject.random, data, np.array([session]), PeerGameConfig(permutations=2))[0]
-        measured += measure_peers(subject, int(session), np.arange(3), phi.phi_NN, again.phi_NN, mixed.phi_NN)
-    return judge("peers", measured, at_inference([intervene(model, data, TEST, "peers", seed=0)]))
+    for found in network:
+        subject = _subject(model, data, config, found.session)
+        (shuffled,) = explain_peers(subject.random, data, np.array([found.session]), options)
+        measured += measure_peers(subject, found.session, np.arange(firms), found.phi_NN, shuffled.phi_NN)
+    inference = at_inference([intervene(model, data, sessions, "peers", seed=0)])
+    return judge("peers", measured, inference, peer_agreement(network))
+
+
+def _subject(model: Forecaster, data: PanelTensors, config: FaithfulConfig | None, session: int) -> Subject:
+    """Shuffle the parameters anew for every date: one shuffle of few weights may keep their order."""
+    config = replace(FaithfulConfig() if config is None else config, seed=int(session))
+    return Subject(model.eval(), data, TRAIN, config)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.batch import Ablation, Batch, SharedWindows
+from models.batch import Ablation, Batch, EqualDates
 from models.explain.game import RandomGame
 from models.explain.players import Player, Unwrapped, forecast, peer_members, repeat_batch
 from models.explain.removal import Replacement
@@ -46,7 +46,8 @@ def group_game(
     """Build the game of a date: coalitions [M, P] and their draws [M] -> forecasts [M, E].
 
     A forward pass has several coalitions as its dates. Coalitions that keep the same days and channels follow
-    each other, so that the day encoder embeds their windows once.
+    each other, so that the day encoder embeds their windows once, and among them those that keep the same
+    characteristics, which differ in the masked peers alone.
     """
     cells = batch.firms_N.numel() * (len(sample_E) + _OWN_CELLS)
     step = max(1, _CELLS * (_CUDA_FACTOR if batch.m_BN.is_cuda else 1) // cells)
@@ -54,12 +55,13 @@ def group_game(
     def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
         kept = _kept(keep_MP, players, batch)
         window_M = _different_windows(kept, draw_M)
-        order_M = np.argsort(window_M, kind="stable")
+        input_M = _different_inputs(kept, window_M, draw_M)
+        order_M = np.argsort(input_M, kind="stable")
         out_ME = np.empty((len(keep_MP), len(sample_E)))
         for start in range(0, len(keep_MP), step):
             part = order_M[start : start + step]
             repeated = _replaced(batch, kept, draw_M, part, background)
-            ablation = _ablation(kept, window_M, part, batch)
+            ablation = _ablation(kept, window_M[part], input_M[part], part, device=batch.m_BN.device)
             out_ME[part] = forecast(model, repeated, ablation, sample_E)
         return out_ME
 
@@ -99,6 +101,18 @@ def _different_windows(kept: _Kept, draw_M: IntArray) -> IntArray:
     return np.unique(packed, axis=0, return_inverse=True)[1].reshape(-1)
 
 
+def _different_inputs(kept: _Kept, window_M: IntArray, draw_M: IntArray) -> IntArray:
+    """Number the different inputs, by window: equal for those that also keep the same characteristics."""
+    if kept.column_MF is None:
+        return window_M
+    packed_MX = np.packbits(kept.column_MF, axis=1).astype(np.int64)
+    all_kept_M1 = np.all(kept.column_MF, axis=1)[:, None]  # nothing is replaced, whatever the draw
+    rows_MX = np.concatenate(
+        (window_M[:, None], np.where(all_kept_M1, -1, draw_M[:, None]), packed_MX), axis=1
+    )
+    return np.unique(rows_MX, axis=0, return_inverse=True)[1].reshape(-1)
+
+
 def _replaced(batch: Batch, kept: _Kept, draw_M: IntArray, part: IntArray, background: Replacement) -> Batch:
     """Repeat the batch for some coalitions, with the replacements of what they do not keep."""
     repeated, device = repeat_batch(batch, len(part)), batch.m_BN.device
@@ -121,12 +135,13 @@ def _replaced(batch: Batch, kept: _Kept, draw_M: IntArray, part: IntArray, backg
     return repeated
 
 
-def _ablation(kept: _Kept, window_M: IntArray, part: IntArray, batch: Batch) -> Ablation:
+def _ablation(
+    kept: _Kept, window_B: IntArray, input_B: IntArray, part: IntArray, *, device: torch.device
+) -> Ablation:
     def tensor(keep_MX: BoolArray | None) -> Tensor | None:
-        return None if keep_MX is None else torch.as_tensor(keep_MX[part], device=batch.m_BN.device)
+        return None if keep_MX is None else torch.as_tensor(keep_MX[part], device=device)
 
-    _, first_U, index_B = np.unique(window_M[part], return_index=True, return_inverse=True)
-    windows = SharedWindows(
-        *(torch.as_tensor(index, device=batch.m_BN.device) for index in (first_U, index_B.reshape(-1)))
+    windows, inputs = (
+        EqualDates.of(torch.as_tensor(label_B, device=device)) for label_B in (window_B, input_B)
     )
-    return Ablation(tensor(kept.days_MW), tensor(kept.peers_MN), tensor(kept.tokens_MG), windows)
+    return Ablation(tensor(kept.days_MW), tensor(kept.peers_MN), tensor(kept.tokens_MG), windows, inputs)

@@ -30,7 +30,8 @@ from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.batch import Batch, PanelTensors
 from models.explain.date_values import ENGINES, Method, date_values
-from models.explain.engines.engine import Precision
+from models.explain.design import stratified_sample
+from models.explain.engines.engine import Precision, relative_precision
 from models.explain.game import Quality, quality
 from models.explain.players import (
     Explainable,
@@ -63,7 +64,8 @@ class GroupGameConfig:
         so the background of a forecast are as many firms of the same date. With few donors, ``|value|`` of a
         family is biased upwards, because it contains the variation of the donors' values.
     firms_per_date
-        Number of forecasts drawn at random per date; None explains every firm.
+        Number of forecasts drawn at random per date, in proportion from every group
+        (`models.explain.design`); None explains every firm.
     players
         How the inputs are divided into players.
     engine
@@ -72,6 +74,9 @@ class GroupGameConfig:
     precision
         Standard error at which sampling stops, for each date; None draws ``permutations`` times. See
         ``GroupAttribution.reached``.
+    share
+        Standard error at which sampling stops, as a share of the standard deviation of the date's forecasts
+        over firms, in place of ``precision``.
     removal
         What replaces absent characteristics and channels: see `models.explain.removal`.
     seed
@@ -83,6 +88,7 @@ class GroupGameConfig:
     players: PlayerConfig = field(default_factory=PlayerConfig)
     engine: str = "permutation"
     precision: Precision | None = None
+    share: float | None = None
     removal: Removal = "date"
     seed: int = 0
 
@@ -91,6 +97,8 @@ class GroupGameConfig:
             raise ValueError(f"permutations is {self.permutations}; it must be at least 1.")
         require_choice("engine", self.engine, ENGINES)
         require_choice("removal", self.removal, tuple(REMOVALS))
+        if self.share is not None and self.precision is not None:
+            raise ValueError("A precision and a share are given; choose one of them.")
         if self.firms_per_date is not None and self.firms_per_date < 1:
             raise ValueError(f"firms_per_date is {self.firms_per_date}; set at least 1, or None for all.")
 
@@ -254,11 +262,14 @@ def _explain_date(
     batch = data.batch(torch.tensor([session]))
     n_firms = batch.firms_N.numel()
     rng = np.random.default_rng((config.seed, session))
-    sample_E = np.arange(n_firms)
+    sample_E: IntArray = np.arange(n_firms)
     if config.firms_per_date is not None and config.firms_per_date < n_firms:
-        sample_E = np.sort(rng.choice(n_firms, config.firms_per_date, replace=False))
+        sample_E = stratified_sample(batch.s_BN[0].cpu().numpy(), config.firms_per_date, rng)
     seed = int(rng.integers(2**32))
+    forecast_N = forecast(unwrap(model), batch, None)[0]
     precision = Precision(config.permutations) if config.precision is None else config.precision
+    if config.share is not None:
+        precision = relative_precision(config.share, forecast_N, draws=max(2, config.permutations))
     method = Method(config.engine, config.removal, precision, seed)
     found = date_values(model, batch, players, sample_E, method, cells=cells)
     shapley, values_EP = found.values, found.values.values_PO.T
@@ -266,7 +277,7 @@ def _explain_date(
         values_EP,
         shapley.base_O,
         shapley.error_PO.T,
-        forecast(unwrap(model), batch, None)[0, sample_E],
+        forecast_N[sample_E],
         np.stack([player_data(player, batch)[sample_E] for player in players], axis=1),
         batch.firms_N.cpu().numpy()[sample_E],
         _day_agreement(unwrap(model), batch, players, values_EP, sample_E),

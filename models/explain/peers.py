@@ -78,6 +78,9 @@ class PeerAttribution:
         products of independent pairs of orders. It may be negative.
     error_NN
         Monte Carlo standard error of ``phi_NN``.
+    repeat_N
+        Rank correlation, over the peers of each target, of ``|value|`` from the first half of the orders with
+        that from the second half. The halves are independent, so it tells how well the values repeat.
     base_N
         Forecast without any peer.
     forecast_N
@@ -96,6 +99,7 @@ class PeerAttribution:
     phi_NN: FloatArray
     square_NN: FloatArray
     error_NN: FloatArray
+    repeat_N: FloatArray
     base_N: FloatArray
     forecast_N: FloatArray
     attention_NN: FloatArray
@@ -171,11 +175,14 @@ def _explain_date(
     followers_n, leaders_K = (drawn_K, every_N) if game.nested else (every_N, drawn_K)
     rng = np.random.default_rng((config.seed, session))
     total_nK, squares_nK = np.zeros((2, len(followers_n), len(leaders_K)))
-    for _ in range(config.permutations):
+    first_nK, half = total_nK, config.permutations // 2
+    for pair in range(config.permutations):
         order_N = rng.permutation(len(firms_N))
         forward_nK = game.steps(order_N, followers_n, leaders_K)
         draw_nK = 0.5 * (forward_nK + game.steps(order_N[::-1], followers_n, leaders_K))
-        total_nK += draw_nK
+        total_nK = total_nK + draw_nK
+        if pair + 1 == half:
+            first_nK = total_nK
         squares_nK += draw_nK**2
     draws = config.permutations
     phi_nK = total_nK / draws
@@ -183,6 +190,8 @@ def _explain_date(
     phi_NN, square_NN, error_NN = np.full((3, len(firms_N), len(firms_N)), np.nan)
     at = np.ix_(followers_n, leaders_K)
     phi_NN[at], square_NN[at], error_NN[at] = phi_nK, phi_nK**2 - variance_nK, np.sqrt(variance_nK)
+    first_NN, second_NN = np.full((2, *phi_NN.shape), np.nan)
+    first_NN[at], second_NN[at] = first_nK / half, (total_nK - first_nK) / (draws - half)
     base_N = game.forecasts(np.zeros((1, len(firms_N)), dtype=np.bool_))[0]
     forecast_N, attention_NN = forecast(module, batch, None)[0], _attention(module, batch)
     full = len(leaders_K) == len(firms_N)
@@ -192,6 +201,7 @@ def _explain_date(
         phi_NN=phi_NN,
         square_NN=square_NN,
         error_NN=error_NN,
+        repeat_N=_agreement(first_NN, np.abs(second_NN)),
         base_N=base_N,
         forecast_N=forecast_N,
         attention_NN=attention_NN,

@@ -51,6 +51,25 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True)
+class PlayerNames:
+    """Names of inputs that a panel of tensors does not have; players without a name are numbered.
+
+    Attributes
+    ----------
+    channels
+        Names of the C channels.
+    groups
+        Names of the groups, by the panel's group code.
+    firms
+        Tickers by panel column.
+    """
+
+    channels: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    firms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlayerConfig:
     """How the inputs of a model are divided into players.
 
@@ -65,12 +84,15 @@ class PlayerConfig:
         is one if the date has at most ``max_firms`` firms, otherwise every group.
     max_firms
         Largest number of single firms.
+    names
+        Names of channels, sectors and firms.
     """
 
     windows: Literal["days", "channels"] = "days"
     day_starts: tuple[int, ...] = (1, 2, 3, 6, 11)
     peers: Literal["all", "sectors", "firms"] = "all"
     max_firms: int = 100
+    names: PlayerNames = PlayerNames()
 
     def __post_init__(self) -> None:
         require_choice("windows", self.windows, ("days", "channels"))
@@ -162,7 +184,8 @@ def find_players(
 def _windows(batch: Batch, config: PlayerConfig) -> list[Player]:
     _, _, window, channels = batch.x_BNWC.shape
     if config.windows == "channels":
-        return [Player("channel", f"channel {c}", (c,)) for c in range(channels)]
+        names = config.names.channels or tuple(f"channel {c}" for c in range(channels))
+        return [Player("channel", names[c], (c,)) for c in range(channels)]
     return [
         Player("days", f"day {days[0]}" if len(days) == 1 else f"days {days[0]}-{days[-1]}", days)
         for days in day_blocks(window, config.day_starts)
@@ -173,10 +196,19 @@ def _peers(batch: Batch, config: PlayerConfig) -> list[Player]:
     if config.peers == "all":
         return [Player("peers", "peers")]
     if config.peers == "firms" and batch.firms_N.numel() <= config.max_firms:
-        return [Player("firm", f"firm {firm}", (firm,)) for firm in batch.firms_N.tolist()]
+        tickers = config.names.firms
+        return [
+            Player("firm", tickers[firm] if tickers else f"firm {firm}", (firm,))
+            for firm in batch.firms_N.tolist()
+        ]
     codes = torch.unique(batch.s_BN[batch.m_BN]).tolist()  # a batch's codes are the panel's plus 1
-    names = {code: f"sector {code - 1}" if code else "firms of unknown sector" for code in codes}
-    return [Player("sector", name, (code,)) for code, name in names.items()]
+    return [Player("sector", _sector(code, config.names.groups), (code,)) for code in codes]
+
+
+def _sector(code: int, groups: tuple[str, ...]) -> str:
+    if not code:
+        return "firms of unknown sector"
+    return groups[code - 1] if groups else f"sector {code - 1}"
 
 
 def _market_tokens(model: Forecaster) -> int:

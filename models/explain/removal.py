@@ -104,7 +104,8 @@ def training_cells(
     ValueError
         If no firm is in the universe on any of them.
     """
-    row_S, firm_S = np.nonzero(data.mask_TN[torch.as_tensor(sessions)].cpu().numpy())
+    chosen_T = torch.as_tensor(np.array(sessions))  # a copy, as the sessions of a fold cannot be written to
+    row_S, firm_S = np.nonzero(data.mask_TN[chosen_T].cpu().numpy())
     if not len(row_S):
         raise ValueError("No firm is in the universe on any of the training sessions; give other sessions.")
     chosen = np.random.default_rng(seed).permutation(len(row_S))[:most]

@@ -28,9 +28,8 @@ OnRound = Callable[[int, float], None]
 
 _ROUND_ROWS = 4096  # coalitions per round
 
-
-class PrecisionNotReached(ValueError):  # noqa: N818  (names the condition, as StopIteration does)
-    """The standard error that was asked for needs more draws than allowed; the message has the cure."""
+MAX_DRAWS = 1000
+"""Largest number of draws for a precision, unless another is given."""
 
 
 class Engine(Protocol):
@@ -87,7 +86,7 @@ class Precision:
 
     draws: int = 8
     standard_error: float | None = None
-    max_draws: int = 1000
+    max_draws: int = MAX_DRAWS
 
     def __post_init__(self) -> None:
         if self.draws < 1:
@@ -109,7 +108,7 @@ class Precision:
 
 
 def relative_precision(
-    share: float, forecast_E: AnyFloatArray, *, draws: int = 8, max_draws: int = 1000
+    share: float, forecast_E: AnyFloatArray, *, draws: int = 8, max_draws: int = MAX_DRAWS
 ) -> Precision:
     """Precision of ``share`` times the standard deviation of some forecasts.
 
@@ -156,22 +155,6 @@ class Sampled:
     state: SamplerState
     precision: Precision
     reached: bool
-
-    def require_precision(self) -> ShapleyValues:
-        """Return the values; raise `PrecisionNotReached` if their error is larger than was asked for."""
-        if self.reached:
-            return self.values
-        error, asked = float(self.values.error_PO.max()), self.precision.standard_error
-        assert asked is not None, "without a standard error, the precision is always reached"
-        raise PrecisionNotReached(
-            f"The standard error is {error:.3g} after {self.state.draws} draws, and {asked:.3g} was asked for"
-            + (
-                f"; it needs about {math.ceil(self.state.draws * (error / asked) ** 2)} draws: "
-                if math.isfinite(error)
-                else ": "
-            )
-            + "allow more draws, or ask for less precision."
-        )
 
 
 def sample(

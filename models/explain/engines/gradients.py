@@ -120,7 +120,7 @@ def gradient_values(
         with torch.no_grad():
             base_E = _of(forecast(start), sample_E)[0]
         points = _points(config, np.random.default_rng((seed, 2, draw)))
-        cells = _path(forecast, start, batch, sample_E, points)
+        cells = _along(forecast, start, batch, sample_E, points)
         value_PE = np.stack([_player(player, players, batch, sample_E, cells) for player in players])
         values.append(value_PE)
         bases.append(base_E)
@@ -134,22 +134,42 @@ def gradient_values(
     return GradientValues(shapley, gap_RE.mean(axis=0))
 
 
+def path_contributions(
+    forecast: Differentiable, start: Batch, end: Batch, sample_E: IntArray, points: int
+) -> tuple[FloatArray, FloatArray]:
+    """Integrated gradients of all cells of windows, [E, N, W, C], and of characteristics, [E, N, F].
+
+    Parameters
+    ----------
+    forecast
+        The model.
+    start, end
+        One date each: the ends of the path, of which windows and characteristics differ.
+    sample_E
+        Positions of the explained firms.
+    points
+        Points of the quadrature.
+    """
+    return _along(forecast, start, end, sample_E, _quadrature(points))
+
+
 def _points(config: GradientConfig, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Places on the path between 0 and 1, and their weights."""
-    if config.method == "expected":
-        return rng.random(1), np.ones(1)
-    node_K, weight_K = np.polynomial.legendre.leggauss(config.points)
+    return (rng.random(1), np.ones(1)) if config.method == "expected" else _quadrature(config.points)
+
+
+def _quadrature(points: int) -> tuple[FloatArray, FloatArray]:
+    node_K, weight_K = np.polynomial.legendre.leggauss(points)
     return (node_K + 1.0) / 2.0, weight_K / 2.0
 
 
-def _path(
+def _along(
     forecast: Differentiable,
     start: Batch,
     end: Batch,
     sample_E: IntArray,
     points: tuple[FloatArray, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
-    """Contributions of all cells of windows, [E, N, W, C], and characteristics, [E, N, F]."""
     place_K, weight_K = points
     place_B = torch.as_tensor(place_K, dtype=end.z_BNF.dtype, device=end.z_BNF.device)
     x_BNWC = (start.x_BNWC + place_B[:, None, None, None] * (end.x_BNWC - start.x_BNWC)).requires_grad_()

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.explain.faithful.removal import UnitGame
+from models.explain.faithful.unit_games import UnitGame
 
 SHARES = (0.1, 0.2, 0.5)
 """Shares of the units at which comprehensiveness and sufficiency are measured."""

@@ -17,21 +17,22 @@ from models.explain.attention.importance import day_importance, peer_importance
 from models.explain.engines.engine import Precision, sample
 from models.explain.engines.permutation import PermutationEngine
 from models.explain.faithful.curves import Curves, curves, order_of, steps_of
-from models.explain.faithful.gradients import integrated_gradients
 from models.explain.faithful.inference import shuffled
-from models.explain.faithful.removal import (
+from models.explain.faithful.statistics import settled
+from models.explain.faithful.unit_games import (
+    REMOVALS,
     Background,
     Over,
-    Removal,
     UnitGame,
+    UnitRemoval,
     day_game,
+    drawn,
     equal_blocks,
+    integrated_gradients,
     peer_game,
-    same_date_background,
-    training_background,
 )
-from models.explain.faithful.statistics import settled
 from models.explain.game import FixedGame
+from models.explain.removal import TrainingCells, replacement, training_cells
 from models.forecaster import Forecaster
 
 RANDOM = "random"
@@ -68,14 +69,14 @@ class FaithfulConfig:
         Seed of all draws, independently for each session and firm.
     """
 
-    removals: tuple[Removal, ...] = ("mask",)
+    removals: tuple[UnitRemoval, ...] = tuple(REMOVALS)
     permutations: int = 4
     day_units: int = 12
     background: int = 4
     random_orders: int = 3
     steps: int = 12
     shuffled_shap: bool = True
-    shap_removal: Removal = "mask"
+    shap_removal: UnitRemoval = "mask"
     flow: bool = False
     seed: int = 0
 
@@ -93,7 +94,8 @@ class ForecastMeasures:
         ``attention``, ``rollout``, ``gradient``, ``flow``; for days also ``shap_once``, one of the two
         estimates whose mean is ``shap``.
     again_P
-        A second, independent estimate of ``shap``; None if there is none.
+        A second estimate, independent of ``shap_once``; None for peers, whose two estimates are in
+        `models.explain.peers`.
     shuffled
         The same importances of the model with shuffled parameters; empty where not computed.
     curves
@@ -109,7 +111,7 @@ class ForecastMeasures:
     importance: Mapping[str, FloatArray]
     again_P: FloatArray | None
     shuffled: Mapping[str, FloatArray]
-    curves: Mapping[tuple[str, Removal], Curves]
+    curves: Mapping[tuple[str, UnitRemoval], Curves]
     additivity: float = float("nan")
 
 
@@ -129,6 +131,8 @@ class Subject:
         Options.
     random
         The model with shuffled parameters.
+    cells
+        A sample of the training fold.
     """
 
     module: Forecaster
@@ -136,9 +140,11 @@ class Subject:
     train: IntArray
     config: FaithfulConfig
     random: Forecaster = field(init=False)
+    cells: TrainingCells = field(init=False)
 
     def __post_init__(self) -> None:
-        """Shuffle the parameters."""
+        """Shuffle the parameters, and sample the training fold."""
+        object.__setattr__(self, "cells", training_cells(self.data, self.train, seed=self.config.seed))
         object.__setattr__(self, "random", shuffled(self.module, self.config.seed))
 
 
@@ -179,7 +185,7 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
                 subject.random, batch, target, blocks, backgrounds.get(subject.config.shap_removal)
             )
             by_shuffled[SHAP] = np.abs(_shapley(mixed, len(blocks), subject.config.permutations, rng))
-        slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["same_date"])
+        slope_W = integrated_gradients(subject.module, batch, target, "days", backgrounds["date"])
         importance = {
             SHAP: np.abs(0.5 * (phi_P + again_P)),
             "integrated_gradients": np.abs(_by_block(slope_W, blocks)),
@@ -205,12 +211,11 @@ def measure_days(subject: Subject, session: int, firms: IntArray) -> list[Foreca
     return found
 
 
-def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its firms)
+def measure_peers(
     subject: Subject,
     session: int,
     firms: IntArray,
     phi_NN: FloatArray,
-    again_NN: FloatArray | None = None,
     random_NN: FloatArray | None = None,
 ) -> list[ForecastMeasures]:
     """Measure the rankings of the peers of some firms' forecasts on one session.
@@ -224,8 +229,6 @@ def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its f
     phi_NN
         Shapley values of the session's firms as [target, source]; NaN for sources that are not players of
         their own, which are never removed.
-    again_NN
-        A second, independent estimate of them.
     random_NN
         Those of the model with shuffled parameters, ``subject.random``.
     """
@@ -243,7 +246,7 @@ def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its f
         units = np.flatnonzero(known)
         if len(units) < 3:
             continue
-        slope_N = integrated_gradients(subject.module, batch, target, "peers", backgrounds["same_date"])
+        slope_N = integrated_gradients(subject.module, batch, target, "peers", backgrounds["date"])
         importance = {
             SHAP: np.abs(phi_NN[target, units]),
             "integrated_gradients": np.abs(slope_N[units]),
@@ -264,7 +267,7 @@ def measure_peers(  # noqa: PLR0917  (a session, and the Shapley values of its f
                 session=session,
                 firm=int(batch.firms_N[target]),
                 importance=importance,
-                again_P=None if again_NN is None else np.abs(again_NN[target, units]),
+                again_P=None,
                 shuffled=by_shuffled,
                 curves=_all_curves(games, importance, units, subject.config, rng, phi_NN.shape[1]),
             )
@@ -281,11 +284,14 @@ def _rng(subject: Subject, session: int, firm: int) -> np.random.Generator:
     return np.random.default_rng((subject.config.seed, session, firm))
 
 
-def _backgrounds(subject: Subject, batch: Batch, rng: np.random.Generator) -> dict[Removal, Background]:
-    draws, n_firms = subject.config.background, batch.m_BN.shape[1]
-    found: dict[Removal, Background] = {"same_date": same_date_background(batch, draws, rng)}
-    if "training" in (*subject.config.removals, subject.config.shap_removal):
-        found["training"] = training_background(subject.data, subject.train, n_firms, draws, rng)
+def _backgrounds(subject: Subject, batch: Batch, rng: np.random.Generator) -> dict[UnitRemoval, Background]:
+    draws, seed = subject.config.background, int(rng.integers(2**32))
+    needed = {*subject.config.removals, subject.config.shap_removal}
+    found: dict[UnitRemoval, Background] = {
+        "date": drawn(replacement("date", batch, None, seed), batch, draws)
+    }
+    if "train" in needed:
+        found["train"] = drawn(replacement("train", batch, subject.cells, seed), batch, draws)
     return found
 
 
@@ -303,17 +309,17 @@ def _shapley(game: UnitGame, n_units: int, permutations: int, rng: np.random.Gen
 
 
 def _all_curves(  # noqa: PLR0917  (the games and rankings of one forecast, and how they are drawn)
-    games: Mapping[Removal, UnitGame],
+    games: Mapping[UnitRemoval, UnitGame],
     importance: Mapping[str, FloatArray],
     units: IntArray,
     config: FaithfulConfig,
     rng: np.random.Generator,
     width: int | None = None,
-) -> dict[tuple[str, Removal], Curves]:
+) -> dict[tuple[str, UnitRemoval], Curves]:
     """Evaluate the curves of every method and of random orders, under every removal."""
     orders = [units[order_of(settled(value_P[None])[0], rng)] for value_P in importance.values()]
     orders += [rng.permutation(units) for _ in range(config.random_orders)]
-    found: dict[tuple[str, Removal], Curves] = {}
+    found: dict[tuple[str, UnitRemoval], Curves] = {}
     steps_S = steps_of(len(units), config.steps)
     for removal, game in games.items():
         drawn = curves(game, orders, len(units) if width is None else width, steps_S)

@@ -16,7 +16,7 @@ from features.arrays import FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.attention.probe import Probe, Site, permuted, probing, uniform
 from models.batch import Ablation, Batch, PanelTensors
-from models.explain.faithful.removal import Over
+from models.explain.faithful.unit_games import Over
 from models.forecaster import Forecaster
 
 _SITES = {"days": ("days", "memory", "pooling"), "peers": ("peers",)}

@@ -62,11 +62,31 @@ def ratio_over_dates(top_E: FloatArray, bottom_E: FloatArray, session_E: IntArra
     value = _ratio(top_D.sum(keepdims=True), bottom_D.sum(keepdims=True))[0]
     if len(dates_D) < 2:
         return Estimate(float(value), float("nan"), float("nan"), len(dates_D))
-    rng = np.random.default_rng(seed)
-    drawn_RD = rng.integers(len(dates_D), size=(RESAMPLES, len(dates_D)))
-    resampled_R = _ratio(top_D[drawn_RD].sum(axis=1), bottom_D[drawn_RD].sum(axis=1))
+    drawn_RD = _resamples(len(dates_D), seed)
+    return _estimate(value, _ratio(top_D[drawn_RD].sum(axis=1), bottom_D[drawn_RD].sum(axis=1)), len(dates_D))
+
+
+def _resamples(dates: int, seed: int) -> IntArray:
+    return np.random.default_rng(seed).integers(dates, size=(RESAMPLES, dates))
+
+
+def _estimate(value: float, resampled_R: FloatArray, dates: int) -> Estimate:
+    """Percentile interval, widened as Student's t interval is wider than the normal one.
+
+    A bootstrap of few dates is too narrow, because the variance of D resampled dates is that of the
+    population times (D - 1) / D and is itself uncertain.
+    """
+    from scipy import stats
+
+    if not np.isfinite(value):
+        return Estimate(float(value), -np.inf, np.inf, dates)
     low, high = np.quantile(resampled_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="inverted_cdf")
-    return Estimate(float(value), float(low), float(high), len(dates_D))
+    side = (1 + LEVEL) / 2
+    wider = float(stats.t.ppf(side, dates - 1) / stats.norm.ppf(side) * np.sqrt(dates / (dates - 1)))
+    below, above = (
+        wider * gap if np.isfinite(gap) else np.inf for gap in (value - float(low), float(high) - value)
+    )
+    return Estimate(float(value), float(value - below), float(value + above), dates)
 
 
 def _ratio(top: FloatArray, bottom: FloatArray) -> FloatArray:
@@ -98,24 +118,58 @@ def settled(importance_EP: FloatArray) -> FloatArray:
     return rounded
 
 
-def corrected(agreement: Estimate, reliability: float) -> Estimate:
-    """Correct a rank correlation with a noisy importance for its noise: divide by ``sqrt(reliability)``.
+def corrected_over_dates(
+    agreement_E: FloatArray, repeat_E: FloatArray, session_E: IntArray, seed: int = 0
+) -> tuple[Estimate, Estimate]:
+    """Correct a mean rank correlation with a noisy importance for its noise.
 
-    ``reliability`` is the rank correlation that the noisy importance would have with a second, independent
-    estimate of itself (Spearman 1904, "The proof and measurement of association between two things"). At
-    most 1 in size. NaN if the reliability is not positive.
+    ``mean agreement / sqrt(reliability)``, where the reliability is the rank correlation that the importance
+    would have with a second, independent estimate of itself (Spearman 1904, "The proof and measurement of
+    association between two things"). Dates are resampled for the agreement and the reliability together, so
+    the interval contains the error of the correction. A resample whose reliability is not positive counts
+    as the largest correlation on the side of its numerator. Values and intervals are at most 1 in size.
+
+    Parameters
+    ----------
+    agreement_E
+        Rank correlation of each forecast with the noisy importance, the mean of two estimates.
+    repeat_E
+        Rank correlation of the two estimates.
+    session_E
+        Session of each forecast.
+
+    Returns
+    -------
+    tuple
+        The corrected agreement, and the reliability.
     """
-    if not reliability > 0.0:
-        return Estimate(float("nan"), float("nan"), float("nan"), agreement.dates)
-    value, low, high = (
-        float(np.clip(figure / np.sqrt(reliability), -1.0, 1.0))
-        for figure in (agreement.value, agreement.low, agreement.high)
+    known_E = np.isfinite(agreement_E) & np.isfinite(repeat_E)
+    if not known_E.any():
+        return UNKNOWN, UNKNOWN
+    dates_D, row_E = np.unique(session_E[known_E], return_inverse=True)
+    count_D = np.bincount(row_E)
+    agreement_D, repeat_D = (np.bincount(row_E, of_E[known_E]) / count_D for of_E in (agreement_E, repeat_E))
+    dates = len(dates_D)
+    reliability = reliability_of_mean(repeat_D.mean(keepdims=True))
+    found = _ratio(agreement_D.mean(keepdims=True), np.sqrt(np.maximum(reliability, 0.0)))
+    value = float(np.clip(found[0], -1.0, 1.0))
+    if dates < 2:
+        nan = float("nan")
+        return Estimate(value, nan, nan, dates), Estimate(float(reliability[0]), nan, nan, dates)
+    drawn_RD = _resamples(dates, seed)
+    reliability_R = reliability_of_mean(repeat_D[drawn_RD].mean(axis=1))
+    corrected_R = _ratio(agreement_D[drawn_RD].mean(axis=1), np.sqrt(np.maximum(reliability_R, 0.0)))
+    return (
+        _within_one(_estimate(value, np.clip(corrected_R, -1.0, 1.0), dates)),
+        _within_one(_estimate(float(reliability[0]), reliability_R, dates)),
     )
-    return Estimate(value, low, high, agreement.dates)
 
 
-def reliability_of_mean(correlation: float, copies: int = 2) -> float:
-    """Reliability of the mean of several independent estimates, from that of one (Spearman-Brown)."""
-    if not correlation > 0.0:
-        return correlation
-    return copies * correlation / (1.0 + (copies - 1) * correlation)
+def _within_one(found: Estimate) -> Estimate:
+    return Estimate(found.value, max(found.low, -1.0), min(found.high, 1.0), found.dates)
+
+
+def reliability_of_mean(correlation: FloatArray) -> FloatArray:
+    """Reliability of the mean of two independent estimates, from their correlation (Spearman-Brown)."""
+    known = np.maximum(correlation, 0.0)
+    return np.where(correlation > 0.0, 2.0 * known / (1.0 + known), correlation)

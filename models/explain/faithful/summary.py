@@ -15,15 +15,16 @@ from features.arrays import FloatArray, IntArray
 from models.explain.faithful.curves import Curves
 from models.explain.faithful.forecasts import RANDOM, SHAP, ForecastMeasures
 from models.explain.faithful.inference import Intervened
-from models.explain.faithful.removal import Removal
 from models.explain.faithful.statistics import (
     UNKNOWN,
     Estimate,
+    corrected_over_dates,
     mean_over_dates,
     rank_correlation,
     ratio_over_dates,
-    reliability_of_mean,
 )
+from models.explain.faithful.unit_games import UnitRemoval
+from models.explain.peers import PeerAttribution
 
 MEASURES: dict[str, Callable[[Curves], float]] = {
     "deletion": lambda one: one.deletion,
@@ -51,7 +52,7 @@ class MethodMeasure:
     """
 
     method: str
-    removal: Removal
+    removal: UnitRemoval
     measure: str
     value: Estimate
     share: Estimate
@@ -74,7 +75,7 @@ def measure_methods(measured: Sequence[ForecastMeasures]) -> list[MethodMeasure]
     return found
 
 
-def mean_curves(measured: Sequence[ForecastMeasures], removal: Removal) -> dict[str, Curves]:
+def mean_curves(measured: Sequence[ForecastMeasures], removal: UnitRemoval) -> dict[str, Curves]:
     """Average the curves of the forecasts by method; changes are divided by the mean change of all units.
 
     Forecasts with another number of steps (of peers, on dates with more or fewer firms) are interpolated to
@@ -111,21 +112,45 @@ def agreement(measured: Sequence[ForecastMeasures], first: str, second: str) -> 
     )
 
 
-def repeatability(measured: Sequence[ForecastMeasures]) -> Estimate:
-    """Mean rank correlation of two independent estimates of ``|SHAP|``: stability over explainer seeds."""
-    return _mean_correlation(
-        [
-            (one, one.importance.get("shap_once", one.importance[SHAP]), one.again_P)
-            for one in measured
-            if one.again_P is not None
-        ]
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Agreement of attention with ``|SHAP|``.
+
+    Attributes
+    ----------
+    found, null
+        Mean rank correlation, and what it would be if attention knew nothing of the forecast.
+    corrected
+        ``found`` without the noise of the Shapley values; its interval contains the error of the correction.
+    reliability
+        Rank correlation of the Shapley values with a second, independent estimate of themselves.
+    """
+
+    found: Estimate
+    null: Estimate
+    corrected: Estimate
+    reliability: Estimate
+
+
+NO_AGREEMENT = Agreement(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+def day_agreement(measured: Sequence[ForecastMeasures]) -> Agreement:
+    """Agreement over the days of the measured forecasts; the null is uniform attention, which ranks none."""
+    if not measured:
+        return NO_AGREEMENT
+    session_E = sessions_of(measured)
+    agreement_E = _correlations([(one.importance["attention"], one.importance[SHAP]) for one in measured])
+    repeat_E = _correlations([(one.importance["shap_once"], _again(one)) for one in measured])
+    found = mean_over_dates(agreement_E, session_E)
+    return Agreement(
+        found, Estimate(0.0, 0.0, 0.0, found.dates), *corrected_over_dates(agreement_E, repeat_E, session_E)
     )
 
 
-def reliability(measured: Sequence[ForecastMeasures]) -> float:
-    """Reliability of the ``|SHAP|`` that methods are compared with: of days, the mean of two estimates."""
-    once = repeatability(measured).value
-    return reliability_of_mean(once) if any("shap_once" in one.importance for one in measured) else once
+def _again(one: ForecastMeasures) -> FloatArray:
+    assert one.again_P is not None, "the Shapley values of days are estimated twice"
+    return one.again_P
 
 
 def randomisation(measured: Sequence[ForecastMeasures], method: str) -> Estimate:
@@ -184,34 +209,33 @@ def profiles(parts: Sequence[Sequence[ForecastMeasures]], method: str) -> FloatA
     return np.array([np.mean([one.importance[method] for one in part], axis=0) for part in parts if part])
 
 
-def peer_agreement(
-    attention_NN: Sequence[FloatArray], phi_NN: Sequence[FloatArray], session_D: IntArray
-) -> tuple[Estimate, Estimate]:
-    """Agreement of attention with ``|SHAP|`` over peers for all targets of D dates, and its null.
+def peer_agreement(network: Sequence[PeerAttribution]) -> Agreement:
+    """Agreement over the peers of all targets on the dates of a network.
 
     The null compares the attention of one target with the Shapley values of another, drawn at random. It
     keeps what every target has in common: the same few firms lead everyone. An agreement that is not above
     it does not speak of the pair.
     """
-    rows, nulls, sessions = [], [], []
-    for weights_NN, values_NN, session in zip(attention_NN, phi_NN, session_D, strict=True):
-        size_NN = np.abs(values_NN)
-        np.fill_diagonal(size_NN, np.nan)
+    rows, nulls, repeats, sessions = [], [], [], []
+    for part in network:
+        size_NN = np.abs(_without_own(part.phi_NN))
         if np.isfinite(size_NN).sum(axis=1).max(initial=0) < 3:
             continue
-        rng = np.random.default_rng(int(session))
+        rng = np.random.default_rng(part.session)
         order_N = rng.permutation(len(size_NN))
         partner_N = np.empty_like(order_N)
         partner_N[order_N] = np.roll(order_N, 1)
-        rows.append(rank_correlation(weights_NN, size_NN))
-        nulls.append(rank_correlation(_without_own(weights_NN), size_NN[partner_N]))
-        sessions.append(np.full(len(size_NN), int(session)))
+        rows.append(rank_correlation(part.attention_NN, size_NN))
+        nulls.append(rank_correlation(_without_own(part.attention_NN), size_NN[partner_N]))
+        repeats.append(part.repeat_N)
+        sessions.append(np.full(len(size_NN), part.session))
     if not rows:
-        return UNKNOWN, UNKNOWN
-    session_E = np.concatenate(sessions)
-    return (
-        mean_over_dates(np.concatenate(rows), session_E),
+        return NO_AGREEMENT
+    session_E, agreement_E = np.concatenate(sessions), np.concatenate(rows)
+    return Agreement(
+        mean_over_dates(agreement_E, session_E),
         mean_over_dates(np.concatenate(nulls), session_E),
+        *corrected_over_dates(agreement_E, np.concatenate(repeats), session_E),
     )
 
 
@@ -287,5 +311,10 @@ def _without_own(weights_NN: FloatArray) -> FloatArray:
 def _mean_correlation(pairs: Sequence[tuple[ForecastMeasures, FloatArray, FloatArray]]) -> Estimate:
     if not pairs:
         return UNKNOWN
-    correlation_E = np.array([rank_correlation(a[None], b[None])[0] for _, a, b in pairs])
-    return mean_over_dates(correlation_E, sessions_of([one for one, _, _ in pairs]))
+    return mean_over_dates(
+        _correlations([(a, b) for _, a, b in pairs]), sessions_of([one for one, _, _ in pairs])
+    )
+
+
+def _correlations(pairs: Sequence[tuple[FloatArray, FloatArray]]) -> FloatArray:
+    return np.array([rank_correlation(a[None], b[None])[0] for a, b in pairs])

@@ -14,7 +14,7 @@ from models.explain.date_game import group_game
 from models.explain.date_values import DateValues, Method, date_values
 from models.explain.engines.engine import Precision, SamplerState
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.players import PlayerConfig, find_players, player_data
+from models.explain.players import PlayerConfig, PlayerNames, find_players, player_data
 from models.explain.removal import SameDate, draw_donors
 from models.forecaster import Forecaster
 
@@ -92,6 +92,12 @@ def test_players_of_each_kind(market: PanelTensors, modules: dict[str, Forecaste
         player_data(sectors[1], batch), batch.x_BNWC[0, :, :, 1].mean(dim=1), rtol=1e-5
     )
     assert np.isnan(player_data(firms[-1], batch)).all()
+    known = PlayerNames(("open", "close", "volume"), ("Banks", "Mines", "Shops"), tuple("ABCDEFGH"))
+    module = modules["temporal_peer"]
+    named = find_players(module, batch, {}, PlayerConfig("channels", peers="firms", names=known))
+    assert [player.name for player in named] == ["open", "close", "volume", *"ABDEFGH"]
+    named = find_players(module, batch, {}, PlayerConfig("channels", peers="sectors", names=known))
+    assert [player.name for player in named][3:] == ["Banks", "Mines", "Shops"]
     with pytest.raises(ValueError, match="peers is 'nobody'"):
         PlayerConfig(peers="nobody")  # type: ignore[arg-type]  # wrong on purpose
 

@@ -39,11 +39,11 @@ def test_the_days_that_were_planted_are_found() -> None:
     fitted = fit("temporal_transformer", options, data, data.shape, train, valid, fit_config=config, seed=0)
     assert isinstance(fitted, NeuralFitted)
     assert max(record.valid_rank_ic for record in fitted.history) > 0.6, "the model has learned the days"
-    settings = FaithfulConfig(permutations=2, shuffled_shap=False, background=6, shap_removal="same_date")
+    settings = FaithfulConfig(permutations=2, shuffled_shap=False, background=6, shap_removal="date")
     subject = Subject(fitted.module, data, train, settings)
     measured = [one for t in range(232, 258, 5) for one in measure_days(subject, t, np.arange(6))]
     mean_P = np.mean([one.importance["shap"] for one in measured], axis=0)  # newest day first
     assert len(mean_P) == WINDOW
     assert spearmanr(mean_P, PLANTED_W[::-1]).statistic >= 0.8
-    np.testing.assert_allclose(mean_P / mean_P.sum(), PLANTED_W[::-1] / PLANTED_W.sum(), atol=0.06)
+    np.testing.assert_allclose(mean_P / mean_P.sum(), PLANTED_W[::-1] / PLANTED_W.sum(), atol=0.08)
     assert np.max([one.additivity for one in measured]) < 1e-5

@@ -1,4 +1,4 @@
-"""Games of a single forecast: its own days, or its peers, with three ways to remove them.
+"""Games of a single forecast over its own days or its peers, three ways to remove them, and their gradients.
 
 Legend: N firms of a date, W window length, P units, M coalitions, K background draws, D model width.
 
@@ -20,16 +20,26 @@ import torch
 from torch import Tensor
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.batch import Ablation, Batch, PanelTensors
+from models.batch import Ablation, Batch
+from models.explain.engines.gradients import path_contributions
 from models.explain.players import repeat_batch
+from models.explain.removal import Replacement
 from models.forecaster import Forecaster
 
 Over = Literal["days", "peers"]
-Removal = Literal["mask", "same_date", "training"]
-REMOVALS: tuple[Removal, ...] = ("mask", "same_date", "training")
+UnitRemoval = Literal["mask", "date", "train"]
+REMOVALS: dict[UnitRemoval, str] = {
+    "mask": "the keys of removed units are masked",
+    "date": "removed units get the data of another firm of the same date",
+    "train": "removed units get the data of a random firm and session of the training fold",
+}
+"""What becomes of removed units; the last two as in `models.explain.removal`."""
 
 UnitGame = Callable[[BoolArray], FloatArray]
 """Maps coalitions [M, P], True for units that are kept, to the forecast [M]."""
+
+STEPS = 8
+"""Points of a path of integrated gradients."""
 
 _CELLS = 400_000  # numbers of the windows, or pairs of firms, per forward pass
 
@@ -59,28 +69,14 @@ def equal_blocks(window: int, most: int) -> tuple[IntArray, ...]:
     return tuple(np.arange(end - length, end) for end in ends)
 
 
-def same_date_background(batch: Batch, draws: int, rng: np.random.Generator) -> Background:
-    """Draw other firms of the same date: in each draw every firm gives its data to one other firm."""
-    n_firms = batch.m_BN.shape[1]
-    donor_KN = np.empty((draws, n_firms), dtype=np.int64)
-    for donor_N in donor_KN:
-        order_N = rng.permutation(n_firms)
-        donor_N[order_N] = np.roll(order_N, 1)
-    at = torch.as_tensor(donor_KN, device=batch.m_BN.device)
-    return Background(batch.x_BNWC[0][at], batch.z_BNF[0][at])
-
-
-def training_background(
-    data: PanelTensors, train: IntArray, n_firms: int, draws: int, rng: np.random.Generator
-) -> Background:
-    """Draw firms of training sessions, whose data the model has seen; one session per draw."""
-    x_KNWC, z_KNF = [], []
-    for session in rng.choice(train, draws):
-        other = data.batch(torch.tensor([int(session)]))
-        donor_N = torch.as_tensor(rng.integers(other.m_BN.shape[1], size=n_firms), device=data.device)
-        x_KNWC.append(other.x_BNWC[0, donor_N])
-        z_KNF.append(other.z_BNF[0, donor_N])
-    return Background(torch.stack(x_KNWC), torch.stack(z_KNF))
+def drawn(replacement: Replacement, batch: Batch, draws: int) -> Background:
+    """Take the first draws of some replacements."""
+    none_F = np.zeros(batch.z_BNF.shape[2], dtype=np.bool_)
+    z_KNF = np.stack([replacement.characteristics(none_F, k) for k in range(draws)])
+    return Background(
+        torch.stack([replacement.windows(k) for k in range(draws)]),
+        torch.as_tensor(z_KNF, device=batch.m_BN.device),
+    )
 
 
 def day_game(
@@ -183,6 +179,61 @@ def peer_game(
         return np.concatenate(outputs)
 
     return play
+
+
+def integrated_gradients(
+    module: Forecaster, batch: Batch, target: int, over: Over, background: Background
+) -> FloatArray:
+    """Integrate the gradient of a forecast from a background to the data.
+
+    Parameters
+    ----------
+    module
+        The model, in eval mode.
+    batch
+        One date.
+    target
+        Position of the firm in the batch.
+    over
+        ``days``: the paths of the firm's own window; every other input stays. ``peers``: the paths of the
+        windows and characteristics of all other firms.
+    background
+        Where the paths begin; the mean over its draws is returned.
+
+    Returns
+    -------
+    ndarray
+        [W], one value per day of the window, oldest first, or [N], one per firm, 0 for the target; in the
+        unit of the forecast.
+    """
+    moves_N1 = torch.zeros_like(batch.m_BN[0][:, None])
+    moves_N1[target] = True
+    own_tokens = over == "days" and module.uses_peers
+
+    def forecast(moved: Batch) -> Tensor:
+        if not own_tokens:
+            return module(moved)  # type: ignore[no-any-return]
+        # the own token alone: recent days that are sent to other firms are not the encoder's
+        h_BND = torch.where(moves_N1, module.embed(moved), module.embed(batch))
+        return module.mix(h_BND, repeat_batch(batch, len(moved.x_BNWC)))
+
+    values = []
+    for x_NWC, z_NF in zip(background.x_KNWC, background.z_KNF, strict=True):
+        moving_N1 = moves_N1 if over == "days" else ~moves_N1
+        start = replace(
+            batch,
+            x_BNWC=torch.where(moving_N1[..., None], x_NWC, batch.x_BNWC),
+            z_BNF=batch.z_BNF if over == "days" else torch.where(moving_N1, z_NF, batch.z_BNF),
+        )
+        x_NWC_value, z_NF_value = (
+            cells[0] for cells in path_contributions(forecast, start, batch, np.array([target]), STEPS)
+        )
+        values.append(
+            x_NWC_value[target].sum(axis=-1)
+            if over == "days"
+            else x_NWC_value.sum(axis=(1, 2)) + z_NF_value.sum(axis=1)
+        )
+    return np.asarray(np.mean(values, axis=0))
 
 
 def _choose(keep: Tensor, own: Tensor, other_K: Tensor) -> Tensor:

@@ -1,0 +1,57 @@
+"""Which forecasts of a test period are explained, and the standard errors of means over such a sample.
+
+The design has two stages: dates in even steps, then firms of each date, in proportion from every group.
+
+Legend: N firms of a date, E explained forecasts, D dates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.arrays import FloatArray, IntArray
+
+
+def evenly_spaced(sessions: IntArray, count: int) -> IntArray:
+    """Select at most ``count`` sessions in even steps, starting half a step after the first."""
+    count = min(count, len(sessions))
+    places = (np.arange(count) + 0.5) * len(sessions) / max(count, 1)
+    selected: IntArray = sessions[places.astype(np.int64)]
+    return selected
+
+
+def stratified_sample(group_N: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Draw ``count`` of N firms, each with the same probability, in proportion from every group.
+
+    Systematic sampling from a list sorted by group, with firms in random order within a group: the number
+    drawn from a group of n firms is ``count n / N``, rounded up or down.
+
+    Returns
+    -------
+    ndarray
+        Positions of the drawn firms, ascending.
+    """
+    n_firms = len(group_N)
+    if count >= n_firms:
+        return np.arange(n_firms)
+    shuffled_N = rng.permutation(n_firms)
+    listed_N = shuffled_N[np.argsort(group_N[shuffled_N], kind="stable")]
+    step = n_firms / count
+    places = (rng.random() + np.arange(count)) * step
+    return np.sort(listed_N[np.minimum(places.astype(np.int64), n_firms - 1)])
+
+
+def mean_over_sample(value_E: FloatArray, session_E: IntArray) -> tuple[float, float]:
+    """Mean over forecasts, and its standard error with whole dates as the sampled units.
+
+    Forecasts of a date share its data and its draws, so they are not independent. With ``r_d`` the sum of
+    ``value - mean`` over the forecasts of date d, the error is ``sqrt(D / (D - 1) sum_d r_d^2) / E`` (Cochran
+    1977, "Sampling techniques", chapter 11, for equal probabilities). NaN for a single date.
+    """
+    mean = float(value_E.mean())
+    dates, row_E = np.unique(session_E, return_inverse=True)
+    if len(dates) < 2:
+        return mean, float("nan")
+    residual_D = np.bincount(row_E, value_E - mean)
+    squared = float((residual_D**2).sum()) * len(dates) / (len(dates) - 1)
+    return mean, float(np.sqrt(squared) / len(value_E))

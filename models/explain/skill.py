@@ -1,0 +1,209 @@
+"""Shapley values of a model's skill: which group of inputs carries the rank IC.
+
+The game of a date pays the skill of its forecasts when only a coalition of players takes part: the rank
+correlation of forecasts and targets over firms, or minus the mean squared error. The mean of the values over
+test dates divides the model's skill among its inputs. This is SAGE (Covert, Lundberg and Lee 2020,
+"Understanding global feature contributions with additive importance measures"), with dates in place of single
+predictions. A forecast without some inputs is the mean over several replacements of these inputs, before its
+skill is measured: the skill of a mean of forecasts is not the mean of their skills.
+
+The values evaluate a model. They need the targets of the dates, so they must not choose inputs or models on
+dates that are then used as a test.
+
+Legend: N firms of a date, P players, D dates, M coalitions, K replacements, E firms with a known target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+
+from features.arrays import BoolArray, FloatArray, IntArray
+from features.information_coefficient import rank_ic_by_date
+from models.batch import PanelTensors
+from models.explain.date_game import group_game
+from models.explain.engines.engine import Precision, sample
+from models.explain.engines.samplers import SAMPLERS
+from models.explain.game import FixedGame, Game
+from models.explain.players import Explainable, Player, PlayerConfig, check_families, find_players, unwrap
+from models.explain.removal import Removal, TrainingCells, replacement, training_cells
+from models.spec import require_choice
+
+MIN_FIRMS = 3
+"""Fewest firms with a known target on a date: two have a rank correlation of 1 or -1 whatever happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillConfig:
+    """Options of :func:`explain_skill`.
+
+    Attributes
+    ----------
+    payoff
+        ``rank_ic``: Spearman correlation of forecasts and targets over the firms of a date, 0 if all
+        forecasts are equal. ``mse``: minus the mean squared error, in the squared unit of the target.
+    permutations
+        Antithetic permutations per date. Their noise averages out over dates, and the standard error over
+        dates contains it.
+    replacements
+        K, replacements that a forecast without some inputs is averaged over.
+    players
+        How the inputs are divided into players.
+    engine
+        ``permutation``, ``kernel`` or ``exact``.
+    removal
+        What replaces absent characteristics and channels: see `models.explain.removal`.
+    seed
+        Seed of the draws, independently for each date.
+    """
+
+    payoff: Literal["rank_ic", "mse"] = "rank_ic"
+    permutations: int = 1
+    replacements: int = 4
+    players: PlayerConfig = field(default_factory=PlayerConfig)
+    engine: str = "permutation"
+    removal: Removal = "date"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_choice("payoff", self.payoff, ("rank_ic", "mse"))
+        require_choice("engine", self.engine, tuple(SAMPLERS))
+        if self.permutations < 1 or self.replacements < 1:
+            raise ValueError(
+                f"permutations is {self.permutations} and replacements is {self.replacements}; "
+                "both must be at least 1."
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SkillAttribution:
+    """Shapley values of the skill on D dates.
+
+    Attributes
+    ----------
+    players
+        P players.
+    sessions_D
+        Session index of each date; dates with fewer than `MIN_FIRMS` known targets are left out.
+    values_DP
+        Value of each player on each date. Values and base add up to the skill of the date.
+    base_D
+        Skill without any player.
+    skill_D
+        Skill of the complete model.
+    """
+
+    players: tuple[Player, ...]
+    sessions_D: IntArray
+    values_DP: FloatArray
+    base_D: FloatArray
+    skill_D: FloatArray
+
+
+def explain_skill(
+    model: Explainable,
+    data: PanelTensors,
+    sessions: IntArray,
+    families: Mapping[str, Sequence[int]],
+    config: SkillConfig | None = None,
+    *,
+    train: IntArray | None = None,
+) -> SkillAttribution:
+    """Compute Shapley values of a model's skill on some sessions; all firms of a date are scored.
+
+    Parameters
+    ----------
+    model
+        A fitted model, a neural module in eval mode, or a function of a one-date batch.
+    data
+        The panel, with targets.
+    sessions
+        Session indices that the model was not trained on; each must have a firm in the universe.
+    families
+        Name of each family -> columns of its characteristics.
+    config
+        Options.
+    train
+        Training sessions of the model; needed by the removals ``train`` and ``conditional``.
+
+    Raises
+    ------
+    ValueError
+        If ``sessions`` is empty, families overlap or omit columns, or the removal needs training sessions.
+    """
+    config = SkillConfig() if config is None else config
+    if len(sessions) == 0:
+        raise ValueError("sessions is empty; give at least one session with a firm in the universe.")
+    check_families(families, data.shape.n_characteristics)
+    first = data.batch(torch.tensor([int(sessions[0])]))
+    players = find_players(unwrap(model), first, families, config.players)
+    cells = None if train is None else training_cells(data, train, seed=config.seed)
+    kept, values, bases, skills = [], [], [], []
+    for session in sessions.tolist():
+        game = _skill_game(model, data, session, players, config, cells=cells)
+        if game is None:
+            continue
+        sampled = sample(
+            FixedGame(game),
+            len(players),
+            SAMPLERS[config.engine],
+            Precision(config.permutations),
+            seed=int(np.random.default_rng((config.seed, session)).integers(2**32)),
+        )
+        kept.append(session)
+        values.append(sampled.values.values_PO[:, 0])
+        bases.append(float(sampled.values.base_O[0]))
+        skills.append(float(game(np.ones((1, len(players)), dtype=np.bool_))[0, 0]))
+    return SkillAttribution(
+        players=players,
+        sessions_D=np.asarray(kept, dtype=np.int64),
+        values_DP=np.asarray(values, dtype=np.float64).reshape(-1, len(players)),
+        base_D=np.asarray(bases, dtype=np.float64),
+        skill_D=np.asarray(skills, dtype=np.float64),
+    )
+
+
+def mean_and_error(value_DX: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean over dates, and its standard error ``std / sqrt(D)``, which is NaN for a single date.
+
+    Dates are taken as independent: their labels must not overlap.
+    """
+    dates = len(value_DX)
+    mean_X: FloatArray = np.asarray(value_DX.mean(axis=0))
+    if dates < 2:
+        return mean_X, np.full_like(mean_X, np.nan)
+    return mean_X, np.asarray(value_DX.std(axis=0, ddof=1) / np.sqrt(dates))
+
+
+def _skill_game(
+    model: Explainable,
+    data: PanelTensors,
+    session: int,
+    players: tuple[Player, ...],
+    config: SkillConfig,
+    *,
+    cells: TrainingCells | None,
+) -> Game | None:
+    """Game that pays the skill of a date, [M, 1]; None if too few targets are known."""
+    batch = data.batch(torch.tensor([session]))
+    y_N = batch.y_BN[0].double().cpu().numpy()
+    known_E = np.flatnonzero(np.isfinite(y_N))
+    if len(known_E) < MIN_FIRMS:
+        return None
+    background = replacement(config.removal, batch, cells, config.seed)
+    forecasts = group_game(unwrap(model), batch, players, known_E, background)
+    draw_K = np.arange(config.replacements)
+
+    def payoff(keep_MP: BoolArray) -> FloatArray:
+        every_ME = forecasts(np.repeat(keep_MP, len(draw_K), axis=0), np.tile(draw_K, len(keep_MP)))
+        mean_ME = every_ME.reshape(len(keep_MP), len(draw_K), -1).mean(axis=1)
+        if config.payoff == "mse":
+            return np.asarray(-((mean_ME - y_N[known_E]) ** 2).mean(axis=1, keepdims=True))
+        ic_M = rank_ic_by_date(mean_ME, np.repeat(y_N[None, known_E], len(mean_ME), axis=0))
+        return np.nan_to_num(ic_M)[:, None]  # equal forecasts rank nothing
+
+    return payoff
