@@ -213,11 +213,52 @@ class Registry(dict[str, Feature]):
         ValueError
             If a name is not registered or its inputs are missing; `available` lists which.
         """
+        usable = self._usable(panel, names)
+        out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
+        self._fill(panel, usable, lambda firms: (out_KTN, firms.start), None)
+        return np.moveaxis(out_KTN, 0, 2)
+
+    def for_each_tile(
+        self, panel: Panel, names: Iterable[str], receive: Callable[[slice, Float32Array], None]
+    ) -> None:
+        """Compute raw features by tiles of firms, without holding those of all firms.
+
+        Parameters
+        ----------
+        panel, names
+            As in `compute`.
+        receive : callable
+            Takes the firms of a tile and their values [K, T, n], as `compute` gives them. It is called from
+            several threads, in any order.
+
+        Raises
+        ------
+        ValueError
+            As `compute`.
+        """
+        usable = self._usable(panel, names)
+
+        def allocate(firms: slice) -> tuple[Float32Array, int]:
+            n_firms = len(range(panel.n_firms)[firms])
+            return np.empty((len(usable), panel.n_sessions, n_firms), dtype=np.float32), 0
+
+        self._fill(panel, usable, allocate, receive)
+
+    def _usable(self, panel: Panel, names: Iterable[str] | None) -> list[str]:
         requested = None if names is None else list(names)
         usable, messages = self.available(panel, requested)
         if requested is not None and messages:
             raise ValueError(messages[0])
-        out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
+        return usable
+
+    def _fill(
+        self,
+        panel: Panel,
+        usable: list[str],
+        allocate: Callable[[slice], tuple[Float32Array, int]],
+        receive: Callable[[slice, Float32Array], None] | None,
+    ) -> None:
+        """Compute features by tiles, each into an array [K, T, .] from a column on."""
         parts = firm_blocks(panel.n_sessions, panel.n_firms)
         needs = frozenset[str]().union(*(self[name].needs for name in usable))
 
@@ -225,8 +266,10 @@ class Registry(dict[str, Feature]):
 
         def fill(firms: slice) -> None:
             tile = panel if len(parts) == 1 else take_firms(panel, firms, needs)
+            out_KTn, column = allocate(firms)
             for k, name in enumerate(usable):
-                store_float32(frozen(self[name].compute(tile)), firms.start, out_KTN[k])
+                store_float32(frozen(self[name].compute(tile)), column, out_KTn[k])
+            if receive is not None:
+                receive(firms, out_KTn)
 
         for_each(fill, parts)
-        return np.moveaxis(out_KTN, 0, 2)

@@ -49,7 +49,8 @@ class ChannelScaler:
         """
         require_shape("the channels' last axis", channels_TNC[:0, :0], (0, 0, len(self.mean_C)))
         mean_C, std_C = self.mean_C.astype(np.float32), self.std_C.astype(np.float32)
-        scaled_TNC = (channels_TNC.astype(np.float32) - mean_C) / std_C
+        scaled_TNC: Float32Array = channels_TNC.astype(np.float32, copy=False) - mean_C
+        scaled_TNC /= std_C
         np.clip(scaled_TNC, -self.clip, self.clip, out=scaled_TNC)
         scaled_TNC[np.isnan(scaled_TNC)] = 0.0
         return scaled_TNC
@@ -78,10 +79,11 @@ def fit_channel_scaler(
         infinite deviation.
     """
     require_shape("the universe", universe_TN, channels_TNC.shape[:2])
-    inside_RC = channels_TNC[sessions][universe_TN[sessions]]
-    mean_C, std_C = np.zeros(inside_RC.shape[1]), np.zeros(inside_RC.shape[1])
-    for c in range(inside_RC.shape[1]):
-        known_R = inside_RC[:, c].astype(np.float64)
+    n_channels = channels_TNC.shape[2]
+    mean_C, std_C = np.zeros(n_channels), np.zeros(n_channels)
+    inside_RN = universe_TN[sessions]
+    for c in range(n_channels):  # one at a time: a copy of all of them would double the memory
+        known_R = channels_TNC[sessions, :, c][inside_RN].astype(np.float64)
         known_R = known_R[np.isfinite(known_R)]
         if known_R.size:
             known_R = np.clip(known_R, *np.quantile(known_R, [0.001, 0.999]))

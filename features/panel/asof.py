@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from features.arrays import DateArray, FloatArray, IntArray
@@ -127,6 +128,16 @@ class Statements(Mapping[str, FloatArray]):
     def __len__(self) -> int:
         """Count the keys."""
         return len(self._known)
+
+    def contents(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
+        """Yield the arrays that all values are computed from, with their names."""
+        yield "statements", np.array([self._firms.start, self._firms.stop, self._first])
+        yield "total", self._total_TN
+        for key in sorted(self._known):
+            known = self._known[key]
+            yield f"{key} {known.split_power}", known.value_R
+            for rows in (known.firm_R, known.session_R, known.until_R):
+                yield key, rows
 
     def take_firms(self, firms: slice) -> Statements:
         """Select a contiguous range of firms."""

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from features.arrays import BoolArray, Float32Array, FloatArray
 from features.library.channels import available_channels, compute_channels
-from features.library.characteristics import available_characteristics, compute_characteristics
+from features.library.characteristics import available_characteristics
 from features.library.factors import residualise_factors, statistical_factors
-from features.library.standardise import TransformRule, transform_characteristics
 from features.panel.derived import row_mean
-from features.panel.labels import forward_returns, target
+from features.panel.labels import target
 from features.panel.panel import Panel
 from pipelines.config.schema import Config
 from pipelines.config.sections import LabelConfig
-from pipelines.dataset.market import Market, build_market, to_panel
+from pipelines.dataset.characteristics import (
+    INPUT_PREFIX,
+    Allocate,
+    make_characteristics,
+    rule_of,
+    user_inputs,
+)
+from pipelines.dataset.feature_store import FeatureStore
+from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError, DataError
-
-INPUT_PREFIX = "input_"
-"""Prefix of a user's own inputs among the names of characteristics."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -37,10 +40,10 @@ class Dataset(Market):
     Attributes
     ----------
     channels_TNC : unscaled window channels; NaN where unknown. Each fold scales them.
-    characteristics_TNF : transformed within the date's universe (`features.library.standardise`); no NaN.
+    characteristics_TNF : transformed within the date's universe (`features.library.standardise`); no NaN. A
+        read-only mapped file if it is of a feature store.
     target_TN : the target of fitting: the label of the trained delay, transformed within the date.
     channel_names, characteristic_names : names of the last axes.
-    shorter_labels : horizon below the label's -> return at the trained delay; NaN where not known yet.
     path_TNK : targets of the shorter horizons, ascending; None if the config names none.
     """
 
@@ -49,7 +52,6 @@ class Dataset(Market):
     target_TN: Float32Array
     channel_names: tuple[str, ...]
     characteristic_names: tuple[str, ...]
-    shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
     path_TNK: Float32Array | None = None
 
 
@@ -66,7 +68,9 @@ def build_dataset(tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset
     return add_features(build_market(tables, config), tables, config)
 
 
-def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Config) -> Dataset:
+def add_features(
+    market: Market, tables: Mapping[str, pl.DataFrame], config: Config, store: FeatureStore | None = None
+) -> Dataset:
     """Add the features and targets of a config to its market.
 
     Parameters
@@ -77,13 +81,15 @@ def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Con
         Lake tables; only ``inputs`` is read.
     config
         The configuration.
+    store
+        Where the characteristics live, as mapped files; None: in memory.
 
     Raises
     ------
     ConfigError
         If a named channel or characteristic does not exist, or a transform needs groups and there are none.
     DataError
-        If no channel or characteristic can be computed.
+        If no channel or characteristic can be computed, or the store has no room.
     """
     panel, universe_TN, labels = market.panel, market.universe_TN, market.labels
     try:
@@ -94,32 +100,38 @@ def add_features(market: Market, tables: Mapping[str, pl.DataFrame], config: Con
     except ValueError as error:
         raise ConfigError(f"features: {error}") from None
     require_groups(panel, config)
-    inputs = _inputs(tables, config)
+    inputs = user_inputs(tables, config)
     if not channels or not (characteristics or inputs):
         raise DataError(
             "No channel or no characteristic can be computed from the columns of these prices: "
             + " ".join((*channel_notes, *characteristic_notes))
         )
     names = (*characteristics, *(f"{INPUT_PREFIX}{name}" for name in inputs))
-    raw_TNF = raw_characteristics(panel, names, tables, config)
-    transformed_TNF = within_dates(raw_TNF, universe_TN, panel.group_TN, config)
-    del raw_TNF
-    shorter = {
-        horizon: forward_returns(panel, config.label.delay, horizon)
-        for horizon in config.label.shorter_horizons
-    }
-    path = [make_target(label_TN, universe_TN, panel, config.label) for label_TN in shorter.values()]
+    rule = rule_of(config)
+
+    def make(allocate: Allocate) -> Float32Array:
+        return make_characteristics(panel, names, universe_TN, tables, config=config, allocate=allocate)
+
+    if store is None:
+        characteristics_TNF = make(lambda shape: np.empty(shape, dtype=np.float32))
+    else:
+        shape = (*universe_TN.shape, len(rule.names(names)))
+        key = store.key(panel, universe_TN, inputs, (names, repr(rule)))
+        characteristics_TNF = store.get(key, shape, make)
+    path = [
+        make_target(label_TN, universe_TN, panel, config.label) for label_TN in market.shorter_labels.values()
+    ]
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
         channels_TNC=compute_channels(panel, channels),
-        characteristics_TNF=np.ascontiguousarray(transformed_TNF),  # models read all firms of a date
+        characteristics_TNF=characteristics_TNF,
         labels=labels,
         target_TN=make_target(labels[config.label.delay], universe_TN, panel, config.label),
-        shorter_labels=shorter,
+        shorter_labels=market.shorter_labels,
         path_TNK=np.stack(path, axis=2) if path else None,
         channel_names=tuple(channels),
-        characteristic_names=TransformRule(**config.features.transform.model_dump()).names(names),
+        characteristic_names=rule.names(names),
         notes=(
             *market.notes,
             *channel_notes,
@@ -137,49 +149,6 @@ def require_groups(panel: Panel, config: Config) -> None:
             f"features.transform needs groups, but no firm has a {config.features.group_by!r}; add a "
             "securities table with it, or use neutralise: none and missing: median."
         )
-
-
-def _inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.DataFrame]:
-    """The user's own inputs by name: those that the config lists, or all in the lake."""
-    table = tables.get("inputs")
-    parts = (
-        {}
-        if table is None
-        else {str(name): part for (name,), part in sorted(table.partition_by("name", as_dict=True).items())}
-    )
-    names = parts if config.features.inputs is None else config.features.inputs
-    missing = [name for name in names if name not in parts]
-    if missing:
-        raise DataError(
-            f"features.inputs names {missing[0]!r}, but the lake's inputs are {', '.join(parts) or 'none'}; "
-            "ingest it, or remove the name."
-        )
-    return {name: parts[name] for name in names}
-
-
-def raw_characteristics(
-    panel: Panel, names: Sequence[str], tables: Mapping[str, pl.DataFrame], config: Config
-) -> Float32Array:
-    """Compute characteristics and the user's inputs as float32 [T, N, F], before any transform.
-
-    ``names`` are those of a dataset without indicators: characteristics, then inputs with `INPUT_PREFIX`. NaN
-    means unknown.
-    """
-    computed = [name for name in names if not name.startswith(INPUT_PREFIX)]
-    raw_TNF = compute_characteristics(panel, computed)
-    inputs = _inputs(tables, config)
-    if not inputs:
-        return raw_TNF
-    own = [to_panel(frame, "value", panel).astype(np.float32) for frame in inputs.values()]
-    return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2)
-
-
-def within_dates(
-    raw_TNF: Float32Array, universe_TN: BoolArray, group_TN: npt.NDArray[np.integer], config: Config
-) -> Float32Array:
-    """Apply the config's transform to characteristics, date by date (`transform_characteristics`)."""
-    rule = TransformRule(**config.features.transform.model_dump())
-    return transform_characteristics(raw_TNF, universe_TN, group_TN, rule)
 
 
 def make_target(

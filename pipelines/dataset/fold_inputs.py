@@ -44,7 +44,7 @@ class FoldInputs:
             Names of the panel's groups, by code.
         """
         position = {name: index for index, name in enumerate(self.groups)}
-        of_code = np.array([*(position.get(name, -1) for name in groups_S), -1], dtype=np.int64)
+        of_code = np.array([*(position.get(name, -1) for name in groups_S), -1], dtype=np.int16)
         positions_TN: IntArray = of_code[group_TN]  # code -1 takes the last entry
         return positions_TN
 

@@ -19,11 +19,11 @@ from backtest.splits.walk_forward import FoldPlan, make_folds
 from features.arrays import IntArray
 from features.panel.universe import decision_sessions
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 
 
-def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
+def plan_folds(dataset: Market, config: Config) -> list[Fold]:
     """Split the sessions into folds, purged for the longest delay whose labels are used.
 
     Lengths count sessions. With a forecast frequency other than daily, each segment keeps only the sessions
@@ -52,7 +52,7 @@ def plan_folds(dataset: Dataset, config: Config) -> list[Fold]:
     return kept
 
 
-def _split_sessions(dataset: Dataset, config: Config) -> list[Fold]:
+def _split_sessions(dataset: Market, config: Config) -> list[Fold]:
     """Make the folds of the config's scheme, with every session of each segment."""
     plan, first = config.folds, dataset.first_session
     dates_T, delay, horizon = dataset.panel.dates_T, config.label.max_delay, config.label.horizon
@@ -75,7 +75,7 @@ def _split_sessions(dataset: Dataset, config: Config) -> list[Fold]:
         raise DataError(f"folds: {error}") from None
 
 
-def path_of_tests(dataset: Dataset, folds: Sequence[Fold], path: int = 0) -> pl.DataFrame:
+def path_of_tests(dataset: Market, folds: Sequence[Fold], path: int = 0) -> pl.DataFrame:
     """List the sessions of one path of tests, and the fold whose forecasts the path uses on each.
 
     Walk-forward folds have a single path. Combinatorial folds have several
@@ -91,12 +91,12 @@ def path_of_tests(dataset: Dataset, folds: Sequence[Fold], path: int = 0) -> pl.
     return pl.DataFrame({"date": dates_T[fold_T >= 0], "fold": fold_T[fold_T >= 0]})
 
 
-def n_paths(dataset: Dataset, folds: Sequence[Fold]) -> int:
+def n_paths(dataset: Market, folds: Sequence[Fold]) -> int:
     """Count the paths of tests: 1 for walk-forward folds."""
     return len(path_folds(folds, dataset.panel.n_sessions))
 
 
-def describe_tested(dataset: Dataset, config: Config, folds: Sequence[Fold]) -> str:
+def describe_tested(dataset: Market, config: Config, folds: Sequence[Fold]) -> str:
     """Say which of the usable decision dates are tested and which are not, and why.
 
     Dates before the first test train and validate the first fold. The newest dates have no known label. All
@@ -127,7 +127,7 @@ def describe_tested(dataset: Dataset, config: Config, folds: Sequence[Fold]) -> 
     )
 
 
-def fold_table(dataset: Dataset, folds: Iterable[Fold]) -> pl.DataFrame:
+def fold_table(dataset: Market, folds: Iterable[Fold]) -> pl.DataFrame:
     """Make a table with one row per fold.
 
     Returns
@@ -161,5 +161,5 @@ def fold_table(dataset: Dataset, folds: Iterable[Fold]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema_overrides={"name": pl.String, **dated, **spans})
 
 
-def _date(dataset: Dataset, session: int) -> dt.date:
+def _date(dataset: Market, session: int) -> dt.date:
     return cast("dt.date", dataset.panel.dates_T[session].astype("datetime64[D]").item())

@@ -6,7 +6,7 @@ This is all that measuring a forecast needs. :mod:`pipelines.dataset.build` adds
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -33,12 +33,14 @@ class Market:
     universe_TN : True where a firm may be forecast.
     labels : execution delay -> simple total return of the label's span; NaN where not known yet.
     notes : what was left out, and why.
+    shorter_labels : horizon below the label's -> return at the trained delay; NaN where not known yet.
     """
 
     panel: Panel
     universe_TN: BoolArray
     labels: Mapping[int, FloatArray]
     notes: tuple[str, ...]
+    shorter_labels: Mapping[int, FloatArray] = field(default_factory=dict)
 
     @property
     def first_session(self) -> int:
@@ -86,6 +88,10 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         universe_TN=universe_TN,
         labels={delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays},
         notes=universe_messages(panel, rule),
+        shorter_labels={
+            horizon: forward_returns(panel, config.label.delay, horizon)
+            for horizon in config.label.shorter_horizons
+        },
     )
 
 

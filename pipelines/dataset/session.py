@@ -19,7 +19,8 @@ from features.library.channels import CHANNELS, available_channels, compute_chan
 from features.library.characteristics import CHARACTERISTICS, available_characteristics
 from features.panel.tiles import take_sessions
 from pipelines.config.schema import Config
-from pipelines.dataset.build import INPUT_PREFIX, raw_characteristics, require_groups, within_dates
+from pipelines.dataset.build import require_groups
+from pipelines.dataset.characteristics import INPUT_PREFIX, raw_characteristics, within_dates
 from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 

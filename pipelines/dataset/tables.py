@@ -40,8 +40,8 @@ def read_tables(
     }
     if through is not None:
         tables = {table: forget_later(table, frame, through) for table, frame in tables.items()}
-        if tables["prices"].is_empty():
-            raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")
+        if "prices" in tables:
+            _require_prices(tables["prices"], lake, through)
     return {table: frame for table, frame in tables.items() if frame.height}
 
 
@@ -89,6 +89,11 @@ def read_market_tables(
 
     The prices come in the order in which they are stored, because sorting millions of rows takes longer than
     reading them and the market does not depend on their order.
+
+    Raises
+    ------
+    DataError
+        If there are no prices up to the session.
     """
     tables = {
         table: lake.read(table, version=versions[table]) for table in _OF_MARKET[1:] if table in versions
@@ -98,5 +103,11 @@ def read_market_tables(
         "prices", version=versions["prices"], columns=list(PRICE_COLUMNS), filters=known, ordered=False
     )
     if through is not None:
+        _require_prices(prices, lake, through)
         tables = cut_tables(tables, through)
     return {"prices": prices, **{table: frame for table, frame in tables.items() if frame.height}}
+
+
+def _require_prices(prices: pl.DataFrame, lake: Lake, through: dt.date) -> None:
+    if prices.is_empty():
+        raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")

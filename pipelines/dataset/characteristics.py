@@ -1,0 +1,163 @@
+"""Characteristics of a dataset, made in two passes so that no array of all cells is held in memory.
+
+The first pass computes raw values by tiles of firms, because features read the past of a firm. The second
+transforms them by blocks of sessions, because transforms compare the firms of a date. Between the passes the
+raw values are in a scratch array, ordered by blocks of sessions and within them by tiles, so that both passes
+read and write contiguous memory. Scratch and result are what the caller allocates: memory or mapped files.
+
+Shape suffixes: T sessions, R sessions of a block, N firms, n firms of a tile, F raw characteristics,
+G characteristics with their indicators of missing values.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from features.arrays import BoolArray, Float32Array
+from features.library.characteristics import CHARACTERISTICS
+from features.library.standardise import TransformRule, transform_characteristics
+from features.panel.panel import Panel
+from pipelines.config.schema import Config
+from pipelines.dataset.market import to_panel
+from pipelines.errors import DataError
+
+INPUT_PREFIX = "input_"
+"""Prefix of a user's own inputs among the names of characteristics."""
+
+BLOCK = 2**24
+"""Values of the result in a block of sessions, at most; 64 MiB as float32."""
+
+Allocate = Callable[[tuple[int, ...]], Float32Array]
+"""Returns an array of a shape, whose values are not set."""
+
+
+def raw_characteristics(
+    panel: Panel, names: Sequence[str], tables: Mapping[str, pl.DataFrame], config: Config
+) -> Float32Array:
+    """Compute characteristics and the user's inputs as float32 [T, N, F], before any transform.
+
+    ``names`` are those of a dataset without indicators: characteristics, then inputs with `INPUT_PREFIX`. NaN
+    means unknown.
+    """
+    computed, own = _split(panel, names, tables, config)
+    raw_TNF = CHARACTERISTICS.compute(panel, computed)
+    return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2) if own else raw_TNF
+
+
+def within_dates(
+    raw_TNF: Float32Array, universe_TN: BoolArray, group_TN: npt.NDArray[np.integer], config: Config
+) -> Float32Array:
+    """Apply the config's transform to characteristics, date by date (`transform_characteristics`)."""
+    return transform_characteristics(raw_TNF, universe_TN, group_TN, rule_of(config))
+
+
+def rule_of(config: Config) -> TransformRule:
+    """Return the transform of a config."""
+    return TransformRule(**config.features.transform.model_dump())
+
+
+def make_characteristics(
+    panel: Panel,
+    names: Sequence[str],
+    universe_TN: BoolArray,
+    tables: Mapping[str, pl.DataFrame],
+    *,
+    config: Config,
+    allocate: Allocate,
+) -> Float32Array:
+    """Compute and transform the characteristics of a dataset.
+
+    The result equals `within_dates` of `raw_characteristics` to the bit.
+
+    Parameters
+    ----------
+    panel, names, tables, config
+        As in `raw_characteristics`.
+    universe_TN
+        Firms in the universe.
+    allocate
+        Called for the scratch array, and then for the result.
+
+    Returns
+    -------
+    ndarray of float32, shape (T, N, G)
+        As `transform_characteristics`, with all characteristics of a cell next to each other.
+    """
+    computed, own = _split(panel, names, tables, config)
+    rule, (T, N), F = rule_of(config), universe_TN.shape, len(names)
+    blocks = blocks_of(T, N * len(rule.names(names)))
+    tiles: list[slice] = []
+    scratch = allocate((F * T * N,))
+
+    def chunk(block: slice, firms: slice) -> Float32Array:
+        start = F * (block.start * N + (block.stop - block.start) * firms.start)
+        shape = (F, block.stop - block.start, firms.stop - firms.start)
+        return scratch[start : start + shape[0] * shape[1] * shape[2]].reshape(shape)
+
+    def spill(firms: slice, raw_KTn: Float32Array) -> None:
+        tiles.append(firms)
+        for block in blocks:
+            out_FRn = chunk(block, firms)
+            out_FRn[: len(computed)] = raw_KTn[:, block]
+            for k, value_TN in enumerate(own, start=len(computed)):
+                out_FRn[k] = value_TN[block, firms]
+
+    CHARACTERISTICS.for_each_tile(panel, computed, spill)
+    drop_pages(scratch)
+    out_TNG = allocate((T, N, len(rule.names(names))))
+    for block in blocks:
+        raw_FRN = np.empty((F, block.stop - block.start, N), dtype=np.float32)
+        for firms in tiles:
+            raw_FRN[:, :, firms] = chunk(block, firms)
+        raw_RNF = np.moveaxis(raw_FRN, 0, 2)
+        out_TNG[block] = transform_characteristics(raw_RNF, universe_TN[block], panel.group_TN[block], rule)
+        drop_pages(scratch)
+        drop_pages(out_TNG)
+    return out_TNG
+
+
+def blocks_of(n_sessions: int, row: int) -> list[slice]:
+    """Split sessions into blocks of at most `BLOCK` values, at least one session each; a row has ``row``."""
+    size = max(1, BLOCK // max(row, 1))
+    return [slice(start, min(start + size, n_sessions)) for start in range(0, n_sessions, size)]
+
+
+def drop_pages(array: npt.NDArray[np.float32]) -> None:
+    """Unmap what was read or written of a mapped file; it stays in the file. Nothing else is changed."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def user_inputs(tables: Mapping[str, pl.DataFrame], config: Config) -> dict[str, pl.DataFrame]:
+    """Return the user's own inputs by name: those that the config lists, or all in the lake."""
+    table = tables.get("inputs")
+    parts = (
+        {}
+        if table is None
+        else {str(name): part for (name,), part in sorted(table.partition_by("name", as_dict=True).items())}
+    )
+    names = parts if config.features.inputs is None else config.features.inputs
+    missing = [name for name in names if name not in parts]
+    if missing:
+        raise DataError(
+            f"features.inputs names {missing[0]!r}, but the lake's inputs are {', '.join(parts) or 'none'}; "
+            "ingest it, or remove the name."
+        )
+    return {name: parts[name] for name in names}
+
+
+def _split(
+    panel: Panel, names: Sequence[str], tables: Mapping[str, pl.DataFrame], config: Config
+) -> tuple[list[str], list[Float32Array]]:
+    """Names of the characteristics to compute, and the values of the user's inputs [T, N]."""
+    computed = [name for name in names if not name.startswith(INPUT_PREFIX)]
+    frames = user_inputs(tables, config).values()
+    return computed, [to_panel(frame, "value", panel).astype(np.float32) for frame in frames]

@@ -1,0 +1,234 @@
+"""The feature store: transformed characteristics in mapped files, made once and read by every process.
+
+An entry is a folder ``<key>`` with the values (`pipelines.dataset.mapped`) and ``entry.json``, which holds
+their shape and a checksum of every block of sessions. Its key is a digest of everything that the values
+depend on: the panel, the universe, the user's inputs, the names and the transform of the characteristics, and
+the code and libraries that compute them. Two runs share an entry if, and only if, these are equal.
+
+An entry is made in a folder of its own and renamed when it is complete. A process that needs the same entry
+waits for it. An entry with a wrong checksum is removed and made again. When the store exceeds its limit, the
+entries that were not used for the longest time are removed, except those that a process maps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+from filelock import FileLock, Timeout
+
+from features.arithmetic.parallel import n_threads
+from features.arrays import BoolArray, Float32Array
+from features.panel.asof import Statements
+from features.panel.panel import Panel
+from pipelines.dataset.characteristics import Allocate, blocks_of, drop_pages
+from pipelines.dataset.mapped import MappedArray, create_mapped, is_in_use, open_mapped
+from pipelines.errors import DataError
+
+_VALUES, _ENTRY, _MAKING, _LOCK = "values.f32", "entry.json", ".making-", ".lock"
+_SPARE = 2**28  # bytes that stay free on the disk
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStore:
+    """Mapped characteristics below a folder.
+
+    Attributes
+    ----------
+    folder
+        The folder; it is created with the first entry.
+    limit
+        Bytes that the entries may take together. The newest entry stays even if it alone takes more.
+    code
+        Digest of the code and the libraries that compute characteristics.
+    notify
+        Gets a sentence when an entry is damaged.
+    """
+
+    folder: Path
+    limit: int
+    code: str
+    notify: Callable[[str], None]
+
+    def key(
+        self, panel: Panel, universe_TN: BoolArray, inputs: Mapping[str, pl.DataFrame], settings: object
+    ) -> str:
+        """Digest of everything that characteristics depend on; ``settings`` are plain values."""
+        sha = hashlib.blake2b(digest_size=16)
+        sha.update(repr((self.code, settings, panel.tickers_N, panel.groups_S, sorted(inputs))).encode())
+        _add(sha, universe_TN)
+        for field in fields(panel):
+            value = getattr(panel, field.name)
+            if isinstance(value, np.ndarray):
+                sha.update(f"{field.name} {value.dtype} {value.shape}".encode())
+                _add(sha, value.view(np.int64) if value.dtype.kind == "M" else value)
+            elif isinstance(value, Statements):
+                for name, array in value.contents():
+                    sha.update(f"{name} {array.dtype} {array.shape}".encode())
+                    _add(sha, array)
+        for name in sorted(inputs):
+            frame = inputs[name].select("date", "ticker", "value").sort("date", "ticker")
+            _add(sha, frame.hash_rows(seed=17).to_numpy())
+        return sha.hexdigest()
+
+    def get(
+        self, key: str, shape: tuple[int, int, int], make: Callable[[Allocate], Float32Array]
+    ) -> MappedArray:
+        """Return an entry, which is made if it does not exist or is damaged.
+
+        Parameters
+        ----------
+        key
+            From `key`.
+        shape
+            Sessions, firms and characteristics.
+        make
+            Computes the values into the last array that it allocates.
+
+        Raises
+        ------
+        DataError
+            If the disk has no room for the entry, or the folder cannot be written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self._lock(key)):
+                found = self._open(key, shape)
+                if found is None:
+                    self._make(key, shape, make)
+                    found = open_mapped(self.folder / key / _VALUES, shape)
+        except OSError as error:
+            raise DataError(
+                f"The feature store {self.folder} cannot be used ({error}); check its disk and permissions, "
+                "or set feature_store.folder to another folder."
+            ) from None
+        (self.folder / key / _ENTRY).touch()  # the time of its last use
+        self._evict(keep=key)
+        return found
+
+    def entries(self) -> list[tuple[Path, int]]:
+        """Folders of the entries with their bytes, the least recently used first."""
+        found = [(path.stat().st_mtime, path.parent) for path in self.folder.glob(f"*/{_ENTRY}")]
+        return [(folder, _size(folder)) for _, folder in sorted(found)]
+
+    def _open(self, key: str, shape: tuple[int, int, int]) -> MappedArray | None:
+        """Map an entry after checking it; None if there is none, or a damaged one, which is removed."""
+        folder = self.folder / key
+        if not folder.is_dir():
+            return None
+        try:
+            entry = json.loads((folder / _ENTRY).read_text(encoding="utf-8"))
+            values_TNF = open_mapped(folder / _VALUES, shape)
+            sound = entry["checksums"] == _checksums(values_TNF)
+        except (OSError, ValueError, KeyError, TypeError):
+            sound = False
+        if sound:
+            return values_TNF
+        self.notify(f"The features in {folder} are damaged; they are computed again.")
+        shutil.rmtree(folder)
+        return None
+
+    def _make(self, key: str, shape: tuple[int, int, int], make: Callable[[Allocate], Float32Array]) -> None:
+        making = self.folder / f"{_MAKING}{key}"
+        shutil.rmtree(making, ignore_errors=True)  # of a process that was killed
+        self._clear_leftovers()
+        making.mkdir()
+        try:
+            self._require_room(2 * 4 * int(np.prod(shape)))
+            files: list[Path] = []
+
+            def allocate(size: tuple[int, ...]) -> Float32Array:
+                files.append(making / str(len(files)))
+                return create_mapped(files[-1], size)
+
+            values_TNF = make(allocate)
+            assert values_TNF.shape == shape, f"made {values_TNF.shape} instead of {shape}"
+            entry = {"shape": shape, "checksums": _checksums(values_TNF)}
+            files[-1].rename(making / _VALUES)
+            for scratch in files[:-1]:
+                scratch.unlink()
+            (making / _ENTRY).write_text(json.dumps(entry), encoding="utf-8")
+            making.rename(self.folder / key)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+
+    def _require_room(self, needed: int) -> None:
+        """Remove unused entries until the disk has room; DataError if that is not enough."""
+        for folder, _ in self.entries():
+            if shutil.disk_usage(self.folder).free >= needed + _SPARE:
+                return
+            self._remove(folder)
+        free = shutil.disk_usage(self.folder).free
+        if free < needed + _SPARE:
+            raise DataError(
+                f"The features need {needed / 2**30:.1f} GiB on the disk of {self.folder} while they are "
+                f"computed, and {max(free - _SPARE, 0) / 2**30:.1f} GiB are free; free some, or set "
+                "feature_store.folder to a folder on another disk."
+            )
+
+    def _evict(self, keep: str) -> None:
+        """Remove the least recently used entries that no process maps, until the limit is kept."""
+        entries = self.entries()
+        total = sum(size for _, size in entries)
+        for folder, size in entries:
+            if total <= self.limit:
+                return
+            if folder.name != keep and self._remove(folder):
+                total -= size
+
+    def _remove(self, folder: Path) -> bool:
+        """Remove an entry, unless a process maps it, or makes or opens it in this moment."""
+        try:
+            with FileLock(self._lock(folder.name), timeout=0):
+                if is_in_use(folder / _VALUES):
+                    return False
+                shutil.rmtree(folder)
+        except FileNotFoundError:  # another process removed it
+            pass
+        except Timeout:
+            return False
+        return True
+
+    def _clear_leftovers(self) -> None:
+        """Remove what processes that were killed have left; a living one holds the lock of its entry."""
+        for left in self.folder.glob(f"{_MAKING}*"):
+            with suppress(Timeout), FileLock(self._lock(left.name.removeprefix(_MAKING)), timeout=0):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _lock(self, key: str) -> Path:
+        return self.folder / f"{key}{_LOCK}"
+
+
+def _checksums(values_TNF: Float32Array) -> list[int]:
+    """CRC-32 of every block of sessions."""
+    flat_TN = values_TNF.reshape(len(values_TNF), -1)
+
+    def checksum(block: slice) -> int:
+        return zlib.crc32(memoryview(flat_TN[block]).cast("B"))  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(n_threads()) as pool:
+        found = list(pool.map(checksum, blocks_of(*flat_TN.shape)))
+    drop_pages(flat_TN)
+    return found
+
+
+def _add(sha: hashlib.blake2b, array: npt.NDArray[np.generic]) -> None:
+    """Add an array block by block, so that a view is not copied as a whole."""
+    rows = max(1, 2**22 // max(1, array[:1].size))
+    for start in range(0, len(array), rows):
+        sha.update(np.ascontiguousarray(array[start : start + rows]).view(np.uint8).data)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())

@@ -1,0 +1,120 @@
+"""Memory that a run needs, estimated before it starts, and the number of workers that it allows.
+
+The characteristics are mapped files, which the kernel drops from memory when it is short, so they do not
+count. What counts grows with the cells of the market (sessions x firms): prices, labels and derived series in
+the main process, and the scaled channels and the model in each worker. The bytes per cell are sums over the
+arrays, to be compared with the measured peaks of `benchmarks/scale.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.config.models import registry_name
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+
+_GIB = 2**30
+_PROCESS = 0.5 * _GIB  # interpreter, libraries, and buffers of fixed size
+_BUILD = 160  # bytes per cell while prices become a panel: rows and grids side by side
+_MARKET = 85  # bytes per cell of the panel and the universe
+_SERIES = 40  # bytes per cell of the series that several features share
+_TASK = 12  # bytes per cell of targets, universe and groups in a worker
+_BINNED = 2  # bytes per cell and characteristic of LightGBM's bins: the data set and its copy by rows
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Memory of a machine in bytes: all of it, and what is free or can be freed."""
+
+    total: float
+    available: float
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Memory in bytes: of the main process, and of each worker."""
+
+    main: float
+    worker: float
+
+    def peak(self, workers: int) -> float:
+        """Memory of all processes; one worker is the main process itself."""
+        return self.main + (self.worker - _PROCESS if workers == 1 else workers * self.worker)
+
+
+def this_machine() -> Machine:
+    """Read the memory of this machine, within the limit of its control group."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():  # not Linux: what is free is not known
+        total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return Machine(total, total)
+    lines = (line.split() for line in meminfo.read_text().splitlines())
+    kib = {name.rstrip(":"): float(value) for name, value, *_ in lines}
+    total, available = 1024 * kib["MemTotal"], 1024 * kib["MemAvailable"]
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = float((group / "memory.max").read_text())  # "max" where there is none
+        free = limit - float((group / "memory.current").read_text())
+    except (OSError, ValueError):
+        return Machine(total, available)
+    return Machine(min(total, limit), min(available, free))
+
+
+def estimate_need(config: Config, cells: int) -> Need:
+    """Estimate the memory of training a config on a market of so many cells (sessions x firms)."""
+    from features.library.channels import CHANNELS
+    from features.library.characteristics import CHARACTERISTICS
+
+    features = config.features
+    channels = 4 * len(CHANNELS if features.channels is None else features.channels)
+    labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
+    main = _PROCESS + cells * max(_BUILD, _MARKET + labels + _SERIES + channels)
+    names = CHARACTERISTICS if features.characteristics is None else features.characteristics
+    trees = any(registry_name(config, model) == "lightgbm" for model in config.models)
+    worker = _PROCESS + cells * (channels + _TASK + (_BINNED * len(names) if trees else 0))
+    return Need(main, worker)
+
+
+def fit_workers(config: Config, cells: int, machine: Machine) -> tuple[int, str | None]:
+    """Choose the number of workers whose memory is available.
+
+    Parameters
+    ----------
+    config
+        The configuration; ``execution.workers`` is the most that are used.
+    cells
+        Sessions times firms, or the rows of the prices.
+    machine
+        The memory.
+
+    Returns
+    -------
+    workers : int
+        At least 1. One worker starts even if other programs use the memory now, because they may end.
+    note : str or None
+        A sentence if that is fewer than the config has.
+
+    Raises
+    ------
+    DataError
+        If one worker needs more memory than the machine has.
+    """
+    need = estimate_need(config, cells)
+    if need.peak(1) > machine.total:
+        raise DataError(
+            f"Training on {cells / 1e6:,.1f} million prices needs about {need.peak(1) / _GIB:.1f} GiB of "
+            f"memory with one worker, and this machine has {machine.total / _GIB:.1f}; ingest fewer firms "
+            "or years, list fewer features.channels, leave out lightgbm, or use a larger machine."
+        )
+    asked = 1 if config.execution.engine == "serial" else config.execution.workers
+    workers = next((n for n in range(asked, 1, -1) if need.peak(n) <= machine.available), 1)
+    if workers == asked:
+        return workers, None
+    used = f"{workers} {'is' if workers == 1 else 'are'} used"
+    return workers, (
+        f"{asked} workers would need about {need.peak(asked) / _GIB:.1f} GiB of memory, "
+        f"and {machine.available / _GIB:.1f} are available; {used}."
+    )
