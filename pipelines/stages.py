@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.audit.command import audit_before_training, audit_target
+from pipelines.audit.command import audit_before_training, audit_target, warn_after_training
 from pipelines.config.load import override_backtest
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import load_run_data, prepare_run
+from pipelines.run.open import load_run_data, load_run_market, prepare_run
 from pipelines.run.record import Run, open_run
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "audit_target",
     "backtest_run",
     "explain_run",
+    "explore_run",
     "ingest_config",
     "report_run",
     "run_config",
@@ -83,7 +84,7 @@ def backtest_run(
         require_test(run.config, run.run_id)
         locks.lock_run(run.folder)
         run = replace(run, config=override_backtest(run.config, overrides))
-        dataset, lake = load_run_data(run, progress)
+        dataset, lake = load_run_market(run, progress)
         evaluation = evaluate_run(run, dataset, lake, progress)
         if as_json:
             from pipelines.report.collect import report_data
@@ -108,6 +109,20 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
         locks.lock_run(run.folder)
         dataset, lake = load_run_data(run, progress)
         return explain(run, dataset, lake, progress)
+
+
+def explore_run(name: str, output: Path, model: str | None, out: Path | None, *, wait: bool = False) -> Path:
+    """Write the explorer of a run's peer networks and return its path.
+
+    ``model`` is the only one to show, or None; ``out`` is the file, or None for one in the run's folder.
+    """
+    from pipelines.explorer.write import write_explorer
+
+    progress = Progress()
+    with Locks(wait=wait, notify=progress.note) as locks:
+        run = open_run(name, output)
+        locks.lock_run(run.folder)
+        return write_explorer(run, model, out).resolve()
 
 
 def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wait: bool = False) -> str:
@@ -141,7 +156,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
         evaluation = newest_evaluation(run) if evaluation_id is None else find_evaluation(run, evaluation_id)
         if evaluation is not None:
             run = replace(run, config=evaluation.record.apply_to(run.config))
-        dataset, lake = load_run_data(run, progress)
+        dataset, lake = load_run_market(run, progress)
         if evaluation is None or evaluation.record.missing != missing_tasks_of_run(run, dataset, lake):
             evaluation = evaluate_run(run, dataset, lake, progress)
         path = write_report(run, evaluation, dataset, lake, progress)
@@ -150,16 +165,24 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
 
 
 def write_report(
-    run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake, progress: Progress
+    run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake, progress: Progress
 ) -> Path:
-    """Render the report of a run with one of its evaluations and return the path."""
+    """Render the report of a run with one of its evaluations and return the path.
+
+    If the run has peer networks, their explorer is written as well, so that the report's link to it is never
+    dead or older than the report. It is made from stored tables within a second or two.
+    """
+    from pipelines.explorer.contents import has_networks
+    from pipelines.explorer.write import write_explorer
     from pipelines.report.collect import report_data
     from pipelines.report.html import render
 
     with progress.stage("report"):
         if evaluation.record.incomplete is not None:
             progress.note(f"The run is incomplete. Missing: {evaluation.record.incomplete}.")
-        return run.write_text("report.html", render(report_data(run, evaluation, dataset, lake)))
+        explorer = write_explorer(run).name if has_networks(run) else None
+        data = replace(report_data(run, evaluation, dataset, lake), explorer=explorer)
+        return run.write_text("report.html", render(data))
 
 
 def track_run(run: Run, progress: Progress) -> None:
@@ -171,7 +194,12 @@ def track_run(run: Run, progress: Progress) -> None:
 
 
 def run_config(
-    config: Config, echo: Callable[[str], None], as_of: str | None = None, *, wait: bool = False
+    config: Config,
+    echo: Callable[[str], None],
+    as_of: str | None = None,
+    *,
+    wait: bool = False,
+    progress: Progress | None = None,
 ) -> Path:
     """Ingest, audit, train, backtest, explain and report. The result of each stage is printed as it ends.
 
@@ -185,6 +213,8 @@ def run_config(
         Earlier state of the lake to read; nothing is ingested then. None ingests and reads the newest state.
     wait
         Whether to wait for another process that writes to the lake or the run.
+    progress
+        Reports progress; None reports it on stderr.
 
     Returns
     -------
@@ -197,7 +227,7 @@ def run_config(
     from pipelines.tracking.runs import tracked
     from pipelines.train.walkforward import train
 
-    progress = Progress()
+    progress = progress or Progress()
     if config.folds.scheme == "live":
         raise ConfigError(
             "folds.scheme is live, so there is no test to backtest, explain or report; train the config with "
@@ -212,6 +242,7 @@ def run_config(
             train(run, dataset, lake, progress)
             evaluation = evaluate_run(run, dataset, lake, progress)
             echo(f"\n{describe_evaluation(evaluation, config)}\n")
+            warn_after_training(run, echo)
             echo(explain(run, dataset, lake, progress))
             path = write_report(run, evaluation, dataset, lake, progress)
     seconds = "  ".join(f"{stage} {duration:.0f} s" for stage, duration in progress.seconds.items())

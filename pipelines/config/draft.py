@@ -11,7 +11,7 @@ import polars as pl
 import yaml
 
 from pipelines.config.load import check_config
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.files.prices import day
 from pipelines.sources.files.recognise import PriceFile, recognise_prices
@@ -86,6 +86,20 @@ def draft_config(path: Path, folder: Path, date_format: str | None = None) -> Dr
     text = _write(path, folder, file, market)
     check_config(yaml.safe_load(text), origin=f"draft for {path.name}")
     return Draft(text, market)
+
+
+def write_draft(path: Path, target: Path, date_format: str | None = None, *, replace: bool = False) -> Draft:
+    """Write the config of :func:`draft_config` to ``target``; ``replace`` overwrites an existing file."""
+    if target.exists() and not replace:
+        raise ConfigError(
+            f"{target} exists; choose another name with --config, or overwrite it with --force."
+        )
+    draft = draft_config(path, target.parent, date_format)
+    partial = target.with_name(f".{target.name}.partial")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial.write_text(draft.text, encoding="utf-8")
+    partial.replace(target)
+    return draft
 
 
 def _look(path: Path, file: PriceFile) -> Market:

@@ -21,6 +21,7 @@ RENAMED: Mapping[str, str | tuple[str, ...]] = {
     "source.assumed_lag_days": "source.reporting_lag_days",
     "source.shares_stated": "source.share_counts_as_of",
     "source.batch": "source.batch_size",
+    "workers": "execution.workers",
     "audit.times": "audit.sessions",
     "models.*.day_layers": "models.*.encoder.layers",
     "models.*.heads": ("models.*.encoder.heads", "models.*.peer_heads"),

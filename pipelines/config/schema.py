@@ -15,12 +15,14 @@ from typing import Any
 from pydantic import Field, PrivateAttr, model_validator
 
 from pipelines.config.backtest import BacktestConfig
+from pipelines.config.execution import ExecutionConfig
 from pipelines.config.folds import FoldsConfig
 from pipelines.config.nightly.nightly import NightlyConfig
 from pipelines.config.sections import (
     AuditConfig,
     ExplainConfig,
     FeaturesConfig,
+    FeatureStoreConfig,
     LabelConfig,
     TrackingConfig,
     UniverseConfig,
@@ -81,14 +83,16 @@ class Config(Section):
     """The nightly pipeline."""
     tracking: TrackingConfig = TrackingConfig()
     """MLflow tracking store."""
-    workers: int = Field(default=2, ge=1)
-    """Number of worker processes for training."""
+    execution: ExecutionConfig = ExecutionConfig()
+    """Where tasks are computed."""
     stack_seeds: bool | None = None
     """Whether to train all seeds of a network together. Null: only on a GPU."""
     device: str = "auto"
     """Device for training: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one."""
     output: PathSetting = "data/runs"
     """Folder of the runs."""
+    feature_store: FeatureStoreConfig = FeatureStoreConfig()
+    """Files with the characteristics of markets, shared by runs and processes."""
 
     # Path -> the text with ${NAME} in the file, and the value that it resolved to
     _written: dict[Path, tuple[str, Any]] = PrivateAttr(default_factory=dict)
@@ -144,9 +148,10 @@ class Config(Section):
         """Return setting -> value for settings that come from the environment and affect a run's numbers.
 
         Left out are secrets, locations (source, lake, tracking, output), how the work is distributed
-        (workers, device) and the nightly pipeline, because these may differ between machines.
+        (execution, device) and the nightly pipeline, because these may differ between machines.
         """
-        not_numbers = {"source", "lake", "lake_options", "tracking", "output", "workers", "device", "nightly"}
+        not_numbers = {"source", "lake", "lake_options", "tracking", "output", "feature_store"}
+        not_numbers |= {"execution", "device", "nightly"}
         return {
             ".".join(map(str, path)): masked_settings(value)
             for path, (text, value) in self._written.items()

@@ -30,6 +30,16 @@ class UniverseConfig(Section):
     """Minimum number of sessions with a price, ``t`` included."""
 
 
+class FeatureStoreConfig(Section):
+    """Where characteristics are kept between commands; they are computed again if they are gone."""
+
+    folder: PathSetting | None = None
+    """Folder on a local disk. Null: ``features`` beside the folder of the runs (``output``), or in the user's
+    cache if ``output`` is a URL."""
+    limit_gib: float = Field(default=50.0, gt=0)
+    """GiB that they may take; those that were not used for the longest time are removed first."""
+
+
 class TransformConfig(Section):
     """Transformation of characteristics within each date (`features.library.standardise.TransformRule`)."""
 
@@ -134,7 +144,23 @@ class ExplainConfig(Section):
     """Maximum number of firms on one side of the measured pairs. With more firms, this many are drawn at
     random: as followers of a model with one peer layer, as leaders of other models."""
     permutations: int = Field(default=8, ge=1)
-    """Number of antithetic permutations, and of background firms, per attributed forecast."""
+    """Number of antithetic permutations, and of background firms, per attributed forecast: the draws of the
+    engine."""
+    engine: Literal[
+        "permutation", "kernel", "exact", "linear", "tree", "integrated_gradients", "expected_gradients"
+    ] = "permutation"
+    """How the values are computed. ``linear`` is for ridge, ``tree`` for lightgbm, ``exact`` for at most 12
+    players; gradients are for neural models and ridge."""
+    removal: Literal["date", "train", "conditional"] = "date"
+    """What absent characteristics are replaced with: the values of another firm of the same ``date``, those
+    of a random firm and session of the training fold (``train``), or draws from the training fold given the
+    characteristics that are kept (``conditional``). Absent days and peers are masked."""
+    precision: float | None = Field(default=None, gt=0)
+    """Largest standard error of a value, as a share of the standard deviation of the date's forecasts. The
+    engine draws until it is reached, at most 1,000 times. Null: ``permutations`` draws."""
+    skill_dates: int = Field(default=24, ge=0)
+    """Number of test dates whose rank IC is divided among the players, over all folds. The seeds take turns.
+    0: none."""
     network_permutations: int = Field(default=16, ge=2)
     """Number of antithetic pairs of orders per date of the network."""
     faithfulness: Literal["quick", "thorough"] = "quick"

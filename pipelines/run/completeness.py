@@ -15,6 +15,7 @@ import polars as pl
 from features.arrays import FloatArray
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
+from pipelines.lake.lake import Lake
 
 Key = tuple[str, int, int]
 """Model, fold and seed of a task."""
@@ -33,6 +34,14 @@ def require_test(config: Config, run_id: str) -> None:
             f"Run {run_id} was trained for use, through {config.folds.through}, and has no test forecasts; "
             f"score a session with 'peerglass signals {run_id}', or use a config with walk-forward folds."
         )
+
+
+def committed_tasks(run_id: str, lake: Lake) -> pl.DataFrame:
+    """List the tasks of a run with forecasts in the lake: model, fold and seed. No forecast is read."""
+    keys = ["model", "fold", "seed"]
+    if not lake.exists("forecasts"):
+        return pl.DataFrame(schema={"model": pl.String, "fold": pl.Int64, "seed": pl.Int64})
+    return lake.distinct("forecasts", keys, pl.col("run_id") == run_id)
 
 
 def missing_tasks(

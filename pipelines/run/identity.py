@@ -32,6 +32,7 @@ CODE = (
     "models/**/*.py",
     "backtest/splits/*.py",
     "pipelines/dataset/build.py",
+    "pipelines/dataset/characteristics.py",
     "pipelines/dataset/cut.py",
     "pipelines/dataset/fold_inputs.py",
     "pipelines/dataset/folds.py",
@@ -40,6 +41,7 @@ CODE = (
     "pipelines/train/stacks.py",
     "pipelines/train/task.py",
     "pipelines/train/walkforward.py",
+    "pipelines/train/work.py",
 )
 """Source files that turn tables into forecasts, relative to the folder of the packages."""
 

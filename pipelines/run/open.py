@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.market import Market, build_market
+from pipelines.dataset.memory import fit_workers, this_machine
 from pipelines.dataset.tables import (
     describe_as_of,
     input_versions,
@@ -21,6 +22,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.readers import record_reader
 from pipelines.progress import Progress
+from pipelines.run.features import feature_store
 from pipelines.run.identity import build_identity
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
@@ -57,16 +59,28 @@ def prepare_run(
     Returns
     -------
     run : Run
+        With fewer workers than the config has, if the memory does not allow more.
     dataset : Dataset
     lake : Lake
+
+    Raises
+    ------
+    DataError
+        If nothing has been ingested, or the machine has less memory than one worker needs.
     """
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
     warm_start_runs(config)  # raises before the dataset is built
+    if config.execution.engine != "ray":  # Ray places tasks on machines with enough memory
+        workers, note = fit_workers(config, lake.count("prices", versions["prices"]), this_machine())
+        if note is not None:
+            progress.note(note)
+            fewer = config.execution.model_copy(update={"workers": workers})
+            config = config.model_copy(update={"execution": fewer})
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
-        dataset = build_dataset(read_tables(lake, versions, config.through), config)
+        dataset = _build(config, lake, versions, progress)
         for note in dataset.notes:
             progress.note(note)
     run = create_run(config, lake, versions, dataset, progress, locks)
@@ -158,7 +172,15 @@ def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
     """
     lake = _lake_of(run, progress)
     with progress.stage("dataset"):
-        return build_dataset(read_tables(lake, run.versions, run.config.through), run.config), lake
+        return _build(run.config, lake, run.versions, progress), lake
+
+
+def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
+    """Build a dataset whose characteristics are in the feature store; the prices are let go before."""
+    market = build_market(read_market_tables(lake, versions, config.through), config)
+    inputs = {table: version for table, version in versions.items() if table == "inputs"}
+    tables = read_tables(lake, inputs, config.through) if inputs else {}
+    return add_features(market, tables, config, feature_store(config, progress))
 
 
 def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:

@@ -64,6 +64,9 @@ SPACES: dict[str, Space] = {
         "peer_dropout": _DROPOUT,
         "peer_width": Choice((16, 32, 64)),
         "recent_days": Range(1, 5, integer=True),
+        "leader_slope": Choice((1.0, 4.0)),
+        "leader_ranks": Choice(("size", "all")),
+        "firm_slots": Choice((0, 4096)),
     },
 }
 

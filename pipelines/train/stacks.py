@@ -7,25 +7,14 @@ the same forecasts with and without interruptions. A stack saves no snapshots.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
 import torch
 
+from models.fitted import OnEpoch
 from models.fitting.fit import fit_stacked
 from models.fitting.stacked import can_stack
-from pipelines.train.task import (
-    Arrays,
-    Key,
-    Outcome,
-    Task,
-    learning_curve,
-    outcome_of,
-    to_tensors,
-    translate_fit_errors,
-)
+from pipelines.train.task import Arrays, Key, Outcome, Task, outcome_of, to_tensors
 
 
 def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[list[Task]]:
@@ -50,34 +39,30 @@ def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | 
     ]
 
 
-def run_stacks(
-    stacks: Sequence[Sequence[Task]], arrays: Arrays, done: Collection[Key]
-) -> Iterator[tuple[Task, Outcome]]:
-    """Train one stack after the other, and yield the outcomes of tasks that are not done."""
-    for stack in stacks:
-        for task, outcome in zip(stack, _run(stack, arrays), strict=True):
-            if task.key not in done:
-                yield task, outcome
+def run_stack(stack: Sequence[Task], arrays: Arrays, on_epoch: Sequence[OnEpoch]) -> list[Outcome]:
+    """Train the seeds of a stack together, and forecast the test once with each.
 
-
-def _run(stack: Sequence[Task], arrays: Arrays) -> list[Outcome]:
-    first, seeds, started = stack[0], [task.seed for task in stack], time.monotonic()
+    Parameters
+    ----------
+    stack
+        Tasks of one model and fold.
+    arrays
+        Arrays of the dataset.
+    on_epoch
+        For each seed, a function that is called with the record of each epoch.
+    """
+    first = stack[0]
     if first.device == "cpu":
         torch.set_num_threads(1)
-    with translate_fit_errors(first, f"seeds {', '.join(map(str, seeds))}"), ExitStack() as files:
-        data = to_tensors(arrays, first.inputs, first.device)
-        models = fit_stacked(
-            first.registered,
-            first.settings,
-            data,
-            first.fold.train,
-            first.fold.valid,
-            fit_config=first.fit,
-            seeds=seeds,
-            on_epoch=[files.enter_context(learning_curve(task.curve)) for task in stack],
-        )
-        outcomes = [
-            outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)
-        ]
-    seconds = (time.monotonic() - started) / len(stack)
-    return [replace(outcome, seconds=seconds) for outcome in outcomes]
+    data = to_tensors(arrays, first.inputs, first.device)
+    models = fit_stacked(
+        first.registered,
+        first.settings,
+        data,
+        first.fold.train,
+        first.fold.valid,
+        fit_config=first.fit,
+        seeds=[task.seed for task in stack],
+        on_epoch=on_epoch,
+    )
+    return [outcome_of(task, arrays, data, fitted) for task, fitted in zip(stack, models, strict=True)]

@@ -1,6 +1,6 @@
 """Tasks of the walk-forward: fit one model on one fold with one seed, and forecast the test of the fold.
 
-:func:`execute` runs tasks in this process or in a pool of processes; :func:`run_task` is what one task does.
+:func:`run_task` is what one task does; :mod:`pipelines.train.work` hands tasks to an engine.
 
 A task is a pure function of its arguments and is computed on one thread, so that repeating it after an
 interruption gives the same numbers. A network saves a snapshot after every epoch and resumes from it.
@@ -8,11 +8,9 @@ interruption gives the same numbers. A network saves a snapshot after every epoc
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,7 @@ from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.errors import ConfigError, DivergedError
-from pipelines.run.snapshots import FileSnapshotStore
-from pipelines.run.warm_start import load_warm_start
+from pipelines.run.snapshots import TaskSnapshots
 from pipelines.train.quantiles import Scores, score_quantiles
 
 Key = tuple[str, int, int]
@@ -46,7 +43,7 @@ class Arrays:
     channels_TNC: npt.NDArray[np.float32]
     characteristics_TNF: npt.NDArray[np.float32]
     universe_TN: npt.NDArray[np.bool_]
-    group_TN: npt.NDArray[np.int64]
+    group_TN: npt.NDArray[np.integer]
     groups: tuple[str, ...]
     target_TN: npt.NDArray[np.float32]
     label_TN: npt.NDArray[np.float64]
@@ -74,12 +71,11 @@ class Task:
         Channel scales and groups, fitted on the fold's training sessions.
     device
         Device that trains the model.
-    curve
-        File of the learning curve.
     snapshot
-        File of the snapshot of an unfinished training; None saves none.
+        File of the snapshot of an unfinished training, in the run's folder. Only the parent reads and writes
+        it (`pipelines.run.snapshots`).
     start
-        Checkpoint of an earlier run whose day encoder the model starts from; None for no warm start.
+        Fitted model of an earlier run whose day encoder the model starts from; None for no warm start.
     """
 
     model: str
@@ -90,9 +86,8 @@ class Task:
     seed: int
     inputs: FoldInputs
     device: str
-    curve: Path
-    snapshot: Path | None = None
-    start: Path | None = None
+    snapshot: Path
+    start: FittedState | None = None
 
     @property
     def key(self) -> Key:
@@ -111,7 +106,7 @@ class Outcome:
     valid_rank_ic, valid_ic
         Scores on the validation sessions.
     history
-        Records of the training epochs.
+        Records of the training epochs: the learning curve. With ``fit.refit``, those of the first fit.
     state
         The fitted model.
     path_BNK
@@ -139,7 +134,7 @@ def collect_arrays(dataset: Dataset, window: int) -> Arrays:
         channels_TNC=dataset.channels_TNC,
         characteristics_TNF=dataset.characteristics_TNF,
         universe_TN=dataset.universe_TN,
-        group_TN=dataset.panel.group_TN.astype(np.int64),
+        group_TN=dataset.panel.group_TN,
         groups=dataset.panel.groups_S,
         target_TN=dataset.target_TN,
         label_TN=np.where(dataset.universe_TN, dataset.labels[delay], np.nan),
@@ -148,32 +143,6 @@ def collect_arrays(dataset: Dataset, window: int) -> Arrays:
         tickers=tuple(dataset.panel.tickers_N),
         window=window,
     )
-
-
-def execute(tasks: Sequence[Task], arrays: Arrays, workers: int) -> Iterator[tuple[Task, Outcome]]:
-    """Run tasks in this process, or in a pool of single-threaded processes that memory-map the arrays.
-
-    Outcomes are yielded as tasks finish. A pool is used if there are at least two tasks, more than one worker
-    and no GPU.
-    """
-    if workers == 1 or len(tasks) < 2 or tasks[0].device != "cpu":
-        for index, _ in enumerate(tasks):
-            yield tasks[index], _attempt(index, tasks, arrays)[1]
-        return
-    from joblib import Parallel, delayed
-
-    pool = Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)
-    for index, outcome in pool(delayed(_attempt)(index, tasks, arrays) for index in range(len(tasks))):
-        yield tasks[index], outcome
-
-
-def _attempt(index: int, tasks: Sequence[Task], arrays: Arrays) -> tuple[int, Outcome]:
-    task = tasks[index]
-    snapshots = None if task.snapshot is None else FileSnapshotStore(task.snapshot)
-    started = time.monotonic()
-    with translate_fit_errors(task, f"seed {task.seed}"):
-        outcome = run_task(task, arrays, snapshots)
-    return index, replace(outcome, seconds=time.monotonic() - started)
 
 
 @contextmanager
@@ -203,16 +172,18 @@ def _less_memory(task: Task, seeds: str) -> str:
     return "A single date is too large: use a smaller model or universe, or set device: cpu"
 
 
-def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = None) -> Outcome:
+def run_task(
+    task: Task, arrays: Arrays, snapshots: TaskSnapshots | None = None, on_epoch: OnEpoch | None = None
+) -> Outcome:
     """Fit a model, select on validation, refit if ``fit.refit`` is set, and forecast the test once.
 
     On a CPU one thread is used. With a snapshot store, an unfinished training resumes from its snapshot and
-    gives the same result to the bit.
+    gives the same result to the bit. ``on_epoch`` is called with the record of each epoch of the first fit.
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data, start = to_tensors(arrays, task.inputs, task.device), load_warm_start(task.start)
-    with learning_curve(task.curve) as on_epoch, _named_snapshot(snapshots):
+    data = to_tensors(arrays, task.inputs, task.device)
+    with _named_snapshot(snapshots):
         chosen = fit(
             task.registered,
             task.settings,
@@ -224,7 +195,7 @@ def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = N
             seed=task.seed,
             on_epoch=on_epoch,
             snapshots=snapshots,
-            start=start,
+            start=task.start,
         )
     if not task.fit.refit:
         return outcome_of(task, arrays, data, chosen)
@@ -238,32 +209,19 @@ def run_task(task: Task, arrays: Arrays, snapshots: FileSnapshotStore | None = N
             fit_config=task.fit,
             seed=task.seed,
             snapshots=again,
-            start=start,
+            start=task.start,
         )
     return outcome_of(task, arrays, data, chosen, fitted)
 
 
 @contextmanager
-def _named_snapshot(snapshots: FileSnapshotStore | None) -> Iterator[None]:
+def _named_snapshot(snapshots: TaskSnapshots | None) -> Iterator[None]:
     """Turn an error about an unusable snapshot into one that names its file."""
     try:
         yield
     except UnusableSnapshot as error:
         assert snapshots is not None, "an unusable snapshot was read from a store"
         raise snapshots.unusable(error) from None
-
-
-@contextmanager
-def learning_curve(path: Path) -> Iterator[OnEpoch]:
-    """Open the file of a learning curve; the yielded function writes one line per epoch and flushes it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as curve:
-
-        def on_epoch(record: EpochRecord) -> None:
-            curve.write(json.dumps(asdict(record)) + "\n")
-            curve.flush()
-
-        yield on_epoch
 
 
 def outcome_of(
@@ -280,7 +238,7 @@ def outcome_of(
         test_BN=fitted.forecast(data, task.fold.test),
         valid_rank_ic=valid.rank_ic,
         valid_ic=valid.ic,
-        history=tuple(fitted.history),
+        history=tuple(chosen.history),
         state=fitted.state(),
         path_BNK=_path(fitted, data, task.fold.test),
         quantile_scores=_quantile_scores(task, arrays, data, fitted),
@@ -307,7 +265,7 @@ def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np
 def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
     """Move a fold's panel to the device, with scaled channels and the groups of its training sessions."""
     return PanelTensors.from_arrays(
-        channels_TNC=inputs.scaler.apply(arrays.channels_TNC),
+        channels_TNC=arrays.channels_TNC,
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),
         mask_TN=np.asarray(arrays.universe_TN),
         group_TN=inputs.known_groups(arrays.group_TN, arrays.groups),
@@ -318,4 +276,6 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
         firm_names=arrays.tickers,
         path_TNK=None if arrays.path_TNK is None else np.asarray(arrays.path_TNK),
         device=device,
+        scaler=inputs.scaler,
+        complete=True,
     )

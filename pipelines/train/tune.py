@@ -1,39 +1,43 @@
 """``peerglass tune``: search a model's settings on validation sessions, and track and count every trial.
 
 A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions. No
-test session is ever forecast here. Trials are kept in Optuna's storage (`pipelines.train.study`), so that an
-interrupted search continues. Each trial is also a run of the tracking store and a row of the trials ledger:
-the best one is reported together with the number of trials.
+test session is ever forecast here. The folds of a trial are tasks of the config's engine. Trials are kept in
+Optuna's storage (`pipelines.train.study`), so that an interrupted search continues. Each trial is also a run
+of the tracking store and a row of the trials ledger: the best one is reported with the number of trials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
+import torch
 import yaml
 
-from backtest.splits.fold import Fold
 from models.fitted import NoTrainingSignal
-from models.fitting.fit import Diverged, FitConfig, fit
-from pipelines.config.load import build_settings, check_config, digest, settings_of
+from models.fitting.fit import Diverged, fit
+from pipelines.config.load import check_config, digest, settings_of
 from pipelines.config.models import KEY, registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.fold_inputs import FoldInputs, fit_inputs
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DivergedError
+from pipelines.execution.jobs import Failed, run_jobs
+from pipelines.execution.open import open_engine
+from pipelines.execution.protocol import Engine, Tell
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run
 from pipelines.run.record import Run
-from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, warm_start_runs
+from pipelines.run.warm_start import warm_start_runs
 from pipelines.tracking.store import track_trial
 from pipelines.train.search import Space, Value, nest, space_of
 from pipelines.train.study import Study, Trial
-from pipelines.train.task import Arrays, collect_arrays, to_tensors
+from pipelines.train.task import Arrays, Task, collect_arrays, to_tensors
 from pipelines.train.trials import record_trials
+from pipelines.train.walkforward import plan_tasks
+from pipelines.train.work import work_on_arrays
 
 _SHOWN = 5
 
@@ -70,7 +74,6 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         run, dataset, _ = prepare_run(config, progress, as_of, record=False)
         warm_starts = warm_start_runs(config)
         folds = plan_folds(dataset, config)
-        inputs = [fit_inputs(dataset, fold) for fold in folds]
         arrays = collect_arrays(dataset, config.features.window)
         name = study_name(run, model, space)
         folder = run.folder.parent / "searches" / name
@@ -78,7 +81,9 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         study = Study(folder, space)
         _track(study, config, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
-        with progress.stage("tune", total=remaining):
+        work = work_on_arrays(score_fold, arrays, resolve_device(config.device))
+        engines = open_engine(config.execution, work, len(folds))
+        with progress.stage("tune", total=remaining), engines as engine:
             if study.finished:
                 progress.note(f"{len(study.finished)} trials of this search are already finished and count.")
             for _ in range(remaining):
@@ -86,11 +91,9 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
                 trial_config = with_settings(config, model, values)
                 settings = forecasting_settings(trial_config, dataset, warm_starts)
                 record_trials(run.folder.parent, run.run_id, trial_config, settings)
-                checkpoints = [
-                    warm_start_checkpoint(trial_config, dataset, fold, model, config.seeds[0])
-                    for fold in folds
-                ]
-                score = _score(trial_config, model, arrays, folds, inputs, checkpoints)
+                first_seed = trial_config.model_copy(update={"seeds": config.seeds[:1]})
+                tasks = list(plan_tasks(replace(run, config=first_seed), dataset, folds))
+                score = _mean_score(engine, tasks)
                 study.record(trial, score)
                 _track(study, config, name)
                 progress.step(f"{model}: validation {'diverged' if score is None else f'{score:+.4f}'}")
@@ -152,43 +155,45 @@ def describe(config: Config, model: str, done: Sequence[Trial], folds: int) -> s
     return "\n".join(lines)
 
 
-def _score(  # noqa: PLR0917  (a model, and the data that it is scored on)
-    config: Config,
-    model: str,
-    arrays: Arrays,
-    folds: Sequence[Fold],
-    inputs: Sequence[FoldInputs],
-    checkpoints: Sequence[Path | None],
-) -> float | None:
-    """Mean over folds of the best validation score; None if training diverges or memory runs out."""
-    import torch
+def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
+    """Fit on a fold's training sessions; return the best validation score of the epochs.
 
-    device = resolve_device(config.device)
-    if device == "cpu":
+    None if training diverges or the device's memory runs out.
+    """
+    if task.device == "cpu":
         torch.set_num_threads(1)
-    settings, fit_settings = settings_of(config, model)
-    scores = []
-    for fold, fold_inputs, checkpoint in zip(folds, inputs, checkpoints, strict=True):
-        data = to_tensors(arrays, fold_inputs, device)
-        try:
-            fitted = fit(
-                registry_name(config, model),
-                settings,
-                data,
-                data.shape,
-                fold.train,
-                fold.valid,
-                fit_config=build_settings(FitConfig, fit_settings, f"models.{model}.fit"),
-                seed=config.seeds[0],
-                start=load_warm_start(checkpoint),
-            )
-        except (Diverged, torch.OutOfMemoryError):
-            return None
-        except NoTrainingSignal as error:
-            raise DivergedError(f"{model}, fold {fold.index}: {error} Finished trials are kept.") from None
-        by_ic = _stop_on(config, model) == "ic"
-        scores.append(max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history))
-    return sum(scores) / len(scores)
+    data = to_tensors(arrays, task.inputs, task.device)
+    try:
+        fitted = fit(
+            task.registered,
+            task.settings,
+            data,
+            data.shape,
+            task.fold.train,
+            task.fold.valid,
+            fit_config=task.fit,
+            seed=task.seed,
+            start=task.start,
+        )
+    except (Diverged, torch.OutOfMemoryError):
+        return None
+    except NoTrainingSignal as error:
+        raise DivergedError(
+            f"{task.model}, fold {task.fold.index}: {error} Finished trials are kept."
+        ) from None
+    by_ic = task.settings.get("stop_on", task.fit.stop_on) == "ic"
+    return max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history)
+
+
+def _mean_score(engine: Engine[Task, float | None], tasks: Sequence[Task]) -> float | None:
+    """Mean over folds of the best validation score; None if the training of a fold gives no score."""
+    scores: dict[int, float | None] = {}
+    for ended in run_jobs(engine, len(tasks), tasks.__getitem__):
+        if isinstance(ended, Failed):
+            raise ended.error
+        scores[ended.job] = ended.result
+    known = [score for _, score in sorted(scores.items()) if score is not None]  # one order: the same bits
+    return sum(known) / len(known) if len(known) == len(tasks) else None
 
 
 def _stop_on(config: Config, model: str) -> str:

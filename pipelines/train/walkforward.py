@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from dataclasses import asdict
 
 import numpy as np
 import numpy.typing as npt
@@ -27,21 +27,22 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import fit_inputs
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.device import resolve_device
+from pipelines.errors import ConfigError
+from pipelines.execution.jobs import Completed, Failed
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import checkpoint_exists, remove_partial_checkpoints, save_checkpoint
-from pipelines.run.completeness import describe_missing
+from pipelines.run.completeness import committed_tasks, describe_missing
 from pipelines.run.hazards import collect_hazards
 from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
 from pipelines.run.record import Run
 from pipelines.run.scores import score_file
 from pipelines.run.snapshots import FileSnapshotStore
-from pipelines.run.warm_start import warm_start_checkpoint, write_folds
+from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
 from pipelines.train.quantiles import write_quantile_scores
-from pipelines.train.stacks import run_stacks, stacks_of
-from pipelines.train.task import Key, Outcome, Task, collect_arrays, execute
+from pipelines.train.task import Key, Outcome, Task, collect_arrays
 from pipelines.train.trials import record_trials, trial_count
-from pipelines.train.watch import watch_curves
+from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
 
 def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
@@ -55,29 +56,25 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     run.write_table("folds", fold_table(dataset, folds))
     planned = list(plan_tasks(run, dataset, folds))
     tasks = [task for task in planned if task.key not in done]
-    stacks = stacks_of(planned, done, run.config.stack_seeds)
-    stacked = {task.key for stack in stacks for task in stack}
-    alone = [task for task in tasks if task.key not in stacked]
+    groups = groups_of(planned, done, run.config.stack_seeds)
     if tasks:
         record(run, _started(run, dataset, lake, done=len(planned) - len(tasks), planned=len(planned)))
     left = {task.key for task in tasks}
     started = time.monotonic()
-    with progress.stage("train", total=len(tasks)), watch_curves(run.folder / "curves", progress):
+    with progress.stage("train", total=len(tasks)):
         for note in constant_channels(tasks, dataset):
             progress.note(note)
         if done:
             progress.note(f"{len(done)} of {len(planned)} tasks were already done and are skipped.")
-        arrays = collect_arrays(dataset, run.config.features.window)
         try:
-            for task, outcome in chain(
-                execute(alone, arrays, run.config.workers), run_stacks(stacks, arrays, done)
-            ):
-                commit(run, lake, dataset, task, outcome)
-                left.remove(task.key)
-                progress.step(
-                    f"{task.model} fold {task.fold.index} seed {task.seed}: "
-                    f"validation rank IC {outcome.valid_rank_ic:+.4f}"
-                )
+            for task, outcome in compute(run, dataset, groups, progress):
+                if task.key in left:  # a repeated stack computes all its seeds
+                    commit(run, lake, dataset, task, outcome)
+                    left.remove(task.key)
+                    progress.step(
+                        f"{task.model} fold {task.fold.index} seed {task.seed}: "
+                        f"validation rank IC {outcome.valid_rank_ic:+.4f}"
+                    )
         finally:
             if left:
                 ordered = [task.key for task in tasks if task.key in left]
@@ -87,6 +84,43 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
                 )
     if tasks:
         record(run, TrainingEnded(seconds=round(time.monotonic() - started, 1)))
+
+
+def compute(
+    run: Run, dataset: Dataset, groups: Sequence[Group], progress: Progress
+) -> Iterator[tuple[Task, Outcome]]:
+    """Train groups of tasks on the engine of the config, and yield each task once, as its group ends.
+
+    A group that fails does not stop the others, unless the config is wrong. The first error is raised at the
+    end.
+    """
+    if not groups:
+        return
+    arrays = collect_arrays(dataset, run.config.features.window)
+    failures: list[Failed] = []
+    for group, ended in run_groups(groups, arrays, run.config.execution, group_item, News(groups, progress)):
+        run.write_text(log_file(group), ended.log)
+        if isinstance(ended, Completed):
+            yield from zip(group, ended.result, strict=True)
+            continue
+        if isinstance(ended.error, ConfigError):
+            raise ended.error
+        failures.append(ended)
+        progress.note(f"{_name(group)} failed; its log is {run.folder / log_file(group)}.")
+    if failures:
+        raise failures[0].error
+
+
+def log_file(group: Group) -> str:
+    """Path of the log of a group's attempts, relative to the run's folder."""
+    first = group[0]
+    seeds = "-".join(str(task.seed) for task in group)
+    return f"logs/{first.model}-fold-{first.fold.index}-seed-{seeds}.log"
+
+
+def _name(group: Group) -> str:
+    first = group[0]
+    return f"{first.model} fold {first.fold.index} seed {', '.join(str(task.seed) for task in group)}"
 
 
 def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Task]:
@@ -106,9 +140,8 @@ def plan_tasks(run: Run, dataset: Dataset, folds: Sequence[Fold]) -> Iterator[Ta
                     seed=seed,
                     inputs=inputs[fold.index],
                     device=device,
-                    curve=run.curve(model, fold.index, seed),
                     snapshot=run.snapshot(model, fold.index, seed),
-                    start=warm_start_checkpoint(run.config, dataset, fold, model, seed),
+                    start=load_warm_start(warm_start_checkpoint(run.config, dataset, fold, model, seed)),
                 )
 
 
@@ -134,12 +167,7 @@ def done_tasks(run: Run, lake: Lake) -> set[Key]:
     if run.config.folds.scheme == "live":
         keys = [(model, 0, seed) for model in run.config.models for seed in run.config.seeds]
         return {key for key in keys if _is_stored(run, key)}
-    if not lake.exists("forecasts"):
-        return set()
-    forecast = lake.read(
-        "forecasts", filters=pl.col("run_id") == run.run_id, columns=["model", "fold", "seed"]
-    ).unique()
-    return {key for key in forecast.iter_rows() if _is_stored(run, key)}
+    return {key for key in committed_tasks(run.run_id, lake).iter_rows() if _is_stored(run, key)}
 
 
 def _is_stored(run: Run, key: Key) -> bool:
@@ -152,6 +180,8 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     save_checkpoint(run.checkpoint(task.model, task.fold.index, task.seed), outcome.state, task.inputs)
     if len(task.fold.test):
         _commit_forecasts(run, lake, dataset, task, outcome)
+    curve = "".join(json.dumps(asdict(epoch)) + "\n" for epoch in outcome.history)
+    run.write_text(f"curves/{run.curve(*task.key).name}", curve)
     scores = {"valid_rank_ic": outcome.valid_rank_ic, "valid_ic": outcome.valid_ic}
     if outcome.state.config.get("pretraining"):
         scores["pretrain_loss"] = outcome.state.config["pretraining"][-1]["train_loss"]
@@ -162,10 +192,9 @@ def commit(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome)
     done = TaskDone(model=task.model, fold=task.fold.index, seed=task.seed, seconds=seconds)
     record(run, done)
     run.write_text(score_file(task.model, task.fold.index, task.seed), json.dumps(scores))
-    if task.snapshot is not None:
-        snapshots = FileSnapshotStore(task.snapshot)
-        snapshots.delete()
-        snapshots.sibling("refit").delete()
+    snapshots = FileSnapshotStore(task.snapshot)
+    snapshots.delete()
+    snapshots.sibling("refit").delete()
 
 
 def _commit_forecasts(run: Run, lake: Lake, dataset: Dataset, task: Task, outcome: Outcome) -> None:

@@ -120,24 +120,29 @@ def f(x: int) -> int:
 def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here() -> None:
     cannot_change_a_forecast = {
         "backtest.forecasts.metrics",  # measures forecasts
+        "pipelines.config.execution",  # where tasks are computed
         "pipelines.config.load",  # the identity holds the resolved settings
         "pipelines.config.models",  # the identity holds the resolved names of models
         "pipelines.config.schema",
         "pipelines.config.sections",
+        "pipelines.dataset.feature_store",  # keeps what was computed, with checksums
         "pipelines.device",  # the identity holds the device
         "pipelines.errors",
+        "pipelines.execution.jobs",  # says where and how often a task is computed
+        "pipelines.execution.open",
+        "pipelines.execution.protocol",
         "pipelines.lake.lake",  # reads the rows of a version
         "pipelines.progress",
         "pipelines.run.checkpoints",  # stores fitted models
         "pipelines.run.completeness",  # describes missing tasks
         "pipelines.run.hazards",
+        "pipelines.run.identity",
         "pipelines.run.provenance",
         "pipelines.run.record",
         "pipelines.run.scores",
         "pipelines.run.snapshots",
         "pipelines.train.quantiles",
         "pipelines.train.trials",  # counts configurations
-        "pipelines.train.watch",  # prints learning curves
     }
     root = Path(identity.__file__).parents[2]
     covered = {
@@ -159,7 +164,7 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
     libraries -= {"backtest", "features", "models", "pipelines", *sys.stdlib_module_names}
     in_frames = {"polars"}  # only joins and filters rows
     assert libraries >= {"scipy", "torch"}
-    only_threads = {"joblib", "threadpoolctl"}
+    only_threads = {"threadpoolctl"}
     assert libraries - in_frames - only_threads <= set(identity.LIBRARIES)
 
 
@@ -410,6 +415,10 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "explain.max_peers": (APART, 9),
     "explain.permutations": (APART, 3),
     "explain.network_permutations": (APART, 3),
+    "explain.engine": (APART, "kernel"),
+    "explain.removal": (APART, "train"),
+    "explain.precision": (APART, 0.1),
+    "explain.skill_dates": (APART, 3),
     "explain.faithfulness": (APART, "thorough"),
     "explain.seed": (APART, 1),
     "audit.enabled": (APART, False),
@@ -420,10 +429,15 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "tracking.uri": (APART, "sqlite:///other.db"),
     "tracking.artifacts": (APART, "other"),
     "tracking.experiment": (APART, "other"),
-    "workers": (APART, 2),
+    "execution.engine": (APART, "serial"),
+    "execution.workers": (APART, 3),
+    "execution.address": (APART, None),  # only with engine ray; no setting of the section is in the id
+    "execution.gpus_per_task": (APART, None),
     "stack_seeds": (APART, True),  # with several seeds, stacking shares the dropout draws: tested separately
     "device": (FORECAST, "cuda"),
     "output": (APART, "other"),
+    "feature_store.folder": (APART, "other"),
+    "feature_store.limit_gib": (APART, 3.0),
     "root": (APART, "/other"),
 }
 VARIANTS = {

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import yaml
 from command import command
+from tracking_stores import new_store
 
 from pipelines.config.load import load_config
 from pipelines.errors import DataError
@@ -90,6 +91,7 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     models = {"ridge": {}, "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}}
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": models, "fit": {"epochs": 12}}))
     ingest_config(load_config(Path("tiny.yaml")), echo=lambda _: None)
+    new_store(tmp_path)
     command = [*PEERGLASS, "train", "tiny.yaml"]
     started = [
         subprocess.Popen(

@@ -21,9 +21,9 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.run.record import Run
 from pipelines.train import task as tasks
-from pipelines.train import task as tasks_module
 from pipelines.train.task import collect_arrays, run_task, to_tensors
 from pipelines.train.walkforward import plan_tasks
+from pipelines.train.work import GroupItem, train_group
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,11 @@ def task_of(
     run = Run("tiny", only, None, folder)
     task = next(plan_tasks(run, dataset, plan_folds(dataset, only)[:1]))
     return task, collect_arrays(dataset, only.features.window)
+
+
+def attempted(task: tasks.Task, arrays: tasks.Arrays) -> None:
+    """Train a task as a worker does, whose errors become sentences."""
+    train_group(arrays, GroupItem((task,), {}), lambda _: None)
 
 
 def test_a_list_of_reference_tickers_is_the_reference_universe(
@@ -69,7 +74,7 @@ def test_options_that_do_not_fit_the_data_are_config_errors(  # noqa: PLR0917 (f
 ) -> None:
     task, arrays = task_of(name, options, dataset, tiny_config, tmp_path)
     with pytest.raises(ConfigError, match=words):
-        tasks_module._attempt(0, [task], arrays)
+        attempted(task, arrays)
 
 
 @pytest.mark.parametrize("name", ["ridge", "lightgbm", "sector_mean"])
@@ -79,7 +84,7 @@ def test_a_constant_label_is_a_failed_training(
     task, arrays = task_of(name, {}, dataset, tiny_config, tmp_path)
     flat = dataclasses.replace(arrays, target_TN=np.zeros_like(arrays.target_TN))
     with pytest.raises(DivergedError, match=f"{name}, fold 0, seed 0: The training targets are all the same"):
-        tasks_module._attempt(0, [task], flat)
+        attempted(task, flat)
 
 
 def test_nested_options_are_checked_when_a_config_is_read(tiny: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ import polars as pl
 import pytest
 import torch
 import yaml
+from tracking_stores import new_store
 
 from models.fitting.snapshot import Snapshot
 from pipelines.config.load import load_config
@@ -65,6 +66,7 @@ def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # n
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
     config = load_config(folder / "tiny.yaml")
     ingest_config(config.model_copy(update={"lake": str(folder / "lake")}))
+    new_store(folder)
     return config
 
 
@@ -250,7 +252,7 @@ def test_a_killed_pool_resumes_to_the_same_forecasts_as_one_process(
     train_config(config)
 
     folder = tmp_path / "killed"
-    prepared(folder, tiny, models=models, seeds=list(seeds), workers=2)
+    prepared(folder, tiny, models=models, seeds=list(seeds), execution={"workers": 2})
     with training(folder) as process:  # kill only the parent, as the kernel does when memory runs out
         assert process.stderr is not None
         for line in process.stderr:

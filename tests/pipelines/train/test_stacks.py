@@ -56,8 +56,9 @@ def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
     alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **without_dropout))
     alone = forecasts()
     scores = read_scores(open_run(str(Path("runs", alone_id)))).sort("model", "fold", "seed")
+    execution = {"engine": "pool", "workers": workers}
     config = prepared(
-        tmp_path / "stacked", tiny, monkeypatch, **without_dropout, stack_seeds=True, workers=workers
+        tmp_path / "stacked", tiny, monkeypatch, **without_dropout, stack_seeds=True, execution=execution
     )
     stacked_id = train_config(config)
     stacked = forecasts()

@@ -79,13 +79,13 @@ def test_an_extended_search_keeps_its_finished_trials(
     assert code == 0, err
     assert "lightgbm: 3 trials, 0 of them diverged" in out
     scored: list[Any] = []
-    original = tune._score
+    original = tune._mean_score
 
-    def counted(config: Any, *rest: Any) -> float | None:  # noqa: ANN401 (passed on)
-        scored.append(config.models["lightgbm"])
-        return original(config, *rest)
+    def counted(engine: Any, tasks: Any) -> float | None:  # noqa: ANN401 (passed on)
+        scored.append(tasks[0].settings)
+        return original(engine, tasks)
 
-    monkeypatch.setattr(tune, "_score", counted)
+    monkeypatch.setattr(tune, "_mean_score", counted)
     code, out, err = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "5")
     assert code == 0, err
     assert "lightgbm: 5 trials, 0 of them diverged" in out
@@ -117,14 +117,14 @@ def test_an_interrupted_trial_is_repeated_and_counts_once(
     tried: list[dict[str, Any]] = []
     interrupted = {2, 8}  # indices of the interrupted calls
 
-    def score(config: Any, *_: object) -> float | None:  # noqa: ANN401 (passed on)
-        values = config.models["lightgbm"]
+    def score(_: object, tasks: Any) -> float | None:  # noqa: ANN401 (passed on)
+        values = tasks[0].settings
         tried.append({name: values[name] for name in ("num_leaves", "learning_rate")})
         if len(tried) - 1 in interrupted:
             raise Killed
         return None if values["num_leaves"] == 3 else -abs(values["learning_rate"] - 0.1)
 
-    monkeypatch.setattr(tune, "_score", score)
+    monkeypatch.setattr(tune, "_mean_score", score)
     search = ("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "10", "--set")
     for _ in interrupted:
         with pytest.raises(Killed):
@@ -153,7 +153,7 @@ def test_every_trial_is_tracked_once_even_if_the_tracking_store_was_unreachable(
     from pipelines.tracking.store import track_trial
 
     scores = iter([0.01, None, 0.03])
-    monkeypatch.setattr(tune, "_score", lambda *_: next(scores))
+    monkeypatch.setattr(tune, "_mean_score", lambda *_: next(scores))
 
     def broken(*_: object) -> None:
         raise TrackingError("The tracking store cannot be used.")
@@ -220,7 +220,7 @@ def test_a_trial_that_diverges_counts_but_cannot_win(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([None, 0.02, None])
-    monkeypatch.setattr(tune, "_score", lambda *_: next(scores))
+    monkeypatch.setattr(tune, "_mean_score", lambda *_: next(scores))
     code, out, _ = peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")
     assert code == 0
     assert "2 trials, 1 of them diverged" in out

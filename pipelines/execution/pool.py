@@ -1,0 +1,149 @@
+"""The engine that computes tasks in processes of this machine.
+
+Workers are fresh interpreters that run `pipelines.execution.worker`, not forks: a fork of a process with
+threads may hang. They are not started by `multiprocessing`, which would import the user's script a second
+time. A socket connects each with the parent. When the parent is gone, its end closes and the worker ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import BinaryIO, Generic, Self, TypeVar
+
+from pipelines.execution.protocol import Hear, Lost, Report, Ticket, Work
+from pipelines.execution.shared import write_shared
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_ROOT = str(Path(__file__).parents[2])
+_START = (
+    "import json, sys; root, path, pipe, file, parent = json.loads(sys.argv[1]); "
+    "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
+    "sys.path[:] = path; main(pipe, file, parent)"
+)
+_ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+
+
+class _Worker:
+    """A worker process, and the attempt that it computes; None while it is idle."""
+
+    def __init__(self, shared: BinaryIO, inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]]) -> None:
+        self.ticket: Ticket | None = None
+        ours, theirs = Pipe()
+        start = json.dumps([_ROOT, sys.path, theirs.fileno(), shared.fileno(), os.getpid()])
+        self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and code)
+            [sys.executable, "-c", _START, start],
+            pass_fds=(theirs.fileno(), shared.fileno()),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **_ONE_THREAD},
+        )
+        theirs.close()
+        self.connection = ours
+        self._reader = threading.Thread(target=_read, args=(self, ours, inbox), daemon=True)
+        self._reader.start()
+
+    def end(self) -> None:
+        """Kill the process, which holds nothing that is worth keeping."""
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        self.connection.close()
+
+
+def _read(
+    worker: _Worker, connection: Connection, inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]]
+) -> None:
+    """Move the messages of a worker to the parent's queue, so that no worker waits for a busy parent."""
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):
+            inbox.put((worker, None))
+            return
+        inbox.put((worker, message))
+
+
+class PoolEngine(Generic[Shared, Item, Result]):
+    """Computes tasks in single-threaded processes of this machine, which share one copy of the arrays.
+
+    Parameters
+    ----------
+    work
+        What is computed.
+    workers
+        Number of processes. They start when they are needed, and a lost one is replaced.
+    """
+
+    def __init__(self, work: Work[Shared, Item, Result], workers: int) -> None:
+        self.slots = workers
+        self._work = work
+        self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        self._shared = write_shared((self._work.call, self._work.shared))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+        self._workers.clear()
+        self._shared.close()
+
+    def submit(self, ticket: Ticket, item: Item) -> None:
+        """Give the task to an idle worker, or to a new one."""
+        worker = next((one for one in self._workers if one.ticket is None), None)
+        if worker is None:
+            worker = _Worker(self._shared, self._inbox)
+            self._workers.append(worker)
+        worker.ticket = ticket
+        try:
+            worker.connection.send_bytes(pickle.dumps((ticket, item), protocol=5))
+        except OSError:  # the worker is gone; its reader reports it
+            return
+
+    def wait(self, hear: Hear) -> Sequence[Report[Result]]:
+        """Wait until a task ends or its worker is lost."""
+        while any(worker.ticket is not None for worker in self._workers):
+            worker, message = self._inbox.get()
+            if message is None:
+                ticket = self._remove(worker)
+                if ticket is not None:
+                    return [Lost(ticket, _ending(worker.process.returncode))]
+                continue
+            is_report, content = pickle.loads(message)  # noqa: S301 (sent by our own process)
+            if is_report:
+                worker.ticket = None
+                return [content]
+            if worker.ticket is not None:
+                hear(worker.ticket, content)
+        return []
+
+    def _remove(self, worker: _Worker) -> Ticket | None:
+        """Remove a worker that is gone, and return the attempt that it leaves."""
+        worker.end()
+        self._workers.remove(worker)
+        return worker.ticket
+
+
+def _ending(returncode: int) -> str:
+    if returncode >= 0:
+        return f"its process ended with exit code {returncode}"
+    name = signal.Signals(-returncode).name
+    return f"its process was ended by {name}" + (
+        ", as the system does when memory runs out" if name == "SIGKILL" else ""
+    )

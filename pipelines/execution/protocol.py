@@ -1,0 +1,178 @@
+"""What the engines have in common: a task goes out, and its outcome comes back to the parent.
+
+The parent is the process of the command. It alone reads and writes the lake and the run's folder. A worker
+gets everything that it needs with the task, and sends everything back: the outcome at the end, and news on
+the way, such as the scores of an epoch. So a worker needs no disk in common with the parent.
+
+An engine may compute a task more than once, lose it, or deliver its outcome twice, late or out of order
+(at-least-once execution). :func:`pipelines.execution.jobs.run_jobs` makes one result of each task from that
+(exactly-once results). This is possible because a task is a pure function of what is sent.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Item_contra = TypeVar("Item_contra", contravariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
+
+Tell = Callable[[Any], None]
+"""Sends news of a task to the parent while the task is computed. News may get lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[Shared, Item, Result]):
+    """What is computed, for all tasks of one kind.
+
+    Attributes
+    ----------
+    call
+        Computes one task from the shared object, the task's own item, and a function that sends news. A
+        function of a module, so that other processes find it by name. It must not write to disk, and must
+        return the same result for the same arguments.
+    shared
+        What all tasks read, such as the arrays of a dataset. It is placed once per machine, and its arrays
+        are read-only views of that one copy.
+    memory
+        Estimate of the memory that one task needs in addition to ``shared``, in bytes.
+    device
+        Device of the tasks: ``cpu`` or ``cuda``.
+    code
+        Computes the digest of the code that results depend on. It must be the same on all machines.
+    """
+
+    call: Callable[[Shared, Item, Tell], Result]
+    shared: Shared
+    memory: int
+    device: str
+    code: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One attempt at one task.
+
+    Attributes
+    ----------
+    job
+        Position of the task in the list of tasks.
+    attempt
+        Number of the attempt, from 1.
+    """
+
+    job: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished(Generic[Result_co]):
+    """A task was computed; ``log`` is what is kept of the attempt for the user."""
+
+    ticket: Ticket
+    result: Result_co
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A task raised an error."""
+
+    ticket: Ticket
+    error: Exception
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An attempt ended without an answer, because its process or its machine is gone."""
+
+    ticket: Ticket
+    reason: str
+
+
+Report = Finished[Result_co] | Raised | Lost
+
+Hear = Callable[[Ticket, Any], None]
+"""Called in the parent with the news of an attempt."""
+
+
+class Engine(Protocol[Item_contra, Result_co]):
+    """Computes tasks somewhere. Used as a context manager: leaving it ends everything that it started."""
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that it computes at once."""
+        ...
+
+    def submit(self, ticket: Ticket, item: Item_contra) -> None:
+        """Start an attempt."""
+        ...
+
+    def wait(self, hear: Hear) -> Sequence[Report[Result_co]]:
+        """Wait for reports, and pass on news.
+
+        Returns
+        -------
+        sequence of Finished, Raised or Lost
+            At least one, unless nothing is under way: then the engine has no trace of any open attempt.
+        """
+        ...
+
+
+def attempt(
+    call: Callable[[Shared, Item, Tell], Result],
+    shared: Shared,
+    item: Item,
+    ticket: Ticket,
+    tell: Tell,
+) -> Finished[Result] | Raised:
+    """Compute one attempt in a worker. Its prints and warnings become part of its log.
+
+    Parameters
+    ----------
+    call, shared
+        As in `Work`.
+    item
+        The task's own item.
+    ticket
+        The attempt.
+    tell
+        Sends news to the parent.
+    """
+    started, printed = time.monotonic(), io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        try:
+            result = call(shared, item, tell)
+        except Exception as error:
+            log = _log(ticket, started, printed.getvalue() + traceback.format_exc())
+            return Raised(ticket, _portable(error), log)
+    return Finished(ticket, result, _log(ticket, started, printed.getvalue()))
+
+
+def _log(ticket: Ticket, started: float, printed: str) -> str:
+    where = f"process {os.getpid()} on {socket.gethostname()}"
+    seconds = time.monotonic() - started
+    return f"attempt {ticket.attempt}, {where}, {seconds:.1f} s\n{printed}"
+
+
+def _portable(error: Exception) -> Exception:
+    """The error with its traceback as a note, if it can be sent; otherwise its text."""
+    error.add_note("".join(traceback.format_exception(error)))
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own bytes)
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

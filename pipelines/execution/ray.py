@@ -1,0 +1,243 @@
+"""The engine that computes tasks on a Ray cluster: this machine, or many.
+
+The shared object is put once into Ray's object store. Each machine fetches it once, and its workers read it
+without a copy. Workers need no disk in common with the parent: everything goes through Ray. Repetition is
+left to `pipelines.execution.jobs.run_jobs`, so that there is one rule for all engines.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from pipelines.config.execution import ExecutionConfig
+from pipelines.errors import ConfigError
+from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket, Work, attempt
+
+if TYPE_CHECKING:
+    import ray
+
+Shared = TypeVar("Shared")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_POLL_SECONDS = 0.5  # between two looks at the news
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anyone
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a warning about tasks without a GPU
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """Resources that Ray reserves for each task: cores, GPUs and bytes of memory."""
+
+    num_cpus: float
+    num_gpus: float
+    memory: int
+
+
+class RayEngine(Generic[Shared, Item, Result]):
+    """Computes tasks on the cluster of the config, or on a local one that ends with the command.
+
+    Parameters
+    ----------
+    config
+        The section ``execution``.
+    work
+        What is computed.
+    workers
+        Number of tasks at once, over all machines.
+    """
+
+    def __init__(self, config: ExecutionConfig, work: Work[Shared, Item, Result], workers: int) -> None:
+        self.slots = workers
+        self._config, self._work = config, work
+        self._under_way: dict[ray.ObjectRef[Any], Ticket] = {}
+
+    def __enter__(self) -> Self:
+        """Connect, place the shared object, and check that a machine is large enough for a task.
+
+        Raises
+        ------
+        ConfigError
+            If Ray is not installed, no cluster answers, or no machine is large enough.
+        """
+        self._needs = _needs(self._config, self._work)
+        _connect(self._config, self.slots)
+        try:
+            _require_room(self._needs)
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        import ray
+
+        self._shared = ray.put((self._work.call, self._work.shared, self._work.code()))
+        mailbox: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Mailbox)  # Ray adds methods of its own
+        self._mailbox = mailbox.remote()
+        needs = self._needs
+        self._attempt = ray.remote(
+            num_cpus=needs.num_cpus,
+            num_gpus=needs.num_gpus,
+            memory=needs.memory,
+            max_retries=0,  # `run_jobs` repeats what is lost
+        )(_attempt)
+
+    def __exit__(self, *_: object) -> None:
+        import ray
+
+        self._under_way.clear()
+        ray.shutdown()  # ends the tasks of this command, and the cluster if it was started here
+
+    def submit(self, ticket: Ticket, item: Item) -> None:
+        """Hand the attempt to Ray, which places it on a machine with enough room."""
+        reference = self._attempt.remote(self._shared, item, ticket, self._mailbox, self._work.code)
+        self._under_way[reference] = ticket
+
+    def wait(self, hear: Hear) -> Sequence[Report[Result]]:
+        """Wait for reports; a worker or a machine that is gone gives a `Lost`."""
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        while self._under_way:
+            ready, _ = ray.wait(list(self._under_way), num_returns=1, timeout=_POLL_SECONDS)
+            self._pass_on(hear)
+            reports: list[Report[Result]] = []
+            for reference in ready:
+                ticket = self._under_way.pop(reference)
+                try:
+                    report: Finished[Result] | Raised = ray.get(reference)
+                except RayTaskError as error:  # errors of a task are reports: this one did not start
+                    reports.append(_not_started(ticket, error))
+                except RayError as error:
+                    reports.append(Lost(ticket, _reason(error)))
+                else:
+                    reports.append(report)
+            if reports:
+                return reports
+        return []
+
+    def _pass_on(self, hear: Hear) -> None:
+        """Pass on the news. Those in a mailbox that is gone are lost, which news may be."""
+        import ray
+        from ray.exceptions import RayError
+
+        try:
+            news = ray.get(self._mailbox.take.remote(), timeout=10)
+        except RayError:
+            return
+        for ticket, content in news:
+            hear(ticket, content)
+
+
+class _Mailbox:
+    """An actor that keeps the news of workers until the parent takes them."""
+
+    def __init__(self) -> None:
+        self._news: list[tuple[Ticket, Any]] = []
+
+    def put(self, ticket: Ticket, content: Any) -> None:  # noqa: ANN401 (of any kind)
+        """Add news."""
+        self._news.append((ticket, content))
+
+    def take(self) -> list[tuple[Ticket, Any]]:
+        """Return the news since the last call, oldest first."""
+        news, self._news = self._news, []
+        return news
+
+
+def _attempt(shared: Any, item: Any, ticket: Ticket, mailbox: Any, code: Any) -> Finished[Any] | Raised:  # noqa: ANN401
+    """Compute an attempt in a worker of Ray, if the worker runs the same code as the parent."""
+    call, value, digest = shared
+    if code() != digest:
+        error = ConfigError(
+            f"The machine {os.uname().nodename} of the cluster has other code of Peerglass than this one, or "
+            "other versions of its libraries; install the same on all machines."
+        )
+        return Raised(ticket, error, f"attempt {ticket.attempt}: {error}\n")
+    return attempt(call, value, item, ticket, lambda news: mailbox.put.remote(ticket, news))
+
+
+def _needs(config: ExecutionConfig, work: Work[Any, Any, Any]) -> _Needs:
+    on_gpu = work.device != "cpu"
+    if on_gpu != (config.gpus_per_task > 0):
+        cure = "set execution.gpus_per_task" if on_gpu else "set device: cuda, or gpus_per_task: 0"
+        raise ConfigError(
+            f"The models are trained on the device {work.device}, and execution.gpus_per_task is "
+            f"{config.gpus_per_task:g}; {cure}."
+        )
+    return _Needs(1.0, config.gpus_per_task, work.memory)
+
+
+def _connect(config: ExecutionConfig, workers: int) -> None:
+    os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            "execution.engine is ray, which is not installed; install the extra with pip install "
+            "'peerglass[cluster]', or choose engine pool."
+        ) from None
+    if ray.is_initialized():
+        raise ConfigError("This process is connected with a Ray cluster already; call ray.shutdown() first.")
+    local: dict[str, Any] = {} if config.address else {"num_cpus": workers, "include_dashboard": False}
+    try:
+        ray.init(
+            address=config.address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+            **local,
+        )
+        # Ray prints notices of lost workers on stdout, which is for results; `Lost` tells the parent
+        vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ConfigError(
+            f"No Ray cluster answers at execution.address {config.address or 'local'} "
+            f"({_one_line(str(error))}); start one with 'ray start --head', or leave out the address."
+        ) from None
+
+
+def _require_room(needs: _Needs) -> None:
+    """Refuse a task that no machine could ever hold, for which Ray would wait for ever."""
+    import ray
+
+    wanted = {"CPU": needs.num_cpus, "GPU": needs.num_gpus, "memory": float(needs.memory)}
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]  # as Ray ships it
+    machines = [node["Resources"] for node in nodes if node["Alive"]]
+    if any(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in machines):
+        return
+    largest: dict[str, float] = max(machines, key=lambda node: node.get("memory", 0.0), default={})
+    raise ConfigError(
+        f"A task needs {needs.num_cpus:g} core, {needs.num_gpus:g} GPU(s) and about "
+        f"{needs.memory / 2**30:.1f} GiB of memory, and no machine of the cluster offers that; the one with "
+        f"the most memory has {largest.get('CPU', 0):g} cores, {largest.get('GPU', 0):g} GPU(s) and "
+        f"{largest.get('memory', 0) / 2**30:.1f} GiB. Add a machine, or use fewer firms or features."
+    )
+
+
+def _not_started(ticket: Ticket, error: Exception) -> Raised:
+    cause = next((line for line in reversed(str(error).splitlines()) if "Error" in line), str(error))
+    sentence = (
+        f"A worker of the Ray cluster cannot load the task ({_one_line(cause)}); install the same version of "
+        "Peerglass and of its libraries on all machines."
+    )
+    return Raised(ticket, ConfigError(sentence), f"attempt {ticket.attempt} did not start:\n{error}\n")
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {_one_line(str(error))}"
+
+
+def _one_line(text: str) -> str:
+    """Shorten a message of Ray, without colours and line breaks."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())[:300]

@@ -1,0 +1,70 @@
+"""A worker process of the pool: gets tasks from its parent, sends back reports, and ends with its parent."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from pipelines.execution.protocol import Finished, Raised, Ticket, attempt
+from pipelines.execution.shared import read_shared
+
+_PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent dies
+
+
+def main(pipe: int, file: int, parent: int) -> None:
+    """Compute tasks until the parent closes its end of the connection.
+
+    Parameters
+    ----------
+    pipe, file
+        Descriptors of the connection with the parent, and of the shared object.
+    parent
+        Process id of the parent.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
+    end_with(parent)
+    connection = Connection(pipe)
+    tasks: queue.SimpleQueue[tuple[Ticket, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
+    call, shared = read_shared(file)
+    os.close(file)
+    while True:
+        ticket, item = tasks.get()
+        report: Finished[Any] | Raised = attempt(
+            call, shared, item, ticket, lambda news: _send(connection, news)
+        )
+        _send(connection, report, is_report=True)
+        del ticket, item, report
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, even if compiled code keeps it busy (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+
+
+def _receive(connection: Connection, tasks: queue.SimpleQueue[tuple[Ticket, Any]]) -> None:
+    """Receive tasks. The connection ends when the parent ends, and then this process ends at once."""
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(1)
+        tasks.put(pickle.loads(message))  # noqa: S301 (sent by the parent)
+
+
+def _send(connection: Connection, content: object, *, is_report: bool = False) -> None:
+    try:
+        connection.send_bytes(pickle.dumps((is_report, content), protocol=5))
+    except OSError:
+        os._exit(1)  # the parent is gone

@@ -1,0 +1,183 @@
+"""Training as work for an engine: groups of tasks go out, and their outcomes and news come back.
+
+A group is a single task, or a stack of seeds that are trained together (`pipelines.train.stacks`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from models.fitted import EpochRecord
+from pipelines.config.execution import ExecutionConfig
+from pipelines.execution.jobs import Completed, Failed, run_jobs
+from pipelines.execution.open import open_engine
+from pipelines.execution.protocol import Tell, Work
+from pipelines.progress import Progress
+from pipelines.run.identity import code_digest
+from pipelines.run.snapshots import FileSnapshotStore, RelayedSnapshotStore, SavedSnapshot
+from pipelines.train.stacks import run_stack, stacks_of
+from pipelines.train.task import Arrays, Key, Outcome, Task, run_task, translate_fit_errors
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Group = tuple[Task, ...]
+"""Tasks that are computed together."""
+
+_EVERY_SECONDS = 10.0  # at most one note about a training in this time
+_BASE_BYTES = 2**29  # a process with torch, before any data
+_COPIES = 2.5  # of the arrays in a task: its tensors, and the float64 or binned copies of the baselines
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupItem:
+    """What is sent to a worker for one group.
+
+    Attributes
+    ----------
+    group
+        The tasks.
+    snapshots
+        File -> content of the snapshots of an unfinished training; empty at a fresh start.
+    """
+
+    group: Group
+    snapshots: Mapping[Path, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """News: an epoch of a task has ended."""
+
+    key: Key
+    record: EpochRecord
+
+
+def work_on_arrays(
+    call: Callable[[Arrays, Item, Tell], Result], arrays: Arrays, device: str
+) -> Work[Arrays, Item, Result]:
+    """Describe tasks that read the arrays of one dataset to an engine.
+
+    Parameters
+    ----------
+    call
+        Computes one task.
+    arrays
+        Arrays of the dataset.
+    device
+        Device of the tasks.
+    """
+    values = [getattr(arrays, field.name) for field in fields(arrays)]
+    held = sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+    return Work(call, arrays, int(_BASE_BYTES + _COPIES * held), device.partition(":")[0], code_digest)
+
+
+def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
+    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds."""
+    stacks = stacks_of(planned, done, stack_seeds)
+    stacked = {task.key for stack in stacks for task in stack}
+    alone = [(task,) for task in planned if task.key not in done and task.key not in stacked]
+    return [*alone, *(tuple(stack) for stack in stacks)]
+
+
+def without_snapshots(group: Group) -> GroupItem:
+    """Prepare a group for sending, whose training starts anew."""
+    return GroupItem(group, {})
+
+
+def run_groups(
+    groups: Sequence[Group],
+    arrays: Arrays,
+    execution: ExecutionConfig,
+    prepare: Callable[[Group], GroupItem] = without_snapshots,
+    hear: Callable[[int, Any], None] = lambda *_: None,
+) -> Iterator[tuple[Group, Completed[tuple[Outcome, ...]] | Failed]]:
+    """Train groups on the engine of a config, and yield each of them once, as it ends.
+
+    Parameters
+    ----------
+    groups
+        The groups; none starts no engine.
+    arrays
+        Arrays of the dataset.
+    execution
+        The section ``execution``.
+    prepare
+        Group -> what is sent to the worker, at the start of every attempt.
+    hear
+        Called with the position of a group and its news.
+    """
+    if not groups:
+        return
+    work = work_on_arrays(train_group, arrays, groups[0][0].device)
+    with open_engine(execution, work, len(groups)) as engine:
+        for ended in run_jobs(engine, len(groups), lambda job: prepare(groups[job]), hear):
+            yield groups[ended.job], ended
+
+
+def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, ...]:
+    """Train the tasks of a group. An unfinished training of a single task resumes from its snapshot."""
+    first, started = item.group[0], time.monotonic()
+    seeds = ", ".join(str(task.seed) for task in item.group)
+
+    def report(task: Task, record: EpochRecord) -> None:
+        tell(Epoch(task.key, record))
+
+    reports = [partial(report, task) for task in item.group]
+    with translate_fit_errors(first, f"seeds {seeds}" if len(item.group) > 1 else f"seed {seeds}"):
+        if len(item.group) > 1:
+            outcomes = run_stack(item.group, arrays, reports)
+        else:
+            snapshots = RelayedSnapshotStore(first.snapshot, item.snapshots, tell)
+            outcomes = [run_task(first, arrays, snapshots, reports[0])]
+    seconds = (time.monotonic() - started) / len(outcomes)
+    return tuple(replace(outcome, seconds=seconds) for outcome in outcomes)
+
+
+def group_item(group: Group) -> GroupItem:
+    """Prepare a group for sending, with the newest snapshots in the run's folder."""
+    if len(group) > 1:  # a stack saves no snapshots
+        return GroupItem(group, {})
+    newest = FileSnapshotStore(group[0].snapshot)
+    contents = {store.path: store.read() for store in (newest, newest.sibling("refit"))}
+    return GroupItem(group, {path: content for path, content in contents.items() if content is not None})
+
+
+class News:
+    """Handles the news of tasks in the parent: notes the progress of epochs, and stores snapshots.
+
+    Parameters
+    ----------
+    groups
+        The groups that are trained.
+    progress
+        Gets a note about each task every ten seconds at most.
+    """
+
+    def __init__(self, groups: Sequence[Group], progress: Progress) -> None:
+        self._groups, self._progress = groups, progress
+        self._told: dict[Key, float] = {}
+        self._started = time.monotonic()
+
+    def __call__(self, job: int, content: Epoch | SavedSnapshot) -> None:
+        """Handle the news of a group."""
+        if isinstance(content, SavedSnapshot):
+            (task,) = self._groups[job]
+            store = FileSnapshotStore(task.snapshot)
+            assert content.path in (store.path, store.sibling("refit").path), "a task sends its own snapshots"
+            store.at(content.path).write(content.content)
+            return
+        now = time.monotonic()
+        if now - self._told.get(content.key, self._started) >= _EVERY_SECONDS:
+            self._told[content.key] = now
+            model, fold, seed = content.key
+            self._progress.note(
+                f"{model} fold {fold} seed {seed}: epoch {content.record.epoch}, "
+                f"validation rank IC {content.record.valid_rank_ic:+.4f}"
+            )

@@ -1,0 +1,93 @@
+"""Tasks for the tests of engines: functions of a module, so that workers in other processes find them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipelines.execution.protocol import Tell, Work
+
+Array = npt.NDArray[np.float64]
+
+
+def code() -> str:
+    """Digest of the code, the same everywhere."""
+    return "one"
+
+
+def own_code() -> str:
+    """Digest of the code, different in every process."""
+    return str(os.getpid())
+
+
+def work_on(call: Any, shared: Any = None, **changes: Any) -> Work[Any, Any, Any]:  # noqa: ANN401 (any task)
+    """Describe small tasks to an engine."""
+    return Work(**{"call": call, "shared": shared, "memory": 2**20, "device": "cpu", "code": code, **changes})
+
+
+def total(shared: Array, item: int, tell: Tell) -> tuple[float, bool, int]:
+    """Sum and multiply; say whether the shared array can be written to, and who computes."""
+    tell(f"news of {item}")
+    print(f"printed by {item}")
+    warnings.warn(f"warned by {item}", stacklevel=1)
+    return float(shared.sum()) * item, shared.flags.writeable, os.getpid()
+
+
+def die_once(folder: str, item: int, tell: Tell) -> int:
+    """Die like a process that runs out of memory, at the first attempt of item 1."""
+    if item == 1 and _first(Path(folder) / "died"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * 10
+
+
+def always_die(shared: None, item: int, tell: Tell) -> int:
+    """Die at every attempt of item 1."""
+    if item == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item * 10
+
+
+def fail(folder: str, item: int, tell: Tell) -> int:
+    """Raise an error that passes at item 1, and one that does not at item 2."""
+    with (Path(folder) / f"attempts-{item}").open("a") as attempts:
+        attempts.write(".")
+    if item == 1 and _first(Path(folder) / "failed"):
+        raise OSError("the network is down")
+    if item == 2:
+        raise ValueError("two is not allowed")
+    return item * 10
+
+
+def busy(shared: Array, item: int, tell: Tell) -> int:
+    """Hold the interpreter's lock in compiled code for most of a minute, in steps of some seconds."""
+    tell(os.getpid())
+    started = time.monotonic()
+    while time.monotonic() - started < 60:
+        sum(range(10**8))
+    return item
+
+
+def where(shared: Array, item: int, tell: Tell) -> tuple[float, bool, str]:
+    """Sum slowly; say whether the shared array can be written to, and which machine of Ray computes."""
+    import ray
+
+    node = str(ray.get_runtime_context().get_node_id())
+    tell(node)
+    time.sleep(1.0)
+    return float(shared.sum()) * item, shared.flags.writeable, node
+
+
+def _first(path: Path) -> bool:
+    """Whether this is the first call for a file, which is created."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,180 @@
+"""Engines on this machine: results, shared arrays, logs, lost workers, and the death of the parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_tasks import always_die, die_once, fail, total, work_on
+
+from pipelines.config.execution import ExecutionConfig
+from pipelines.errors import DivergedError
+from pipelines.execution.jobs import Completed, Failed, run_jobs
+from pipelines.execution.open import open_engine
+from pipelines.execution.pool import PoolEngine
+from pipelines.execution.protocol import Work
+from pipelines.execution.serial import SerialEngine
+from pipelines.execution.shared import read_shared, write_shared
+
+POOL, SERIAL = ExecutionConfig(workers=2), ExecutionConfig(engine="serial")
+Ended = dict[int, Completed[Any] | Failed]
+
+
+def ended(
+    config: ExecutionConfig, work: Work[Any, Any, Any], jobs: int, news: list[Any] | None = None
+) -> Ended:
+    heard = [] if news is None else news
+    with open_engine(config, work, jobs) as engine:
+        return {
+            one.job: one for one in run_jobs(engine, jobs, lambda job: job, lambda *one: heard.append(one))
+        }
+
+
+def test_a_pool_gives_the_results_of_one_process_and_shares_the_arrays(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    shared, news = np.arange(1000.0), list[Any]()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        alone = ended(SERIAL, work_on(total, shared), 5)
+    capfd.readouterr()
+    pooled = ended(POOL, work_on(total, shared), 5, news)
+    assert len(pooled) == len(alone) == 5
+    for job in range(5):
+        left, right = alone[job], pooled[job]
+        assert isinstance(left, Completed)
+        assert isinstance(right, Completed)
+        assert left.result == (499500.0 * job, True, os.getpid())
+        assert right.result[:2] == (499500.0 * job, False), "a read-only view"
+        assert right.result[2] != os.getpid()
+        for words in (
+            f"printed by {job}",
+            f"warned by {job}",
+            f"process {right.result[2]} on ",
+            "attempt 1, ",
+        ):
+            assert words in right.log
+    assert sorted(news) == [(job, f"news of {job}") for job in range(5)]
+    assert capfd.readouterr() == ("", ""), "what workers print is in their logs"
+
+
+def test_a_worker_that_dies_is_replaced_and_its_task_repeated(tmp_path: Path) -> None:
+    results = ended(POOL, work_on(die_once, str(tmp_path)), 4)
+    assert {job: one.result for job, one in results.items() if isinstance(one, Completed)} == {
+        job: job * 10 for job in range(4)
+    }
+    assert "attempt 1 was lost: its process was ended by SIGKILL, as the system does" in results[1].log
+    assert "attempt 2, process" in results[1].log
+
+
+def test_a_task_that_always_kills_its_worker_is_reported_and_the_others_are_kept() -> None:
+    results = ended(POOL, work_on(always_die), 3)
+    failed = results[1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, DivergedError)
+    assert "lost in each of 3 attempts" in str(failed.error)
+    assert all(isinstance(results[job], Completed) for job in (0, 2))
+
+
+@pytest.mark.parametrize("config", [SERIAL, POOL], ids=["serial", "pool"])
+def test_errors_keep_their_type_and_their_traceback(config: ExecutionConfig, tmp_path: Path) -> None:
+    results = ended(config, work_on(fail, str(tmp_path)), 4)
+    failed = results[2]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ValueError)
+    assert "two is not allowed" in failed.log
+    assert [one.result for one in results.values() if isinstance(one, Completed)].count(10) == 1
+    attempts = {job: len((tmp_path / f"attempts-{job}").read_text()) for job in range(4)}
+    assert attempts == {0: 1, 1: 2, 2: 1, 3: 1}, "only what may pass is repeated"
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "jobs", "expected"),
+    [
+        ({}, "cpu", 2, PoolEngine),
+        ({}, "cpu", 1, SerialEngine),
+        ({"workers": 1}, "cpu", 2, SerialEngine),
+        ({}, "cuda", 2, SerialEngine),
+        ({"engine": "serial"}, "cpu", 2, SerialEngine),
+    ],
+)
+def test_a_pool_is_used_if_there_is_something_to_share_out(
+    settings: dict[str, Any], device: str, jobs: int, expected: type
+) -> None:
+    with open_engine(ExecutionConfig(**settings), work_on(total, device=device), jobs) as engine:
+        assert isinstance(engine, expected)
+
+
+def test_a_shared_object_is_read_as_it_was_written() -> None:
+    values: dict[str, Any] = {
+        "c": np.arange(24.0).reshape(2, 3, 4),
+        "f": np.asfortranarray(np.arange(6, dtype=np.int8).reshape(2, 3)),
+        "strided": np.arange(10)[::2],
+        "empty": np.zeros((0, 3), dtype=np.float32),
+        "text": ("a", None),
+    }
+    with write_shared(values) as file:
+        read = read_shared(file.fileno())
+    assert set(read) == set(values)
+    assert read["text"] == values["text"]
+    for name in ("c", "f", "strided", "empty"):
+        np.testing.assert_array_equal(read[name], values[name])
+        assert read[name].dtype == values[name].dtype
+    assert not read["c"].flags.writeable
+    assert read["c"].ctypes.data % 64 == 0
+    with pytest.raises(ValueError, match="read-only"):
+        read["c"][0] = 1
+
+
+PARENT = """
+import sys, time
+from engine_tasks import busy, work_on
+from pipelines.config.execution import ExecutionConfig
+from pipelines.execution.jobs import run_jobs
+from pipelines.execution.open import open_engine
+import numpy as np
+with open_engine(ExecutionConfig(workers=2), work_on(busy, np.zeros(1000)), 4) as engine:
+    for _ in run_jobs(engine, 4, lambda job: job, lambda job, pid: print(pid, flush=True)):
+        pass
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_survives_its_parent(how: signal.Signals) -> None:
+    path = os.pathsep.join(sys.path)
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        assert all(_is_alive(worker) for worker in workers)
+        parent.send_signal(how)
+        parent.wait()
+        deadline = time.monotonic() + 10
+        while any(_is_alive(worker) for worker in workers):
+            assert time.monotonic() < deadline, "a worker is left after ten seconds"
+            time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    status = Path(f"/proc/{pid}/status")
+    if not Path("/proc").is_dir():  # macOS
+        return subprocess.run(["ps", "-p", str(pid)], capture_output=True, check=False).returncode == 0
+    try:
+        return "\nState:\tZ" not in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

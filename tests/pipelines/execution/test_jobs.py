@@ -1,0 +1,152 @@
+"""Exactly one result per task on an engine that repeats, reorders, delays and loses what it is given."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.errors import ConfigError, DivergedError
+from pipelines.execution.jobs import ATTEMPTS, Completed, Failed, run_jobs
+from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket
+
+
+class UnreliableEngine:
+    """Delivers reports zero to three times, in any order, and calls some attempts lost that are not."""
+
+    slots = 3
+
+    def __init__(self, seed: int, *, losses: float) -> None:
+        self._random, self._losses = random.Random(seed), losses  # noqa: S311 (no secret)
+        self._mail: list[Report[int]] = []
+        self.delivered: Counter[int] = Counter()
+        self.submitted: list[Ticket] = []
+        self.most_under_way = 0
+
+    def submit(self, ticket: Ticket, item: int) -> None:
+        assert item == ticket.job * 10
+        self.submitted.append(ticket)
+        if self._random.random() < self._losses:
+            if self._random.random() < 0.5:  # otherwise lost without a word
+                self._mail.append(Lost(ticket, "the machine is gone"))
+            return
+        if self._random.random() < 0.3:  # lost, as far as anybody knows; but its result comes later
+            self._mail.append(Lost(ticket, "no answer"))
+        self._mail += [Finished(ticket, item + 1, f"log of {ticket}")] * self._random.randint(1, 3)
+
+    def wait(self, hear: Hear) -> Sequence[Report[int]]:
+        self._random.shuffle(self._mail)
+        count = self._random.randint(1, 3)
+        reports, self._mail = self._mail[:count], self._mail[count:]
+        for report in reports:
+            hear(report.ticket, f"news of {report.ticket}")
+            self.delivered[report.ticket.job] += isinstance(report, Finished)
+        return reports
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), jobs=st.integers(0, 12), losses=st.sampled_from([0.0, 0.3, 0.8]))
+def test_every_task_ends_exactly_once(seed: int, jobs: int, losses: float) -> None:
+    engine = UnreliableEngine(seed, losses=losses)
+    ended = list(run_jobs(engine, jobs, lambda job: job * 10))
+    assert sorted(one.job for one in ended) == list(range(jobs))
+    for one in ended:
+        attempts = sum(ticket.job == one.job for ticket in engine.submitted)
+        assert 1 <= attempts <= ATTEMPTS
+        if isinstance(one, Completed):
+            assert one.result == one.job * 10 + 1
+            assert "log of Ticket" in one.log
+        else:
+            assert attempts == ATTEMPTS
+            assert isinstance(one.error, DivergedError)
+            assert one.log.count("was lost") == ATTEMPTS
+    if losses == 0.0 and jobs:
+        assert any(isinstance(one, Completed) for one in ended)
+
+
+def test_the_engine_of_this_test_does_what_it_says() -> None:
+    """Otherwise the test above would prove nothing."""
+    seen = Counter[str]()
+    for seed in range(50):
+        engine = UnreliableEngine(seed, losses=0.3)
+        ended = list(run_jobs(engine, 12, lambda job: job * 10))
+        seen["failed"] += sum(isinstance(one, Failed) for one in ended)
+        seen["delivered twice"] += sum(count > 1 for count in engine.delivered.values())
+        seen["repeated"] += sum(ticket.attempt > 1 for ticket in engine.submitted)
+        order = [one.job for one in ended]
+        seen["reordered"] += order != sorted(order)
+    assert min(seen[name] for name in ("failed", "delivered twice", "repeated", "reordered")) > 10, seen
+
+
+class Scripted:
+    """Answers each attempt with the next report of its task's script."""
+
+    slots = 2
+
+    def __init__(self, scripts: dict[int, list[Exception | int]]) -> None:
+        self._scripts, self._open = scripts, list[Ticket]()
+        self.attempts = Counter[int]()
+
+    def submit(self, ticket: Ticket, item: int) -> None:
+        self._open.append(ticket)
+        self.attempts[ticket.job] += 1
+        assert len(self._open) <= self.slots
+
+    def wait(self, hear: Hear) -> Sequence[Report[int]]:
+        ticket = self._open.pop(0)
+        answer = self._scripts[ticket.job].pop(0)
+        return [Raised(ticket, answer, "") if isinstance(answer, Exception) else Finished(ticket, answer, "")]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [
+        (OSError("the network is down"), ATTEMPTS),
+        (MemoryError(), ATTEMPTS),
+        (OSError(28, "No space left on device"), 1),
+        (ConfigError("wrong"), 1),
+        (ZeroDivisionError(), 1),
+    ],
+)
+def test_only_errors_that_may_pass_are_repeated_and_the_others_are_computed(
+    error: Exception, attempts: int
+) -> None:
+    engine = Scripted({0: [error] * ATTEMPTS, 1: [1], 2: [2], 3: [3]})
+    ended = {one.job: one for one in run_jobs(engine, 4, lambda job: job)}
+    failed = ended[0]
+    assert isinstance(failed, Failed)
+    assert failed.error is error
+    assert engine.attempts == {0: attempts, 1: 1, 2: 1, 3: 1}
+    assert all(isinstance(ended[job], Completed) for job in (1, 2, 3))
+
+
+def test_an_error_that_passes_leaves_a_result() -> None:
+    engine = Scripted({0: [OSError("busy"), 7]})
+    (one,) = run_jobs(engine, 1, lambda job: job)
+    assert isinstance(one, Completed)
+    assert one.result == 7
+
+
+def test_news_of_an_attempt_that_was_given_up_are_not_heard() -> None:
+    class Late:
+        slots = 1
+
+        def __init__(self) -> None:
+            self.tickets: list[Ticket] = []
+
+        def submit(self, ticket: Ticket, item: int) -> None:
+            self.tickets.append(ticket)
+
+        def wait(self, hear: Hear) -> Sequence[Report[int]]:
+            for ticket in self.tickets:
+                hear(ticket, ticket.attempt)
+            ticket = self.tickets[-1]
+            return [Lost(ticket, "gone")] if ticket.attempt == 1 else [Finished(ticket, 0, "")]
+
+    heard: list[tuple[int, int]] = []
+    assert len(list(run_jobs(Late(), 1, lambda job: job, lambda *news: heard.append(news)))) == 1
+    assert heard == [(0, 1), (0, 2)]
