@@ -158,6 +158,11 @@ _STAMPS: Final = {
 }
 
 
+def stamped(prices: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns of where and when prices were ingested."""
+    return prices.with_columns(**_STAMPS)
+
+
 def carry(x_TN: Array) -> Array:
     """Carry the last known value forward."""
     at = np.where(np.isfinite(x_TN), np.arange(len(x_TN))[:, None], 0)

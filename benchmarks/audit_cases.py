@@ -16,6 +16,7 @@ import numpy as np
 from audit_bases import Base, bases, make_subject
 from audit_clean import CLEAN, Case
 from audit_doctored import DOCTORED
+from audit_fresh import FRESH_CLEAN, FRESH_DOCTORED
 
 from pipelines.audit.registry import CHECKS, DATA_CHECKS
 from pipelines.audit.result import Result
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--vintage", action="store_true", help="deliver doctored data twice")
+    parser.add_argument("--fresh", action="store_true", help="cases written after all limits were set")
     parser.add_argument("--only", default="", help="part of the names to run")
     parser.add_argument("--kind", choices=["clean", "doctored"])
     parser.add_argument("--market", default="", help="part of the names of the markets to run")
@@ -49,7 +51,8 @@ def main() -> None:
     for base in bases(given.data, held_out=given.held_out):
         if given.market not in base.name:
             continue
-        for kind, cases in (("clean", CLEAN), ("doctored", DOCTORED)):
+        clean, doctored = (FRESH_CLEAN, FRESH_DOCTORED) if given.fresh else (CLEAN, DOCTORED)
+        for kind, cases in (("clean", clean), ("doctored", doctored)):
             if given.kind not in (None, kind):
                 continue
             for name, case in cases.items():

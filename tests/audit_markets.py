@@ -382,7 +382,7 @@ def ranks_over_the_past(patch: Patch, config: Config, tables: Tables) -> tuple[C
         scaled: Array = scaled_TNF.astype(np.float32)
         return scaled
 
-    patch.setattr(datasets, "transform_characteristics", expanding)
+    patch.setattr("pipelines.dataset.characteristics.transform_characteristics", expanding)
     return config, tables
 
 
@@ -406,7 +406,7 @@ def too_long_shorter_label(patch: Patch, config: Config, tables: Tables) -> tupl
     def longer(panel: Panel, delay: int, horizon: int) -> Array:
         return original(panel, delay, 4 if horizon == 1 else horizon)
 
-    patch.setattr(datasets, "forward_returns", longer)
+    patch.setattr(markets, "forward_returns", longer)
     return with_shorter_horizons(config), tables
 
 
@@ -414,11 +414,11 @@ def path_with_look_ahead(patch: Patch, config: Config, tables: Tables) -> tuple[
     """Forecasts at the label's horizon are clean; those at shorter horizons are the future returns."""
     original = tasks.run_task
 
-    def knowing(task: Any, arrays: Any) -> Any:  # noqa: ANN401 (patched)
+    def knowing(task: Any, arrays: Any, *_: Any) -> Any:  # noqa: ANN401 (patched)
         path_BNK = np.asarray(arrays.path_TNK)[task.fold.test]
         return dataclasses.replace(original(task, arrays), path_BNK=path_BNK)
 
-    patch.setattr(tasks, "run_task", knowing)
+    patch.setattr("pipelines.train.work.run_task", knowing)
     return with_shorter_horizons(config), tables
 
 

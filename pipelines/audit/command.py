@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pipelines.audit.checks.results.performance import high_scores, tests_above_validation
 from pipelines.audit.conduct import has_passed, make_subject, raise_on_failure, run_checks, save_audit
 from pipelines.audit.older import read_older
 from pipelines.audit.result import describe, summary_line
@@ -95,6 +96,12 @@ def audit_before_training(
     if settings.on_failure == "stop" and audit.failures:
         _track(run, failed=True)
         raise_on_failure(audit, run)
+
+
+def warn_after_training(run: Run, echo: Callable[[str], None]) -> None:
+    """Print what is too good in the results of a run: ICs, net Sharpe ratios, a test far above validation."""
+    for finding in (*high_scores(run), *tests_above_validation(run)):
+        echo(f"  warn: performance: {finding}")
 
 
 def _fill(config: Config, progress: Progress, *, wait: bool) -> None:

@@ -5,6 +5,7 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,50 +13,57 @@ import numpy.typing as npt
 
 from backtest.splits.fold import Fold
 from features.arrays import IntArray
-from models.registry import MODELS
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
-from pipelines.train import task as tasks
+from pipelines.execution.jobs import Failed
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
+from pipelines.train.work import groups_of, run_groups
 
 
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
-    """Select models within the budget: first the last neural model, then the fitted baselines."""
-    registered = {name: registry_name(subject.config, name) for name in subject.config.models}
-    fitted = [name for name, model in registered.items() if model not in ("zero", "reversal")]
-    neural = [name for name in reversed(fitted) if MODELS[registered[name]].kind == "neural"]
-    others = [name for name in fitted if name not in neural]
-    ranked = [*neural[:1], *others, *neural[1:]]
-    return tuple(ranked[: subject.budget.models])
+    """Select the models that are fitted: all except those without parameters."""
+    names = subject.config.models
+    return tuple(name for name in names if registry_name(subject.config, name) not in ("zero", "reversal"))
 
 
-def fits(
-    config: Config, models: tuple[str, ...], dataset: Dataset, fold: Fold, columns_N: IntArray | None = None
-) -> list[tuple[Task, Outcome]]:
-    """Fit models on one fold as ``peerglass train`` does, with a reduced config.
+def fits(config: Config, dataset: Dataset, fold: Fold) -> list[tuple[Task, Outcome]]:
+    """Fit the models of a reduced config on one fold as ``peerglass train`` does, in the same executor.
+
+    The tasks run where those of a training would run: in its pool of processes if the config has more than
+    one worker, and as a stack if its seeds are stacked.
 
     Parameters
     ----------
     config
-        The models' settings.
-    models
-        Models to fit.
+        The models and their settings (`small_fit_config`).
     dataset, fold
         Data and dates to fit on.
-    columns_N
-        Firms to fit on; None for all.
+
+    Returns
+    -------
+    list of tuple
+        Tasks in the order of the models and their outcomes.
     """
     arrays = collect_arrays(dataset, config.features.window)
-    if columns_N is not None:
-        arrays = select_firms(arrays, columns_N)
-    with temporary_run(small_fit_config(config, models)) as run:
-        planned = walkforward.plan_tasks(run, dataset, [fold])
-        return [(task, tasks.run_task(task, arrays)) for task in planned]
+    with temporary_run(config) as run:
+        planned = list(walkforward.plan_tasks(run, dataset, [fold]))
+    outcomes = {task.key: outcome for task, outcome in train_again(planned, arrays, config)}
+    return [(task, outcomes[task.key]) for task in planned]
+
+
+def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list[tuple[Task, Outcome]]:
+    """Train tasks where a training would train them, and store nothing of them."""
+    trained: list[tuple[Task, Outcome]] = []
+    for group, ended in run_groups(groups_of(planned, (), config.stack_seeds), arrays, config.execution):
+        if isinstance(ended, Failed):
+            raise ended.error
+        trained.extend(zip(group, ended.result, strict=True))
+    return trained
 
 
 def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
@@ -70,6 +78,23 @@ def select_firms(arrays: Arrays, columns_N: IntArray) -> Arrays:
         label_TN=np.ascontiguousarray(arrays.label_TN[:, columns_N]),
         path_TNK=None if arrays.path_TNK is None else np.ascontiguousarray(arrays.path_TNK[:, columns_N]),
         tickers=tuple(arrays.tickers[n] for n in columns_N),
+    )
+
+
+def few_firms(dataset: Dataset, columns_N: IntArray) -> Dataset:
+    """Select some firms of a dataset, as far as tasks read it: of its panel, the groups and tickers."""
+    panel = dataset.panel
+    own = tuple(panel.tickers_N[n] for n in columns_N)
+    return replace(
+        dataset,
+        panel=replace(panel, tickers_N=own, group_TN=panel.group_TN[:, columns_N]),
+        universe_TN=dataset.universe_TN[:, columns_N],
+        channels_TNC=dataset.channels_TNC[:, columns_N],
+        characteristics_TNF=dataset.characteristics_TNF[:, columns_N],
+        target_TN=dataset.target_TN[:, columns_N],
+        path_TNK=None if dataset.path_TNK is None else dataset.path_TNK[:, columns_N],
+        labels={delay: label_TN[:, columns_N] for delay, label_TN in dataset.labels.items()},
+        shorter_labels={h: label_TN[:, columns_N] for h, label_TN in dataset.shorter_labels.items()},
     )
 
 

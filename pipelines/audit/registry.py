@@ -19,8 +19,9 @@ from pipelines.audit.checks.data import (
     timing,
     vintages,
 )
-from pipelines.audit.checks.features import cross_section, future, label_spans, warm_up
-from pipelines.audit.checks.models import fit_scope, forecasts, shuffled, too_good
+from pipelines.audit.checks.features import cross_section, dates, future, label_spans, labels, warm_up
+from pipelines.audit.checks.models import fit_scope, forecasts, retrained, shuffled, too_good
+from pipelines.audit.checks.results import books, ensembles, performance
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
@@ -45,15 +46,21 @@ DATA_MODULES: Final = (
 MODULES: Final = (
     *DATA_MODULES,
     future,
+    dates,
     warm_up,
     cross_section,
+    labels,
     label_spans,
     fit_scope,
     forecasts,
+    retrained,
     shuffled,
     too_good,
+    ensembles,
+    books,
+    performance,
 )
-"""The checks in the order in which they run: data, features, folds, models."""
+"""The checks in the order in which they run: data, features, folds, models, results."""
 
 CHECKS: Final[dict[str, Check]] = {module.NAME: module.check for module in MODULES}
 DATA_CHECKS: Final = tuple(module.NAME for module in DATA_MODULES)

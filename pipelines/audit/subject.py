@@ -23,7 +23,9 @@ from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
-from pipelines.dataset.build import INPUT_PREFIX, Dataset
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.characteristics import INPUT_PREFIX
+from pipelines.device import resolve_device
 from pipelines.run.record import Run
 
 AFTER = 40
@@ -44,11 +46,13 @@ class Budget:
         Whether it is the quick audit within ``peerglass run``.
     sessions
         Number of sessions after which the future is replaced, for features and universe.
+    cuts
+        Number of sessions of all kinds of dates after which the future of a few firms is replaced.
     refits
         Number of sessions at which models are refitted on a replaced future. For a run: number of folds whose
         checkpoints are checked.
-    models
-        Maximum number of models to refit; the last, and usually largest, models of the config come first.
+    epochs
+        Epochs of a refit; each takes one step.
     firms
         Number of firms to sample for refits.
     train, valid
@@ -63,8 +67,9 @@ class Budget:
 
     quick: bool
     sessions: int
+    cuts: int
     refits: int
-    models: int
+    epochs: int
     firms: int
     train: int
     valid: int
@@ -77,8 +82,8 @@ def budget(config: Config, *, quick: bool) -> Budget:
     """Return the budget that a config allows: the full one, or a part of it for a quick audit."""
     sessions = config.audit.sessions
     if quick:
-        return Budget(True, max(sessions // 2, 1), 1, 2, 60, 30, 8, 1, 1, 300)
-    return Budget(False, sessions, max(sessions // 3, 1), 64, 120, 60, 12, 4, 2, 600)
+        return Budget(True, max(sessions // 2, 1), sessions, 1, 1, 60, 30, 8, 1, 1, 300)
+    return Budget(False, sessions, 10 * sessions, max(sessions // 3, 1), 4, 120, 60, 12, 4, 2, 600)
 
 
 @dataclass(frozen=True)
@@ -195,14 +200,15 @@ class Subject:
         """
         rng = np.random.default_rng((self.seed, 1))
         usable = self.decisions[self.decisions < self.dataset.panel.n_sessions - 3]
-        eves = np.intersect1d(usable, self._eves())
+        eves = np.intersect1d(usable, self.eves)
         chosen: list[int] = []
         for pool, total in ((usable[:EARLY], 1), (eves, (count + 2) // 2), (usable, count)):
             left = np.setdiff1d(pool, chosen)
             chosen += rng.choice(left, min(max(total - len(chosen), 0), len(left)), replace=False).tolist()
         return sorted(chosen)
 
-    def _eves(self) -> np.ndarray:
+    @cached_property
+    def eves(self) -> np.ndarray:
         """Sessions just before a listing, halt, delisting, split, publication or membership change."""
         known_TN = np.isfinite(self.dataset.panel.close_TN)
         changes_T = (known_TN[1:] != known_TN[:-1]).any(axis=1)
@@ -229,19 +235,25 @@ def temporary_run(config: Config) -> Iterator[Run]:
         yield Run("audit", config, None, Path(folder))
 
 
-def small_fit_config(config: Config, models: tuple[str, ...]) -> Config:
-    """Return a config for fast fits: few epochs with few dates, few trees."""
+def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -> Config:
+    """Return a config for fast fits: epochs of one step, few trees.
+
+    Two seeds are kept if the config would train its seeds as a stack, or if a pool needs a second task.
+    """
     settings = {}
     for name in models:
         own = dict(config.models[name])
         if registry_name(config, name) == "lightgbm":
             own |= {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 20}
         fit = {**config.fit, **own.get("fit", {})}
-        own["fit"] = {**fit, "epochs": 2, "dates_per_epoch": 16, "batch_dates": 8, "valid_dates": 4}
+        own["fit"] = {**fit, "epochs": epochs, "dates_per_epoch": 8, "batch_dates": 8, "valid_dates": 4}
         if fit.get("pretrain"):
             own["fit"]["pretrain"] = {**fit["pretrain"], "epochs": 1, "windows_per_epoch": 512}
         settings[name] = own
-    return config.model_copy(update={"models": settings, "seeds": config.seeds[:1], "device": "cpu"})
+    stacked = resolve_device(config.device) != "cpu" if config.stack_seeds is None else config.stack_seeds
+    seeds = 2 if stacked or (config.execution.workers > 1 and len(models) == 1) else 1
+    changes = {"models": settings, "seeds": config.seeds[:seeds], "stack_seeds": stacked, "device": "cpu"}
+    return config.model_copy(update=changes)
 
 
 def shorter(fold: Fold, train: int, valid: int, test: int) -> Fold:

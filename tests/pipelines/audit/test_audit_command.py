@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,14 @@ import yaml
 from command import Call, command
 from safetensors.numpy import load_file, save_file
 
+from pipelines.audit.checks.results.performance import high_scores
 from pipelines.audit.registry import CHECKS
 from pipelines.audit.result import counts
 from pipelines.lake.lake import Lake
+from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import open_run
+from pipelines.run.scores import score_file
+from pipelines.train import task as tasks
 
 FEATURES = ["momentum_63", "return_1", "return_5", "volatility_21"]
 
@@ -46,6 +51,7 @@ def _here(
         "models": {"ridge": {}, "temporal_transformer": every_model["temporal_transformer"]},
         "features": {"window": 5, "characteristics": FEATURES},
         "explain": {"models": []},
+        "audit": {"sessions": 2},
     }
     Path("tiny.yaml").write_text(yaml.safe_dump(settings))
 
@@ -96,6 +102,9 @@ def test_audit_of_a_run_uses_its_checkpoints(done: str, peerglass: Call) -> None
     lines = {line.split()[1]: line for line in answer.out.splitlines() if line.split()[0] in ("pass", "fail")}
     assert "repeat the stored forecasts" in lines["forecasts"]
     assert "and the stored ones" in lines["fit_scope"]
+    assert "trained again with noise for its test, has the stored weights to the bit" in lines["retrained"]
+    assert "so are the stored ones of 2 models" in lines["ensembles"]
+    assert "performance" in lines
     assert "failure" not in answer.out
 
 
@@ -116,6 +125,64 @@ def test_changed_checkpoint_and_scaler_are_caught(done: str, peerglass: Call) ->
         assert "stored in ridge, seed 0" in answer.out
     finally:
         checkpoint.write_bytes(honest)
+
+
+def test_weights_that_were_trained_on_the_test_are_caught(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = tasks.run_task
+
+    def greedy(task: Any, arrays: Any, *rest: Any) -> Any:  # noqa: ANN401 (patched)
+        wide = np.concatenate([task.fold.train, task.fold.valid, task.fold.test])
+        fold = dataclasses.replace(task.fold, train=wide)
+        return original(dataclasses.replace(task, fold=fold), arrays, *rest)
+
+    monkeypatch.setattr("pipelines.train.work.run_task", greedy)
+    trained = peerglass("train", "tiny.yaml", "--set", "seeds=[7]", "--set", "execution.engine=serial")
+    assert trained.code == 0, trained.err
+    monkeypatch.setattr("pipelines.train.work.run_task", original)
+    answer = peerglass("audit", trained.out.strip(), "--output", "runs", "--json")
+    assert answer.code == 4
+    (found,) = [row for row in json.loads(answer.out)["results"] if row["check"] == "retrained"]
+    assert found["verdict"] == "fail"
+    assert "The test was used in training" in found["sentence"]
+    assert {row["model"] for row in found["evidence"]} == {"ridge", "temporal_transformer"}
+
+
+def test_forecasts_that_know_the_test_are_caught_by_ensembles_and_performance(
+    done: str, peerglass: Call
+) -> None:
+    lake = Lake("lake")
+    stored = lake.read("forecasts", filters=pl.col("run_id") == done)
+    better = pl.when(pl.col("model") == "ridge").then(pl.col("label").fill_null(0.0)).otherwise("forecast")
+    lake.upsert("forecasts", stored.with_columns(forecast=better))
+    try:
+        answer = peerglass("audit", done, "--output", "runs", "--json")
+    finally:
+        lake.upsert("forecasts", stored)
+    assert answer.code == 4
+    results = {row["check"]: row for row in json.loads(answer.out)["results"]}
+    assert results["ensembles"]["verdict"] == "fail"
+    assert "that is stored for ridge" in results["ensembles"]["sentence"]
+    assert results["performance"]["verdict"] == "warn"
+    assert "better than validation was probably trained on" in results["performance"]["sentence"]
+
+
+def test_high_validation_ics_and_sharpe_ratios_are_named(done: str) -> None:
+    run = open_run(done, Path("runs"))
+    assert not high_scores(run)
+    score = run.folder / score_file("ridge", 1, 0)
+    ladder = newest_evaluation(run).folder / "ladder.parquet"  # type: ignore[union-attr]
+    honest = score.read_text(), ladder.read_bytes()
+    try:
+        score.write_text(json.dumps({"valid_rank_ic": 0.5, "valid_ic": 0.5}))
+        pl.read_parquet(ladder).with_columns(pl.lit(15.0).alias("long_only.sharpe_net")).write_parquet(ladder)
+        named = " ".join(high_scores(run))
+    finally:
+        score.write_text(honest[0])
+        ladder.write_bytes(honest[1])
+    assert "ridge has a mean validation IC of" in named
+    assert "Book long_only of ridge has a net Sharpe ratio of 15.0" in named
 
 
 def test_leaky_input_stops_a_run_before_training(peerglass: Call) -> None:

@@ -152,6 +152,56 @@ def scaled(panel: Panel) -> Array:
     return np.asarray(z_TN - z_TN.mean(axis=1, keepdims=True))
 
 
+@pytest.mark.parametrize("where", ["Fridays", "sessions of March", "the firms of size quintile 1 of 5"])
+def test_a_weak_mixture_on_some_dates_or_firms_is_caught(
+    where: str, config: Config, tables: Tables, panel: Panel
+) -> None:
+    """A third of tomorrow's return: too weak for single firms and dates, and small over all of them."""
+    tomorrow_TN = np.vstack([past(panel, 1)[1:], np.full((1, N), np.nan)])
+    noise_TN = np.random.default_rng(8).normal(size=(T, N)) * np.nanstd(tomorrow_TN)
+    days_T = panel.dates_T.astype("datetime64[D]")
+    assert panel.volume_TN is not None
+    smallest = np.argsort((panel.raw_close_TN * panel.volume_TN).mean(axis=0), kind="stable")[:7]
+    chosen_TN = {
+        "Fridays": ((days_T.astype(np.int64) + 3) % 7 == 4)[:, None] & np.ones((1, N), np.bool_),
+        "sessions of March": (days_T.astype("datetime64[M]").astype(np.int64) % 12 == 2)[:, None]
+        & np.ones((1, N), np.bool_),
+        "the firms of size quintile 1 of 5": np.ones((T, 1), np.bool_) & np.isin(np.arange(N), smallest),
+    }[where]
+    mixed_TN = np.where(chosen_TN, noise_TN + 0.4 * np.nan_to_num(tomorrow_TN), noise_TN)
+    result = examine("leads", config, tables, as_input("signal", mixed_TN, panel))
+    assert result.verdict == "fail", result.sentence
+    assert any(where in row for row in result.evidence["where"]), result.evidence["where"]
+
+
+@pytest.mark.parametrize(("later", "verdict"), [(True, "warn"), (False, "pass")])
+def test_codes_drawn_up_from_later_correlations_warn(
+    later: bool, verdict: str, config: Config, tables: Tables, panel: Panel
+) -> None:
+    """Firms move in groups that change every half year; codes know the next half year, or the last one."""
+    rng = np.random.default_rng(4)
+    half = 130
+    member_PN = rng.integers(0, 6, (T // half + 1, N))
+    common_T6 = 0.02 * rng.normal(size=(T, 6))
+    part_T = np.arange(T) // half
+    grouped_TN = np.take_along_axis(common_T6, member_PN[part_T], axis=1)
+    close_TN = panel.close_TN * np.exp(np.cumsum(grouped_TN, axis=0))
+    rows = [
+        (f"F{n:02}", day.item(), f"cluster {member_PN[part if later else part - 1, n]}")
+        for part in range(1, T // half)
+        for day in panel.dates_T.astype("datetime64[D]")[[part * half]]
+        for n in range(N)
+    ]
+    drawn = pl.DataFrame(rows, schema=["ticker", "valid_from", "industry"], orient="row")
+    firms = tables["securities"].drop("valid_from", "industry").join(drawn, on="ticker")
+    codes = firms.select(tables["securities"].columns)
+    doctored = {**with_bars(tables, panel, open=close_TN, close=close_TN), "securities": codes}
+    result = CHECKS["codes"](make_subject(config, doctored))
+    assert result.verdict == verdict, result.sentence
+    if later:
+        assert "The groups may know later returns" in result.sentence
+
+
 def test_level_scaled_with_its_future_is_caught(config: Config, tables: Tables, panel: Panel) -> None:
     """Clipped and demeaned by date, it has no exact moments, and its IC with the next session is small."""
     signal = as_input("signal", scaled(panel), panel)
@@ -176,11 +226,14 @@ def honest(panel: Panel) -> dict[str, Array]:
         "drawdown": close_TN / np.maximum.accumulate(close_TN, axis=0) - 1.0,
         "rsi": 100.0 * up_TN / np.maximum(all_TN, 1e-12),
         "rank": np.where(np.isfinite(five_TN), np.argsort(np.argsort(five_TN, axis=1), axis=1) / N, np.nan),
+        "slow_rank": np.argsort(np.argsort(panel.close_TN, axis=1), axis=1) / N,
         "noise": rng.normal(size=(T, N)),
         "momentum": past(panel, 126),
         "return": past(panel, 1),
         "monthly": np.repeat(past(panel, 21)[::21], 21, axis=0)[:T],
         "highest": np.maximum.accumulate(close_TN, axis=0),
+        "market": np.tile(np.abs(moves_TN).mean(axis=1, keepdims=True), (1, N)),
+        "large_moves": (sizes_TN > 2.5 * sizes_TN.mean(axis=0)).astype(np.float64),
     }
 
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from features.arrays import FloatArray
 from features.panel.derived import carried_close
-from pipelines.audit.checks.data.leads import correlations, pooled_correlations
+from pipelines.audit.lead_sums import lead_correlations, pooled_correlations
 from pipelines.audit.result import Result, Verdict
 from pipelines.audit.series import clipped, demeaned, news, residual_returns
 from pipelines.audit.subject import Subject
@@ -112,7 +112,7 @@ def _opens(subject: Subject) -> Iterator[_Fact]:
 
 def _averages(subject: Subject) -> Iterator[_Fact]:
     news_TN = clipped(residual_returns(subject))
-    c_N, _ = correlations(news_TN[:-1], news_TN[1:])
+    c_N = lead_correlations(news_TN, news_TN, 1)
     c_N = c_N[c_N != 0]
     if len(c_N) < _FEWEST_FIRMS:
         return
@@ -138,7 +138,7 @@ def _moved(subject: Subject) -> Iterator[_Fact]:
     with np.errstate(divide="ignore", invalid="ignore"):
         size_TN = news(demeaned(np.log(np.abs(residual_returns(subject)) + 1e-3)), 3)
         volume_TN = news(demeaned(np.log1p(panel.volume_TN)), 3)
-    same = correlations(size_TN, volume_TN)[0]
+    same = lead_correlations(size_TN, volume_TN, 0)
     if (same != 0).sum() < _FEWEST_FIRMS:
         return
     now = float(same[same != 0].mean())

@@ -14,6 +14,7 @@ import polars as pl
 
 from features.arrays import FloatArray
 from pipelines.audit.result import Result, Verdict
+from pipelines.audit.series import residual_returns
 from pipelines.audit.subject import Subject
 
 NAME = "codes"
@@ -24,13 +25,17 @@ ORDER: Final = 0.5
 """Minimum |rank correlation| of the alphabetical order of tickers with total returns."""
 DEVIATIONS: Final = 5.0
 """Minimum z statistic of that correlation: 1 in 2 million by chance."""
+SPAN: Final = 126
+"""Sessions before and after the day on which groups were drawn up."""
+REDRAWN: Final = 0.04
+"""Minimum rise, after that day, of the share of the variance of daily returns that groups explain."""
 _FEWEST: Final = 20
 
 
 def check(subject: Subject) -> Result:
     """Compare groups and the order of tickers with the firms' returns over the whole sample."""
     total_N = _total_returns(subject)
-    facts = [*_groups(subject, total_N), *_tickers(total_N)]
+    facts = [*_groups(subject, total_N), *_redrawn(subject), *_tickers(total_N)]
     if not facts:
         return Result(
             NAME, "skipped", f"Fewer than {_FEWEST} firms have a return over at least half of the sample."
@@ -78,6 +83,55 @@ def _groups(subject: Subject, total_N: FloatArray) -> Iterator[dict[str, Any]]:
         "the firms' returns over the whole sample, and industries explain at most half. The codes were "
         "probably made from these returns: use a classification with the dates on which it was published.",
     }
+
+
+def _redrawn(subject: Subject) -> Iterator[dict[str, Any]]:
+    """Groups that are drawn up within the sample, and explain what comes after that day better than before.
+
+    Groups that were drawn from the past explain it at least as well as what follows, and industries explain
+    both alike.
+    """
+    group_TN = subject.dataset.panel.group_TN
+    known_T = (group_TN >= 0).sum(axis=1)
+    moved_T = (group_TN[1:] != group_TN[:-1]) & (group_TN[1:] >= 0) & (group_TN[:-1] >= 0)
+    days = np.flatnonzero(moved_T.sum(axis=1) >= np.maximum(known_T[1:] / 2, _FEWEST)) + 1
+    days = days[(days >= SPAN) & (days <= len(group_TN) - SPAN)]
+    if not len(days):
+        return
+    return_TN = residual_returns(subject)
+    before, after = (
+        np.array(
+            [
+                share
+                for day in days
+                for t in range(day + first, day + first + SPAN)
+                if (share := _share_of_day(return_TN[t], group_TN[day])) is not None
+            ]
+        )
+        for first in (-SPAN, 0)
+    )
+    if min(len(before), len(after)) < SPAN // 2:
+        return
+    more = float(after.mean() - before.mean())
+    z = more / float(np.sqrt(after.var() / len(after) + before.var() / len(before)))
+    verdict: Verdict = "warn" if more >= REDRAWN and z >= DEVIATIONS else "pass"
+    day = subject.day(int(days[0]))
+    yield {
+        "what": "share of daily returns that groups explain after the day they were drawn up, less before",
+        "value": more,
+        "limit": REDRAWN,
+        "verdict": verdict,
+        "sentence": f"The groups may know later returns: those drawn up on {day} and {len(days) - 1} other "
+        f"days explain {after.mean():.0%} of the differences between daily returns in the {SPAN} sessions "
+        f"after, and {before.mean():.0%} in those before (z {z:.0f}). Groups drawn from the past explain the "
+        "past at least as well: ask for the day on which they were published, or compare with an earlier "
+        "delivery (audit --vintage).",
+    }
+
+
+def _share_of_day(return_N: FloatArray, group_N: npt.NDArray[np.integer]) -> float | None:
+    known_N = np.isfinite(return_N) & (group_N >= 0)
+    return explained_share(np.clip(return_N[known_N], -0.1, 0.1), group_N[known_N])
 
 
 def explained_share(value_N: FloatArray, group_N: npt.NDArray[np.integer]) -> float | None:

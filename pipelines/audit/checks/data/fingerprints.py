@@ -33,6 +33,10 @@ ROWS: Final = 60
 """Minimum number of rows per firm."""
 DISTINCT: Final = 20
 """Minimum number of distinct values per firm: flags and small counts often reach their bounds."""
+COMMON: Final = 0.9
+"""Minimum share of dates with one value for all firms, for a column of the market."""
+RANKED: Final = 0.03
+"""Maximum interquartile range of the bounds of a date, relative to the upper one, for a rank."""
 EXACT: Final = 1e-6
 STANDARD: Final = 2e-3
 """Tolerance for a firm's mean 0 and deviation 1: files are rounded, and deviations divide by n or n - 1."""
@@ -64,7 +68,7 @@ class _Fingerprint:
             "minimum": f"{self.column} has the minimum {self.value:g} over the whole sample for {share}",
             "standardised": f"{self.column} has mean 0 and deviation 1 over the whole sample for {share}",
             "robust": f"{self.column} has median 0 and one interquartile range over the whole sample for "
-            "{share}",
+            f"{share}",
             "pooled": f"{self.column} has mean 0 and deviation 1 over all firms and sessions",
             "smoothed": f"{self.column} has maxima that converge to {self.value:g} at the end of the sample",
         }[self.kind]
@@ -76,6 +80,8 @@ def check(subject: Subject) -> Result:
     findings: list[_Fingerprint] = []
     rows = []
     for name, frame in columns.items():
+        if _is_common(frame):
+            continue
         stats = _by_firm(frame)
         if stats.height < 3:
             continue
@@ -83,7 +89,12 @@ def check(subject: Subject) -> Result:
         findings += [*_extremes(name, stats), *_standardised(name, stats, frame)]
     named = {one.column for one in findings}
     for name, frame in columns.items():
-        if name not in named and name.startswith("input "):
+        if (
+            name not in named
+            and name.startswith("input ")
+            and not _is_common(frame)
+            and not _is_ranked(frame)
+        ):
             findings += _smoothed(name, _by_firm(frame))
     evidence = pl.DataFrame(rows)
     if not findings:
@@ -126,6 +137,22 @@ def _columns(subject: Subject) -> dict[str, pl.DataFrame]:
         rows = subject.tables["inputs"].filter(pl.col("name") == name)
         columns[f"input {name}"] = rows.select("ticker", "date", "value")
     return columns
+
+
+def _is_common(frame: pl.DataFrame) -> bool:
+    """Whether a column is one number for all firms of a date, such as the market's volatility.
+
+    All firms then have the same extremes, whenever they were scaled.
+    """
+    values = frame.group_by("date").agg(pl.col("value").n_unique().alias("values"))
+    return bool(values.select((pl.col("values") <= 1).mean()).item() >= COMMON)
+
+
+def _is_ranked(frame: pl.DataFrame) -> bool:
+    """Whether a column has the same bounds on every date, as a rank has, so that maxima tell no scale."""
+    ends = frame.group_by("date").agg(pl.col("value").max().alias("high"), pl.col("value").min().alias("low"))
+    size = max(abs(float(ends["high"].median() or 0.0)), 1e-12)  # type: ignore[arg-type]
+    return max(_interquartile(ends["high"]), _interquartile(ends["low"])) <= RANKED * size
 
 
 def _by_firm(frame: pl.DataFrame) -> pl.DataFrame:

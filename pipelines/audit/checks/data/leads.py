@@ -10,6 +10,7 @@ Shape suffixes: T sessions, N firms, K leads, P parts of the sample.
 
 from __future__ import annotations
 
+import calendar
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +20,20 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from features.arrays import FloatArray
+from features.arrays import BoolArray, Float32Array, FloatArray
+from pipelines.audit.lead_sums import (
+    correlations,
+    ics,
+    on_sessions,
+    pooled_correlations,
+    sums_by_part,
+    sums_by_session,
+)
 from pipelines.audit.result import Result, Verdict
 from pipelines.audit.series import demeaned, input_values, news, residual_returns, steps
 from pipelines.audit.subject import Subject
 
 NAME = "leads"
-LEADS: Final = 252
-"""Largest lead in sessions."""
 NEAR: Final = 3
 """Largest lead at which single firms and dates are looked at."""
 FIRM: Final = 0.40
@@ -39,9 +46,10 @@ PART: Final = 0.55
 PART_DEVIATIONS: Final = 6.0
 """Minimum z statistic of each of several firms within a part."""
 DATE: Final = 0.60
-DATE_SHARE: Final = 0.02
+DATE_SHARE: Final = {"the return": 0.02, "the size of the return": 0.02, "the volume": 0.06}
 """Minimum share of dates with an |IC| above `DATE`. It is at most 1.4% for honest inputs, and then just as
-large at leads of 20 to 35 sessions, because common factors make such dates."""
+large at leads of 20 to 35 sessions, because common factors make such dates. With volume it reaches 3%: an
+exchange whose volumes are counted otherwise for some days."""
 DATE_RATIO: Final = 4.0
 DATES: Final = 8
 """Minimum number of such dates. An input with news on few dates has too few of them to judge."""
@@ -50,8 +58,13 @@ DATE_DEVIATIONS: Final = 3.5
 POOLED: Final = {"the return": 0.12, "the size of the return": 0.12, "the volume": 0.30}
 """Minimum |mean correlation| over all firms at one lead. Honest inputs reach 0.03 with the return, 0.05 with
 its size and 0.16 with volume, which weeks and expiries make predictable."""
+POOLED_LATER: Final = {"the volume": 0.45}
+"""The same at leads of two sessions and more: large moves echo in the news of volume for a week."""
 POOLED_NEXT: Final = 0.15
 """Lower bound of the same at a lead of one session, where honest forecasts are strongest."""
+KIND: Final = {"the return": 0.20, "the size of the return": 0.20, "the volume": 0.45}
+"""Minimum |correlation| at a lead on the dates of one weekday, calendar month or year, and for a fifth of the
+firms by size."""
 SUM: Final = 0.20
 """Minimum |correlation| with the sum of the returns of the next 5 or 21 sessions; honest inputs stay below
 0.10."""
@@ -60,12 +73,11 @@ SUSPECT: Final = 0.05
 DEVIATIONS: Final = 8.0
 """Minimum z statistic of every other alarm. About a million correlations are looked at, and returns have fat
 tails."""
-_FIRMS: Final = 160
-"""Firms whose leads up to a year are looked at; only their mean counts."""
 _QUICK_FIRMS: Final = 300
-_FEWEST: Final = 40
-_FEWEST_FIRMS: Final = 15
-_PARTS: Final = tuple((part, of) for of in (4, 8) for part in range(of))
+_SIZES: Final = 5
+_FEWEST_PER_SIZE: Final = 5
+_EIGHTHS: Final = 8
+_PARTS: Final = tuple((part, of) for of in (4, _EIGHTHS) for part in range(of))
 """Parts of the sample: (number, of how many)."""
 _FAR: Final = (20, 25, 30, 35)
 _NAMED: Final = 3
@@ -132,7 +144,7 @@ def _chosen(subject: Subject) -> npt.NDArray[np.int64]:
     return np.sort(np.random.default_rng(subject.seed).choice(count, _QUICK_FIRMS, replace=False))
 
 
-def _later_series(subject: Subject) -> dict[str, FloatArray]:
+def _later_series(subject: Subject) -> dict[str, Float32Array]:
     """News of what an input may know too early."""
     chosen = _chosen(subject)
     return_TN = residual_returns(subject)[:, chosen]
@@ -143,28 +155,32 @@ def _later_series(subject: Subject) -> dict[str, FloatArray]:
     volume_TN = subject.dataset.panel.volume_TN
     if volume_TN is not None:
         series["the volume"] = news(demeaned(np.log1p(volume_TN))[:, chosen], 5)
-    return series
+    return {what: series_TN.astype(np.float32) for what, series_TN in series.items()}
 
 
-def _news_of_input(x_TN: FloatArray) -> FloatArray:
+def _news_of_input(x_TN: FloatArray) -> Float32Array:
     steps_TN = steps(x_TN)
-    return np.where(np.isfinite(steps_TN), steps_TN, news(x_TN, 1))
+    return np.where(np.isfinite(steps_TN), steps_TN, news(x_TN, 1)).astype(np.float32)
 
 
-def _alarms(subject: Subject, x_TN: FloatArray, later: dict[str, FloatArray]) -> Iterator[_Alarm]:
+def _alarms(subject: Subject, x_TN: Float32Array, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
     for what, y_TN in later.items():
         yield from _for_all_firms(what, x_TN, y_TN)
-        yield from _for_single_firms(what, x_TN, y_TN, subject)
-        yield from _for_parts(what, x_TN, y_TN, subject)
-        yield from _on_single_dates(what, x_TN, y_TN, subject)
+        for k in range(1, NEAR + 1):
+            sums_PN5 = sums_by_part(x_TN, y_TN, k, _EIGHTHS)
+            yield from _for_single_firms(what, k, sums_PN5, subject)
+            yield from _for_parts(what, k, sums_PN5, subject)
+            yield from _for_sizes(what, k, sums_PN5.sum(axis=0), subject)
+        yield from _on_dates(what, x_TN, y_TN, subject)
 
 
-def _for_all_firms(what: str, x_TN: FloatArray, y_TN: FloatArray) -> Iterator[_Alarm]:
+def _for_all_firms(what: str, x_TN: Float32Array, y_TN: Float32Array) -> Iterator[_Alarm]:
     c_K, weight = pooled_correlations(x_TN, y_TN)
     least = DEVIATIONS / math.sqrt(max(weight, 1.0))
     k = int(np.abs(c_K).argmax())
     where = "over all firms"
-    if abs(c_K[k]) >= max(POOLED[what], POOLED_NEXT if k == 0 else 0.0, least):
+    limit = max(POOLED[what], POOLED_NEXT) if k == 0 else max(POOLED[what], POOLED_LATER.get(what, 0.0))
+    if abs(c_K[k]) >= max(limit, least):
         yield _Alarm("fail", what, k + 1, float(c_K[k]), where)
     elif what == "the return" and abs(c_K[0]) >= max(SUSPECT, least):
         chance = "(an honest input of this strength is rare: fewer than 1 in 20)"
@@ -177,43 +193,95 @@ def _for_all_firms(what: str, x_TN: FloatArray, y_TN: FloatArray) -> Iterator[_A
             yield _Alarm("fail", "the returns", h, total, f"and the sessions before it, {where}")
 
 
-def _for_single_firms(what: str, x_TN: FloatArray, y_TN: FloatArray, subject: Subject) -> Iterator[_Alarm]:
-    for k in range(1, NEAR + 1):
-        c_N, z_N = correlations(x_TN[:-k], y_TN[k:])
-        hit_N = (np.abs(c_N) >= FIRM) & (z_N >= DEVIATIONS)
-        lone = what == "the return" and bool((hit_N & (np.abs(c_N) >= LONE_FIRM)).any())
+def _for_single_firms(what: str, k: int, sums_PN5: FloatArray, subject: Subject) -> Iterator[_Alarm]:
+    c_N, z_N = correlations(sums_PN5.sum(axis=0))
+    hit_N = (np.abs(c_N) >= FIRM) & (z_N >= DEVIATIONS)
+    lone = what == "the return" and bool((hit_N & (np.abs(c_N) >= LONE_FIRM)).any())
+    if hit_N.sum() >= _several(what) or lone:
+        yield _Alarm("fail", what, k, _strongest(c_N), f"for {_firms(hit_N, c_N, subject)}")
+
+
+def _for_parts(what: str, k: int, sums_PN5: FloatArray, subject: Subject) -> Iterator[_Alarm]:
+    T = subject.dataset.panel.n_sessions
+    for part, of in _PARTS:
+        each = _EIGHTHS // of
+        c_N, z_N = correlations(sums_PN5[part * each : (part + 1) * each].sum(axis=0))
+        hit_N = (np.abs(c_N) >= PART) & (z_N >= PART_DEVIATIONS)
+        lone = what == "the return" and bool((hit_N & (z_N >= DEVIATIONS)).any())
         if hit_N.sum() >= _several(what) or lone:
-            yield _Alarm("fail", what, k, _strongest(c_N), f"for {_firms(hit_N, c_N, subject)}")
+            since, until = subject.day(T * part // of), subject.day(T * (part + 1) // of - 1)
+            yield _Alarm(
+                "fail",
+                what,
+                k,
+                _strongest(c_N),
+                f"between {since} and {until} for {_firms(hit_N, c_N, subject)}",
+            )
 
 
-def _for_parts(what: str, x_TN: FloatArray, y_TN: FloatArray, subject: Subject) -> Iterator[_Alarm]:
-    T = len(x_TN)
-    for k in range(1, NEAR + 1):
-        for part, of in _PARTS:
-            rows = slice(T * part // of, T * (part + 1) // of - k)
-            c_N, z_N = correlations(x_TN[rows], y_TN[rows.start + k : rows.stop + k])
-            hit_N = (np.abs(c_N) >= PART) & (z_N >= PART_DEVIATIONS)
-            lone = what == "the return" and bool((hit_N & (z_N >= DEVIATIONS)).any())
-            if hit_N.sum() >= _several(what) or lone:
-                span = f"between {subject.day(rows.start)} and {subject.day(rows.stop)}"
-                yield _Alarm("fail", what, k, _strongest(c_N), f"{span} for {_firms(hit_N, c_N, subject)}")
-
-
-def _on_single_dates(what: str, x_TN: FloatArray, y_TN: FloatArray, subject: Subject) -> Iterator[_Alarm]:
-    usual_T = np.concatenate([_clear_ics(x_TN[:-k], y_TN[k:]) for k in _FAR])
+def _on_dates(what: str, x_TN: Float32Array, y_TN: Float32Array, subject: Subject) -> Iterator[_Alarm]:
+    """Single dates with a high IC, and kinds of dates with a high correlation."""
+    usual_T = np.concatenate([_clear(*ics(sums_by_session(x_TN, y_TN, k))) for k in _FAR])
     usual_T = usual_T[np.isfinite(usual_T)]
     if not len(usual_T):
         return
     share_then = float((usual_T != 0).mean())
     for k in range(1, NEAR + 1):
-        ic_T = _clear_ics(x_TN[:-k], y_TN[k:])
+        sums_T6 = sums_by_session(x_TN, y_TN, k)
+        ic_T = _clear(*ics(sums_T6))
         hits = np.flatnonzero(np.isfinite(ic_T) & (ic_T != 0))
         share = len(hits) / max(int(np.isfinite(ic_T).sum()), 1)
-        if len(hits) >= DATES and share >= max(DATE_SHARE, DATE_RATIO * share_then):
+        if len(hits) >= DATES and share >= max(DATE_SHARE[what], DATE_RATIO * share_then):
             weekdays = {f"{subject.day(int(t)):%A}" for t in hits}
             on = f", all of them {weekdays.pop()}s" if len(weekdays) == 1 else ""
             where = f"on {len(hits)} dates ({share:.0%}) since {subject.day(int(hits[0]))}{on}"
             yield _Alarm("fail", what, k, float(np.median(np.abs(ic_T[hits]))), where)
+        for name, chosen_T in _kinds(subject).items():
+            c, t = on_sessions(sums_T6, chosen_T)
+            if abs(c) >= KIND[what] and abs(t) >= DEVIATIONS:
+                yield _Alarm("fail", what, k, c, f"over all firms on {name}")
+
+
+def _clear(ic_T: FloatArray, z_T: FloatArray) -> FloatArray:
+    """ICs that are large and no chance of few firms, else 0; NaN where unknown."""
+    return np.where(np.isfinite(ic_T) & ~((np.abs(ic_T) > DATE) & (z_T >= DATE_DEVIATIONS)), 0.0, ic_T)
+
+
+def _kinds(subject: Subject) -> dict[str, BoolArray]:
+    """Sessions of each weekday, calendar month and year."""
+    dates_T = subject.dataset.panel.dates_T.astype("datetime64[D]")
+    weekday_T = (dates_T.astype(np.int64) + 3) % 7
+    month_T = dates_T.astype("datetime64[M]").astype(np.int64) % 12
+    year_T = dates_T.astype("datetime64[Y]").astype(np.int64) + 1970
+    days = {f"{calendar.day_name[day]}s": weekday_T == day for day in np.unique(weekday_T)}
+    months = {f"sessions of {calendar.month_name[m + 1]}": month_T == m for m in np.unique(month_T)}
+    return days | months | {f"sessions of {year}": year_T == year for year in np.unique(year_T)}
+
+
+def _for_sizes(what: str, k: int, sums_N5: FloatArray, subject: Subject) -> Iterator[_Alarm]:
+    """Quintiles of firms by their mean dollar volume, or by price without volumes."""
+    size_N = _sizes(subject)
+    known = np.flatnonzero(np.isfinite(size_N))
+    if len(known) < _SIZES * _FEWEST_PER_SIZE:
+        return
+    order = known[np.argsort(size_N[known], kind="stable")]
+    for rank, firms in enumerate(np.array_split(order, _SIZES)):
+        pairs, product, x, y, fourth = sums_N5[firms].sum(axis=0)
+        c = product / max(math.sqrt(x * y), 1e-300)
+        z = abs(c) * math.sqrt(min(pairs, x**2 / max(fourth, 1e-300)))
+        if abs(c) >= KIND[what] and z >= DEVIATIONS:
+            yield _Alarm("fail", what, k, c, f"over the firms of size quintile {rank + 1} of {_SIZES}")
+
+
+def _sizes(subject: Subject) -> FloatArray:
+    panel, chosen = subject.dataset.panel, _chosen(subject)
+    size_TN = panel.raw_close_TN[:, chosen]
+    if panel.volume_TN is not None:
+        size_TN = size_TN * panel.volume_TN[:, chosen]
+    known_TN = np.isfinite(size_TN)
+    count_N = known_TN.sum(axis=0)
+    total_N = np.where(known_TN, size_TN, 0.0).sum(axis=0)
+    return np.asarray(np.where(count_N > 0, total_N / np.maximum(count_N, 1), np.nan))
 
 
 def _several(what: str) -> int:
@@ -230,65 +298,3 @@ def _firms(hit_N: npt.NDArray[np.bool_], c_N: FloatArray, subject: Subject) -> s
     names = ", ".join(subject.dataset.panel.tickers_N[n] for n in _chosen(subject)[order])
     count = int(hit_N.sum())
     return f"{count} firm{'s' if count > 1 else ''} ({names}{', ...' if count > _NAMED else ''})"
-
-
-def _effective(x_TN: FloatArray) -> FloatArray:
-    """Effective number of news per firm: (sum of squares)^2 / sum of fourth powers."""
-    square_N, fourth_N = (x_TN**2).sum(axis=0), (x_TN**4).sum(axis=0)
-    return np.asarray(square_N**2 / np.maximum(fourth_N, 1e-300))
-
-
-def correlations(x_TN: FloatArray, y_TN: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Correlation per firm of two arrays of news, and its |z| under no dependence.
-
-    0 marks an unknown value. Both are 0 for a firm with fewer than 40 effective observations.
-    """
-    both_TN = (x_TN != 0) & (y_TN != 0)
-    x_TN, y_TN = np.where(both_TN, x_TN, 0.0), np.where(both_TN, y_TN, 0.0)
-    size_N = np.sqrt((x_TN**2).sum(axis=0) * (y_TN**2).sum(axis=0))
-    count_N = np.minimum(_effective(x_TN), both_TN.sum(axis=0))
-    enough_N = count_N >= _FEWEST
-    c_N = np.where(enough_N, (x_TN * y_TN).sum(axis=0) / np.maximum(size_N, 1e-300), 0.0)
-    z_N = np.abs(c_N) * np.sqrt(count_N) / np.sqrt(np.maximum(1.0 - c_N**2, 1e-6))
-    return c_N, z_N
-
-
-def _clear_ics(x_TN: FloatArray, y_TN: FloatArray) -> FloatArray:
-    """Correlation over the firms of each date where it is large and no chance of few firms, else 0.
-
-    NaN on dates with fewer than 15 firms. In the arrays, 0 marks an unknown value.
-    """
-    both_TN = (x_TN != 0) & (y_TN != 0)
-    count_T = both_TN.sum(axis=1)
-
-    def centred(z_TN: FloatArray) -> FloatArray:
-        total_T = np.where(both_TN, z_TN, 0.0).sum(axis=1)
-        return np.where(both_TN, z_TN - (total_T / np.maximum(count_T, 1))[:, None], 0.0)
-
-    x_TN, y_TN = centred(x_TN), centred(y_TN)
-    size_T = np.sqrt((x_TN**2).sum(axis=1) * (y_TN**2).sum(axis=1))
-    ic_T = (x_TN * y_TN).sum(axis=1) / np.maximum(size_T, 1e-300)
-    z_T = np.abs(np.arctanh(np.clip(ic_T, -0.999, 0.999))) * np.sqrt(np.maximum(count_T - 3, 0))
-    clear_T = np.where((np.abs(ic_T) > DATE) & (z_T >= DATE_DEVIATIONS), ic_T, 0.0)
-    return np.where((count_T >= _FEWEST_FIRMS) & (size_T > 0), clear_T, np.nan)
-
-
-def pooled_correlations(x_TN: FloatArray, y_TN: FloatArray) -> tuple[FloatArray, float]:
-    """Mean correlation over firms at leads 1 to 252, and the effective number of observations."""
-    chosen = np.argsort(-(x_TN != 0).sum(axis=0), kind="stable")[:_FIRMS]
-    x_TN, y_TN = x_TN[:, chosen], y_TN[:, chosen]
-    T = len(x_TN)
-    leads = min(LEADS, T // 3)
-    size = 1 << (T + leads - 1).bit_length()
-    spectrum = np.conj(np.fft.rfft(x_TN, size, axis=0)) * np.fft.rfft(y_TN, size, axis=0)
-    product_KN = np.fft.irfft(spectrum, size, axis=0)[1 : leads + 1]
-    # the energy of y on as many sessions as x has news
-    share_N = np.minimum((x_TN != 0).sum(axis=0) / np.maximum((y_TN != 0).sum(axis=0), 1), 1.0)
-    energy_N = np.sqrt((x_TN**2).sum(axis=0) * (y_TN**2).sum(axis=0) * share_N)
-    weight_N = np.where(energy_N > 0, _effective(x_TN), 0.0)
-    used_N = weight_N >= 5
-    if not used_N.any():
-        return np.zeros(max(leads, 1)), 0.0
-    share_K1 = (T / (T - np.arange(1, leads + 1)))[:, None]
-    c_KN = share_K1 * product_KN[:, used_N] / energy_N[used_N]
-    return (c_KN * weight_N[used_N]).sum(axis=1) / weight_N[used_N].sum(), float(weight_N[used_N].sum())

@@ -15,7 +15,7 @@ from features.arithmetic.transforms import rank_normal
 from features.arrays import FloatArray
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
-from pipelines.dataset.build import INPUT_PREFIX
+from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.market import to_panel
 
 NAME = "timing"

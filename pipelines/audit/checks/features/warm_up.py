@@ -6,7 +6,7 @@ Shape suffixes: T sessions, N firms, K features.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +23,8 @@ NAME = "warm_up"
 TOLERANCE: Final = 1e-6
 """Tolerance, relative to the value or to the median size in the cross-section. Forward adjustment factors
 that start on another session round differently, and features are stored in float32."""
+QUICK_FIRMS: Final = 200
+"""Firms of a quick audit; a full one computes the features of all firms."""
 EARLIER: Final = 120
 """Number of sessions by which the longer history starts earlier."""
 
@@ -41,6 +43,8 @@ def check(subject: Subject) -> Result:
     Firms with a split before the window are left out: their share counts are adjusted for splits that the
     shorter history does not contain.
     """
+    if subject.budget.quick:
+        subject = replace(subject, tables=subject.sample_firms(subject.tables, QUICK_FIRMS))
     kinds = (
         _Kind("channel", CHANNELS, compute_channels, subject.dataset.channel_names),
         _Kind(

@@ -16,6 +16,7 @@ from backtest.splits.fold import Fold
 from features.arrays import BoolArray
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.refit import (
+    few_firms,
     fit_inputs,
     fits,
     inputs_differ,
@@ -24,7 +25,7 @@ from pipelines.audit.refit import (
     weights_differ,
 )
 from pipelines.audit.result import Result
-from pipelines.audit.subject import Subject, shorter
+from pipelines.audit.subject import Subject, shorter, small_fit_config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.train.task import Outcome
@@ -78,7 +79,9 @@ def check(subject: Subject) -> Result:
 def _inputs_of_fold(subject: Subject, fold: Fold) -> list[dict[str, object]]:
     true = fit_inputs(subject.config, subject.dataset, fold)
     train_T = _rows(fold.train, subject.dataset)
-    replaced = replace_outside(subject.dataset, train_T, train_T, subject.seed)
+    # scaler and groups do not read characteristics, and copies of all would take memory
+    without = replace(subject.dataset, characteristics_TNF=subject.dataset.characteristics_TNF[:, :, :1])
+    replaced = replace_outside(without, train_T, train_T, subject.seed)
     diffs = inputs_differ(true, fit_inputs(subject.config, replaced, fold))
     rows = [_row(one, "train") for one in diffs]
     for where, stored in _stored_inputs(subject, fold):
@@ -103,24 +106,25 @@ def _stored_inputs(subject: Subject, fold: Fold) -> list[tuple[str, FoldInputs]]
 def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> list[dict[str, object]]:
     if not models:
         return []
-    budget, config, dataset = subject.budget, subject.config, subject.dataset
+    budget, config = subject.budget, subject.config
     small = shorter(fold, budget.train, budget.valid, 2)
     seen = np.concatenate([small.train, small.valid])
-    columns = sample_columns(dataset, seen, budget.firms, subject.seed)
-    window = config.features.window
+    columns = sample_columns(subject.dataset, seen, budget.firms, subject.seed)
+    dataset = few_firms(subject.dataset, columns)
+    window, reduced = config.features.window, small_fit_config(config, models, budget.epochs)
     span = np.arange(small.train[0], small.train[-1] + 1)  # pretraining reads windows between decisions
     without_test = replace_outside(
         dataset,
         _rows(seen, dataset),
-        _window_sessions(np.concatenate([span, small.valid]), window, dataset),
+        window_sessions(np.concatenate([span, small.valid]), window, dataset),
         subject.seed + 1,
     )
     train_alone = replace_outside(
-        dataset, _rows(small.train, dataset), _window_sessions(span, window, dataset), subject.seed + 2
+        dataset, _rows(small.train, dataset), window_sessions(span, window, dataset), subject.seed + 2
     )
     rows = []
     for (task, left), (_, right), (_, other) in zip(
-        *(fits(config, models, data, small, columns) for data in (dataset, without_test, train_alone)),
+        *(fits(reduced, data, small) for data in (dataset, without_test, train_alone)),
         strict=True,
     ):
         rows += [_row(one, "choose") for one in weights_differ(left, right, task.model)]
@@ -146,7 +150,7 @@ def _rows(sessions: npt.NDArray[np.integer], dataset: Dataset) -> BoolArray:
     return kept_T
 
 
-def _window_sessions(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -> BoolArray:
+def window_sessions(sessions: npt.NDArray[np.integer], window: int, dataset: Dataset) -> BoolArray:
     """Flag the sessions in windows that end on the given sessions."""
     kept_T = np.zeros(dataset.panel.n_sessions, dtype=np.bool_)
     for back in range(window):

@@ -8,6 +8,7 @@ Shape suffixes: T sessions, N firms, D dates.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from backtest.splits.fold import Fold
 from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitted import Fitted
-from models.fitting.fit import NeuralFitted
+from models.fitting.fit import NeuralFitted, restore
 from pipelines.audit.compare import Difference, difference
 from pipelines.audit.noise import replace_future
 from pipelines.audit.refit import fits, inputs_differ, models_to_fit, weights_differ
 from pipelines.audit.result import Result
-from pipelines.audit.subject import AFTER, Subject
+from pipelines.audit.subject import AFTER, Subject, small_fit_config
 from pipelines.config.folds import WalkForwardConfig
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
@@ -32,7 +33,7 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.market import to_panel
 from pipelines.errors import DataError
 from pipelines.train import task as tasks
-from pipelines.train.task import Outcome, collect_arrays
+from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
 
 NAME = "forecasts"
 _DATES = 4  # test sessions of a run that are forecast again, for each t
@@ -126,12 +127,33 @@ def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int)
     ]
     if diffs:
         return diffs
-    pairs = zip(fits(config, models, true, left_fold), fits(config, models, noisy, right_fold), strict=True)
+    small = small_fit_config(config, models, subject.budget.epochs)
+    pairs = zip(fits(small, true, left_fold), fits(small, noisy, right_fold), strict=True)
+    arrays = collect_arrays(true, config.features.window)
     for (task, left), (twin, right) in pairs:
+        diffs += _reads_targets(task, left, arrays)
         diffs += inputs_differ(task.inputs, twin.inputs)
         diffs += weights_differ(left, right, task.model)
         diffs += _forecasts_differ(left, right, left_fold, at, true, noisy, task.model)
     return diffs
+
+
+def _reads_targets(task: Task, outcome: Outcome, arrays: Arrays) -> list[Difference]:
+    """Forecast the test again with other targets on all dates: a model must not read them to forecast."""
+    rng = np.random.default_rng(task.seed)
+
+    def other(target: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return rng.standard_normal(target.shape, dtype=np.float32)
+
+    path_TNK = None if arrays.path_TNK is None else other(arrays.path_TNK)
+    changed = replace(arrays, target_TN=other(arrays.target_TN), path_TNK=path_TNK)
+    fitted = restore(outcome.state)
+    own, others = (
+        fitted.forecast(tasks.to_tensors(one, task.inputs, "cpu"), task.fold.test)
+        for one in (arrays, changed)
+    )
+    read = difference(own, others, f"{task.model}'s forecasts, which read targets (of their own date),")
+    return [] if read is None else [read]
 
 
 def _fold_with(at: int, dataset: Dataset, config: Config) -> Fold | None:

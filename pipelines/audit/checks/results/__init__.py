@@ -1,0 +1,1 @@
+"""Checks of what is made of the forecasts: ensembles, books and their performance."""
