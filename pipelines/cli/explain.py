@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import datetime as dt
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from pipelines.cli.options import RUNS_FOLDER, OutputOption, RunArgument, WaitOption
 from pipelines.errors import ConfigError
 
+if TYPE_CHECKING:
+    from models.explain.removal import Removal
+
 _DAY = ["%Y-%m-%d"]
+_OF_SKILL = {"--model", "--removal", "--dates", "--out"}
 
 
 def explain(
     run: RunArgument,
     *,
     date: Annotated[
-        dt.datetime | None,
-        typer.Option(formats=_DAY, metavar="DATE", help="Explain the forecasts of this test date only."),
+        str | None,
+        typer.Option(
+            metavar="DATE",
+            help="Explain the forecasts of this test date only; `latest` is the newest test date.",
+        ),
     ] = None,
     ticker: Annotated[
         str | None, typer.Option(help="Firm to explain. Default: the cross-section of the date.")
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Explain the N highest and the N lowest forecasts of the date."),
     ] = None,
     to: Annotated[
         dt.datetime | None,
         typer.Option(
             formats=_DAY,
             metavar="DATE",
-            help="Explain the firm's forecasts of all test dates from --date to this date.",
+            help="Explain the firm's forecasts of all test dates from --date to this date. Without "
+            "--ticker: a sample of dates and firms, in proportion from every group.",
         ),
     ] = None,
     versus: Annotated[
@@ -40,12 +52,29 @@ def explain(
             help="Explain the difference between the firm's forecasts of --date and of this date.",
         ),
     ] = None,
+    skill: Annotated[
+        bool, typer.Option("--skill", help="Divide the model's rank IC on test dates among the players.")
+    ] = False,
+    dates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of sampled dates: by default 20 with --to, and 60 with --skill."
+        ),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model of the run. Default: the only one.")] = None,
     engine: Annotated[
         str | None,
         typer.Option(
             help="`permutation`, `kernel` or `exact` (at most 12 players); `linear` for ridge and `tree` for "
             "lightgbm; `integrated_gradients` or `expected_gradients`. Default: `permutation`."
+        ),
+    ] = None,
+    removal: Annotated[
+        str | None,
+        typer.Option(
+            help="What absent characteristics get: values of another firm of the same `date` (default), of "
+            "the training fold (`train`), or draws from the training fold given what is kept "
+            "(`conditional`). Absent days and peers are masked."
         ),
     ] = None,
     precision: Annotated[
@@ -87,44 +116,76 @@ def explain(
     stored with the run, and `peerglass report` shows them.
 
     With `--date`, the forecasts of one date are explained, and the values are printed with their errors: for
-    one firm with `--ticker`, and otherwise for all firms of the date. Forecasts are those of the fold that
-    tests the date, as the mean over seeds. Draws are kept with the run, so asking again for a higher
-    precision continues them.
+    one firm with `--ticker`, for both ends of the ranking with `--top`, and otherwise for all firms of the
+    date. Forecasts are those of the fold that tests the date, as the mean over seeds. Draws are kept with the
+    run, so asking again for a higher precision continues them.
+
+    With `--skill`, the rank IC on test dates is divided among the players instead of a forecast.
 
     Example: `peerglass explain latest --date 2024-03-01 --ticker AAPL --versus 2024-02-01 --precision 0.05`
     """
-    if date is None:
-        given = {
-            "--ticker": ticker,
-            "--to": to,
-            "--versus": versus,
-            "--model": model,
-            "--engine": engine,
-            "--precision": precision,
-            "--draws": draws,
-            "--peers": peers,
-            "--out": out,
-        }
-        for name, value in given.items():
-            if value is not None:
-                raise ConfigError(f"{name} explains the forecasts of one date; give it with --date.")
+    options = {
+        "--ticker": ticker,
+        "--top": top,
+        "--to": to,
+        "--versus": versus,
+        "--model": model,
+        "--engine": engine,
+        "--removal": removal,
+        "--precision": precision,
+        "--draws": draws,
+        "--peers": peers,
+        "--dates": dates,
+        "--out": out,
+    }
+    given = {name for name, value in options.items() if value is not None}
+    if skill and (date is not None or given - _OF_SKILL):
+        name = "--date" if date is not None else min(given - _OF_SKILL)
+        raise ConfigError(f"--skill explains no single forecast; leave {name} out.")
+    if dates is not None and not skill and (to is None or ticker is not None):
+        raise ConfigError(
+            "--dates samples a span or the skill; give it with --to, without --ticker, or --skill."
+        )
+    if date is None and not skill:
+        if given:
+            name = next(name for name in options if name in given)
+            raise ConfigError(f"{name} explains the forecasts of one date; give it with --date.")
         from pipelines.stages import explain_run
 
         print(explain_run(run, output, wait=wait))
         return
-    from pipelines.explain.forecasts.command import explain_forecasts
     from pipelines.explain.forecasts.question import Question
 
     question = Question(
-        date=date.date(),
+        date=_day(date),
         ticker=ticker,
+        top=top,
         to=None if to is None else to.date(),
+        dates=(60 if skill else 20) if dates is None else dates,
         versus=None if versus is None else versus.date(),
         model=model,
         engine=engine or "permutation",
+        removal=cast("Removal", removal or "date"),  # checked with the question
         precision=precision,
         draws=draws,
         peers=peers,
         out=out,
     )
+    if skill:
+        from pipelines.explain.forecasts.skill_command import explain_skill_of_run
+
+        print(explain_skill_of_run(run, output, question))
+        return
+    from pipelines.explain.forecasts.command import explain_forecasts
+
     print(explain_forecasts(run, output, question))
+
+
+def _day(date: str | None) -> dt.date | None:
+    """Parse --date; None for the newest test date."""
+    if date in (None, "latest"):
+        return None
+    try:
+        return dt.date.fromisoformat(str(date))
+    except ValueError:
+        raise ConfigError(f"--date is {date!r}; it must be a date such as 2024-03-01, or latest.") from None

@@ -10,13 +10,14 @@ import numpy as np
 import polars as pl
 
 from models.explain.faithful.forecasts import ForecastMeasures
-from models.explain.faithful.removal import Over
 from models.explain.faithful.statistics import Estimate, rank_correlation
 from models.explain.faithful.summary import (
+    Agreement,
     AtInference,
     agreement,
     at_inference,
     between_models,
+    day_agreement,
     mean_curves,
     measure_methods,
     pairs_of_models,
@@ -24,9 +25,9 @@ from models.explain.faithful.summary import (
     peer_agreement,
     profiles,
     randomisation,
-    repeatability,
     stability,
 )
+from models.explain.faithful.unit_games import Over
 from models.explain.faithful.verdict import Verdict, judge
 from models.explain.peers import PeerAttribution
 from pipelines.dataset.build import Dataset
@@ -36,7 +37,7 @@ from pipelines.explain.faithfulness import FaithfulPart
 SCHEMAS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
     "verdict": {
         **dict.fromkeys(("model", "over", "answer", "criterion", "question", "outcome"), pl.String),
-        **dict.fromkeys(("value", "low", "high", "threshold"), pl.Float64),
+        **dict.fromkeys(("value", "low", "high", "threshold", "fails"), pl.Float64),
         "above": pl.Boolean,
         "dates": pl.Int64,
     },
@@ -117,8 +118,8 @@ def verdicts(parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) 
     for over in ("days", "peers"):
         inference = _inference(over, parts)
         if inference is not None:
-            agrees = _agreement_of_peers(network)[0] if over == "peers" else None
-            found.append(judge(over, _measured(over, parts), inference, agrees))
+            measured = _measured(over, parts)
+            found.append(judge(over, measured, inference, _agreement(over, measured, network)))
     return found
 
 
@@ -132,12 +133,10 @@ def _inference(over: Over, parts: Iterable[FaithfulPart]) -> AtInference | None:
     return at_inference(known) if known else None
 
 
-def _agreement_of_peers(network: Sequence[PeerAttribution]) -> tuple[Estimate, Estimate]:
-    return peer_agreement(
-        [part.attention_NN for part in network],
-        [part.phi_NN for part in network],
-        np.array([part.session for part in network], dtype=np.int64),
-    )
+def _agreement(
+    over: Over, measured: Sequence[ForecastMeasures], network: Sequence[PeerAttribution]
+) -> Agreement:
+    return day_agreement(measured) if over == "days" else peer_agreement(network)
 
 
 def _measures(
@@ -159,8 +158,9 @@ def _measures(
             "criterion": one.name,
             "question": one.question,
             "outcome": one.outcome,
-            "threshold": one.threshold,
-            "above": one.above,
+            "threshold": one.limits.passes,
+            "fails": one.limits.fails,
+            "above": one.limits.above,
             **figures(one.estimate),
         }
         for one in verdict.criteria
@@ -208,15 +208,15 @@ def _agreement_rows(
 ) -> Iterable[Row]:
     """Agreement with SHAP, stability, and randomisation, as rank correlations."""
     methods = [name for name in measured[0].importance if name != "shap_once"]
+    of_attention = _agreement(over, measured, network)
     for method in methods[1:]:
-        null: Estimate | None = None
-        found = agreement(measured, method, "shap")
-        if over == "peers" and method == "attention":
-            found, null = _agreement_of_peers(network)
-        elif over == "days":  # uniform attention ranks no day above another
-            null = Estimate(0.0, 0.0, 0.0, found.dates)
+        found, null = agreement(measured, method, "shap"), None
+        if method == "attention":
+            found = of_attention.found
+        if method == "attention" or over == "days":
+            null = of_attention.null
         yield _correlation(over, "agreement with SHAP", method, found, null)
-    yield _correlation(over, "explainer seeds", "shap", repeatability(measured))
+    yield _correlation(over, "explainer seeds", "shap", of_attention.reliability)
     by_fold: dict[int, list[FaithfulPart]] = {}
     for part in parts:
         by_fold.setdefault(part.fold, []).append(part)

@@ -13,6 +13,7 @@ from models.batch import PanelTensors
 from models.explain.attention.heads import DateAttention
 from models.explain.attention.importance import rollout_of_peers
 from models.explain.attention.record import record_attention
+from models.explain.design import evenly_spaced
 from models.explain.faithful.forecasts import (
     FaithfulConfig,
     ForecastMeasures,
@@ -21,7 +22,6 @@ from models.explain.faithful.forecasts import (
     measure_peers,
 )
 from models.explain.faithful.inference import Intervened, intervene
-from models.explain.faithful.removal import REMOVALS
 from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
 from models.fitting.fit import NeuralFitted
 from models.peers.reference import size_column
@@ -58,10 +58,9 @@ class Effort:
 def effort_of(settings: ExplainConfig) -> Effort:
     """Translate ``explain.faithfulness``."""
     if settings.faithfulness == "thorough":
-        measures = FaithfulConfig(removals=REMOVALS, permutations=16, background=8, flow=True)
+        measures = FaithfulConfig(permutations=16, background=8, flow=True)
         return Effort(measures, dates=8, firms=8, peer_dates=8, ic_dates=60)
     measures = FaithfulConfig(
-        removals=("mask", "same_date"),
         permutations=2,
         background=1,
         random_orders=1,
@@ -202,34 +201,21 @@ def _peers(
     effort: Effort,
     settings: ExplainConfig,
 ) -> list[ForecastMeasures]:
-    """Measure rankings of peers on dates of the network; on one date, estimate the values once more."""
+    """Measure rankings of peers on dates of the network; if thorough, with shuffled parameters on one."""
     measured: list[ForecastMeasures] = []
     count = min(effort.peer_dates, len(network))
     for k in range(count):
         found = network[(part.place * count + k) % len(network)]  # seeds take turns, and share some dates
-        repeated = k == 0 and (part.place == part.fold == 0 or settings.faithfulness == "thorough")
-        again = _estimate(subject, part, found, settings, 1) if repeated else None
         shuffled = (
             explain_peers(subject.random, part.data, np.array([found.session]), _config(settings, 2))[0]
-            if repeated and settings.faithfulness == "thorough"
+            if k == 0 and settings.faithfulness == "thorough"
             else None
         )
         firms = _firms(part, found.session, effort.firms, settings.seed)
         measured += measure_peers(
-            subject,
-            found.session,
-            firms,
-            found.phi_NN,
-            None if again is None else again.phi_NN,
-            None if shuffled is None else shuffled.phi_NN,
+            subject, found.session, firms, found.phi_NN, None if shuffled is None else shuffled.phi_NN
         )
     return measured
-
-
-def _estimate(
-    subject: Subject, part: FittedPart, found: PeerAttribution, settings: ExplainConfig, seed: int
-) -> PeerAttribution:
-    return explain_peers(subject.module, part.data, np.array([found.session]), _config(settings, seed))[0]
 
 
 def _config(settings: ExplainConfig, seed: int) -> PeerGameConfig:
@@ -275,10 +261,4 @@ def _own(part: FittedPart, count: int) -> IntArray:
     """Sessions of this seed alone, between those of the other seeds."""
     offset = (1 + 2 * part.place) * len(part.test) // 16
     spaced = np.roll(part.test, -offset)
-    return _evenly_spaced(spaced, count)
-
-
-def _evenly_spaced(sessions: IntArray, count: int) -> IntArray:
-    places = (np.arange(min(count, len(sessions))) + 0.5) * len(sessions) / min(count, len(sessions))
-    selected: IntArray = sessions[places.astype(np.int64)]
-    return selected
+    return evenly_spaced(spaced, count)

@@ -7,25 +7,27 @@ peers. In the second, every peer is a player, which gives the directed network `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from backtest.splits.fold import Fold
 from features.arrays import FloatArray, IntArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING
 from models.batch import PanelTensors
+from models.explain.design import evenly_spaced
+from models.explain.engines.engine import MAX_DRAWS
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
 from models.explain.peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
+from models.explain.skill import SkillAttribution, SkillConfig, explain_skill
 from models.fitting.fit import Fitted, NeuralFitted, untrained
 from models.registry import MODELS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.build import INPUT_PREFIX, Dataset
+from pipelines.dataset.build import Dataset
+from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.device import one_thread, resolve_device
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
 from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
 from pipelines.explain.trained import require_features
 from pipelines.progress import Progress
@@ -52,6 +54,8 @@ class ModelExplanation:
         Firms and attention matrices of the same models with their initial weights, for comparison.
     faithfulness
         Measures of the neural models, one per fold and seed.
+    skill
+        Which group carries the rank IC, one per fold and seed.
     """
 
     model: str
@@ -60,6 +64,7 @@ class ModelExplanation:
     fits: tuple[tuple[int, int], ...]
     untrained: tuple[tuple[IntArray, FloatArray], ...]
     faithfulness: tuple[FaithfulPart, ...] = ()
+    skill: tuple[SkillAttribution, ...] = ()
 
 
 def explained_models(config: Config) -> tuple[str, ...]:
@@ -104,15 +109,25 @@ def explain_model(
     fits: list[tuple[int, int]] = []
     initial: list[tuple[IntArray, FloatArray]] = []
     measured: list[FaithfulPart] = []
+    skill: list[SkillAttribution] = []
     parts = len(folds) * len(run.config.seeds)
     for fold, seed, fitted, data in _fitted_models(run, dataset, folds, name):
         sessions = _with_universe(dataset, fold.test)
         own_seed = settings.seed + 1000 * fold.index + seed
         group_config = GroupGameConfig(
-            permutations=settings.permutations, firms_per_date=settings.firms_per_date, seed=own_seed
+            permutations=settings.permutations,
+            firms_per_date=settings.firms_per_date,
+            engine=settings.engine,
+            removal=settings.removal,
+            share=settings.precision,
+            seed=own_seed,
         )
-        sample = _evenly_spaced(sessions, max(1, settings.dates // parts))
-        groups.append(explain_groups(fitted, data, sample, families, group_config))
+        sample = evenly_spaced(sessions, max(1, settings.dates // parts))
+        groups.append(_explain_groups(fitted, data, sample, families, group_config, fold.train))
+        sample = _of_seed(run.config, sessions, settings.skill_dates, len(folds), seed)
+        if len(sample):
+            skill_config = SkillConfig(removal=settings.removal, seed=own_seed)
+            skill.append(explain_skill(fitted, data, sample, families, skill_config, train=fold.train))
         network: tuple[PeerAttribution, ...] = ()
         if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
             peer_config = PeerGameConfig(
@@ -121,7 +136,7 @@ def explain_model(
                 seed=settings.seed,
                 sample_seed=settings.seed,  # the same firms are drawn in every fold
             )
-            sample = _network_sessions(run.config, sessions, len(folds), seed)
+            sample = _of_seed(run.config, sessions, settings.network_dates, len(folds), seed)
             network = explain_peers(fitted, data, sample, peer_config)
             peers += network
             fits += [(fold.index, seed)] * len(sample)
@@ -131,13 +146,36 @@ def explain_model(
             part = FittedPart(fold.index, seed, place, fitted, data, fold.train, sessions)
             measured.append(measure_part(part, network, settings))
         progress.step(f"{name} fold {fold.index} seed {seed}")
-    return ModelExplanation(name, tuple(groups), tuple(peers), tuple(fits), tuple(initial), tuple(measured))
+    return ModelExplanation(
+        name, tuple(groups), tuple(peers), tuple(fits), tuple(initial), tuple(measured), tuple(skill)
+    )
 
 
-def _network_sessions(config: Config, sessions: IntArray, n_folds: int, seed: int) -> IntArray:
+def _explain_groups(  # noqa: PLR0917  (the arguments of the game)
+    fitted: Fitted,
+    data: PanelTensors,
+    sessions: IntArray,
+    families: Mapping[str, Sequence[int]],
+    config: GroupGameConfig,
+    train: IntArray,
+) -> GroupAttribution:
+    """Play the game of groups; refuse settings that do not suit the model, or a precision out of reach."""
+    try:
+        found = explain_groups(fitted, data, sessions, families, config, train=train)
+    except ValueError as error:
+        raise ConfigError(f"explain.engine and explain.removal: {error}") from None
+    if not found.reached:
+        raise ConfigError(
+            f"explain.precision is {config.share}, and {MAX_DRAWS:,} draws of the engine {config.engine} do "
+            f"not reach it: the largest error is {found.error_EP.max():.2g}; ask for less precision."
+        )
+    return found
+
+
+def _of_seed(config: Config, sessions: IntArray, dates: int, n_folds: int, seed: int) -> IntArray:
     """Sessions of a fold that one seed explains. Seeds take turns, so that every date counts once."""
     seeds = config.seeds
-    of_fold = _evenly_spaced(sessions, max(len(seeds), config.explain.network_dates // n_folds))
+    of_fold = evenly_spaced(sessions, max(len(seeds), dates // n_folds) if dates else 0)
     return of_fold[seeds.index(seed) :: len(seeds)]
 
 
@@ -166,11 +204,4 @@ def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:
             f"No test session from {first} to {last} has two firms in the universe, and the inputs of a firm "
             "are replaced by those of another; loosen the universe rule, or add firms."
         )
-    return selected
-
-
-def _evenly_spaced(sessions: IntArray, count: int) -> IntArray:
-    """Select ``count`` sessions in even steps, starting half a step after the first."""
-    places = (np.arange(min(count, len(sessions))) + 0.5) * len(sessions) / min(count, len(sessions))
-    selected: IntArray = sessions[places.astype(np.int64)]
     return selected

@@ -16,6 +16,8 @@ from models.explain.network.weights import PeerNetwork, attention_network, mean_
 from pipelines.dataset.build import Dataset
 from pipelines.explain.faithful_tables import faithful_tables, verdicts
 from pipelines.explain.games import ModelExplanation
+from pipelines.explain.period import period_table
+from pipelines.explain.skill import skill_table
 
 _ROC_POINTS = 200
 
@@ -39,11 +41,21 @@ def explanation_tables(
     Returns
     -------
     dict
-        ``players`` (mean absolute Shapley value of each player, and the mean Monte Carlo standard error of
-        its values), ``example`` (the explained forecast that its players moved most) and ``facts`` (JSON). A
-        model with peers also has ``roc`` on a simulated market (recovery of the planted edges).
+        ``players`` (mean absolute Shapley value of each player over the test, and the mean Monte Carlo
+        standard error of its values), ``period`` (the same by group, with standard errors of the sample),
+        ``skill`` (the rank IC by player), ``example`` (the explained forecast that its players moved most)
+        and ``facts`` (JSON). A model with peers also has ``roc`` on a simulated market (recovery of the
+        planted edges).
     """
-    tables = {"players": _players(explanation), "example": _example(explanation, dataset)}
+    tables = {
+        "players": _players(explanation),
+        "period": period_table(_values(explanation, dataset)).insert_column(
+            0, pl.lit(explanation.model).alias("model")
+        ),
+        "example": _example(explanation, dataset),
+    }
+    if explanation.skill:
+        tables["skill"] = skill_table(explanation.model, explanation.skill)
     facts: dict[str, Any] = _facts(explanation)
     if planted_NN is not None:
         network = peer_network(explanation.peers, dataset.panel.n_firms)
@@ -62,6 +74,8 @@ def _facts(explanation: ModelExplanation) -> dict[str, Any]:
     moved = np.concatenate([np.abs(part.forecast_E - part.base_E) for part in explanation.groups]).mean()
     additivity = max(quality.additivity_max for quality in qualities)
     facts: dict[str, Any] = {
+        "engine": explanation.groups[0].engine,
+        "removal": explanation.groups[0].removal,
         "n_forecasts": int(sizes.sum()),
         "additivity_max_abs": additivity,
         "additivity_relative": float(additivity / moved) if moved > 0 else 0.0,
@@ -85,6 +99,29 @@ def _players(explanation: ModelExplanation) -> pl.DataFrame:
             "error": error_P,
         }
     )
+
+
+def _values(explanation: ModelExplanation, dataset: Dataset) -> pl.DataFrame:
+    """Values of the sampled forecasts: session, group, kind, player, value, error."""
+    groups = np.array([*dataset.panel.groups_S, None], dtype=object)
+    frames = []
+    for part in explanation.groups:
+        of_forecast = {
+            "session": part.sessions_E,
+            "group": pl.Series(
+                groups[dataset.panel.group_TN[part.sessions_E, part.firms_E]], dtype=pl.String
+            ),
+        }
+        frames += [
+            pl.DataFrame(of_forecast).with_columns(
+                pl.lit(player.kind).alias("kind"),
+                pl.lit(player.name).alias("player"),
+                pl.Series("value", part.values_EP[:, p]),
+                pl.Series("error", part.error_EP[:, p]),
+            )
+            for p, player in enumerate(part.players)
+        ]
+    return pl.concat(frames)
 
 
 def _example(explanation: ModelExplanation, dataset: Dataset) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
+from pipelines.run.features import feature_store
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class NightData:
         Prices, universe and labels. Labels that end after D are NaN.
     lake
         The lake.
+    progress
+        Reports progress and notes.
     """
 
     session: dt.date
@@ -45,6 +48,7 @@ class NightData:
     tables: Mapping[str, pl.DataFrame]
     market: Market
     lake: Lake
+    progress: Progress = field(default_factory=Progress)
 
     @functools.cached_property
     def dataset(self) -> Dataset:
@@ -52,7 +56,8 @@ class NightData:
 
         Scoring does not need it.
         """
-        return add_features(self.market, self.tables, self.config)
+        store = feature_store(self.config, self.progress)
+        return add_features(self.market, self.tables, self.config, store)
 
     @property
     def data_versions(self) -> str:
@@ -102,7 +107,7 @@ def night_data(
                 f"the newest one is {newest}. Choose one of its sessions, or ingest the missing one."
             )
         market = build_market(tables, config)
-    return NightData(session, dict(versions), config, tables, market, lake)
+    return NightData(session, dict(versions), config, tables, market, lake, progress)
 
 
 def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.date:

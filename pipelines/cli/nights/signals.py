@@ -34,6 +34,12 @@ def signals(
         str | None,
         typer.Option(metavar="RUN/MODEL", help="Model version, for a CONFIG. Default: the champion."),
     ] = None,
+    explain: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Explain the N highest and the N lowest signals by days, families and peers."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Also write the signals to a .csv, .parquet or .json file."),
@@ -56,5 +62,5 @@ def signals(
     from pipelines.nightly.signals.command import SignalsOptions, make_signals
 
     session = None if date is None else date.date()
-    options = SignalsOptions(session, model, version, out, output)
+    options = SignalsOptions(session, model, version, out, output, explain)
     make_signals(target, overrides or [], options, typer.echo)

@@ -7,18 +7,29 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from models.explain.design import evenly_spaced
+from models.explain.removal import REMOVALS
 from pipelines.dataset.folds import plan_folds
-from pipelines.explain.forecasts.question import Question, choose_model, find_place, find_places
+from pipelines.explain.forecasts.question import (
+    Question,
+    choose_model,
+    find_place,
+    find_places,
+    newest_date,
+)
 from pipelines.explain.forecasts.tables import difference_table, value_table, write_values
 from pipelines.explain.forecasts.text import (
     decimals_for,
     describe_difference,
+    describe_ends,
     describe_forecast,
     describe_history,
+    describe_period,
     describe_section,
     unit_of,
 )
 from pipelines.explain.forecasts.values import Explained, FoldModels, explain_date
+from pipelines.explain.period import period_table
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.open import load_run_data
@@ -26,7 +37,7 @@ from pipelines.run.record import Run, open_run
 
 
 def explain_forecasts(name: str, output: Path, question: Question) -> str:
-    """Explain one forecast, the difference between two, a firm over time, or a date's cross-section.
+    """Explain one forecast, the difference between two, a firm over time, a date, its ends, or a period.
 
     Only out-of-sample forecasts are explained: those of the fold that tests the date, as the mean over its
     seeds.
@@ -60,11 +71,14 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     model = choose_model(run, question.model)
     dataset, _ = load_run_data(run, progress)
     folds = plan_folds(dataset, run.config)
-    if question.to is not None and question.ticker is not None:
-        places = find_places(dataset, folds, question.date, question.to, question.ticker)
+    date = newest_date(dataset, folds) if question.date is None else question.date
+    if question.to is not None:
+        places = find_places(dataset, folds, date, question.to, question.ticker)
+        if question.ticker is None:
+            places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
     else:
-        dates = [question.date] if question.versus is None else [question.date, question.versus]
-        places = [find_place(dataset, folds, date, question.ticker) for date in dates]
+        dates = [date] if question.versus is None else [date, question.versus]
+        places = [find_place(dataset, folds, one, question.ticker) for one in dates]
     models = FoldModels(run, dataset, model)
     with progress.stage("explain", total=len(places) * len(run.config.seeds)):
         found = [explain_date(models, place, question, progress) for place in places]
@@ -75,17 +89,26 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
         body = describe_difference(frame, decimals)
     else:
         frame = pl.concat(tables)
-        one = describe_forecast if question.to is None else describe_history
-        body = (describe_section if question.ticker is None else one)(frame, decimals)
+        body = _describe(frame, question, decimals)
     lines = [*_head(run, model, question, found), body]
     if question.out is not None:
         lines += ["", f"The values are in {write_values(frame, question.out).resolve()}."]
     return "\n".join(lines)
 
 
+def _describe(frame: pl.DataFrame, question: Question, decimals: int) -> str:
+    if question.to is not None and question.ticker is None:
+        return describe_period(period_table(frame.rename({"date": "session"})), decimals)
+    if question.to is not None:
+        return describe_history(frame, decimals)
+    if question.top is not None:
+        return describe_ends(frame, decimals)
+    return (describe_section if question.ticker is None else describe_forecast)(frame, decimals)
+
+
 def _head(run: Run, model: str, question: Question, found: list[Explained]) -> list[str]:
     seeds = len(run.config.seeds)
-    who = question.ticker or f"{len(found[0].tickers)} firms"
+    who = question.ticker or f"{len({one for each in found for one in each.tickers})} firms"
     if question.to is None:
         when = "at the close of " + " minus ".join(f"{one.date} (fold {one.fold})" for one in found)
     else:
@@ -97,6 +120,7 @@ def _head(run: Run, model: str, question: Question, found: list[Explained]) -> l
         f"unit: {unit_of(run.config)}; standard deviation over the firms of "
         f"{found[0].date}: {found[0].spread:.3g}",
         f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
+        f"absent characteristics get {REMOVALS[question.removal]}; absent days and peers are masked",
     ]
     gap = max(float(np.abs(one.base_E + one.values_PE.sum(axis=0) - one.forecast_E).max()) for one in found)
     if gap > 1e-3 * found[0].spread:

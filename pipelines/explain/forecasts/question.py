@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from backtest.splits.fold import Fold
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
 from pipelines.run.record import Run
+
+if TYPE_CHECKING:
+    from models.explain.removal import Removal
 
 SUFFIXES: Final = (".csv", ".parquet", ".json")
 """Formats of ``out``."""
@@ -31,17 +34,24 @@ class Question:
     Attributes
     ----------
     date
-        Date of the forecasts.
+        Date of the forecasts; None for the newest date with out-of-sample forecasts.
     ticker
         Firm to explain; None for all firms of the date.
+    top
+        Explain this many firms at both ends of the ranking; None for all.
     to
-        Last date of the firm's forecasts to explain, from ``date`` on; None for one date only.
+        Last date of the forecasts to explain, from ``date`` on; None for one date only. Without a ticker, a
+        sample of dates and firms is explained.
+    dates
+        Largest number of sampled dates.
     versus
         Another date of the firm, whose values are subtracted; None for none.
     model
         Model of the run; None if it has only one.
     engine
         One of `models.explain.date_values.ENGINES`.
+    removal
+        What replaces absent characteristics: one of `models.explain.removal.REMOVALS`.
     precision
         Largest standard error of a value, as a share of the standard deviation of the date's forecasts over
         firms; None draws a fixed number of times.
@@ -55,12 +65,15 @@ class Question:
         File to write the values to; None for none.
     """
 
-    date: dt.date
+    date: dt.date | None
     ticker: str | None = None
+    top: int | None = None
     to: dt.date | None = None
+    dates: int = 20
     versus: dt.date | None = None
     model: str | None = None
     engine: str = "permutation"
+    removal: Removal = "date"
     precision: float | None = None
     draws: int | None = None
     peers: Literal["all", "sectors", "firms"] | None = None
@@ -75,27 +88,40 @@ class Question:
             If they contradict each other or are out of range.
         """
         from models.explain.date_values import ENGINES
+        from models.explain.removal import REMOVALS
 
         if self.engine not in ENGINES:
             raise ConfigError(f"--engine is {self.engine!r}; choose one of {', '.join(ENGINES)}.")
+        if self.removal not in REMOVALS:
+            raise ConfigError(f"--removal is {self.removal!r}; choose one of {', '.join(REMOVALS)}.")
         if self.precision is not None and not (self.precision > 0 and math.isfinite(self.precision)):
             raise ConfigError(f"--precision is {self.precision}; it must be a positive number, such as 0.05.")
         if self.draws is not None and self.draws < 2:
             raise ConfigError(f"--draws is {self.draws}; an error estimate needs at least 2.")
-        if self.versus is not None and self.ticker is None:
-            raise ConfigError("--versus compares two forecasts of one firm; name it with --ticker.")
-        if self.to is not None and self.ticker is None:
-            raise ConfigError("--to explains the forecasts of one firm over time; name it with --ticker.")
-        if self.to is not None and self.versus is not None:
-            raise ConfigError("--to explains a span of dates and --versus compares two dates; leave one out.")
-        if self.to is not None and self.to < self.date:
-            raise ConfigError(f"--to is {self.to}, before --date, {self.date}; give a later date.")
-        if self.versus == self.date:
-            raise ConfigError(f"--versus is {self.versus}, the same as --date; give another date.")
+        self._check_dates()
         if self.out is not None and self.out.suffix.lower() not in SUFFIXES:
             raise ConfigError(
                 f"{self.out} cannot be written: its suffix must be one of {', '.join(SUFFIXES)}."
             )
+
+    def _check_dates(self) -> None:
+        if self.versus is not None and self.ticker is None:
+            raise ConfigError("--versus compares two forecasts of one firm; name it with --ticker.")
+        if self.top is not None and self.top < 1:
+            raise ConfigError(f"--top is {self.top}; it must be at least 1.")
+        for name, value in (("--ticker", self.ticker), ("--to", self.to)):
+            if self.top is not None and value is not None:
+                raise ConfigError(f"--top explains both ends of a date's ranking; leave {name} out.")
+        if self.dates < 2:
+            raise ConfigError(f"--dates is {self.dates}; a standard error over dates needs at least 2.")
+        if self.to is not None and self.date is None:
+            raise ConfigError("--to needs the first date of the span; give it with --date.")
+        if self.to is not None and self.versus is not None:
+            raise ConfigError("--to explains a span of dates and --versus compares two dates; leave one out.")
+        if self.to is not None and self.date is not None and self.to < self.date:
+            raise ConfigError(f"--to is {self.to}, before --date, {self.date}; give a later date.")
+        if self.versus is not None and self.versus == self.date:
+            raise ConfigError(f"--versus is {self.versus}, the same as --date; give another date.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,10 +204,28 @@ def find_place(dataset: Dataset, folds: Sequence[Fold], date: dt.date, ticker: s
     return Place(date, session, fold, ticker)
 
 
+def newest_date(dataset: Dataset, folds: Sequence[Fold]) -> dt.date:
+    """Newest tested date with at least two firms in the universe.
+
+    Raises
+    ------
+    DataError
+        If there is none.
+    """
+    tested_T = path_folds(folds, dataset.panel.n_sessions)[0] >= 0
+    found = np.flatnonzero(tested_T & (dataset.universe_TN.sum(axis=1) >= 2))
+    if not len(found):
+        raise DataError(
+            "No tested date has two firms in the universe; loosen the universe rule, or add firms."
+        )
+    newest: dt.date = dataset.panel.dates_T.astype("datetime64[D]")[found[-1]].item()
+    return newest
+
+
 def find_places(
-    dataset: Dataset, folds: Sequence[Fold], first: dt.date, last: dt.date, ticker: str
+    dataset: Dataset, folds: Sequence[Fold], first: dt.date, last: dt.date, ticker: str | None
 ) -> list[Place]:
-    """Find the tested dates of a span on which a firm has a forecast, as :func:`find_place` does.
+    """Find the tested dates of a span on which a firm, or any firm, has a forecast; see :func:`find_place`.
 
     Raises
     ------
@@ -189,19 +233,20 @@ def find_places(
         If there is no such date, or the ticker is unknown.
     """
     panel = dataset.panel
-    if ticker not in panel.tickers_N:
+    if ticker is not None and ticker not in panel.tickers_N:
         raise ConfigError(f"The run's data have no firm {ticker!r}; check the ticker.")
     days_T = panel.dates_T.astype("datetime64[D]")
     tested_T = path_folds(folds, panel.n_sessions)[0] >= 0
     tested = np.flatnonzero(tested_T)
-    inside_T = dataset.universe_TN[:, list(panel.tickers_N).index(ticker)] & (
-        dataset.universe_TN.sum(axis=1) >= 2
-    )
+    inside_T = dataset.universe_TN.sum(axis=1) >= 2
+    if ticker is not None:
+        inside_T &= dataset.universe_TN[:, list(panel.tickers_N).index(ticker)]
     span_T = (days_T >= np.datetime64(first)) & (days_T <= np.datetime64(last))
     found = np.flatnonzero(tested_T & inside_T & span_T)
     if not len(found):
         raise ConfigError(
-            f"{ticker} has no out-of-sample forecast from {first} to {last}; choose other dates: the tests "
-            f"of the run are from {days_T[tested[0]]} to {days_T[tested[-1]]}."
+            f"{ticker or 'No firm'} has {'no' if ticker else 'an'} out-of-sample forecast from {first} to "
+            f"{last}; choose other dates: the tests of the run are from {days_T[tested[0]]} to "
+            f"{days_T[tested[-1]]}."
         )
     return [find_place(dataset, folds, days_T[session].item(), ticker) for session in found]

@@ -19,15 +19,19 @@ def value_table(explained: Explained, model: str) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        date, ticker, model, fold, kind, player, value, error (Monte Carlo standard error), base and forecast;
-        the last four in the unit of the forecast. Per firm, values and base add up to the forecast.
+        date, ticker, group, model, fold, engine, removal, kind, player, value, error (Monte Carlo standard
+        error), base and forecast; the last four in the unit of the forecast. Per firm, values and base add up
+        to the forecast.
     """
     rows = [
         {
             "date": explained.date,
             "ticker": ticker,
+            "group": explained.groups[e],
             "model": model,
             "fold": explained.fold,
+            "engine": explained.engine,
+            "removal": explained.removal,
             "kind": kind,
             "player": name,
             "value": float(explained.values_PE[p, e]),
@@ -38,7 +42,7 @@ def value_table(explained: Explained, model: str) -> pl.DataFrame:
         for e, ticker in enumerate(explained.tickers)
         for p, (kind, name) in enumerate(explained.players)
     ]
-    return pl.DataFrame(rows)
+    return pl.DataFrame(rows, schema_overrides={"group": pl.String})
 
 
 def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
@@ -51,8 +55,9 @@ def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ticker, model, date, versus, kind, player, value (the difference), error, value_date and value_versus
-        (null where there was no such player), base, base_versus, forecast and forecast_versus.
+        ticker, model, date, versus, engine, removal, kind, player, value (the difference), error, value_date
+        and value_versus (null where there was no such player), base, base_versus, forecast and
+        forecast_versus.
     """
     key = ["kind", "player"]
     joined = new.select(*key, "value", "error").join(
@@ -73,6 +78,8 @@ def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
         pl.lit(first["model"]).alias("model"),
         pl.lit(first["date"]).alias("date"),
         pl.lit(second["date"]).alias("versus"),
+        pl.lit(first["engine"]).alias("engine"),
+        pl.lit(first["removal"]).alias("removal"),
         *key,
         (known("value") - known("value_versus")).alias("value"),
         (known("error") ** 2 + known("error_versus") ** 2).sqrt().alias("error"),

@@ -9,9 +9,11 @@ from typing import Any
 import polars as pl
 
 from pipelines.config.schema import Config
+from pipelines.explain.period import ALL, NOISE
 
 _PER_KIND = 10  # players shown of a kind
 _DATES = 20  # newest dates shown
+_REASONS = 3  # values shown of a name or a group
 _ENDS = 5  # names shown at the top and at the bottom
 _HEADS = {
     "days": "days",
@@ -21,7 +23,6 @@ _HEADS = {
     "firm": "peers",
     "market": "market tokens",
 }
-_NOISE = math.sqrt(2.0 / math.pi)  # mean absolute value of a standard normal variable
 
 
 def unit_of(config: Config) -> str:
@@ -67,6 +68,59 @@ def describe_section(frame: pl.DataFrame, decimals: int) -> str:
     return "\n".join(lines)
 
 
+def describe_ends(frame: pl.DataFrame, decimals: int) -> str:
+    """Show the firms at both ends of a date's ranking, each with its largest values."""
+    firms = frame.select("ticker", "forecast").unique(maintain_order=True).sort("forecast", descending=True)
+    lines = []
+    for at, ticker in enumerate(firms["ticker"]):
+        own = frame.filter(pl.col("ticker") == ticker)
+        if at in (0, firms.height // 2):
+            lines += ["", "  highest forecasts" if at == 0 else "  lowest forecasts"]
+        base, forecast = own["base"][0], own["forecast"][0]
+        lines.append(
+            f"  {ticker:<12}{forecast:>+12.{decimals}f} = base value {base:+.{decimals}f} + "
+            f"{own.height} values, the largest:"
+        )
+        ordered = own.sort(pl.col("value").abs(), descending=True, maintain_order=True).head(_REASONS)
+        lines += [
+            f"    {row['player']:<24}{row['value']:>+12.{decimals}f}   (error {row['error']:.{decimals}f})"
+            for row in ordered.iter_rows(named=True)
+        ]
+    return "\n".join(lines)
+
+
+def describe_period(table: pl.DataFrame, decimals: int) -> str:
+    """Show the mean |value| of each player over a sample of a period, and the largest of each group."""
+    everyone = table.filter(pl.col("group") == ALL).sort("mean_abs", descending=True)
+    width = max(12, *(len(name) for name in table["player"])) + 2
+    heads = ("mean |value|", "its error", "if only noise", "mean value")
+    lines = [
+        f"sample: {everyone['forecasts'][0]} forecasts on {everyone['dates'][0]} dates, in proportion from "
+        "every group; errors over dates",
+        "",
+        f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads),
+    ]
+    for row in everyone.head(2 * _PER_KIND).iter_rows(named=True):
+        error = "" if row["error"] is None else f"{row['error']:.{decimals}f}"
+        lines.append(
+            f"  {row['player']:<{width}}{row['mean_abs']:>15.{decimals}f}{error:>15}"
+            f"{row['noise']:>15.{decimals}f}{row['mean']:>+15.{decimals}f}"
+        )
+    if everyone.height > 2 * _PER_KIND:
+        lines.append(f"  and {everyone.height - 2 * _PER_KIND} smaller ones")
+    lines += ["", "  the largest players by group"]
+    groups = table.filter(pl.col("group") != ALL)
+    for (group,), part in groups.group_by("group", maintain_order=True):
+        largest = part.sort("mean_abs", descending=True, maintain_order=True).head(_REASONS)
+        words = ", ".join(
+            f"{row['player']} {row['mean_abs']:.{decimals}f}"
+            + ("" if row["error"] is None else f" (error {row['error']:.{decimals}f})")
+            for row in largest.iter_rows(named=True)
+        )
+        lines.append(f"  {group} ({part['forecasts'][0]} forecasts): {words}")
+    return "\n".join(lines)
+
+
 def describe_history(frame: pl.DataFrame, decimals: int) -> str:
     """Show the mean |value| of each player over the dates of a firm, and its newest forecasts."""
     lines = _means(frame, decimals, "date")
@@ -94,7 +148,7 @@ def _means(frame: pl.DataFrame, decimals: int, per: str) -> list[str]:
     lines = ["", f"  {'player':<{width}}" + "".join(f"{head:>15}" for head in heads)]
     for row in means.head(2 * _PER_KIND).iter_rows(named=True):
         lines.append(
-            f"  {row['player']:<{width}}{row['size']:>15.{decimals}f}{_NOISE * row['error']:>15.{decimals}f}"
+            f"  {row['player']:<{width}}{row['size']:>15.{decimals}f}{NOISE * row['error']:>15.{decimals}f}"
             f"{row['value']:>+15.{decimals}f}{row['error']:>15.{decimals}f}"
         )
     if means.height > 2 * _PER_KIND:

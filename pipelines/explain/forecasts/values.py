@@ -16,9 +16,11 @@ import torch
 from features.arrays import FloatArray, IntArray
 from models.batch import Batch, PanelTensors
 from models.explain.date_values import DateValues, Method, date_values
-from models.explain.engines.engine import Precision
+from models.explain.design import stratified_sample
+from models.explain.engines.engine import MAX_DRAWS, Precision
 from models.explain.engines.samplers import SAMPLERS
-from models.explain.players import Player, PlayerConfig, find_players, forecast, unwrap
+from models.explain.players import Player, PlayerConfig, PlayerNames, find_players, forecast, unwrap
+from models.explain.removal import Removal, TrainingCells, training_cells
 from models.fitted import Fitted
 from models.forecaster import Forecaster
 from pipelines.dataset.build import Dataset
@@ -34,7 +36,8 @@ from pipelines.run.record import Run
 from pipelines.train.task import collect_arrays, to_tensors
 
 DRAWS = 16
-MAX_DRAWS = 1000
+FIRMS_PER_DATE = 8
+"""Forecasts explained on each sampled date of a span."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +48,12 @@ class Explained:
     ----------
     date, fold
         The date, and the index of the fold that tests it.
+    engine, removal
+        How the values were computed, and what replaced absent characteristics.
     players
         Kind and name of each player: the ticker of a firm, the group of a sector.
-    tickers
-        The explained firms.
+    tickers, groups
+        The explained firms, and the group of each; None if unknown.
     values_PE, error_PE
         Values and their Monte Carlo standard errors, in the unit of the forecasts; means over seeds.
     base_E, forecast_E
@@ -61,8 +66,11 @@ class Explained:
 
     date: dt.date
     fold: int
+    engine: str
+    removal: Removal
     players: tuple[tuple[str, str], ...]
     tickers: tuple[str, ...]
+    groups: tuple[str | None, ...]
     values_PE: FloatArray
     error_PE: FloatArray
     base_E: FloatArray
@@ -132,12 +140,13 @@ class _Seed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Game:
-    """What is played with a seed."""
+    """What is played with a seed; cells of the training fold are None if no draw needs them."""
 
     one: _Seed
     players: tuple[Player, ...]
     chosen_E: IntArray
     precision: Precision
+    cells: TrainingCells | None
 
 
 def explain_date(models: FoldModels, place: Place, question: Question, progress: Progress) -> Explained:
@@ -162,20 +171,19 @@ def explain_date(models: FoldModels, place: Place, question: Question, progress:
             _Seed(seed, fitted, batch, forecast(unwrap(fitted), batch, None)[0])
             for seed, fitted in fold.seeds
         ]
-        config = _player_config(question, seeds[0].model, model)
+        names = PlayerNames(dataset.channel_names, fold.groups, tuple(map(str, dataset.panel.tickers_N)))
+        config = _player_config(question, seeds[0].model, model, names)
         families = families_of(dataset.characteristic_names)
-        players = find_players(unwrap(seeds[0].model), seeds[0].batch, families, config)
-        firms_N = seeds[0].batch.firms_N.cpu().numpy()
-        tickers_N = [str(dataset.panel.tickers_N[firm]) for firm in firms_N]
-        chosen_E = (
-            np.arange(len(firms_N)) if place.ticker is None else np.array([tickers_N.index(place.ticker)])
-        )
+        players = find_players(unwrap(seeds[0].model), batch, families, config)
+        tickers_N = [names.firms[firm] for firm in batch.firms_N.tolist()]
+        cells = None if question.removal == "date" else training_cells(fold.data, place.fold.train)
         mean_N = np.mean([one.forecast_N for one in seeds], axis=0)
+        chosen_E = _chosen(place, question, batch, tickers_N, mean_N)
         spread = float(np.std(mean_N))
         precision = _precision(question, spread, len(seeds), place.date)
         found = []
         for one in seeds:
-            game = _Game(one, players, chosen_E, precision)
+            game = _Game(one, players, chosen_E, precision, cells)
             found.append(_explain_seed(run, model, place, question, game, progress=progress))
             progress.step(f"{place.date} seed {one.seed}")
     error_PE = np.sqrt(np.sum([each.values.error_PO**2 for each in found], axis=0)) / len(seeds)
@@ -184,8 +192,11 @@ def explain_date(models: FoldModels, place: Place, question: Question, progress:
     return Explained(
         date=place.date,
         fold=place.fold.index,
-        players=tuple((player.kind, _name(player, dataset, fold.groups)) for player in players),
+        engine=question.engine,
+        removal=question.removal,
+        players=tuple((player.kind, player.name) for player in players),
         tickers=tuple(tickers_N[position] for position in chosen_E),
+        groups=tuple(fold.groups[code - 1] if code else None for code in batch.s_BN[0, chosen_E].tolist()),
         values_PE=np.mean([each.values.values_PO for each in found], axis=0),
         error_PE=error_PE,
         base_E=np.mean([each.values.base_O for each in found], axis=0),
@@ -195,12 +206,28 @@ def explain_date(models: FoldModels, place: Place, question: Question, progress:
     )
 
 
-def _player_config(question: Question, fitted: Fitted, model: str) -> PlayerConfig:
+def _chosen(
+    place: Place, question: Question, batch: Batch, tickers_N: list[str], mean_N: FloatArray
+) -> IntArray:
+    """Positions of the explained firms: one, both ends of the ranking, a sample by group, or all."""
+    n_firms = len(tickers_N)
+    if place.ticker is not None:
+        return np.array([tickers_N.index(place.ticker)])
+    if question.top is not None and 2 * question.top < n_firms:
+        order_N = np.argsort(-mean_N, kind="stable")
+        return np.concatenate([order_N[: question.top], order_N[-question.top :]])
+    if question.to is not None:
+        rng = np.random.default_rng(place.session)
+        return stratified_sample(batch.s_BN[0].cpu().numpy(), FIRMS_PER_DATE, rng)
+    return np.arange(n_firms)
+
+
+def _player_config(question: Question, fitted: Fitted, model: str, names: PlayerNames) -> PlayerConfig:
     inner = unwrap(fitted)
     if question.peers is not None and not (isinstance(inner, Forecaster) and inner.uses_peers):
         raise ConfigError(f"--peers is {question.peers}, but {model} has no peers; leave --peers out.")
     single = question.ticker is not None and question.to is None
-    return PlayerConfig(peers=question.peers or ("firms" if single else "sectors"))
+    return PlayerConfig(peers=question.peers or ("firms" if single else "sectors"), names=names)
 
 
 def _precision(question: Question, spread: float, seeds: int, date: dt.date) -> Precision:
@@ -220,14 +247,14 @@ def _explain_seed(
 ) -> DateValues:
     one, players, precision = game.one, game.players, game.precision
     random = np.random.default_rng((run.config.explain.seed, place.session, one.seed))
-    method = Method(question.engine, "date", precision, int(random.integers(2**32)))
+    method = Method(question.engine, question.removal, precision, int(random.integers(2**32)))
     stored = stored_draws(
         run.folder,
         run.checkpoint(model, place.fold.index, one.seed),
         {
             "run": run.run_id,
             "date": place.date,
-            "ticker": place.ticker,
+            "firms": game.chosen_E.tolist(),
             "players": [(player.kind, player.name, player.members) for player in players],
             "engine": question.engine,
             "removal": method.removal,
@@ -242,12 +269,12 @@ def _explain_seed(
             players,
             game.chosen_E,
             method,
-            cells=None,
+            cells=game.cells,
             state=state,
             on_round=_reporter(progress, f"{place.date} seed {one.seed}", precision),
         )
     except ValueError as error:  # the engine does not suit the model or its players
-        raise ConfigError(f"--engine {question.engine}: {error}") from None
+        raise ConfigError(f"--engine {question.engine}, --removal {question.removal}: {error}") from None
     if found.state is not None and (state is None or found.state.draws > state.draws):
         stored.write(found.state)
     return found
@@ -288,12 +315,3 @@ def _require_precision(
         + (f", and it needs about {needed:,} draws" if needed else "")
         + "; ask for less precision, or allow more with --draws, which continues these draws."
     )
-
-
-def _name(player: Player, dataset: Dataset, groups: tuple[str, ...]) -> str:
-    """Name of a player for readers: tickers and groups instead of numbers."""
-    if player.kind == "firm":
-        return str(dataset.panel.tickers_N[player.members[0]])
-    if player.kind == "sector" and player.members[0]:
-        return groups[player.members[0] - 1]
-    return player.name

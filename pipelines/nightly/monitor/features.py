@@ -21,7 +21,7 @@ from features.library.registry import Registry
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, build_panel
 from pipelines.config.schema import Config
-from pipelines.dataset.build import INPUT_PREFIX
+from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.dataset.market import to_panel
 from pipelines.nightly.data import NightData
 from pipelines.run.record import Run

@@ -7,7 +7,8 @@ import polars as pl
 
 from features.information_coefficient import rank_ic_by_date
 from pipelines.config.schema import Config
-from pipelines.dataset.build import INPUT_PREFIX, add_features
+from pipelines.dataset.build import add_features
+from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.nightly.data import NightData
 from pipelines.nightly.monitor.features import features_of
 from pipelines.nightly.monitor.stored import computed_once

@@ -44,7 +44,9 @@ SCHEMA = {
 """Columns of the table of attributions; see `attribute`."""
 
 
-def attribute(version: ModelVersion, config: Config, data: NightData, tickers: Sequence[str]) -> pl.DataFrame:
+def attribute(
+    version: ModelVersion, config: Config, data: NightData, tickers: Sequence[str], fold: int = 0
+) -> pl.DataFrame:
     """Attribute tonight's signals of some firms to groups of inputs.
 
     The signal of a firm is the mean over seeds of ``(f - m) / s``, with the mean m and the standard deviation
@@ -63,6 +65,8 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
     tickers
         Firms to explain; those without a signal are left out. All firms of the session are played in any
         case, because they are peers of each other, so a firm more costs nothing.
+    fold
+        Fold of the run whose checkpoints are used; live runs have only fold 0.
 
     Returns
     -------
@@ -88,7 +92,7 @@ def attribute(version: ModelVersion, config: Config, data: NightData, tickers: S
     games = []
     with one_thread():
         for seed in run.config.seeds:
-            fitted, inputs = load_checkpoint(run.checkpoint(version.model, 0, seed))
+            fitted, inputs = load_checkpoint(run.checkpoint(version.model, fold, seed))
             options = GroupGameConfig(
                 permutations=permutations, players=PlayerConfig(day_starts=DAY_STARTS), seed=seed
             )

@@ -16,10 +16,12 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.data import NightData, night_data
+from pipelines.nightly.page.attribution import attribute, ends
 from pipelines.nightly.registry.aliases import champion
 from pipelines.nightly.registry.versions import open_version
 from pipelines.nightly.signals.differences import explain_differences
 from pipelines.nightly.signals.files import require_suffix, write_signals_file
+from pipelines.nightly.signals.reasons import describe_reasons
 from pipelines.nightly.signals.score import score
 from pipelines.nightly.signals.store import read_revision, write_signals
 from pipelines.nightly.table import read_nights
@@ -47,6 +49,8 @@ class SignalsOptions:
         File to write; None for none.
     output
         Folder of the runs, for a RUN.
+    explain
+        Explain this many names at the top and at the bottom; None for none.
     """
 
     session: dt.date | None
@@ -54,6 +58,7 @@ class SignalsOptions:
     version: str | None
     out: Path | None
     output: Path
+    explain: int | None = None
 
 
 def make_signals(
@@ -81,6 +86,8 @@ def make_signals(
     """
     if options.out is not None:
         require_suffix(options.out)
+    if options.explain is not None and options.explain < 1:
+        raise ConfigError(f"--explain is {options.explain}; it must be at least 1.")
     progress = Progress()
     if Path(target).is_file() and Path(target).suffix.lower() in (".yaml", ".yml"):
         config = load_config(Path(target), overrides)
@@ -106,6 +113,10 @@ def make_signals(
     revision = write_signals(lake, frame)
     rows = read_revision(lake, config.name, data.session, version, revision)
     echo(describe_signals(rows, data, run, trained))
+    if options.explain is not None:
+        with progress.stage("explain"):
+            names = ends(rows, version, options.explain)
+            echo(describe_reasons(attribute(version, config, data, names, fold)))
     if revision > 1:
         first = read_revision(lake, config.name, data.session, version, 1)
         echo(explain_differences(lake, first, rows).describe())

@@ -26,7 +26,9 @@ from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.forecasts.question import find_place
-from pipelines.explain.games import explain_model, families_of
+from pipelines.explain.games import ModelExplanation, explain_model, families_of
+from pipelines.explain.period import period_table
+from pipelines.explain.tables import explanation_tables
 from pipelines.progress import Silent
 from pipelines.run.open import load_run_data
 from pipelines.run.record import open_run
@@ -191,7 +193,7 @@ def test_a_firm_over_time(explain: Call, tested: pl.DataFrame, tmp_path: Path) -
     np.testing.assert_allclose(column(sums, "base"), column(own, "forecast"), atol=1e-7)
     assert all(str(day) in answer.out for day in own["date"])
     asked = ["--model", "temporal_peer", "--date", str(dates[0])]
-    refused(explain(*asked, "--to", str(dates[1])), 2, "--to", "--ticker")
+    refused(explain(*asked, "--to", "2001-01-01"), 2, "--to is 2001-01-01, before --date")
     refused(explain(*asked, "--ticker", "NONE", "--to", str(dates[1])), 2, "no firm 'NONE'")
     early = ["--ticker", ticker, "--date", "2001-01-01", "--to", "2001-02-01"]
     refused(
@@ -247,6 +249,76 @@ def test_the_command_explains_as_the_game_of_groups_does(
     assert (gap_P <= 5 * np.hypot(error_P, found["error"].to_numpy()) + 1e-12).all()
 
 
+def test_both_ends_of_the_newest_date(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    asked = ["--date", "latest", "--top", "2", "--model", "temporal_peer"]
+    answer = explain(*asked, "--draws", "3", "--out", str(tmp_path / "ends.parquet"))
+    assert answer.code == 0, answer.err
+    newest = tested.filter(pl.col("date") == tested["date"].max()).sort("forecast")["ticker"].to_list()
+    found = read(tmp_path / "ends.parquet")
+    assert found["ticker"].unique(maintain_order=True).to_list() == [*newest[:-3:-1], newest[1], newest[0]]
+    assert answer.out.index("highest forecasts") < answer.out.index(f"  {newest[-1]} ")
+    assert answer.out.index("lowest forecasts") < answer.out.index(f"  {newest[0]} ")
+    sums = found.group_by("ticker").agg(
+        pl.col("base").first() + pl.col("value").sum(), pl.col("forecast").first()
+    )
+    np.testing.assert_allclose(sums["base"], sums["forecast"], atol=1e-7)
+
+
+def test_a_sample_of_a_period(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
+    dates = tested["date"].unique().sort()
+    asked = ["--date", str(dates[0]), "--to", str(dates[-1]), "--dates", "4", "--model", "ridge"]
+    answer = explain(*asked, "--engine", "linear", "--out", str(tmp_path / "p.parquet"))
+    assert answer.code == 0, answer.err
+    values = read(tmp_path / "p.parquet")
+    assert values["date"].n_unique() == 4
+    assert set(values.group_by("date").agg(pl.col("ticker").n_unique())["ticker"]) == {8}
+    table = period_table(values.rename({"date": "session"}))
+    groups = set(table["group"]) - {"all"}
+    assert len(groups) > 1
+    everyone = table.filter(pl.col("group") == "all")
+    assert set(everyone["forecasts"]) == {32}
+    family = everyone["player"][0]
+    mean = float(np.abs(column(values.filter(pl.col("player") == family), "value")).mean())
+    assert everyone["mean_abs"][0] == pytest.approx(mean)
+    assert f"{mean:.6f}"[:6] in answer.out.replace(" ", "")
+    assert all(f"  {group} (" in answer.out for group in groups)
+
+
+def test_the_rank_ic_is_divided_among_the_players(explain: Call, tmp_path: Path) -> None:
+    answer = explain("--skill", "--model", "ridge", "--dates", "6", "--out", str(tmp_path / "s.parquet"))
+    assert answer.code == 0, answer.err
+    table = read(tmp_path / "s.parquet")
+    inner = table.filter(pl.col("kind") == "family")
+    (base,), (total,) = (table.filter(pl.col("kind") == kind)["value"] for kind in ("base", "total"))
+    assert inner["value"].sum() + base == pytest.approx(total, abs=1e-9)
+    assert np.abs(column(inner, "value")).max() > 1e-3
+    assert (table["error"] > 0).any()
+    assert "on 6 test dates" in answer.out
+    assert f"{total:+.4f}" in answer.out
+
+
+def test_absent_characteristics_get_draws_of_the_training_fold(
+    explain: Call, tested: pl.DataFrame, tmp_path: Path
+) -> None:
+    """Given what is kept, a linear model's correlated characteristics share their values."""
+    day, ticker, _ = tested.row(0)
+    asked = ["--date", str(day), "--ticker", ticker, "--model", "ridge", "--draws", "64"]
+    found = {}
+    for removal, words in (("train", "of the training fold"), ("conditional", "given the kept")):
+        answer = explain(*asked, "--removal", removal, "--out", str(tmp_path / f"{removal}.parquet"))
+        assert answer.code == 0, answer.err
+        assert words in answer.out
+        found[removal] = read(tmp_path / f"{removal}.parquet")
+        assert set(found[removal]["removal"]) == {removal}
+    exact = explain(
+        *(*asked[:-2], "--removal", "train", "--engine", "linear", "--out", str(tmp_path / "exact.parquet"))
+    )
+    assert exact.code == 0, exact.err
+    gap = column(found["train"], "value") - column(read(tmp_path / "exact.parquet"), "value")
+    assert (np.abs(gap) <= 5 * column(found["train"], "error") + 1e-9).all()
+    assert np.abs(column(found["train"], "value") - column(found["conditional"], "value")).max() > 0
+
+
 # What it refuses.
 
 
@@ -264,6 +336,10 @@ def test_dates_and_firms_without_a_forecast(explain: Call, tested: pl.DataFrame)
 def test_options_that_do_not_apply(explain: Call, tested: pl.DataFrame, tmp_path: Path) -> None:
     day, ticker, _ = tested.row(0)
     refused(explain("--ticker", ticker), 2, "--ticker", "--date")
+    refused(explain("--removal", "train"), 2, "--removal", "--date")
+    refused(explain("--date", "yesterday"), 2, "--date is 'yesterday'", "latest")
+    refused(explain("--skill", "--ticker", ticker), 2, "--skill", "--ticker")
+    refused(explain("--skill", "--model", "ridge", "--dates", "1"), 2, "--dates is 1", "at least 2")
     refused(explain("--date", str(day)), 2, "ridge, temporal_peer", "--model")
     base = ["--date", str(day), "--model"]
     refused(explain(*base, "lstm"), 2, "no model 'lstm'")
@@ -275,6 +351,15 @@ def test_options_that_do_not_apply(explain: Call, tested: pl.DataFrame, tmp_path
     refused(explain(*base, "ridge", "--versus", str(day)), 2, "--versus", "--ticker")
     refused(explain(*base, "ridge", "--precision", "0"), 2, "--precision is 0.0")
     refused(explain(*base, "ridge", "--draws", "1"), 2, "--draws is 1")
+    refused(
+        explain(*base, "ridge", "--removal", "zero"), 2, "--removal is 'zero'", "date, train, conditional"
+    )
+    refused(
+        explain(*base, "ridge", "--removal", "conditional", "--engine", "linear"), 2, "permutation engine"
+    )
+    refused(explain(*base, "ridge", "--top", "0"), 2, "--top is 0")
+    refused(explain(*base, "ridge", "--top", "3", "--ticker", ticker), 2, "--top", "--ticker")
+    refused(explain(*base, "ridge", "--dates", "3"), 2, "--dates", "--to")
     refused(explain(*base, "ridge", "--out", str(tmp_path / "x.txt")), 2, "x.txt", ".csv, .parquet, .json")
 
 
@@ -313,6 +398,32 @@ def test_a_model_of_other_features(explain: Call, tested: pl.DataFrame, damaged:
     (damaged / "model.json").write_text(json.dumps(record))
     answer = explain("--date", str(tested["date"][0]), "--model", "ridge")
     refused(answer, 3, "fold 0, seed 7", "other features", f"without {names[0]}", "with book_to_dreams")
+
+
+def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None:
+    run = open_run("latest", trained / "runs")
+    dataset, _ = load_run_data(run, Silent())
+    folds = plan_folds(dataset, run.config)
+
+    def explained(**options: object) -> ModelExplanation:
+        settings = run.config.explain.model_copy(update={"dates": 4, "skill_dates": 4, **options})
+        asked = replace(run, config=run.config.model_copy(update={"explain": settings}))
+        return explain_model(asked, dataset, folds, "ridge", Silent())
+
+    found = explained(removal="train", engine="linear")
+    assert {(part.engine, part.removal) for part in found.groups} == {("linear", "train")}
+    assert sum(len(part.sessions_D) for part in found.skill) == 4
+    tables = explanation_tables(found, dataset, None)
+    assert tables["skill"].height == len(found.groups[0].players) + 2
+    assert (
+        tables["period"].filter(pl.col("group") == "all")["forecasts"][0]
+        == 4 * run.config.explain.firms_per_date
+    )
+    assert json.loads(tables["facts"]["facts"][0])["removal"] == "train"
+    with pytest.raises(ConfigError, match=r"explain.precision is 1e-09, and 1,000 draws of the engine"):
+        explained(precision=1e-9, dates=1)
+    with pytest.raises(ConfigError, match="explains lightgbm only"):
+        explained(engine="tree")
 
 
 def test_the_step_of_a_run_refuses_sessions_with_a_single_firm(trained: Path) -> None:

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 from places import ROOT
+from tracking_stores import new_store
 
 SCRIPT = ROOT / "benchmarks" / "kill_nightly.py"
 KILLED_AFTER = """
@@ -60,6 +61,7 @@ def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, 
         "nightly": {"retrain": {"when": "sessions", "every": 1}, "checks": {"retry_minutes": 0}},
     }
     season, before = script.Season(tmp_path / "season", settings), tmp_path / "before"
+    new_store(season.folder)
     first, day = script.sessions_of_the_market(settings)[-2:]
     season.finish(first)
     script.keep(season.folder, before)

@@ -167,3 +167,21 @@ def test_a_checkpoint_without_names_of_groups_is_explained(live: str, peerglass:
         assert "does not name its groups, because an older version of Peerglass wrote it" in refused.err
     finally:
         shutil.copy("kept.json", path)
+
+
+def test_the_ends_of_the_ranking_are_explained(live: str, peerglass: Call) -> None:
+    answer = peerglass("signals", "live.yaml", "--explain", "2")
+    assert answer.code == 0, answer.err
+    written = peerglass("signals", "live.yaml", "--out", "ends.csv")
+    assert written.code == 0, written.err
+    newest = pl.read_csv("ends.csv").filter(pl.col("in_universe")).sort("signal")
+    ends = newest["ticker"].to_list()
+    assert len(set(ends)) == len(ends)
+    told = answer.out.split("why, in the unit of the signal")[1]
+    places = [told.index(f"  {ticker} ") for ticker in (ends[-1], ends[-2], ends[1], ends[0])]
+    assert places == sorted(places), "the highest signal first"
+    assert told.count("without any player") == 4
+    assert "(error " in told
+    refused = peerglass("signals", "live.yaml", "--explain", "0")
+    assert refused.code == 2
+    assert "--explain is 0; it must be at least 1" in refused.err
