@@ -12,8 +12,8 @@ from pipelines.config.load import to_yaml
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.config.sections import ExplainConfig
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fold_table, plan_folds
+from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.lake.lake import Lake
 from pipelines.report.assumptions import assumptions
@@ -38,7 +38,7 @@ from pipelines.run.record import Run
 from pipelines.run.scores import read_curves
 
 
-def report_data(run: Run, evaluation: StoredEvaluation, dataset: Dataset, lake: Lake) -> ReportData:
+def report_data(run: Run, evaluation: StoredEvaluation, dataset: Market, lake: Lake) -> ReportData:
     """Collect a run's results and one of its evaluations; stages that were not run are None.
 
     Everything is read from records written when a stage ran, so building the report again gives the same
@@ -130,7 +130,7 @@ def _header(
     *,
     evaluation: StoredEvaluation,
     events: Sequence[Event],
-    dataset: Dataset,
+    dataset: Market,
     lake: Lake,
 ) -> RunHeader:
     measured, verdict_delay = evaluation.record, tradable_delay(config.label.delays)

@@ -51,6 +51,13 @@ def simulated_truth(run: Run, ladder: pl.DataFrame) -> SimulatedTruth | None:
     )
 
 
+def _skill(run: Run, model: str) -> pl.DataFrame | None:
+    """None if the run has no such table, or too few dates for an error."""
+    stored = run.read_table("explain_skill")
+    own = None if stored is None else stored.filter(pl.col("model") == model)
+    return None if own is None or own["error"].drop_nulls().is_empty() else own
+
+
 def _recovery(run: Run, model: str) -> pl.DataFrame | None:
     """One row per kind of edge; None if a run was explained before kinds were told apart."""
     stored = run.read_table("explain_recovery")
@@ -81,7 +88,10 @@ def _facts(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def _faithfulness(run: Run, model: str) -> ModelFaithfulness | None:
-    """The verdict on a model's attention and the tables behind it; None without attention."""
+    """The verdict on a model's attention and the tables behind it.
+
+    None without attention, or if the run was explained before criteria had a limit for failing.
+    """
 
     def own(name: str) -> pl.DataFrame | None:
         frame = run.read_table(f"explain_{name}")
@@ -89,7 +99,7 @@ def _faithfulness(run: Run, model: str) -> ModelFaithfulness | None:
         return None if rows is None or rows.is_empty() else rows
 
     verdict = own("verdict")
-    if verdict is None:
+    if verdict is None or "fails" not in verdict.columns:
         return None
     return ModelFaithfulness(
         verdict=verdict,
@@ -133,6 +143,8 @@ def attributions(run: Run) -> list[ModelAttribution]:
                 additivity_max_abs=fact["additivity_max_abs"],
                 additivity_relative=fact["additivity_relative"],
                 monte_carlo_error=fact["monte_carlo_error"],
+                removal=fact.get("removal"),
+                skill=_skill(run, model),
                 faithfulness=_faithfulness(run, model),
                 example=ExampleForecast(
                     date=first["date"],

@@ -123,6 +123,33 @@ def player_importance(players: pl.DataFrame, model: str) -> Figure:
     )
 
 
+def skill_by_player(skill: pl.DataFrame, model: str) -> Figure:
+    """Draw the rank IC that each player carries, with its standard error over dates, the largest on top."""
+    players = skill.filter(~pl.col("kind").is_in(["base", "total"]))
+    frame = players.sort("value", descending=True).head(MAX_PLAYERS).reverse()
+    total = skill.filter(pl.col("kind") == "total").row(0, named=True)
+    kinds = ["features" if kind == "family" else kind for kind in frame["kind"]]
+    trace: Trace = {
+        "type": "bar",
+        "x": floats(frame["value"]),
+        "y": [short(player) for player in frame["player"].to_list()],
+        "orientation": "h",
+        "marker": {"color": [_KIND_COLOURS.get(kind, _OTHER_COLOURS[0]) for kind in kinds]},
+        "error_x": _errors(frame["error"]),
+        "hovertemplate": "%{y}: %{x:.4f}<extra></extra>",
+    }
+    return draw(
+        f"Rank IC of {model} by player: {total['value']:+.3f} in total, on {total['dates']} dates",
+        90 + 22 * max(frame.height, 3),
+        [trace],
+        {
+            "showlegend": False,
+            "xaxis": axis("rank IC (Shapley value, mean over dates)", zeroline=True),
+            "yaxis": axis("", type="category"),
+        },
+    )
+
+
 def one_forecast(example: ExampleForecast, model: str) -> Figure:
     """Draw one forecast as a waterfall from the base value to the forecast, one bar per player.
 

@@ -58,8 +58,8 @@ def removal_curves(curves: pl.DataFrame, over: str) -> Figure:
 
 REMOVAL_NAMES = {
     "mask": "masked keys",
-    "same_date": "other firms of the date",
-    "training": "training data",
+    "date": "other firms of the date",
+    "train": "training data",
 }
 
 

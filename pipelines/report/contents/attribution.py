@@ -11,6 +11,7 @@ from pipelines.report.contents.frames import require_columns
 
 PLAYER_COLUMNS = ("kind", "player", "mean_abs_shap", "error")
 CONTRIBUTION_COLUMNS = ("player", "value", "error")
+SKILL_COLUMNS = ("kind", "player", "value", "error", "dates")
 EDGE_COLUMNS = ("leader", "follower", "weight", "error", "t", "q", "found", "same_group")
 NETWORK_COLUMNS = ("measure", "value", "null_mean", "null_low", "null_high", "number")
 EVIDENCE_COLUMNS = ("kind", "leader", "follower", "slope", "error", "t", "p", "q")
@@ -61,6 +62,11 @@ class ModelAttribution:
     monte_carlo_error
         Mean standard error of a Shapley value, in the unit of the forecast; None if all coalitions were
         evaluated, so that the values are exact.
+    removal
+        What replaced absent characteristics; None for runs that did not record it.
+    skill
+        kind, player, value, error, dates: the rank IC on test dates, divided among the players; the kinds
+        ``base`` and ``total`` are the rank IC without any player and of the complete model.
     faithfulness
         The verdict on the model's attention; None without attention.
     example
@@ -82,6 +88,8 @@ class ModelAttribution:
     additivity_max_abs: float
     additivity_relative: float
     monte_carlo_error: float | None = None
+    removal: str | None = None
+    skill: pl.DataFrame | None = None
     faithfulness: ModelFaithfulness | None = None
     example: ExampleForecast | None = None
     edges: pl.DataFrame | None = None
@@ -91,6 +99,7 @@ class ModelAttribution:
     def __post_init__(self) -> None:
         """Check the columns of every frame."""
         require_columns("players", self.players, PLAYER_COLUMNS)
+        require_columns("skill", self.skill, SKILL_COLUMNS)
         require_columns("edges", self.edges, EDGE_COLUMNS)
         require_columns("network", self.network, NETWORK_COLUMNS)
         require_columns("evidence", self.evidence, EVIDENCE_COLUMNS)

@@ -8,7 +8,18 @@ import polars as pl
 
 from pipelines.report.contents.frames import require_columns
 
-VERDICT_COLUMNS = ("over", "answer", "question", "value", "low", "high", "threshold", "above", "outcome")
+VERDICT_COLUMNS = (
+    "over",
+    "answer",
+    "question",
+    "value",
+    "low",
+    "high",
+    "threshold",
+    "fails",
+    "above",
+    "outcome",
+)
 CURVE_COLUMNS = ("over", "method", "removal", "share", "cumulative")
 AGREEMENT_COLUMNS = ("over", "kind", "method", "value", "low", "high", "null")
 INFERENCE_COLUMNS = ("over", "weights", "ic", "lost", "lost_low", "lost_high", "moved")

@@ -185,6 +185,8 @@ class ReportData:
         and -55%. None if there were no such delistings.
     attribution
         One entry per explained model.
+    explorer
+        File beside the report that shows the peer networks; None if the run has none.
     books, signals, trials
         Further tables; see :mod:`.contents.analysis`.
 
@@ -213,6 +215,7 @@ class ReportData:
     label_shares: pl.DataFrame | None = None
     endings: pl.DataFrame | None = None
     attribution: tuple[ModelAttribution, ...] = ()
+    explorer: str | None = None
     books: BookTables = field(default_factory=BookTables)
     signals: SignalTables = field(default_factory=SignalTables)
     trials: TrialTables = field(default_factory=TrialTables)

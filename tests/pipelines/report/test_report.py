@@ -128,7 +128,7 @@ def test_the_content_security_policy_allows_only_the_two_scripts(page: Page) -> 
 
 def test_every_figure_has_its_titles_and_a_caption(page: Page) -> None:
     figures = figures_of(make_report())
-    assert len(figures) == 40
+    assert len(figures) == 42
     for figure in figures:
         assert figure.title.strip()
         axes = {name: value for name, value in figure.layout.items() if name.startswith(("xaxis", "yaxis"))}

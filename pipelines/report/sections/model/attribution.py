@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from typing import cast
 
+from models.explain.removal import REMOVALS, Removal
 from pipelines.report.charts import attribution
 from pipelines.report.contents.attribution import ModelAttribution
 from pipelines.report.contents.frames import is_missing
@@ -22,6 +24,11 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
             "Shapley values divide a forecast among players: blocks of days, families of features, and "
             "peers. All values are in the unit of the forecast."
         )
+    if data.explorer is not None:
+        yield (
+            f'<p><a href="{html.escape(data.explorer)}">Explore the peer network</a>: by date and firm, with '
+            "errors, tests and attention. It is a page of its own beside this file.</p>"
+        )
     for model in data.attribution:
         yield f"<h3>{html.escape(model.model)}</h3>"
         yield "<h4>Reliability</h4>"
@@ -37,6 +44,15 @@ def attribution_blocks(data: ReportData) -> Iterator[Block]:
                     "A bar is the mean absolute effect of a player on the forecasts, with the mean Monte "
                     "Carlo error of its values. It does not tell whether the player makes the forecasts "
                     f"better or worse.{more}",
+                )
+            )
+        if model.skill is not None:
+            figures.append(
+                (
+                    attribution.skill_by_player(model.skill, model.model),
+                    "A bar is the part of the rank IC that a player carries, with its standard error over "
+                    "the test dates. Below zero, the model would have ranked better without the player, or "
+                    "it is noise: compare the bar with its error.",
                 )
             )
         if model.example is not None and model.example.contributions["error"].null_count() == 0:
@@ -63,10 +79,14 @@ def _reliability(model: ModelAttribution) -> dict[str, str]:
         monte_carlo = "unknown"
     else:
         monte_carlo = f"{two_digits(model.monte_carlo_error)} (mean standard error of a Shapley value)"
+    removal = {}
+    if model.removal is not None:
+        removal = {"absent characteristics get": REMOVALS[cast("Removal", model.removal)]}
     return {
         "forecasts explained": f"{model.n_forecasts:,}",
         "largest additivity error": two_digits(model.additivity_max_abs),
         "relative additivity error": f"{two_digits(100 * model.additivity_relative)} % of mean "
         "|forecast \N{MINUS SIGN} base value|",
         "Monte Carlo error": monte_carlo,
+        **removal,
     }

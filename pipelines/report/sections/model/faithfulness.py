@@ -138,10 +138,11 @@ def _exploration(found: ModelFaithfulness) -> Iterator[Block]:
 
 
 def _verdict_rows(verdict: pl.DataFrame) -> pl.DataFrame:
-    sign = pl.when(pl.col("above")).then(pl.lit("at least ")).otherwise(pl.lit("below "))
-    return _with_interval(verdict).with_columns(
-        needs=sign + pl.col("threshold").round(2).cast(pl.String),
-    )
+    passes, fails = (pl.col(name).round(2).cast(pl.String) for name in ("threshold", "fails"))
+    zone = pl.when(pl.col("threshold") == pl.col("fails")).then(pl.lit(""))
+    above = pl.lit("at least ") + passes + zone.otherwise(pl.lit(", fails below ") + fails)
+    below = pl.lit("below ") + passes + zone.otherwise(pl.lit(", fails above ") + fails)
+    return _with_interval(verdict).with_columns(needs=pl.when("above").then(above).otherwise(below))
 
 
 def _with_interval(

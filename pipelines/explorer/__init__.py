@@ -1,0 +1,1 @@
+"""The explorer of peer networks: one self-contained HTML page for the networks of a run."""
