@@ -1,4 +1,4 @@
-"""The public API of Peerglass: open a run, backtest signals, score with a stored model, and explain it.
+"""The public API of Peerglass: make and open runs, backtest signals, load stored models, and explain them.
 
 ``import peerglass`` imports nothing heavy; a name below is loaded when it is first used.
 
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerglass.attribution import Attribution, explain
+    from peerglass.network import PeerNetwork, peer_network
+    from peerglass.running import ingest, init, prices, run_config
     from peerglass.runs import Run, list_runs, open_run
     from peerglass.scoring import Model, load_model
     from peerglass.signals import Backtest, backtest
@@ -26,26 +28,38 @@ __all__ = [
     "Attribution",
     "Backtest",
     "Model",
+    "PeerNetwork",
     "PeerglassError",
     "Run",
     "backtest",
     "explain",
+    "ingest",
+    "init",
     "list_runs",
     "load_model",
     "open_run",
+    "peer_network",
+    "prices",
+    "run_config",
 ]
 
 _MODULES = {
     "Attribution": "peerglass.attribution",
     "Backtest": "peerglass.signals",
     "Model": "peerglass.scoring",
+    "PeerNetwork": "peerglass.network",
     "PeerglassError": "pipelines.errors",
     "Run": "peerglass.runs",
     "backtest": "peerglass.signals",
     "explain": "peerglass.attribution",
+    "ingest": "peerglass.running",
+    "init": "peerglass.running",
     "list_runs": "peerglass.runs",
     "load_model": "peerglass.scoring",
+    "peer_network": "peerglass.network",
     "open_run": "peerglass.runs",
+    "prices": "peerglass.running",
+    "run_config": "peerglass.running",
 }
 
 

@@ -34,12 +34,18 @@ class Attribution:
         Largest absolute difference between a forecast and its base value plus values.
     monte_carlo_error
         Mean standard error of the values, from the permutations.
+    model
+        Name of the model.
+    unit
+        ``return`` (a fraction), or ``standard deviations`` if the model forecasts normal scores of ranks.
     """
 
     explanation: shap.Explanation
     forecasts: pl.DataFrame
     additivity_error: float
     monte_carlo_error: float
+    model: str
+    unit: str
 
 
 def explain(
@@ -109,5 +115,10 @@ def explain(
         keep_E = rows["ticker"].is_in(list(tickers)).to_numpy()
         rows, explanation = rows.filter(keep_E), explanation[keep_E]
     return Attribution(
-        explanation, rows, float(part.quality.additivity_max), float(part.quality.monte_carlo_mean)
+        explanation,
+        rows,
+        float(part.quality.additivity_max),
+        float(part.quality.monte_carlo_mean),
+        model.name,
+        "standard deviations" if model.run.config.label.transform == "rank" else "return",
     )

@@ -28,7 +28,8 @@ _OUTPUT = Path("data/runs")
 class Run:
     """A recorded run: a config on one version of the data, with its forecasts and results.
 
-    Made by :func:`open_run`. Reading changes nothing on disk, except for :meth:`report`.
+    Made by :func:`open_run`. Reading changes nothing on disk, except for :meth:`report` and
+    :meth:`explorer`.
 
     Attributes
     ----------
@@ -146,6 +147,32 @@ class Run:
 
             report_run(str(self.folder), self.folder.parent)
         return path
+
+    def explorer(self, model: str | None = None, out: str | Path | None = None) -> Path:
+        """Write the explorer of the run's peer networks, one HTML file, and return its path.
+
+        Parameters
+        ----------
+        model
+            The only model to show. None: every model that has a network.
+        out
+            File to write. None: ``explorer.html`` in the run's folder.
+
+        Raises
+        ------
+        ConfigError
+            If the run has no such model, or the model has no network.
+        DataError
+            If the run has no network; ``peerglass explain`` makes one for models with peers.
+
+        Notes
+        -----
+        The page needs no server. In a notebook, show it by ``IPython.display.IFrame``. The address
+        ``explorer.html#TICKER/2024-03-01`` opens a firm on a date.
+        """
+        from pipelines.stages import explore_run
+
+        return explore_run(str(self.folder), self.folder.parent, model, None if out is None else Path(out))
 
     @functools.cached_property
     def data(self) -> tuple[Dataset, Lake]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from places import ROOT
+from tracking_stores import new_store
 
 PACKAGES = ("features", "models", "backtest", "pipelines")
 USE = "import peerglass; peerglass.Run, peerglass.load_model, peerglass.explain; print(peerglass.__file__)"
@@ -79,8 +80,9 @@ def test_a_command_trains_in_worker_processes_there(folder: Path, tiny: dict[str
     """Workers are fresh processes with the search path of their parent, here with the user's folder first."""
     for name in PACKAGES[3:]:  # a worker unpickles names of pipelines before any code of ours can run
         (folder / name / "__init__.py").unlink()
-    settings = {**tiny, "models": {"ridge": {}, "lightgbm": {"rounds": 5}}, "workers": 2}
+    settings = {**tiny, "models": {"ridge": {}, "lightgbm": {"rounds": 5}}, "execution": {"workers": 2}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    new_store(folder)
     for verb in ("ingest", "train"):
         done = python(folder, "-m", "peerglass", verb, "tiny.yaml", PYTHONPATH=str(folder))
         assert done.returncode == 0, done.stderr

@@ -3,57 +3,32 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-import yaml
+from api_models import MODELS
 
 import peerglass
-from pipelines.config.load import load_config
-from pipelines.stages import run_config
-
-MODELS: Mapping[str, Any] = {
-    "ridge": {},
-    "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50},
-    "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2, "peer_width": 8},
-}
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
-    """A folder with a finished run in ``data/runs``."""
-    folder = tmp_path_factory.mktemp("project")
-    settings = {
-        **{key: value for key, value in tiny_settings.items() if key not in ("output", "tracking")},
-        "models": dict(MODELS),
-        "seeds": [4, 7],
-        "audit": {"enabled": False},
-    }
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
-    run_config(load_config(folder / "tiny.yaml"), echo=lambda _: None)
-    return folder
 
 
 @pytest.fixture
-def run(project: Path, monkeypatch: pytest.MonkeyPatch) -> peerglass.Run:
-    monkeypatch.chdir(project)
+def run(api_project: Path, monkeypatch: pytest.MonkeyPatch) -> peerglass.Run:
+    monkeypatch.chdir(api_project)
     return peerglass.open_run()
 
 
-def test_a_run_is_opened_by_any_of_its_names(run: peerglass.Run, project: Path) -> None:
-    for name in ("latest", "tiny", run.id, str(run.folder), project / "data" / "runs" / run.id):
+def test_a_run_is_opened_by_any_of_its_names(run: peerglass.Run, api_project: Path) -> None:
+    for name in ("latest", "tiny", run.id, str(run.folder), api_project / "data" / "runs" / run.id):
         assert peerglass.open_run(name).id == run.id
-    assert peerglass.open_run(output=project / "data/runs").id == run.id
+    assert peerglass.open_run(output=api_project / "data/runs").id == run.id
     assert run.models == tuple(MODELS)
-    assert run.config.lake == f"{project}/lake"
+    assert run.config.lake == f"{api_project}/lake"
     listed = peerglass.list_runs()
     assert listed["run"].to_list() == [run.id]
     assert listed["started"].dtype == pl.Datetime("us", "UTC")
-    assert peerglass.list_runs(project / "none").height == 0
+    assert peerglass.list_runs(api_project / "none").height == 0
 
 
 def test_tables_of_the_run_and_of_its_evaluation_are_read(run: peerglass.Run) -> None:
