@@ -104,7 +104,7 @@ def config_of(args: argparse.Namespace) -> Config:
                 "max_folds": args.folds,
             },
             "models": {"ridge": {}},
-            "workers": 1,
+            "execution": {"engine": "serial"},
             "device": "cpu",
         },
         origin="alarms",

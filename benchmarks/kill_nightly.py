@@ -69,7 +69,7 @@ SETTINGS: dict[str, Any] = {
         "checks": {"retry_minutes": 0},
     },
     "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"},
-    "workers": 1,
+    "execution": {"engine": "serial"},
     "device": "cpu",
 }
 

@@ -31,22 +31,28 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "lake": (),
     "seeds": ("--models", "temporal_transformer", "temporal_peer", "--epochs", "1", "--runs", "1"),
     "attention": ("--runs", "1", "--longest", "1024"),
+    "peer_layer": ("--firms", "500", "1000", "2000", "--runs", "1"),
     "kill_ingest": ("--kills", "10"),
     "gpu": ("--device", "cpu", "--tiny"),
+    "explorer": ("--followers", "200"),
 }
 """Benchmarks in order, with arguments that shorten them; without arguments the full benchmark runs."""
 
 LEFT_OUT: Mapping[str, str] = {
     "forecasts_speed": "needs pip install '.[peers]': python benchmarks/forecasts_speed.py",
     "kill_nightly": "half an hour on two cores: python benchmarks/kill_nightly.py",
+    "kill_engines": "about half an hour on two cores: python benchmarks/kill_engines.py",
     "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",
     "alarms": "about a quarter of an hour on one core: python benchmarks/alarms.py",
     "attribution": "some ten minutes on one core: python benchmarks/attribution.py --threads 1",
     "audit_cases": "some ten minutes a market on one core: python benchmarks/audit_cases.py",
+    "audit_speed": "needs the Nasdaq prices next to the checkout: python benchmarks/audit_speed.py",
     "network_accuracy": "some ten minutes on one core: python benchmarks/network_accuracy.py",
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
-    "planted": "about an hour on one core: python benchmarks/planted.py",
+    "planted": "half an hour on one core: python benchmarks/planted.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
+    "verdict_calibration": "a quarter of an hour on one core: python benchmarks/verdict_calibration.py",
+    "scale": "about an hour on two cores: python benchmarks/scale.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",
 }
 """Benchmarks that are not run, with the reason."""

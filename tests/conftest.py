@@ -49,7 +49,7 @@ TINY: Mapping[str, Any] = {
         "network_permutations": 2,
     },
     "tracking": {"uri": "sqlite:///mlflow.db", "artifacts": "mlartifacts"},
-    "workers": 1,
+    "execution": {"engine": "serial"},
     "device": "cpu",
 }
 
@@ -135,6 +135,31 @@ def tiny_tables(tiny_config: Config) -> dict[str, pl.DataFrame]:
         pl.lit("simulated").alias("source"), pl.lit(now).dt.cast_time_unit("us").alias("ingested_at")
     )
     return {name: check(name, frame).valid for name, frame in tables.items()}
+
+
+@pytest.fixture(scope="session")
+def api_project(
+    tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any], migrated_stores: None
+) -> Path:
+    """A folder with a finished run of ``api_models.MODELS`` in ``data/runs``."""
+    import yaml
+    from api_models import MODELS
+    from shared_folders import shared_folder
+
+    import peerglass
+
+    settings = {
+        **{key: value for key, value in tiny_settings.items() if key not in ("output", "tracking")},
+        "models": dict(MODELS),
+        "seeds": [4, 7],
+        "audit": {"enabled": False},
+    }
+
+    def make(folder: Path) -> None:
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+        peerglass.run_config(folder / "tiny.yaml")
+
+    return shared_folder(tmp_path_factory, "api", make)
 
 
 @pytest.fixture(scope="session")

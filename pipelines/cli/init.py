@@ -36,20 +36,11 @@ def init(
 
     Example: `peerglass init prices.csv`, then `peerglass run prices.yaml`
     """
-    from pipelines.config.draft import draft_config
-    from pipelines.errors import ConfigError
+    from pipelines.config.draft import write_draft
 
     stem = file.name.partition(".")[0] or "prices"
     target = Path(f"{stem.replace('*', '').replace('?', '') or 'prices'}.yaml") if config is None else config
-    if target.exists() and not force:
-        raise ConfigError(
-            f"{target} exists; choose another name with --config, or overwrite it with --force."
-        )
-    draft = draft_config(file, target.parent, date_format)
-    partial = target.with_name(f".{target.name}.partial")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial.write_text(draft.text, encoding="utf-8")
-    partial.replace(target)
+    draft = write_draft(file, target, date_format, replace=force)
     market = draft.market
     typer.echo(
         f"{target}: {market.rows:,} prices of {market.firms:,} firms, {market.sessions:,} sessions from "

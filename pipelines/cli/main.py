@@ -13,12 +13,14 @@ from pipelines.cli.compare import compare
 from pipelines.cli.demo import demo
 from pipelines.cli.doctor import doctor
 from pipelines.cli.explain import explain
+from pipelines.cli.explore import explore
 from pipelines.cli.features import list_features
 from pipelines.cli.init import init
 from pipelines.cli.lake import lake_app
 from pipelines.cli.nights.nightly import nightly
 from pipelines.cli.nights.promote import demote, promote
 from pipelines.cli.nights.signals import signals
+from pipelines.cli.notebooks.command import notebook
 from pipelines.cli.options import (
     RUNS_FOLDER,
     AsOfOption,
@@ -85,6 +87,7 @@ def _common(
 app.command(rich_help_panel=_START)(doctor)
 app.command(rich_help_panel=_START)(demo)
 app.command(rich_help_panel=_START)(init)
+app.command(rich_help_panel=_START)(notebook)
 
 
 @app.command(rich_help_panel=_START)
@@ -224,6 +227,7 @@ def tune(
 app.command(rich_help_panel=_PIPELINE)(backtest)
 app.command(rich_help_panel=_PIPELINE)(compare)
 app.command(rich_help_panel=_PIPELINE)(explain)
+app.command(rich_help_panel=_PIPELINE)(explore)
 
 
 @app.command(rich_help_panel=_PIPELINE)

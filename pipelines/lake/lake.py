@@ -88,6 +88,18 @@ class Lake:
         opened = self.storage.open(table)
         return None if opened is None else data_version(opened) or None
 
+    def count(self, table: str, version: int | None = None) -> int:
+        """Count a table's rows from its log, without reading them; errors as in `read`."""
+        return int(self._open_version(table, version).count())
+
+    def distinct(self, table: str, columns: list[str], filters: pl.Expr) -> pl.DataFrame:
+        """Return the distinct values of columns in the newest version, sorted, without reading other columns.
+
+        Arguments and errors as in `read`.
+        """
+        rows = self.storage.scan(table, self._open_version(table, None)).filter(filters)
+        return rows.select(columns).unique().collect(engine="streaming").sort(columns)
+
     def versions(self) -> dict[str, int]:
         """Return the newest version of every table that holds data."""
         versions = {table: self.version(table) for table in SCHEMAS}

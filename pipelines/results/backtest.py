@@ -8,9 +8,8 @@ import numpy as np
 import polars as pl
 
 from features.arrays import FloatArray
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
-from pipelines.dataset.market import to_panel
+from pipelines.dataset.market import Market, to_panel
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
@@ -25,6 +24,7 @@ from pipelines.results.robustness.multiple_tests import overfitting_table
 from pipelines.results.robustness.paths import path_table
 from pipelines.run.completeness import (
     add_missing_column,
+    committed_tasks,
     common_dates,
     comparable_folds,
     describe_missing,
@@ -38,8 +38,10 @@ from pipelines.run.record import Run
 from pipelines.run.scores import read_scores
 from pipelines.train.trials import trial_count
 
+_COLUMNS = ["model", "fold", "seed", "date", "ticker", "forecast"]
 
-def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> StoredEvaluation:
+
+def evaluate_run(run: Run, dataset: Market, lake: Lake, progress: Progress) -> StoredEvaluation:
     """Measure a run's forecasts with the backtest settings of its config, and store the evaluation.
 
     Models are compared on the dates that all of them forecast. Combinatorial folds test every date several
@@ -117,13 +119,13 @@ def evaluate_run(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> 
     return stored
 
 
-def missing_tasks_of_run(run: Run, dataset: Dataset, lake: Lake) -> tuple[tuple[str, int, int], ...]:
+def missing_tasks_of_run(run: Run, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:
     """List the tasks (model, fold, seed) of a run that currently have no forecasts."""
     folds = [fold.index for fold in plan_folds(dataset, run.config)]
-    return missing_tasks(run.config.models, folds, run.config.seeds, _forecasts(run, lake))
+    return missing_tasks(run.config.models, folds, run.config.seeds, committed_tasks(run.run_id, lake))
 
 
-def load_truth(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
+def load_truth(run: Run, dataset: Market, lake: Lake) -> FloatArray | None:
     """True conditional mean return of a simulated market, shape (T, N); None on real data."""
     if "truth_mu" not in run.versions:
         return None
@@ -133,7 +135,9 @@ def load_truth(run: Run, dataset: Dataset, lake: Lake) -> FloatArray | None:
 
 def _forecasts(run: Run, lake: Lake) -> pl.DataFrame:
     frame = (
-        lake.read("forecasts", filters=pl.col("run_id") == run.run_id) if lake.exists("forecasts") else None
+        lake.read("forecasts", filters=pl.col("run_id") == run.run_id, columns=_COLUMNS)
+        if lake.exists("forecasts")
+        else None
     )
     if frame is None or frame.is_empty():
         raise DataError(

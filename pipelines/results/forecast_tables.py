@@ -248,10 +248,14 @@ def _style_rows(measured: list[_Measured], panel: Panel) -> Iterator[dict[str, A
 
     styles = (*((style.name, style.characteristic, style.sign) for style in STYLES), _BETA)
     usable = [style for style in styles if CHARACTERISTICS[style[1]].needs <= panel.fields]
-    raw_TNK = CHARACTERISTICS.compute(panel, [characteristic for _, characteristic, _ in usable])
-    for sessions_R, group in _by_sessions(measured):
-        for k, (name, _, sign) in enumerate(usable):
-            style = SortedPanel(f"style {name}", raw_TNK[sessions_R, :, k])
+    for (
+        name,
+        characteristic,
+        sign,
+    ) in usable:  # one at a time, to hold one array
+        raw_TN = CHARACTERISTICS.compute(panel, [characteristic])[:, :, 0]
+        for sessions_R, group in _by_sessions(measured):
+            style = SortedPanel(f"style {name}", raw_TN[sessions_R])
             for one in group:
                 test = mean_test(sign * daily_metrics(one.signal, style).rank_ic_T)
                 if test.n:

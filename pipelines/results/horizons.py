@@ -7,9 +7,8 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.forecasts.metrics import forecast_metrics
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import path_of_tests, plan_folds
-from pipelines.dataset.market import to_panel
+from pipelines.dataset.market import Market, to_panel
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
 from pipelines.results.evaluate import ensemble, label_overlap
@@ -17,7 +16,7 @@ from pipelines.run.record import Run
 
 
 def horizon_table(
-    run: Run, lake: Lake, dataset: Dataset, dates_T: npt.NDArray[np.bool_]
+    run: Run, lake: Lake, dataset: Market, dates_T: npt.NDArray[np.bool_]
 ) -> pl.DataFrame | None:
     """Measure the seed ensemble of a run's forecasts at every horizon, including the label's.
 

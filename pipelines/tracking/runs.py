@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _MODEL_TAG = "peerglass.model"
 _ERROR_TAG = "peerglass.error"
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
-_FILES = ("config.yaml", "report.html", "audit.json", PROVENANCE)
+_FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", PROVENANCE)
 _FOLDERS = ("tables", "evaluations", "checkpoints")
 
 

@@ -13,14 +13,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import numpy as np
 import polars as pl
 import pytest
 import yaml
 from command import Call, command
-from nbclient import NotebookClient
-from places import ROOT
 from stored import measured
 
 from models.registry import MODELS
@@ -196,13 +193,26 @@ def test_the_tables_of_the_report_exist(done: str) -> None:
     with_peers = {name for name, entry in MODELS.items() if getattr(entry.build, "uses_peers", False)}
     assert set(edges["model"]) == with_peers
     assert (edges["leader"] != edges["follower"]).all()
-    for table in ("dated_edges", "firms", "network", "evidence"):
+    for table in ("dated_edges", "dated_firms", "firms", "groups", "network", "evidence"):
         frame = run.read_table(f"explain_{table}")
         assert frame is not None
         assert set(frame["model"]) <= with_peers
     assert {f"{name}.graphml" for name in with_peers} == {
         path.name for path in (run.folder / "networks").iterdir()
     }
+    # fewer than 20 firms: every pair is stored, so the values of a follower add up to its forecast
+    dated, firms = run.read_table("explain_dated_edges"), run.read_table("explain_dated_firms")
+    assert dated is not None
+    assert firms is not None
+    keys = ["model", "date", "fold", "seed"]
+    sums = dated.filter(pl.col("model") == "temporal_peer").group_by([*keys, "follower"]).agg(pl.sum("value"))
+    joined = sums.join(firms.rename({"ticker": "follower"}), on=[*keys, "follower"])
+    assert joined.height == sums.height > 0
+    np.testing.assert_allclose(joined["value"], joined["forecast"] - joined["base"], atol=1e-5)
+    assert set(dated["attention_rank"]) == set(dated["rank"])
+    page = Path("runs", done, "explorer.html").read_text(encoding="utf-8")
+    assert with_peers <= set(re.findall(r'"model":"(\w+)"', page))
+    assert 'href="explorer.html"' in Path("runs", done, "report.html").read_text(encoding="utf-8")
     players = run.read_table("explain_players")
     assert players is not None
     assert set(players["model"]) == {name for name, entry in MODELS.items() if entry.kind == "neural"}
@@ -500,19 +510,3 @@ def test_a_signal_file_without_a_config_is_a_usage_error(foresight: Path, peergl
     answer = peerglass("backtest", "tiny", "--output", "runs", "--set", "label.delay=1")
     assert answer.code == 2
     assert "only backtest.* can be set" in answer.err
-
-
-def test_the_notebook_reviews_a_run(done: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = ROOT / "notebooks" / "peer_network.ipynb"
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # nbformat is partly annotated
-    assert all(not cell.get("outputs") for cell in notebook.cells)  # committed without outputs
-    monkeypatch.setenv("PEERGLASS_RUN", done)
-    monkeypatch.setenv("PEERGLASS_OUTPUT", str(Path("runs").resolve()))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    client = NotebookClient(
-        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": "."}}
-    )
-    client.execute()
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    assert any("application/vnd.plotly.v1+json" in output.get("data", {}) for output in shown)
-    assert any("temporal_peer" in str(output.get("data", {})) for output in shown)

@@ -10,15 +10,15 @@ import polars as pl
 
 from backtest.splits.fold import Fold
 from pipelines.config.schema import Config
-from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import n_paths, path_of_tests
+from pipelines.dataset.market import Market
 from pipelines.results.comparisons import tradable_delay
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
 from pipelines.run.completeness import common_dates, restrict_to_dates
 
 
 def path_table(
-    forecasts: pl.DataFrame, folds: Sequence[Fold], dataset: Dataset, config: Config
+    forecasts: pl.DataFrame, folds: Sequence[Fold], dataset: Market, config: Config
 ) -> pl.DataFrame | None:
     """Measure every model on every path of tests, at the first delay that can be traded.
 

@@ -10,7 +10,9 @@ import pytest
 from models.registry import MODELS
 from pipelines.config import errors
 from pipelines.config.errors import RENAMED
+from pipelines.config.execution import ExecutionConfig
 from pipelines.config.load import check_config
+from pipelines.config.schema import Config
 from pipelines.config.sections import AuditConfig, LabelConfig, TransformConfig
 from pipelines.errors import ConfigError
 from pipelines.settings import Section
@@ -37,7 +39,11 @@ OF_SECTIONS = {old: new for old, new in RENAMED.items() if isinstance(new, str) 
 
 @pytest.mark.parametrize("old", OF_SECTIONS)
 def test_an_old_key_is_reported_with_its_new_name(old: str) -> None:
-    outermost, *sections, key = old.split(".")
+    outermost, *inner = old.split(".")
+    if not inner:
+        assert message_of(**{outermost: 1}) == f"a.yaml: {old} is now called {RENAMED[old]}; rename the key."
+        return
+    *sections, key = inner
     settings = copy.deepcopy(YAHOO if old == "source.batch" else MINIMAL.get(outermost, {}))
     section = settings
     for name in sections:
@@ -53,12 +59,14 @@ def test_new_names_of_keys_exist_and_old_ones_do_not() -> None:
         "features.transform": (TransformConfig,),
         "source": (FilesSourceConfig, YFinanceSourceConfig),
         "audit": (AuditConfig,),
+        "execution": (ExecutionConfig,),
     }
     for old, new in OF_SECTIONS.items():
         section, _, key = new.rpartition(".")
         known = {name for model in sections[section] for name in model.model_fields}
         assert key in known
-        assert old.rpartition(".")[2] not in known
+        parent, _, name = old.rpartition(".")
+        assert name not in (known if parent else Config.model_fields)
 
 
 @pytest.mark.parametrize(

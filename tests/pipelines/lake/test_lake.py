@@ -113,6 +113,16 @@ def test_read_selects_columns_and_rows(tmp_path: Path) -> None:
     assert frame.height == 50
 
 
+def test_rows_are_counted_and_distinct_keys_found_without_the_rest(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for fold in (2, 0):
+        lake.upsert("forecasts", forecasts(fold, rows=7))
+    lake.upsert("forecasts", forecasts(5, rows=3, run="r2"))
+    assert (lake.count("forecasts", 1), lake.count("forecasts")) == (7, 17)
+    found = lake.distinct("forecasts", ["model", "fold"], pl.col("run_id") == "r1")
+    assert found.rows() == [("ridge", 0), ("ridge", 2)]
+
+
 def test_a_frame_that_breaks_the_contract_is_a_bug_and_writes_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     with pytest.raises(ValueError, match="close_is_positive"):

@@ -298,4 +298,4 @@ def test_a_config_with_a_url_ingests_and_trains(
     assert recorded_by_runs(place.lake(), [Path("runs")])["prices"] == {1: [run.run_id]}
     tracking = {"mlflow.db", ".mlflow.db.lock", "mlartifacts"}
     made = {path.name for path in tmp_path.iterdir()} - {"lake", *tracking}
-    assert made == {"runs"}, "a URL is never made a folder"
+    assert made == {"runs", "features"}, "a URL is never made a folder"

@@ -213,7 +213,7 @@ def test_the_id_covers_costs_books_their_order_and_delays(tmp_path: Path, tiny: 
     assert len(set(ids)) == len(changes)
     same: list[dict[str, Any]] = [
         {"backtest": {"books": books, "costs": {"half_spread_bps": 5}}},
-        {"workers": 2},
+        {"execution": {"workers": 3}},
         {"explain": {}},
     ]
     assert {evaluation_id(run_of(tmp_path, tiny, **change).config) for change in same} == {ids[0]}
