@@ -9,10 +9,8 @@ import polars as pl
 
 from models.explain.design import evenly_spaced
 from models.explain.removal import REMOVALS
-from pipelines.dataset.folds import plan_folds
 from pipelines.explain.forecasts.question import (
     Question,
-    choose_model,
     find_place,
     find_places,
     newest_date,
@@ -31,9 +29,7 @@ from pipelines.explain.forecasts.text import (
 from pipelines.explain.forecasts.values import Explained, FoldModels, explain_date
 from pipelines.explain.period import period_table
 from pipelines.progress import Progress
-from pipelines.run.completeness import require_test
-from pipelines.run.open import load_run_data
-from pipelines.run.record import Run, open_run
+from pipelines.run.record import Run
 
 
 def explain_forecasts(name: str, output: Path, question: Question) -> str:
@@ -66,11 +62,8 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     """
     question.check()
     progress = Progress()
-    run = open_run(name, output)
-    require_test(run.config, run.run_id)
-    model = choose_model(run, question.model)
-    dataset, _ = load_run_data(run, progress)
-    folds = plan_folds(dataset, run.config)
+    models = FoldModels.open(name, output, question.model, progress)
+    run, model, dataset, folds = models.run, models.model, models.dataset, models.folds
     date = newest_date(dataset, folds) if question.date is None else question.date
     if question.to is not None:
         places = find_places(dataset, folds, date, question.to, question.ticker)
@@ -79,7 +72,6 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
     else:
         dates = [date] if question.versus is None else [date, question.versus]
         places = [find_place(dataset, folds, one, question.ticker) for one in dates]
-    models = FoldModels(run, dataset, model)
     with progress.stage("explain", total=len(places) * len(run.config.seeds)):
         found = [explain_date(models, place, question, progress) for place in places]
     tables = [value_table(explained, model) for explained in found]

@@ -9,18 +9,14 @@ import numpy as np
 from models.explain.design import evenly_spaced
 from models.explain.removal import REMOVALS
 from models.explain.skill import SkillConfig, explain_skill
-from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread
 from pipelines.errors import ConfigError
-from pipelines.explain.forecasts.question import Question, choose_model, find_places
+from pipelines.explain.forecasts.question import Question, find_places
 from pipelines.explain.forecasts.tables import write_values
 from pipelines.explain.forecasts.values import FoldModels
 from pipelines.explain.games import families_of
 from pipelines.explain.skill import describe_skill, skill_table
 from pipelines.progress import Progress
-from pipelines.run.completeness import require_test
-from pipelines.run.open import load_run_data
-from pipelines.run.record import open_run
 
 
 def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
@@ -51,16 +47,13 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
     """
     question.check()
     progress = Progress()
-    run = open_run(name, output)
-    require_test(run.config, run.run_id)
-    model = choose_model(run, question.model)
-    dataset, _ = load_run_data(run, progress)
-    folds = plan_folds(dataset, run.config)
+    models = FoldModels.open(name, output, question.model, progress)
+    run, model, dataset, folds = models.run, models.model, models.dataset, models.folds
     days_T = dataset.panel.dates_T.astype("datetime64[D]")
     places = find_places(dataset, folds, days_T[0].item(), days_T[-1].item(), None)
     places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
-    models, families = FoldModels(run, dataset, model), families_of(dataset.characteristic_names)
-    config, parts = SkillConfig(removal=question.removal, seed=run.config.explain.seed), []
+    families, parts = families_of(dataset.characteristic_names), []
+    config = SkillConfig(removal=question.removal, seed=run.config.explain.seed)
     with progress.stage("explain", total=len(places)), one_thread():
         for at, place in enumerate(places):
             fold = models.of_fold(place.fold.index)

@@ -9,6 +9,8 @@ import datetime as dt
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,16 +26,19 @@ from models.explain.removal import Removal, TrainingCells, training_cells
 from models.fitted import Fitted
 from models.forecaster import Forecaster
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
 from pipelines.explain.forecasts.draws import stored_draws
-from pipelines.explain.forecasts.question import Place, Question
+from pipelines.explain.forecasts.question import Place, Question, choose_model
 from pipelines.explain.games import families_of
 from pipelines.explain.trained import require_features
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
-from pipelines.run.record import Run
-from pipelines.train.task import collect_arrays, to_tensors
+from pipelines.run.completeness import require_test
+from pipelines.run.open import load_run_data
+from pipelines.run.record import Run, open_run
+from pipelines.train.task import Arrays, collect_arrays, to_tensors
 
 DRAWS = 16
 FIRMS_PER_DATE = 8
@@ -84,16 +89,44 @@ class FoldModels:
 
     Attributes
     ----------
-    run, dataset
-        The run and its data.
+    run, dataset, folds
+        The run, its data and its folds.
     model
         Entry of ``models``.
     """
 
     def __init__(self, run: Run, dataset: Dataset, model: str) -> None:
         self.run, self.dataset, self.model = run, dataset, model
-        self._arrays = collect_arrays(dataset, run.config.features.window)
+        self.folds = plan_folds(dataset, run.config)
         self._loaded: tuple[int, _Fold] | None = None
+
+    @classmethod
+    def open(cls, name: str, output: Path, model: str | None, progress: Progress) -> FoldModels:
+        """Open a run that has an out-of-sample test, and its data.
+
+        Parameters
+        ----------
+        name
+            Id of the run, a unique prefix of it, ``latest``, or its folder.
+        output
+            Folder that holds the runs.
+        model
+            Entry of ``models``; None takes the run's only model.
+
+        Raises
+        ------
+        ConfigError
+            If there is no such run, it has no test, or the model cannot be chosen.
+        """
+        run = open_run(name, output)
+        require_test(run.config, run.run_id)
+        chosen = choose_model(run, model)
+        dataset, _ = load_run_data(run, progress)
+        return cls(run, dataset, chosen)
+
+    @cached_property
+    def _arrays(self) -> Arrays:
+        return collect_arrays(self.dataset, self.run.config.features.window)
 
     def of_fold(self, fold: int) -> _Fold:
         """Load the seeds of a fold, its data and the names of its groups.
