@@ -6,9 +6,7 @@ benchmarks/kill_nightly.py kills nights of a whole season, with trainings and pr
 from __future__ import annotations
 
 import importlib.util
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +14,7 @@ from types import ModuleType
 import pytest
 from places import ROOT
 from tracking_stores import new_store
+from warm import Process
 
 SCRIPT = ROOT / "benchmarks" / "kill_nightly.py"
 KILLED_AFTER = """
@@ -76,14 +75,9 @@ def test_a_night_killed_after_every_step_ends_as_if_undisturbed(tmp_path: Path, 
 
     script.keep(before, season.folder)
     for step in STEPS:
-        killed = subprocess.run(
-            [sys.executable, "-c", KILLED_AFTER, "nightly", "season.yaml", "--date", day.isoformat(), step],
-            cwd=season.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert killed.returncode == -signal.SIGKILL, (step, killed.stdout, killed.stderr[-2000:])
+        arguments = ["nightly", "season.yaml", "--date", day.isoformat(), step]
+        killed = Process(KILLED_AFTER, arguments, cwd=season.folder)
+        out, err = killed.communicate()
+        assert killed.returncode == -signal.SIGKILL, (step, out, err[-2000:])
     season.finish(day)
     assert season.state().difference(undisturbed) is None

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from command import Call, command
 from mlflow_server import mlflow_server, postgres_programs, postgres_server
-from places import ROOT
+from warm import PEERGLASS, Process
 from yahoo_server import YahooServer, business_days, make_firm
 
 from pipelines.config.load import load_config
@@ -188,7 +188,6 @@ def test_a_clock_set_back_by_two_days_changes_neither_order_nor_signals(
     assert books["session"].unique().sort().to_list() == [first, second]
 
 
-NIGHT = "from pipelines.cli.main import main; main()"
 HELD_NIGHT = """
 import sys, time
 from pathlib import Path
@@ -205,22 +204,11 @@ main()
 """
 
 
-def start(*arguments: str, script: str = NIGHT, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own."""
-    return subprocess.Popen(
-        [*before, sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_of_two_processes_one_plays_the_night_and_the_other_leaves_or_waits(
     peerglass: Call, settings: dict[str, Any]
 ) -> None:
     day = str(write_config(settings)[-1])
-    held = start("nightly", "tiny.yaml", "--date", day, script=HELD_NIGHT)
+    held = Process(HELD_NIGHT, ["nightly", "tiny.yaml", "--date", day])
     try:
         until = time.monotonic() + 120
         while not Path("held").exists():
@@ -232,8 +220,8 @@ def test_of_two_processes_one_plays_the_night_and_the_other_leaves_or_waits(
         assert "is being written by" in second.err
         assert str(held.pid) in second.err
         assert not Lake("lake").exists("nights"), "the second one has left no trace"
-        waiting = start("nightly", "tiny.yaml", "--date", day, "--wait")
-        while "is being written by" not in (line := waiting.stderr.readline() if waiting.stderr else ""):
+        waiting = Process(PEERGLASS, ["nightly", "tiny.yaml", "--date", day, "--wait"])
+        while "is being written by" not in (line := waiting.stderr.readline()):
             assert line, "the third process waits"
     finally:
         Path("go").touch()
@@ -257,10 +245,15 @@ def test_a_process_whose_clock_is_two_days_slow_plays_the_next_night(
     first, second = write_config(settings)[-2:]
     assert peerglass("nightly", "tiny.yaml", "--date", str(first)).code == 0
     for said in (f"tiny, night of {second}: done", f"tiny: the night of {second} is already done."):
-        slow = start("nightly", "tiny.yaml", "--date", str(second), before=(faketime, "-f", "-2d"))
-        out, err = slow.communicate()
-        assert slow.returncode == 0, err
-        assert out.startswith(said)
+        command = [faketime, "-f", "-2d", sys.executable, "-c", PEERGLASS]
+        slow = subprocess.run(
+            [*command, "nightly", "tiny.yaml", "--date", str(second)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert slow.returncode == 0, slow.stderr
+        assert slow.stdout.startswith(said)
     nights = Lake("lake").read("nights").sort("session")
     assert nights["session"].to_list() == [first, second]
     slowness = nights["created_at"][0] - nights["created_at"][1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from command import Call, command
+from warm import Process
 
 from pipelines.errors import DataError
 from pipelines.run.locks import Locks
@@ -74,10 +73,7 @@ def test_a_process_that_waits_for_a_removed_folder_makes_a_new_one(tmp_path: Pat
     folder = tmp_path / "runs" / "tiny-1"
     with Locks(wait=False, notify=print) as locks:
         locks.lock_run(folder)
-        waiting = subprocess.Popen(
-            [sys.executable, "-c", WAIT, str(folder)], stdout=subprocess.PIPE, text=True
-        )
-        assert waiting.stdout is not None
+        waiting = Process(WAIT, [str(folder)])
         assert waiting.stdout.readline() == "waits\n"
     assert waiting.communicate(timeout=60)[0] == "done\n"
     assert waiting.returncode == 0

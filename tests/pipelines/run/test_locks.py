@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import yaml
 from command import command
 from tracking_stores import new_store
+from warm import PEERGLASS, Process
 
 from pipelines.config.load import load_config
 from pipelines.errors import DataError
@@ -37,15 +36,9 @@ with Locks(wait=False, notify=print) as locks:
 """
 
 
-PEERGLASS = [sys.executable, "-c", "from pipelines.cli.main import main; main()"]
-
-
-def holder(method: str, place: Path | str) -> subprocess.Popen[str]:
+def holder(method: str, place: Path | str) -> Process:
     """Another process that holds a lock."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, method, str(place)], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
+    process = Process(HOLD, [method, str(place)])
     assert process.stdout.readline() == "held\n"
     return process
 
@@ -92,18 +85,10 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": models, "fit": {"epochs": 12}}))
     ingest_config(load_config(Path("tiny.yaml")), echo=lambda _: None)
     new_store(tmp_path)
-    command = [*PEERGLASS, "train", "tiny.yaml"]
-    started = [
-        subprocess.Popen(
-            [*command, *(["--wait"] if wait else [])],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    arguments = ["train", "tiny.yaml", *(["--wait"] if wait else [])]
+    started = [Process(PEERGLASS, arguments) for _ in range(2)]
     outputs = [process.communicate(timeout=200) for process in started]
-    codes = sorted(process.returncode for process in started)
+    codes = sorted(process.wait() for process in started)
     assert codes == ([0, 0] if wait else [0, 3]), outputs
     if not wait:
         (refused,) = [err for process, (_, err) in zip(started, outputs, strict=True) if process.returncode]
@@ -169,13 +154,6 @@ def filled(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str,
     return folder
 
 
-def call(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own."""
-    return subprocess.Popen(
-        [*PEERGLASS, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 @pytest.mark.parametrize(
     ("command", "done"),
     [
@@ -195,14 +173,13 @@ def test_commands_that_change_a_lake_wait_for_a_running_ingest_or_name_it(
     commits = sorted(filled.glob("lake/*/_delta_log/*"))
     process = holder("lock_lake", lake.root)
     try:
-        refused = call(filled, *command)
+        refused = Process(PEERGLASS, command, cwd=filled)
         out, err = refused.communicate(timeout=60)
         assert (refused.returncode, out) == (3, ""), err
         sentence = err.splitlines()[-1]
         assert f"The lake {lake.root} is being written by process {process.pid} on" in sentence
         assert sentence.endswith("wait for it to finish, or add --wait.")
-        waiting = call(filled, *command, "--wait")
-        assert waiting.stderr is not None
+        waiting = Process(PEERGLASS, [*command, "--wait"], cwd=filled)
         assert any("waiting for it to finish" in line for line in waiting.stderr)
         assert waiting.poll() is None
         assert sorted(filled.glob("lake/*/_delta_log/*")) == commits
@@ -217,7 +194,7 @@ def test_commands_that_change_a_lake_wait_for_a_running_ingest_or_name_it(
 def test_a_dry_run_of_a_vacuum_needs_no_lock(filled: Path) -> None:
     process = holder("lock_lake", filled / "lake")
     try:
-        dry = call(filled, "lake", "vacuum", "tiny.yaml", "--keep-days", "1", "--dry-run")
+        dry = Process(PEERGLASS, ["lake", "vacuum", "tiny.yaml", "--keep-days", "1", "--dry-run"], cwd=filled)
         assert dry.communicate(timeout=60)[0] == "nothing to remove\n"
         assert dry.returncode == 0
     finally:

@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import pytest
 import torch
 import yaml
 from tracking_stores import new_store
+from warm import PEERGLASS, Process
 
 from models.fitting.snapshot import Snapshot
 from pipelines.config.load import load_config
@@ -41,7 +41,6 @@ from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.stages import train_config
 from pipelines.train.trials import trial_count
 
-COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "train", "tiny.yaml"]
 KILLS = 10
 MODELS = {
     "zero": {},
@@ -71,17 +70,9 @@ def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # n
 
 
 @contextmanager
-def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
+def training(folder: Path) -> Iterator[Process]:
     """Run the command in its own process group, which is always killed at the end."""
-    process = subprocess.Popen(
-        COMMAND,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = Process(PEERGLASS, ["train", "tiny.yaml"], cwd=folder)
     try:
         yield process
     finally:
@@ -89,7 +80,7 @@ def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def kill_group(process: subprocess.Popen[str]) -> None:
+def kill_group(process: Process) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -115,7 +106,6 @@ def finish(folder: Path) -> tuple[str, float, list[dict[str, Any]]]:
 def kill_during_training(folder: Path, after: float) -> bool:
     """Kill the command some seconds after its training starts; return whether it was still running."""
     with training(folder) as process:
-        assert process.stderr is not None
         for line in process.stderr:
             event = event_of(line)
             if event["stage"] == "train" and event["event"] == "start":
@@ -254,7 +244,6 @@ def test_a_killed_pool_resumes_to_the_same_forecasts_as_one_process(
     folder = tmp_path / "killed"
     prepared(folder, tiny, models=models, seeds=list(seeds), execution={"workers": 2})
     with training(folder) as process:  # kill only the parent, as the kernel does when memory runs out
-        assert process.stderr is not None
         for line in process.stderr:
             if event_of(line)["event"] == "step":
                 break
