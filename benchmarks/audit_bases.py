@@ -226,6 +226,15 @@ def real(folder: Path, market: str, start: dt.date, end: dt.date, part: int) -> 
     return make_base(f"{market} {start.year}-{end.year} part {part}", tables, part)
 
 
+def last_bases(folder: Path) -> list[Base]:
+    """Return markets of other firms and years, on which the last checks were tried once."""
+    found = [simulated(29, firms=60, sessions=1300)]
+    if (folder / "sp500_prices.parquet").is_file():
+        found.append(real(folder, "sp500", dt.date(2013, 1, 2), dt.date(2017, 12, 8), 5))
+        found.append(real(folder, "nasdaq", dt.date(2000, 1, 3), dt.date(2004, 12, 30), 9))
+    return found
+
+
 def bases(folder: Path, *, held_out: bool) -> list[Base]:
     """Return the markets on which limits were set, or those of the final figures."""
     seed, part = (11, 1) if held_out else (3, 0)

@@ -2,6 +2,7 @@
 
 python benchmarks/audit_cases.py --data ../shared/data                 # markets on which limits were set
 python benchmarks/audit_cases.py --data ../shared/data --held-out      # markets that were not looked at
+python benchmarks/audit_cases.py --data ../shared/data --last --fresh  # nor when the last checks were written
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from audit_bases import Base, bases, make_subject
+from audit_bases import Base, bases, last_bases, make_subject
 from audit_clean import CLEAN, Case
 from audit_doctored import DOCTORED
-from audit_fresh import FRESH_CLEAN, FRESH_DOCTORED
+from audit_fresh import FRESH_CLEAN, FRESH_DOCTORED, SECOND_CLEAN, SECOND_DOCTORED
 
 from pipelines.audit.registry import CHECKS, DATA_CHECKS
 from pipelines.audit.result import Result
@@ -38,6 +39,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--last", action="store_true", help="other firms and years still")
     parser.add_argument("--vintage", action="store_true", help="deliver doctored data twice")
     parser.add_argument("--fresh", action="store_true", help="cases written after all limits were set")
     parser.add_argument("--only", default="", help="part of the names to run")
@@ -48,10 +50,13 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     np.seterr(all="ignore")
     rows = []
-    for base in bases(given.data, held_out=given.held_out):
+    markets = last_bases(given.data) if given.last else bases(given.data, held_out=given.held_out)
+    for base in markets:
         if given.market not in base.name:
             continue
-        clean, doctored = (FRESH_CLEAN, FRESH_DOCTORED) if given.fresh else (CLEAN, DOCTORED)
+        clean, doctored = CLEAN, DOCTORED
+        if given.fresh:
+            clean, doctored = FRESH_CLEAN | SECOND_CLEAN, FRESH_DOCTORED | SECOND_DOCTORED
         for kind, cases in (("clean", clean), ("doctored", doctored)):
             if given.kind not in (None, kind):
                 continue

@@ -118,4 +118,5 @@ def pooled_correlations(x_TN: AnyFloatArray, y_TN: AnyFloatArray) -> tuple[Float
         return np.zeros(max(leads, 1)), 0.0
     share_K1 = (T / (T - np.arange(1, leads + 1)))[:, None]
     c_KN = share_K1 * product_KN[:, used_N] / energy_N[used_N]
-    return (c_KN * weight_N[used_N]).sum(axis=1) / weight_N[used_N].sum(), float(weight_N[used_N].sum())
+    c_K = (c_KN * weight_N[used_N]).sum(axis=1) / weight_N[used_N].sum()
+    return np.clip(c_K, -1.0, 1.0), float(weight_N[used_N].sum())

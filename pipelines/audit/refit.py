@@ -6,7 +6,7 @@ Shape suffixes: T sessions, N firms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,12 @@ from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
-from pipelines.execution.jobs import Failed
+from pipelines.execution.jobs import Failed, run_jobs
+from pipelines.execution.open import open_engine
+from pipelines.execution.protocol import Tell, Work
 from pipelines.train import walkforward
-from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
-from pipelines.train.work import groups_of, run_groups
+from pipelines.train.task import Arrays, Key, Outcome, Task, collect_arrays
+from pipelines.train.work import GroupItem, groups_of, run_groups, train_group, work_on_arrays
 
 
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
@@ -31,29 +33,56 @@ def models_to_fit(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name in names if registry_name(subject.config, name) not in ("zero", "reversal"))
 
 
-def fits(config: Config, dataset: Dataset, fold: Fold) -> list[tuple[Task, Outcome]]:
-    """Fit the models of a reduced config on one fold as ``peerglass train`` does, in the same executor.
+@dataclass(frozen=True, slots=True, eq=False)
+class _VariantItem(GroupItem):
+    """A group, and the number of the variant of the data that it is trained on."""
+
+    variant: int = 0
+
+
+def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[tuple[Task, Outcome]]]:
+    """Fit the models of a reduced config on variants of a dataset as ``peerglass train`` does.
 
     The tasks run where those of a training would run: in its pool of processes if the config has more than
-    one worker, and as a stack if its seeds are stacked.
+    one worker, and as a stack if its seeds are stacked. The engine is started once for all variants.
 
     Parameters
     ----------
     config
         The models and their settings (`small_fit_config`).
-    dataset, fold
-        Data and dates to fit on.
+    datasets, fold
+        Data to fit on, and dates.
 
     Returns
     -------
-    list of tuple
-        Tasks in the order of the models and their outcomes.
+    list of list of tuple
+        For each dataset: tasks in the order of the models and their outcomes.
     """
-    arrays = collect_arrays(dataset, config.features.window)
+    arrays = tuple(collect_arrays(dataset, config.features.window) for dataset in datasets)
     with temporary_run(config) as run:
-        planned = list(walkforward.plan_tasks(run, dataset, [fold]))
-    outcomes = {task.key: outcome for task, outcome in train_again(planned, arrays, config)}
-    return [(task, outcomes[task.key]) for task in planned]
+        planned = [list(walkforward.plan_tasks(run, dataset, [fold])) for dataset in datasets]
+    jobs = [
+        _VariantItem(group, {}, variant)
+        for variant, tasks in enumerate(planned)
+        for group in groups_of(tasks, (), config.stack_seeds)
+    ]
+    if not jobs:
+        return [[] for _ in datasets]
+    own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device)
+    work = Work(_train_variant, arrays, own.memory, own.device, own.code)
+    outcomes: dict[tuple[int, Key], Outcome] = {}
+    with open_engine(config.execution, work, len(jobs)) as engine:
+        for ended in run_jobs(engine, len(jobs), jobs.__getitem__):
+            if isinstance(ended, Failed):
+                raise ended.error
+            job = jobs[ended.job]
+            for task, outcome in zip(job.group, ended.result, strict=True):
+                outcomes[job.variant, task.key] = outcome
+    return [[(task, outcomes[v, task.key]) for task in tasks] for v, tasks in enumerate(planned)]
+
+
+def _train_variant(arrays: tuple[Arrays, ...], item: _VariantItem, tell: Tell) -> tuple[Outcome, ...]:
+    return train_group(arrays[item.variant], item, tell)
 
 
 def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list[tuple[Task, Outcome]]:

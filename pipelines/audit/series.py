@@ -22,6 +22,11 @@ _ROUNDING = 1e-6
 """Size of a residual, relative to the changes, below which it is rounding: a firm's age has no news."""
 _SMOOTH = 0.7
 """Autocorrelation above which a residual is a curve, such as that of the logarithm of an age, and no news."""
+_COMMON = 0.9
+_LARGEST = 0.6
+"""Largest |log return| that is taken for a return."""
+_STRAIGHT = 1e-3
+"""Change of the slope, relative to the mean slope, below which a line is straight: files are rounded."""
 _PIECE = 128
 
 
@@ -32,8 +37,15 @@ def input_values(subject: Subject, name: str) -> FloatArray:
 
 
 def residual_returns(subject: Subject) -> FloatArray:
-    """Daily returns [T, N] less their mean over the firms of the date; NaN without a return."""
-    return demeaned(np.clip(daily_return(subject.dataset.panel), -0.9, 3.0))
+    """Daily returns [T, N] less their mean over the firms of the date; NaN without a return or with an error.
+
+    Moves beyond -45% and +82% are left out. Nearly all are prices of another firm, bad ticks, or splits that
+    were not recorded, and they repeat: a flag of large moves would seem to know the jump back.
+    """
+    return_TN = daily_return(subject.dataset.panel)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        usual_TN = np.abs(np.log1p(return_TN)) <= _LARGEST
+    return demeaned(np.where(usual_TN, return_TN, np.nan))
 
 
 def demeaned(x_TN: FloatArray) -> FloatArray:
@@ -66,6 +78,15 @@ def clipped(x_TN: FloatArray) -> FloatArray:
     return out_TN
 
 
+def is_common(x_TN: FloatArray) -> bool:
+    """Whether a column is one number for all firms of nearly every date, such as the market's volatility."""
+    known_TN = np.isfinite(x_TN)
+    high_T = np.where(known_TN, x_TN, -np.inf).max(axis=1)
+    low_T = np.where(known_TN, x_TN, np.inf).min(axis=1)
+    several_T = known_TN.sum(axis=1) > 1
+    return bool(several_T.any()) and float((high_T == low_T)[several_T].mean()) >= _COMMON
+
+
 def steps(x_TN: FloatArray) -> FloatArray:
     """Return scaled changes of firms whose value mostly stays the same; NaN columns for all other firms.
 
@@ -78,6 +99,26 @@ def steps(x_TN: FloatArray) -> FloatArray:
     known_N = np.isfinite(change_TN).sum(axis=0)
     still_N = (known_N > 0) & (moved_TN.sum(axis=0) < 0.5 * known_N)
     return np.where(still_N, clipped(np.where(moved_TN, change_TN, np.nan)), np.nan)
+
+
+def kinks(x_TN: FloatArray) -> FloatArray:
+    """Return scaled changes of the slope of firms whose value mostly moves on straight lines; NaN elsewhere.
+
+    The news of a value that was interpolated between dates are the changes of its slope. If the line leads to
+    a value that was not known yet, they correlate with the returns of the whole line.
+    """
+    slope_TN = np.full(x_TN.shape, np.nan)
+    slope_TN[1:] = np.diff(x_TN, axis=0)
+    bend_TN = np.full(x_TN.shape, np.nan)
+    bend_TN[1:] = np.diff(slope_TN, axis=0)
+    known_TN = np.isfinite(bend_TN)
+    count_N = known_TN.sum(axis=0)
+    size_N = np.where(known_TN, np.abs(slope_TN), 0.0).sum(axis=0) / np.maximum(count_N, 1)
+    bent_TN = known_TN & (np.abs(np.where(known_TN, bend_TN, 0.0)) > _STRAIGHT * size_N)
+    line_N = (count_N > 0) & (size_N > 0) & (bent_TN.sum(axis=0) < 0.5 * count_N)
+    kinks_TN = clipped(np.where(bent_TN, bend_TN, np.nan))
+    # a curve bends a little on every session
+    return np.where(line_N & (_persistence(kinks_TN) <= _SMOOTH), kinks_TN, np.nan)
 
 
 def news(x_TN: FloatArray, lags: int) -> FloatArray:

@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from backtest.splits.fold import Fold
+from features.arrays import IntArray
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.models import registry_name
@@ -32,6 +33,8 @@ AFTER = 40
 """Sessions of noise after t: enough for a presumed delisting, or for a label to change."""
 EARLY = 20
 """Number of decision sessions at the start that count as early."""
+QUICK_FIRMS = 300
+"""Firms whose data a quick audit looks at, drawn at random. A full one looks at all."""
 _SMALL = 300_000
 """Cells (sessions times firms) up to which a panel is used as a whole."""
 
@@ -131,6 +134,22 @@ class Subject:
     def decisions(self) -> np.ndarray:
         """Sessions with a universe, on which forecasts are made."""
         return np.flatnonzero(self.dataset.universe_TN.any(axis=1))
+
+    @cached_property
+    def columns(self) -> IntArray:
+        """Columns of the firms whose data are looked at: all, or `QUICK_FIRMS` of them in a quick audit."""
+        count = self.dataset.panel.n_firms
+        if not self.budget.quick or count <= QUICK_FIRMS:
+            return np.arange(count)
+        drawn: IntArray = np.random.default_rng(self.seed).choice(count, QUICK_FIRMS, replace=False)
+        return np.sort(drawn)
+
+    def rows(self, name: str) -> pl.DataFrame:
+        """Rows of a lake table of the firms whose data are looked at (`columns`)."""
+        if len(self.columns) == self.dataset.panel.n_firms:
+            return self.tables[name]
+        kept = pl.Series([self.dataset.panel.tickers_N[n] for n in self.columns], dtype=pl.String)
+        return self.tables[name].filter(pl.col("ticker").is_in(kept.implode()))
 
     @property
     def spacing(self) -> int:

@@ -244,12 +244,13 @@ def honest_subject(config: Config, tables: Tables, panel: Panel) -> Subject:
 
 
 @pytest.mark.parametrize(
-    "check", ["fingerprints", "leads", "horizons", "timing", "backfill", "bars", "codes"]
+    "check",
+    ["fingerprints", "full_sample", "leads", "horizons", "timing", "backfill", "bars", "ranges", "codes"],
 )
 def test_bounded_counting_ageing_and_ranked_inputs_pass(check: str, honest_subject: Subject) -> None:
     result = CHECKS[check](honest_subject)
     assert result.verdict == "pass", result.sentence
-    assert not result.evidence.is_empty() or check == "leads"
+    assert not result.evidence.is_empty() or check in ("leads", "full_sample", "ranges")
 
 
 def with_bars(tables: Tables, panel: Panel, **changed: Array) -> Tables:
@@ -319,6 +320,140 @@ def test_doctored_prices_are_caught(  # noqa: PLR0917 (fixtures)
     result = examine("bars", config, with_bars(tables, panel, **doctor(panel)))
     assert result.verdict == verdict, result.sentence
     assert names in result.sentence or any(names in row for row in result.evidence["sentence"])
+
+
+def interpolated(panel: Panel) -> Array:
+    """Half-yearly momentum at every 21st session, with straight lines between them."""
+    knots = np.arange(126, T, 21)
+    x_TN = past(panel, 126)
+    lines = [np.interp(np.arange(T), knots, x_TN[knots, n]) for n in range(N)]
+    return np.where(np.arange(T)[:, None] >= 126, np.stack(lines, axis=1), np.nan)
+
+
+def extended(panel: Panel) -> Array:
+    """The line through the last two of these values, extended to today."""
+    x_TN, t = past(panel, 126), np.arange(T)
+    last = np.maximum(t // 21 * 21, 147)
+    slope_TN = (x_TN[last] - x_TN[last - 21]) / 21.0
+    return np.where(t[:, None] >= 147, x_TN[last] + slope_TN * (t - last)[:, None], np.nan)
+
+
+@pytest.mark.parametrize(("compute", "verdict"), [(interpolated, "fail"), (extended, "pass")])
+def test_lines_to_a_later_value_are_caught(
+    compute: Callable[[Panel], Array], verdict: str, config: Config, tables: Tables, panel: Panel
+) -> None:
+    result = examine("leads", config, tables, as_input("signal", compute(panel), panel))
+    assert result.verdict == verdict, result.sentence
+    if verdict == "fail":
+        assert "with the returns of t+21" in result.sentence
+
+
+def betas(panel: Panel, sessions: slice) -> Array:
+    """Return less beta times the market's, with betas of some sessions."""
+    return_TN = past(panel, 1)
+    market_T = np.nan_to_num(return_TN).mean(axis=1)
+    own_TN, own_T = np.nan_to_num(return_TN[sessions]), np.nan_to_num(market_T[sessions])
+    return np.asarray(return_TN - np.outer(market_T, own_T @ own_TN / (own_T @ own_T)))
+
+
+def deciles(panel: Panel, *, so_far: bool) -> Array:
+    """Decile of the five-day return within the firm's whole sample, or within its past."""
+    x_TN = np.nan_to_num(past(panel))
+    if not so_far:
+        return np.asarray(np.argsort(np.argsort(x_TN, axis=0), axis=0) * 10.0 // T)
+    below_TN = np.stack([(x_TN[: t + 1] <= x_TN[t]).mean(axis=0) for t in range(T)])
+    return np.minimum(below_TN * 10.0 // 1.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("compute", "names"),
+    [
+        (lambda panel: betas(panel, slice(0, T)), "Input signal is the return less common series"),
+        (lambda panel: betas(panel, slice(0, 252)), None),
+        (lambda panel: deciles(panel, so_far=False), "has the same distribution for every firm"),
+        (lambda panel: deciles(panel, so_far=True), None),
+        (lambda panel: panel.close_TN - panel.close_TN.mean(axis=0), "has a mean of exactly 0"),
+        (lambda _: np.tile((np.arange(T) // 63 % 4.0)[:, None], (1, N)) + np.arange(N) % 4, None),
+    ],
+)
+def test_fits_on_the_whole_sample_are_caught(
+    compute: Callable[[Panel], Array], names: str | None, config: Config, tables: Tables, panel: Panel
+) -> None:
+    result = examine("full_sample", config, tables, as_input("signal", compute(panel), panel))
+    assert result.verdict == ("fail" if names else "pass"), result.sentence
+    if names:
+        assert names in result.sentence
+        assert result.evidence["input"].to_list() == ["signal"]
+
+
+def two_sessions(tables: Tables, panel: Panel, first: int) -> Tables:
+    """Highs and lows of a session and of the one after it, or before it."""
+    assert panel.high_TN is not None
+    assert panel.low_TN is not None
+    other = np.clip(np.arange(T) + first, 0, T - 1)
+    high_TN = np.maximum(panel.high_TN, panel.high_TN[other])
+    low_TN = np.minimum(panel.low_TN, panel.low_TN[other])
+    columns = {"high": pl.Series(high_TN.ravel()), "low": pl.Series(low_TN.ravel())}
+    return {**tables, "prices": tables["prices"].sort("date", "ticker").with_columns(**columns)}
+
+
+def next_opens_as_closes(tables: Tables, panel: Panel, *, closes: bool) -> Tables:
+    """Four firms whose closes are the next opens, or whose opens are the previous closes."""
+    assert panel.open_TN is not None
+    open_TN, close_TN = panel.open_TN.copy(), panel.close_TN.copy()
+    if closes:
+        close_TN[:-1, :4] = open_TN[1:, :4]
+    else:
+        open_TN[1:, :4] = close_TN[:-1, :4]
+    return with_bars(tables, panel, open=open_TN, close=close_TN)
+
+
+def with_common_nights(tables: Tables, panel: Panel) -> Tables:
+    """The prices with a move of all firms between close and open."""
+    night_T1 = np.cumsum(0.006 * np.random.default_rng(3).normal(size=(T, 1)), axis=0)
+    assert panel.open_TN is not None
+    prices = {"open": panel.open_TN * np.exp(night_T1), "close": panel.close_TN * np.exp(night_T1)}
+    return with_bars(tables, panel, **prices)
+
+
+@pytest.mark.parametrize(
+    ("doctor", "names"),
+    [
+        (lambda tables, panel: two_sessions(tables, panel, 1), "Highs and lows reach ahead"),
+        (lambda tables, panel: two_sessions(tables, panel, -1), None),
+        (
+            lambda tables, panel: next_opens_as_closes(tables, panel, closes=True),
+            "4 firms (F00, F01, F02, ...",
+        ),
+        (lambda tables, panel: next_opens_as_closes(tables, panel, closes=False), None),
+    ],
+)
+def test_bars_that_hold_the_next_session_are_caught(
+    doctor: Callable[[Tables, Panel], Tables], names: str | None, config: Config, tables: Tables, panel: Panel
+) -> None:
+    nights = with_common_nights(tables, panel)
+    result = examine("ranges", config, doctor(nights, build_panel(nights["prices"], nights["securities"])))
+    assert result.verdict == ("fail" if names else "pass"), result.sentence
+    if names:
+        assert names in result.sentence
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_an_index_that_firms_leave_before_they_fall_is_caught(
+    later: bool, config: Config, tables: Tables, panel: Panel
+) -> None:
+    """Firms leave before their worst 21 sessions, or after them."""
+    move_TN = panel.close_TN[21:] / panel.close_TN[:-21]
+    worst_N = move_TN.argmin(axis=0) + (0 if later else 21)
+    days = panel.dates_T.astype("datetime64[D]")
+    rows = [("index", f"F{n:02}", days[0].item(), days[worst_N[n]].item()) for n in range(N)]
+    schema = {"universe": pl.String, "ticker": pl.String, "from_date": pl.Date, "to_date": pl.Date}
+    listed = {**tables, "membership": pl.DataFrame(rows, schema=schema, orient="row")}
+    universe = config.universe.model_copy(update={"membership": "index"})
+    result = examine("membership", config.model_copy(update={"universe": universe}), listed)
+    assert (
+        "Membership that knows later returns: in index, firms leave before they fall" in result.sentence
+    ) is later
 
 
 def test_groups_and_tickers_made_from_returns_are_caught(config: Config, tables: Tables) -> None:

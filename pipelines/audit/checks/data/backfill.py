@@ -15,6 +15,11 @@ MIN_RUN: Final = 5
 FIRM_SHARE: Final = 0.25
 """Minimum share of firms whose input starts with such a run. In a causal input, the first run is the longest
 only by chance: with k runs, in one of k firms."""
+FIRST_DAYS: Final = 10
+"""Days after a firm's first price within which a run begins that was filled backwards. One that begins later
+must have another length than the usual one."""
+WINDOW: Final = 0.2
+"""Difference from the median length, relative to it, up to which a run is as long as the usual one."""
 CONSTANT_ROWS: Final = 20
 """Minimum length of such a run in prices: rows without volume before the first trade."""
 CONSTANT_FIRMS: Final = 2
@@ -27,9 +32,10 @@ FOUR_TIMES: Final = 4
 def check(subject: Subject) -> Result:
     """Look for series that start with, or fill a gap with, a value that becomes known only later."""
     rows = [row for name in subject.inputs for row in _input(subject, name)]
-    rows += _constant_starts(subject.tables["prices"])
-    rows += _before_listing(subject)
-    rows += _filled_gaps(subject.tables["prices"])
+    prices = subject.rows("prices")
+    rows += _constant_starts(prices)
+    rows += _before_listing(subject, prices)
+    rows += _filled_gaps(prices)
     failed = [row for row in rows if row["failed"]]
     evidence = pl.DataFrame(rows, infer_schema_length=None)
     if failed:
@@ -75,10 +81,15 @@ def _starts(runs: pl.DataFrame, least: int) -> pl.DataFrame:
 
 
 def _input(subject: Subject, name: str) -> list[dict[str, object]]:
-    rows = subject.tables["inputs"].filter(pl.col("name") == name)
+    rows = subject.rows("inputs").filter(pl.col("name") == name)
     runs = _runs(rows)
     firms = runs["ticker"].n_unique()
-    starts = _starts(runs, MIN_RUN)
+    first = subject.rows("prices").group_by("ticker").agg(pl.col("date").min().alias("listed"))
+    starts = _starts(runs, MIN_RUN).join(first, on="ticker")
+    # an average over a window that fills up repeats a value for as long with every firm, and starts later
+    usual = float(starts["length"].median() or 0.0)  # type: ignore[arg-type]
+    early = (pl.col("since") - pl.col("listed")).dt.total_days() <= FIRST_DAYS
+    starts = starts.filter(early | ((pl.col("length") - usual).abs() > max(WINDOW * usual, 2.0)))
     share = starts.height / max(firms, 1)
     return [
         {
@@ -97,36 +108,38 @@ def _constant_starts(prices: pl.DataFrame) -> list[dict[str, object]]:
     if prices["volume"].null_count() == prices.height:
         return []
     untraded = (pl.col("volume").fill_null(0.0) == 0).all()
-    runs = _runs(prices.select("ticker", "date", pl.col("close").alias("value")))
+    still = (pl.col("close").sort_by("date").head(CONSTANT_ROWS).n_unique() == 1).alias("still")
+    firms = prices.group_by("ticker").agg(still)
+    candidates = prices.join(firms.filter("still"), on="ticker", how="semi")
+    runs = _runs(candidates.select("ticker", "date", pl.col("close").alias("value")))
     starts = _starts(runs, CONSTANT_ROWS)
     constant = (
-        prices.join(starts.select("ticker", "until"), on="ticker")
+        candidates.join(starts.select("ticker", "until"), on="ticker")
         .filter(pl.col("date") < pl.col("until"))
         .group_by("ticker")
         .agg(untraded.alias("untraded"))
         .filter(pl.col("untraded"))
     )
-    firms = runs["ticker"].n_unique()
     return [
         {
             "column": "price close",
             "firms": constant.height,
-            "of": firms,
-            "failed": constant.height > CONSTANT_FIRMS and constant.height >= CONSTANT_SHARE * firms,
+            "of": firms.height,
+            "failed": constant.height > CONSTANT_FIRMS and constant.height >= CONSTANT_SHARE * firms.height,
             "finding": f"price close is constant without volume from the first row on for {constant.height} "
-            f"of {firms} firms",
+            f"of {firms.height} firms",
         }
     ]
 
 
-def _before_listing(subject: Subject) -> list[dict[str, object]]:
+def _before_listing(subject: Subject, prices: pl.DataFrame) -> list[dict[str, object]]:
     """Constant prices before the firm's listing date."""
     securities = subject.tables.get("securities")
     if securities is None or securities["listed_on"].null_count() == securities.height:
         return []
     listed = securities.group_by("ticker").agg(pl.col("listed_on").min()).drop_nulls()
-    prices = subject.tables["prices"].join(listed, on="ticker").filter(pl.col("date") < pl.col("listed_on"))
-    before = prices.group_by("ticker").agg(pl.len().alias("rows"), pl.col("close").n_unique().alias("values"))
+    early = prices.join(listed, on="ticker").filter(pl.col("date") < pl.col("listed_on"))
+    before = early.group_by("ticker").agg(pl.len().alias("rows"), pl.col("close").n_unique().alias("values"))
     constant = before.filter((pl.col("rows") >= MIN_RUN) & (pl.col("values") == 1)).height
     return [
         {
@@ -145,9 +158,10 @@ def _filled_gaps(prices: pl.DataFrame) -> list[dict[str, object]]:
     """Prices on sessions without volume: carried forward from the last trade, or back from the next."""
     if prices["volume"].null_count() == prices.height:
         return []
-    ordered = prices.sort("ticker", "date").select(
-        "ticker", "close", traded=pl.col("volume").fill_null(0.0) > 0
-    )
+    traded = pl.col("volume").fill_null(0.0) > 0
+    halted = prices.filter(~traded).select("ticker").unique()
+    ordered = prices.join(halted, on="ticker", how="semi").sort("ticker", "date")
+    ordered = ordered.select("ticker", "close", traded=traded)
     last = pl.when("traded").then("close").forward_fill().over("ticker")
     following = pl.when("traded").then("close").backward_fill().over("ticker")
     untraded = ordered.with_columns(last=last, following=following).filter(~pl.col("traded"))

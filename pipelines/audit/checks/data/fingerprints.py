@@ -127,14 +127,14 @@ def check(subject: Subject) -> Result:
 
 def _columns(subject: Subject) -> dict[str, pl.DataFrame]:
     """The columns to check, as frames of ticker, date and value."""
-    prices = subject.tables["prices"]
+    prices, inputs = subject.rows("prices"), subject.rows("inputs") if subject.inputs else pl.DataFrame()
     columns = {
         f"price {name}": prices.select("ticker", "date", pl.col(name).alias("value")).drop_nulls()
         for name in _PRICES
         if prices[name].null_count() < prices.height
     }
     for name in subject.inputs:
-        rows = subject.tables["inputs"].filter(pl.col("name") == name)
+        rows = inputs.filter(pl.col("name") == name)
         columns[f"input {name}"] = rows.select("ticker", "date", "value")
     return columns
 

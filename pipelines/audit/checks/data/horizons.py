@@ -17,6 +17,7 @@ import polars as pl
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, FloatArray
 from features.information_coefficient import ic_by_date
+from pipelines.audit.checks.data.membership import member_flags
 from pipelines.audit.result import Result
 from pipelines.audit.series import input_values
 from pipelines.audit.subject import Subject
@@ -97,7 +98,11 @@ def _passed(evidence: pl.DataFrame) -> Result:
 def _levels(subject: Subject) -> Iterator[tuple[str, float, FloatArray]]:
     yield "the price's level", PRICE_LIMIT, subject.dataset.panel.raw_close_TN
     if subject.config.universe.membership is not None:
-        yield f"membership of {subject.config.universe.membership}", INPUT_LIMIT, _member(subject)
+        yield (
+            f"membership of {subject.config.universe.membership}",
+            INPUT_LIMIT,
+            member_flags(subject).astype(np.float64),
+        )
     for name in subject.inputs:
         yield f"input {name}", INPUT_LIMIT, input_values(subject, name)
 
@@ -146,18 +151,3 @@ def span_ics(
         return None
     deviation = float(ic_D.std(ddof=1))
     return float(ic_D.mean()), float(ic_D.mean() / max(deviation, 1e-9) * np.sqrt(len(ic_D))), len(ic_D)
-
-
-def _member(subject: Subject) -> FloatArray:
-    """1 where a firm is a member of the config's universe, and 0 elsewhere."""
-    panel = subject.dataset.panel
-    dates_T = panel.dates_T.astype("datetime64[D]")
-    place = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
-    member_TN = np.zeros(panel.close_TN.shape)
-    spells = subject.tables["membership"].filter(pl.col("universe") == subject.config.universe.membership)
-    for ticker, start, end in spells.select("ticker", "from_date", "to_date").iter_rows():
-        if ticker in place:
-            since = int(np.searchsorted(dates_T, np.datetime64(start, "D")))
-            until = len(dates_T) if end is None else int(np.searchsorted(dates_T, np.datetime64(end, "D")))
-            member_TN[since:until, place[ticker]] = 1.0
-    return member_TN

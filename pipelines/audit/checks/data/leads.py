@@ -13,7 +13,7 @@ from __future__ import annotations
 import calendar
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy.typing as npt
 import polars as pl
 
 from features.arrays import BoolArray, Float32Array, FloatArray
+from features.panel.derived import daily_return
 from pipelines.audit.lead_sums import (
     correlations,
     ics,
@@ -30,7 +31,7 @@ from pipelines.audit.lead_sums import (
     sums_by_session,
 )
 from pipelines.audit.result import Result, Verdict
-from pipelines.audit.series import demeaned, input_values, news, residual_returns, steps
+from pipelines.audit.series import demeaned, input_values, is_common, kinks, news, residual_returns, steps
 from pipelines.audit.subject import Subject
 
 NAME = "leads"
@@ -68,12 +69,13 @@ firms by size."""
 SUM: Final = 0.20
 """Minimum |correlation| with the sum of the returns of the next 5 or 21 sessions; honest inputs stay below
 0.10."""
+SUM_DEVIATIONS: Final = 6.0
+"""Minimum z statistic of these two sums, which are few looks for an input."""
 SUSPECT: Final = 0.05
 """Mean correlation with the next session's return above which an input is suspect."""
 DEVIATIONS: Final = 8.0
 """Minimum z statistic of every other alarm. About a million correlations are looked at, and returns have fat
 tails."""
-_QUICK_FIRMS: Final = 300
 _SIZES: Final = 5
 _FEWEST_PER_SIZE: Final = 5
 _EIGHTHS: Final = 8
@@ -99,11 +101,11 @@ def check(subject: Subject) -> Result:
     if not subject.inputs:
         return Result(NAME, "skipped", "The config has no inputs.")
     later = _later_series(subject)
-    found = [
-        (name, alarm)
-        for name in subject.inputs
-        for alarm in _alarms(subject, _news_of_input(input_values(subject, name)[:, _chosen(subject)]), later)
-    ]
+    found = []
+    for name in subject.inputs:
+        x_TN = input_values(subject, name)[:, subject.columns]
+        alarms = _for_the_market(subject, x_TN) if is_common(x_TN) else _alarms(subject, x_TN, later)
+        found += [(name, alarm) for alarm in alarms]
     evidence = pl.DataFrame(
         [{"input": name, **{key: getattr(alarm, key) for key in _Alarm.__slots__}} for name, alarm in found],
         infer_schema_length=None,
@@ -136,17 +138,9 @@ def check(subject: Subject) -> Result:
     )
 
 
-def _chosen(subject: Subject) -> npt.NDArray[np.int64]:
-    """Firms to look at: all, and for a quick audit a sample of at most 300."""
-    count = subject.dataset.panel.n_firms
-    if not subject.budget.quick or count <= _QUICK_FIRMS:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(subject.seed).choice(count, _QUICK_FIRMS, replace=False))
-
-
 def _later_series(subject: Subject) -> dict[str, Float32Array]:
     """News of what an input may know too early."""
-    chosen = _chosen(subject)
+    chosen = subject.columns
     return_TN = residual_returns(subject)[:, chosen]
     series = {
         "the return": news(return_TN, 3),
@@ -159,11 +153,33 @@ def _later_series(subject: Subject) -> dict[str, Float32Array]:
 
 
 def _news_of_input(x_TN: FloatArray) -> Float32Array:
-    steps_TN = steps(x_TN)
-    return np.where(np.isfinite(steps_TN), steps_TN, news(x_TN, 1)).astype(np.float32)
+    steps_TN, kinks_TN = steps(x_TN), kinks(x_TN)
+    news_TN = np.where(np.isfinite(kinks_TN), kinks_TN, news(x_TN, 1))
+    return np.where(np.isfinite(steps_TN), steps_TN, news_TN).astype(np.float32)
 
 
-def _alarms(subject: Subject, x_TN: Float32Array, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
+def _for_the_market(subject: Subject, x_TN: FloatArray) -> Iterator[_Alarm]:
+    """Compare a column with one value for all firms of a date with the means over the firms."""
+    panel = subject.dataset.panel
+    news_T1 = _news_of_input(_mean(x_TN))
+    moves_T1 = _mean(np.clip(daily_return(panel)[:, subject.columns], -0.9, 3.0))
+    means = {"the return": moves_T1, "the size of the return": np.log(np.abs(moves_T1) + 1e-3)}
+    if panel.volume_TN is not None:
+        means["the volume"] = _mean(np.log1p(panel.volume_TN[:, subject.columns]))
+    for what, mean_T1 in means.items():
+        for alarm in _for_all_firms(what, news_T1, news(mean_T1, 5).astype(np.float32)):
+            yield replace(alarm, what=f"{alarm.what} of the market")
+
+
+def _mean(x_TN: FloatArray) -> FloatArray:
+    known_TN = np.isfinite(x_TN)
+    count_T1 = known_TN.sum(axis=1, keepdims=True)
+    total_T1 = np.where(known_TN, x_TN, 0.0).sum(axis=1, keepdims=True)
+    return np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
+
+
+def _alarms(subject: Subject, value_TN: FloatArray, later: dict[str, Float32Array]) -> Iterator[_Alarm]:
+    x_TN = _news_of_input(value_TN)
     for what, y_TN in later.items():
         yield from _for_all_firms(what, x_TN, y_TN)
         for k in range(1, NEAR + 1):
@@ -189,7 +205,7 @@ def _for_all_firms(what: str, x_TN: Float32Array, y_TN: Float32Array) -> Iterato
         return
     for h in (5, 21):
         total = float(c_K[:h].sum() / math.sqrt(h))
-        if abs(total) >= max(SUM, least):
+        if abs(total) >= max(SUM, SUM_DEVIATIONS / math.sqrt(max(weight, 1.0))):
             yield _Alarm("fail", "the returns", h, total, f"and the sessions before it, {where}")
 
 
@@ -274,7 +290,7 @@ def _for_sizes(what: str, k: int, sums_N5: FloatArray, subject: Subject) -> Iter
 
 
 def _sizes(subject: Subject) -> FloatArray:
-    panel, chosen = subject.dataset.panel, _chosen(subject)
+    panel, chosen = subject.dataset.panel, subject.columns
     size_TN = panel.raw_close_TN[:, chosen]
     if panel.volume_TN is not None:
         size_TN = size_TN * panel.volume_TN[:, chosen]
@@ -295,6 +311,6 @@ def _strongest(c_N: FloatArray) -> float:
 
 def _firms(hit_N: npt.NDArray[np.bool_], c_N: FloatArray, subject: Subject) -> str:
     order = np.argsort(-np.abs(np.where(hit_N, c_N, 0.0)))[: min(int(hit_N.sum()), _NAMED)]
-    names = ", ".join(subject.dataset.panel.tickers_N[n] for n in _chosen(subject)[order])
+    names = ", ".join(subject.dataset.panel.tickers_N[n] for n in subject.columns[order])
     count = int(hit_N.sum())
     return f"{count} firm{'s' if count > 1 else ''} ({names}{', ...' if count > _NAMED else ''})"

@@ -1,15 +1,18 @@
-"""Membership with hindsight: today's members used for all dates.
+"""Membership with hindsight: today's members used for all dates, or changes that know later returns.
 
 Shape suffixes: T sessions, N firms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from features.arrays import BoolArray
+from pipelines.audit.event_study import after_events
 from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
@@ -48,13 +51,10 @@ def check(subject: Subject) -> Result:
         )
     if facts["changes"] == 0 and facts["expected_changes"] >= EXPECTED:
         reasons.append(f"the {facts['members']} members never change in {facts['years']:.1f} years")
-    if reasons:
-        return Result(
-            NAME,
-            "fail",
-            f"Today's membership for all dates: in {name}, {'; '.join(reasons)}.",
-            evidence,
-        )
+    timed = list(_timed(subject, name))
+    if reasons or timed:
+        rule = "Today's membership for all dates" if reasons else "Membership that knows later returns"
+        return Result(NAME, "fail", f"{rule}: in {name}, {'; '.join([*reasons, *timed])}.", evidence)
     if facts["changes"] == 0 and facts["years"] >= 1.0:
         return Result(
             NAME,
@@ -78,6 +78,40 @@ def check(subject: Subject) -> Result:
         "and no firm is a member long before its listing.",
         evidence,
     )
+
+
+def _timed(subject: Subject, name: str) -> Iterator[str]:
+    """Changes of the list that come before returns that nobody knew."""
+    panel = subject.dataset.panel
+    member_TN = member_flags(subject) & panel.traded_TN
+    was_TN = np.zeros_like(member_TN)
+    was_TN[1:] = member_TN[:-1]
+    traded_TN = panel.traded_TN.copy()
+    traded_TN[1:] &= panel.traded_TN[:-1]  # a first price is no decision of the list, and neither is a halt
+    traded_TN[0] = False
+    for verb, event_TN in (("leave", was_TN & ~member_TN), ("join", member_TN & ~was_TN)):
+        found = after_events(event_TN & traded_TN, panel.total_return_index_TN, panel.traded_TN)
+        if found.impossible:
+            yield (
+                f"firms {verb} before they {'rise' if found.mean > 0 else 'fall'}: after {found.events} such "
+                f"changes they earn {found.mean:+.0%} beyond the others in {found.span} sessions (t "
+                f"{found.t:+.1f}), so the list was made with later prices"
+            )
+
+
+def member_flags(subject: Subject) -> BoolArray:
+    """Whether a firm is a member of the config's universe."""
+    panel = subject.dataset.panel
+    dates_T = panel.dates_T.astype("datetime64[D]")
+    place = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
+    member_TN = np.zeros(panel.close_TN.shape, dtype=np.bool_)
+    spells = subject.tables["membership"].filter(pl.col("universe") == subject.config.universe.membership)
+    for ticker, start, end in spells.select("ticker", "from_date", "to_date").iter_rows():
+        if ticker in place:
+            since = int(np.searchsorted(dates_T, np.datetime64(start, "D")))
+            until = len(dates_T) if end is None else int(np.searchsorted(dates_T, np.datetime64(end, "D")))
+            member_TN[since:until, place[ticker]] = True
+    return member_TN
 
 
 def _facts(subject: Subject, table: pl.DataFrame) -> dict[str, float]:

@@ -16,8 +16,10 @@ from pipelines.dataset import build as datasets
 
 NAME = "future"
 _NAMED = 3
+FIRMS = 400
+"""Firms that are sampled at two of three sessions of a full audit; at every third, all firms are replaced."""
 QUICK_FIRMS = 300
-"""Firms of a quick audit; a full one replaces the future of all firms."""
+"""Firms that are sampled in a quick audit."""
 
 
 def check(subject: Subject) -> Result:
@@ -25,13 +27,15 @@ def check(subject: Subject) -> Result:
 
     The comparison is to the bit. It covers sessions, the panel, groups, statements, the universe, channels,
     characteristics (including inputs) and labels that end by t (including shorter horizons). The data of all
-    firms are replaced at once, which also reveals leaks through the cross-section.
+    firms are replaced at once, which also reveals leaks through the cross-section. At two of three sessions,
+    and in a quick audit, these are the firms of a sample.
     """
     times = subject.times(subject.budget.sessions)
     if not times:
         return Result(NAME, "skipped", "There are too few sessions with a universe.")
     rows: list[dict[str, Any]] = []
-    for t in times:
+    for k, t in enumerate(times):
+        firms = QUICK_FIRMS if subject.budget.quick else FIRMS if k % 3 else None
         rows += [
             {
                 "after": subject.day(t),
@@ -39,7 +43,7 @@ def check(subject: Subject) -> Result:
                 "first_on": subject.day(diff.session) if diff.session >= 0 else None,
                 "ticker": ticker,
             }
-            for diff, ticker in _replaced(subject, t)
+            for diff, ticker in _replaced(subject, t, firms)
         ]
     days = ", ".join(str(subject.day(t)) for t in times)
     if not rows:
@@ -72,11 +76,11 @@ def furthest_upstream(names: Iterable[str]) -> list[str]:
     return by_stage[min(by_stage)]
 
 
-def _replaced(subject: Subject, t: int) -> list[tuple[Difference, str]]:
+def _replaced(subject: Subject, t: int, firms: int | None) -> list[tuple[Difference, str]]:
     config = subject.config
     tables = subject.window(t - subject.lookback, t + AFTER)
-    if subject.budget.quick:
-        tables = subject.sample_firms(tables, QUICK_FIRMS)
+    if firms is not None:
+        tables = subject.sample_firms(tables, firms)
     whole = tables["prices"].height == subject.tables["prices"].height
     true = subject.dataset if whole else datasets.build_dataset(tables, config)
     noisy = datasets.build_dataset(replace_future(tables, subject.day(t), seed=subject.seed + t), config)

@@ -23,8 +23,9 @@ NAME = "warm_up"
 TOLERANCE: Final = 1e-6
 """Tolerance, relative to the value or to the median size in the cross-section. Forward adjustment factors
 that start on another session round differently, and features are stored in float32."""
+FIRMS: Final = 400
 QUICK_FIRMS: Final = 200
-"""Firms of a quick audit; a full one computes the features of all firms."""
+"""Firms whose features are computed; a window is declared for all firms alike."""
 EARLIER: Final = 120
 """Number of sessions by which the longer history starts earlier."""
 
@@ -43,8 +44,8 @@ def check(subject: Subject) -> Result:
     Firms with a split before the window are left out: their share counts are adjusted for splits that the
     shorter history does not contain.
     """
-    if subject.budget.quick:
-        subject = replace(subject, tables=subject.sample_firms(subject.tables, QUICK_FIRMS))
+    firms = QUICK_FIRMS if subject.budget.quick else FIRMS
+    subject = replace(subject, tables=subject.sample_firms(subject.tables, firms))
     kinds = (
         _Kind("channel", CHANNELS, compute_channels, subject.dataset.channel_names),
         _Kind(

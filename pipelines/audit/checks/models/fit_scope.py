@@ -123,10 +123,8 @@ def _weights_of_fold(subject: Subject, fold: Fold, models: tuple[str, ...]) -> l
         dataset, _rows(small.train, dataset), window_sessions(span, window, dataset), subject.seed + 2
     )
     rows = []
-    for (task, left), (_, right), (_, other) in zip(
-        *(fits(reduced, data, small) for data in (dataset, without_test, train_alone)),
-        strict=True,
-    ):
+    variants = (dataset, without_test, train_alone)
+    for (task, left), (_, right), (_, other) in zip(*fits(reduced, variants, small), strict=True):
         rows += [_row(one, "choose") for one in weights_differ(left, right, task.model)]
         path = _paths_differ(left, other, task.model)
         rows += [_row(path, "train")] if path is not None else []

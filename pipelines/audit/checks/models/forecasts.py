@@ -127,8 +127,11 @@ def _refitted(subject: Subject, config: Config, models: tuple[str, ...], t: int)
     ]
     if diffs:
         return diffs
-    small = small_fit_config(config, models, subject.budget.epochs)
-    pairs = zip(fits(small, true, left_fold), fits(small, noisy, right_fold), strict=True)
+    # in this process: the check fit_scope fits where a training does
+    small = small_fit_config(config, models, subject.budget.epochs).model_copy(
+        update={"execution": config.execution.model_copy(update={"engine": "serial"})}
+    )
+    pairs = zip(*fits(small, (true,), left_fold), *fits(small, (noisy,), right_fold), strict=True)
     arrays = collect_arrays(true, config.features.window)
     for (task, left), (twin, right) in pairs:
         diffs += _reads_targets(task, left, arrays)
