@@ -7,7 +7,6 @@ import pwd
 import shutil
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,8 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from warm import Process
+
 from pipelines.tracking import store
 
+_SERVER = """
+import os
+log = os.open("server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+os.dup2(log, 1), os.dup2(log, 2)
+from mlflow.cli import cli
+cli()
+"""
 _PATIENCE = 120  # seconds; a busy machine imports MLflow slowly
 
 
@@ -28,33 +36,24 @@ def mlflow_server(folder: Path, backend: str, port: int | None = None) -> Iterat
     """
     port = _free_port() if port is None else port
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--workers", "1", "--backend-store-uri", backend]
-    command += ["--artifacts-destination", (folder / "artifacts").as_uri()]
+    arguments = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    arguments += ["--backend-store-uri", backend, "--artifacts-destination", (folder / "artifacts").as_uri()]
     if backend.startswith("sqlite:///"):
         store._create_database(backend.removeprefix("sqlite:///"))  # in tests a copy, without migrations
     # the processes for background jobs, which nothing here uses, cost as much as the server
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     log = folder / "server.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=folder,
-            env=environment,
-            start_new_session=True,
-        )
+    server = Process(_SERVER, arguments, cwd=folder, env=environment)
     try:
         _wait_for(lambda: _answers(f"{url}/health"), server, log)
         yield url
     finally:
         server.terminate()
         try:
-            server.wait(timeout=20)
+            server.communicate(timeout=20)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, 9)
-            server.wait()
+            server.communicate()
 
 
 def postgres_programs() -> Path | None:
@@ -114,7 +113,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _wait_for(is_ready: object, server: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(is_ready: object, server: Process | subprocess.Popen[bytes], log: Path) -> None:
     assert callable(is_ready)
     until = time.monotonic() + _PATIENCE
     while not is_ready():

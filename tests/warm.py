@@ -27,7 +27,7 @@ _CONTEXT.set_forkserver_preload(
         "pipelines.stages",
         "pipelines.train.tune",
         "pipelines.nightly.play.telling",
-        "mlflow",
+        "mlflow.cli",
     ]
 )
 
@@ -109,6 +109,10 @@ class Process:
         """Send a signal to the process, if it still runs."""
         if self.returncode is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the process to end."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the process."""
