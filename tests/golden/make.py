@@ -57,6 +57,19 @@ With SSE4, AVX2 and AVX-512 kernels, the quick figures of steady models and Ligh
 and those of the attention model within 3e-6.
 """
 
+CALL = """
+import json, sys
+root, commands = sys.argv[1:]
+sys.path.insert(0, root)
+from pipelines.cli.main import main
+for words in json.loads(commands):
+    sys.argv = ["peerglass", *words]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+"""
 RELATIVE_TOLERANCE = (1e-3, 0.05)
 """Largest relative difference of all other figures: (steady models, others)."""
 
@@ -71,24 +84,30 @@ def measure(settings: Mapping[str, Any], folder: Path) -> Figures:
     }
     config = folder / "golden.yaml"
     config.write_text(yaml.safe_dump({**settings, **own}))
-    peerglass(folder, "ingest", "golden.yaml")
-    peerglass(folder, "train", "golden.yaml")
+    peerglass(
+        folder,
+        ("ingest", "golden.yaml"),
+        ("train", "golden.yaml"),
+        ("backtest", "latest", "--output", "runs"),
+    )
     (run,) = (path.parent for path in (folder / "runs").glob("*/config.yaml"))
-    peerglass(folder, "backtest", run.name, "--output", "runs")
     (tables,) = (run / "evaluations").iterdir()
     return dict(
         figures(pl.read_parquet(tables / "ladder.parquet"), pl.read_parquet(tables / "equity.parquet"))
     )
 
 
-def peerglass(folder: Path, *arguments: str) -> None:
-    """Call the command line of this checkout in a folder."""
-    call = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipelines.cli.main import main; main()"
+def peerglass(folder: Path, *commands: tuple[str, ...]) -> None:
+    """Call commands of this checkout in a folder, in one process; the first failure ends it."""
     done = subprocess.run(
-        [sys.executable, "-c", call, *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", CALL, str(ROOT), json.dumps(commands)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
-        sys.exit(f"peerglass {' '.join(arguments)} ended with {done.returncode}: {done.stderr[-2000:]}")
+        sys.exit(f"one of {commands} ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def figures(ladder: pl.DataFrame, equity: pl.DataFrame) -> Iterator[tuple[str, dict[str, float | None]]]:

@@ -46,19 +46,37 @@ def forecasts() -> pl.DataFrame:
     return Lake("lake").read("forecasts").drop("run_id").sort("model", "fold", "seed", "date", "ticker")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
-    tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int
-) -> None:
+def without_dropout() -> dict[str, Any]:
+    """Models whose forecasts do not depend on what is trained beside them."""
     encoder = {"width": 8, "heads": 2, "dropout": 0.0}
     temporal_peer = {"encoder": encoder, "peer_heads": 2, "peer_dropout": 0.0}
-    without_dropout: dict[str, Any] = {"models": {**MODELS, "temporal_peer": temporal_peer}}
-    alone_id = train_config(prepared(tmp_path / "alone", tiny, monkeypatch, **without_dropout))
-    alone = forecasts()
-    scores = read_scores(open_run(str(Path("runs", alone_id)))).sort("model", "fold", "seed")
+    return {"models": {**MODELS, "temporal_peer": temporal_peer}}
+
+
+@pytest.fixture(scope="module")
+def single_seeds(
+    tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Forecasts and scores of a run that trains one seed after the other."""
+    folder = tmp_path_factory.mktemp("single")
+    with pytest.MonkeyPatch.context() as patched:
+        config = prepared(folder / "alone", dict(tiny_settings), patched, **without_dropout())
+        run = open_run(str(Path("runs", train_config(config))))
+        return forecasts(), read_scores(run).sort("model", "fold", "seed")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stacked_run_gives_the_forecasts_of_single_seeds(
+    tmp_path: Path,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    single_seeds: tuple[pl.DataFrame, pl.DataFrame],
+    workers: int,
+) -> None:
+    alone, scores = single_seeds
     execution = {"engine": "pool", "workers": workers}
     config = prepared(
-        tmp_path / "stacked", tiny, monkeypatch, **without_dropout, stack_seeds=True, execution=execution
+        tmp_path / "stacked", tiny, monkeypatch, **without_dropout(), stack_seeds=True, execution=execution
     )
     stacked_id = train_config(config)
     stacked = forecasts()
