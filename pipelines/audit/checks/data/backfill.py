@@ -17,9 +17,8 @@ FIRM_SHARE: Final = 0.25
 only by chance: with k runs, in one of k firms."""
 FIRST_DAYS: Final = 10
 """Days after a firm's first price within which a run begins that was filled backwards. One that begins later
-must have another length than the usual one."""
-WINDOW: Final = 0.2
-"""Difference from the median length, relative to it, up to which a run is as long as the usual one."""
+must be longer than the usual one by this factor."""
+LONGER: Final = 1.2
 CONSTANT_ROWS: Final = 20
 """Minimum length of such a run in prices: rows without volume before the first trade."""
 CONSTANT_FIRMS: Final = 2
@@ -86,10 +85,10 @@ def _input(subject: Subject, name: str) -> list[dict[str, object]]:
     firms = runs["ticker"].n_unique()
     first = subject.rows("prices").group_by("ticker").agg(pl.col("date").min().alias("listed"))
     starts = _starts(runs, MIN_RUN).join(first, on="ticker")
-    # an average over a window that fills up repeats a value for as long with every firm, and starts later
+    # an average over a window that fills up starts later, and repeats a value for as long as its window
     usual = float(starts["length"].median() or 0.0)  # type: ignore[arg-type]
     early = (pl.col("since") - pl.col("listed")).dt.total_days() <= FIRST_DAYS
-    starts = starts.filter(early | ((pl.col("length") - usual).abs() > max(WINDOW * usual, 2.0)))
+    starts = starts.filter(early | (pl.col("length") > LONGER * usual))
     share = starts.height / max(firms, 1)
     return [
         {

@@ -37,8 +37,8 @@ EXACT_ROWS: Final = 2.0
 """Maximum number of rows, in the median of the firms, by which shares below a threshold differ from those of
 the median firm. Of 1,000 independent values, 16 rows are off at the median."""
 HALF_ROWS: Final = 6.0
-"""Minimum of the same within the first half of each firm's rows. A deterministic count, such as the fiscal
-quarter, has equal shares there too."""
+"""Minimum of the same within the first half of each firm's rows. Values that are the same for all firms, such
+as those of a calendar, have equal shares there too."""
 LOW_RANK: Final = 1e-8
 """Maximum energy of ``y - x`` outside its largest components, relative to its own and to that of y."""
 _MOST: Final = 0.5
@@ -159,8 +159,26 @@ def _same_quantiles(x_TN: FloatArray, known_TN: BoolArray) -> Iterator[_Mark]:
             below_V = np.searchsorted(np.sort(part), threshold_V, side="right")
             shares.append((below_V / len(part), len(part)))
     off, off_in_half = _rows_off(whole), _rows_off(half)
-    if off <= EXACT_ROWS and off_in_half >= HALF_ROWS:
+    if off <= EXACT_ROWS and off_in_half >= HALF_ROWS and not _counts(x_TN, known_TN):
         yield _Mark("quantiles", "the whole sample", off, EXACT_ROWS)
+
+
+def _counts(x_TN: FloatArray, known_TN: BoolArray) -> bool:
+    """Whether a column is a count that starts again, such as the number of the fiscal quarter.
+
+    Every value then has one successor, and is held for nearly the same number of sessions.
+    """
+    steps: set[tuple[float, float]] = set()
+    lengths: list[int] = []
+    for n in np.flatnonzero(known_TN.sum(axis=0) >= _FEWEST)[:_SAMPLE]:
+        value = x_TN[known_TN[:, n], n]
+        edges = np.flatnonzero(np.diff(value) != 0)
+        steps |= set(zip(value[edges].tolist(), value[edges + 1].tolist(), strict=True))
+        lengths += np.diff(edges).tolist()
+    values = len({value for value, _ in steps})
+    if not lengths or values > _FEWEST // 5:
+        return False
+    return len(steps) <= 1.2 * values and float(np.std(lengths)) <= 0.3 * float(np.mean(lengths))
 
 
 def _rows_off(shares: list[tuple[FloatArray, int]]) -> float:

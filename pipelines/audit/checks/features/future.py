@@ -18,7 +18,7 @@ NAME = "future"
 _NAMED = 3
 FIRMS = 400
 """Firms that are sampled at two of three sessions of a full audit; at every third, all firms are replaced."""
-QUICK_FIRMS = 300
+QUICK_FIRMS = 200
 """Firms that are sampled in a quick audit."""
 
 

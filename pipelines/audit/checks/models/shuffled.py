@@ -111,7 +111,15 @@ def _fits(
     """Fit the quick models on a target; return their test forecasts, with the target itself as the label."""
     whole = collect_arrays(subject.dataset, subject.config.features.window)
     label_TN = np.where(whole.universe_TN, target_TN, np.nan).astype(np.float64)
-    arrays = select_firms(replace(whole, target_TN=target_TN, label_TN=label_TN), columns)
+    # both models read the characteristics of the fold's dates alone, and copying all would take seconds
+    every_TNF, dates = (
+        whole.characteristics_TNF,
+        np.unique(np.concatenate([fold.train, fold.valid, fold.test])),
+    )
+    characteristics_TNF = np.zeros((len(every_TNF), len(columns), every_TNF.shape[2]), dtype=every_TNF.dtype)
+    characteristics_TNF[dates] = every_TNF[dates][:, columns]
+    few = replace(whole, target_TN=target_TN, label_TN=label_TN, characteristics_TNF=every_TNF[:, :, :0])
+    arrays = replace(select_firms(few, columns), characteristics_TNF=characteristics_TNF)
     settings = {"models": dict(QUICK_MODELS), "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
     with temporary_run(subject.config.model_copy(update=settings)) as run:
         return [

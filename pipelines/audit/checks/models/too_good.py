@@ -76,7 +76,7 @@ DEVIATIONS: Final = 4.0
 """Standard errors by which an IC must exceed its family's limit. By chance this happens 1 in 30,000 times,
 for about 80 features."""
 FEWEST: Final = 20
-QUICK_DATES: Final = 400
+QUICK_DATES: Final = 250
 """Minimum number of dates of a quick audit, evenly spaced; a full one measures all."""
 
 

@@ -36,12 +36,10 @@ def check(subject: Subject) -> Result:
     problems: list[str] = []
     for case, seeds in _made_up(subject).items():
         own_TN = mean_of_standardised(seeds)
-        signals = {
-            "evaluate": evaluate.ensemble(seeds),
-            "ensemble_table": _dense(ensembles.ensemble_table({"m": seeds}, subject.dataset.panel), subject),
-        }
-        for signal_TN in signals.values():
-            problems += _differs(signal_TN, own_TN, subject, f"of forecasts that {case}")
+        signal_TN = evaluate.ensemble(seeds)
+        stored_TN = _dense(ensembles.ensemble_table({"m": seeds}, subject.dataset.panel), subject)
+        for found_TN in (signal_TN, stored_TN):
+            problems += _differs(found_TN, own_TN, subject, f"of forecasts that {case}")
     stored = 0
     for model, signal_TN, own_TN in _stored(subject):
         stored += 1
@@ -79,14 +77,14 @@ def _made_up(subject: Subject) -> dict[str, dict[int, FloatArray]]:
     tested = np.unique(np.concatenate([fold.test for fold in subject.folds]))
     usable = tested[(np.isfinite(label_TN[tested]).sum(axis=1) >= _FEWEST)]
     dates = usable[np.linspace(0, len(usable) - 1, min(DATES, len(usable))).astype(int)]
-    inside_TN = np.zeros(label_TN.shape, dtype=np.bool_)
-    inside_TN[dates] = data.universe_TN[dates]
-    with np.errstate(invalid="ignore"):
-        known_TN = np.nan_to_num(label_TN / max(float(np.nanstd(label_TN)), 1e-12))
+    label_DN = label_TN[dates]
+    known_DN = np.nan_to_num(label_DN / max(float(np.nanstd(label_DN)), 1e-12))
 
     def made(strength: float) -> FloatArray:
-        value_TN = strength * known_TN + rng.standard_normal(label_TN.shape)
-        return np.where(inside_TN, value_TN, np.nan)
+        value_DN = strength * known_DN + rng.standard_normal(label_DN.shape)
+        value_TN = np.full(label_TN.shape, np.nan)
+        value_TN[dates] = np.where(data.universe_TN[dates], value_DN, np.nan)
+        return value_TN
 
     return {
         "agree with the labels": {0: made(1.0), 1: made(1.0)},
