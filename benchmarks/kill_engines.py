@@ -1,12 +1,14 @@
 """SIGKILL at random moments of `peerglass train` on each engine: nothing is left, lost or stored twice.
 
-Two trials, each compared with an undisturbed run of the serial engine on the same data:
+Every trial is compared with an undisturbed run of the serial engine on the same data:
 
-- ``parent``: the command is killed at random moments, on the pool and on a Ray that it starts itself. After
-  each kill, the seconds are measured until no process of the command is left (allowed: 10). The same command
-  is then started again, until one ends by itself.
-- ``cluster``: on a Ray cluster of two machines (Ray's cluster utilities), workers are killed at random
-  moments, one machine is killed half-way, and the command is killed and started again.
+- ``pool``, ``ray``: the command is killed at random moments, on the pool and on a Ray that it starts itself.
+  After each kill, the seconds are measured until no process of the command is left (allowed: 10). The same
+  command is then started again, until one ends by itself.
+- ``workers``, ``machine``, ``command``, ``nothing``: on a Ray cluster of two machines (Ray's cluster
+  utilities), workers are killed at random moments, one machine is killed half-way, the command is killed
+  half-way and started again, or nothing is killed. A command whose task was lost three times ends with an
+  error; it is started again.
 
 Forecasts must be equal, and each key must be stored once. Exit code 1 if not. ``--config`` trains another
 config than the tiny one of this file, such as ``configs/demo.yaml``.
@@ -37,6 +39,7 @@ import yaml
 
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
+from pipelines.progress import Silent
 from pipelines.run.fetch import ingest_config
 
 COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "train", "config.yaml"]
@@ -73,7 +76,7 @@ def prepare(folder: Path, settings: dict[str, Any], execution: dict[str, Any]) -
     tracking = {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": str(folder / "artifacts")}
     own = {"root": None, "lake": str(folder / "lake"), "output": str(folder / "runs"), "tracking": tracking}
     (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **own, "execution": execution}))
-    ingest_config(load_config(folder / "config.yaml"), echo=lambda _: None)
+    ingest_config(load_config(folder / "config.yaml"), echo=lambda _: None, progress=Silent())
 
 
 class Command:
@@ -109,21 +112,30 @@ class Command:
         children = descendants(self.process.pid)
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
-        started = time.monotonic()
-        while left := [*marked(self.mark), *(pid for pid in children if children[pid] == start_of(pid))]:
-            if time.monotonic() - started > ALLOWED_SECONDS:
-                for pid in left:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
-                return float("inf")
-            time.sleep(0.05)
-        return time.monotonic() - started
+        return seconds_until_gone(
+            lambda: [*marked(self.mark), *(pid for pid in children if children[pid] == start_of(pid))]
+        )
 
     def finish(self) -> None:
-        """Wait for the end; RuntimeError if the command failed."""
+        """Wait for the end; RuntimeError with the messages if the command failed."""
         if self.process.wait():
             self._reader.join()
             raise RuntimeError("".join(self._errors))
+
+
+def seconds_until_gone(left: Callable[[], list[int]]) -> float:
+    """Wait until no process is left; after the allowed time, name and kill them and return infinity."""
+    started = time.monotonic()
+    while pids := left():
+        if time.monotonic() - started > ALLOWED_SECONDS:
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    print(f"left after {ALLOWED_SECONDS:.0f} s: {command[:200]}", file=sys.stderr)
+                    os.kill(pid, signal.SIGKILL)
+            return float("inf")
+        time.sleep(0.05)
+    return time.monotonic() - started
 
 
 def marked(mark: str) -> list[int]:
@@ -181,26 +193,31 @@ def killed_parent(
     root: Path, settings: dict[str, Any], engine: str, kills: int, expected: pl.DataFrame
 ) -> Killed:
     """Kill the command at random moments, and start it again until it has been killed often enough."""
-    rng, result, folder, seconds = random.Random(5), Killed(), root / f"{engine}-0", 20.0  # noqa: S311 (no secret)
+    rng, result, folder = random.Random(5), Killed(), root / f"{engine}-0"  # noqa: S311 (no secret)
     prepare(folder, settings, {"engine": engine, "workers": 2})
+    command = Command(folder)
+    command.began.wait()
+    started = time.monotonic()
+    command.finish()
+    seconds = time.monotonic() - started  # of an undisturbed training
+    check(folder, expected, result)
     while result.kills < kills:
+        if forecasts(folder).height == expected.height:
+            folder = root / f"{engine}-{result.starts + 1}"
+            prepare(folder, settings, {"engine": engine, "workers": 2})
         command = Command(folder)
         result.starts += 1
-        if rng.random() < 0.8:  # the other kills fall into the start-up
+        if rng.random() < 0.9:  # the other kills fall into the start-up
             command.began.wait()
-        started = time.monotonic()
         try:
             command.process.wait(timeout=rng.uniform(0.0, seconds))
         except subprocess.TimeoutExpired:
             result.seconds_left.append(command.kill())
             result.kills += 1
             result.between += 0 < forecasts(folder).height < expected.height
-            continue
-        command.finish()  # it was faster than the kill: go on in a new folder
-        seconds = max(1.0, time.monotonic() - started)
-        check(folder, expected, result)
-        folder = root / f"{engine}-{result.starts}"
-        prepare(folder, settings, {"engine": engine, "workers": 2})
+        else:
+            command.finish()  # it was faster than the kill
+            check(folder, expected, result)
     Command(folder).finish()
     check(folder, expected, result)
     if max(result.seconds_left) > ALLOWED_SECONDS:
@@ -233,63 +250,75 @@ def busy_workers() -> list[int]:
     return found
 
 
-def killed_in_a_cluster(root: Path, settings: dict[str, Any], kills: int, expected: pl.DataFrame) -> Killed:
-    """Kill workers, then a machine half-way, then the command, on a cluster of two machines."""
-    rng, result, folder = random.Random(6), Killed(), root / "cluster"  # noqa: S311 (no secret)
+def killed_in_a_cluster(
+    root: Path, settings: dict[str, Any], trial: str, kills: int, expected: pl.DataFrame
+) -> Killed:
+    """Kill workers, a machine half-way, the command half-way, or nothing, on a cluster of two machines."""
+    rng, result = random.Random(6), Killed()  # noqa: S311 (no secret)
     tasks = expected.select("model", "fold", "seed").n_unique()
-
-    def worker() -> None:
-        if pids := busy_workers():
-            os.kill(rng.choice(pids), signal.SIGKILL)
-            result.kills += 1
-
     with machines() as cluster:
-        execution = {"engine": "ray", "workers": 2, "address": cluster.address}
-        for trial in ("workers", "machine", "command"):
-            own = folder / trial
-            prepare(own, settings, execution)
-            command = Command(own)
+        for number in range(1000):
+            folder = root / f"{trial}-{number}"
+            prepare(folder, settings, {"engine": "ray", "workers": 2, "address": cluster.address})
+            command = Command(folder)
             result.starts += 1
             command.began.wait()
             if trial == "workers":
-                until(lambda: False, command, rng, worker, lambda: result.kills >= kills)
-            elif trial == "machine":
-                until(partial(halfway, command, tasks), command, rng)
-                cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+                kill_workers(command, folder, rng, result, kills)
             else:
-                until(partial(halfway, command, tasks), command, rng)
-                command.process.kill()
-                command.process.wait()
-                command = Command(own)
-                result.starts += 1
-            command.finish()
-            result.between += 1
-            check(own, expected, result)
+                if trial != "nothing":
+                    while command.process.poll() is None and command.steps * 2 < tasks:
+                        time.sleep(0.05)
+                    result.kills += 1
+                    result.between += 0 < forecasts(folder).height < expected.height
+                if trial == "machine":
+                    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+                if trial == "command":
+                    command.process.kill()
+                    command.process.wait()
+                    result.seconds_left.append(seconds_until_gone(partial(processes_of, command.mark)))
+                    command = Command(folder)
+                    result.starts += 1
+                command.finish()
+            check(folder, expected, result)
+            if trial != "workers" or result.kills >= kills:
+                break
+    if max(result.seconds_left, default=0.0) > ALLOWED_SECONDS:
+        result.wrong.append("a process was left after 10 s")
     return result
 
 
-def halfway(command: Command, tasks: int) -> bool:
-    """Whether half of the tasks of a command have ended."""
-    return command.steps * 2 >= tasks
+def processes_of(mark: str) -> list[int]:
+    """Processes of a command that computes on a cluster, with its tasks there."""
+    return [*marked(mark), *busy_workers()]
 
 
-def until(
-    reached: Callable[[], bool],
-    command: Command,
-    rng: random.Random,
-    act: Callable[[], None] = lambda: None,
-    enough: Callable[[], bool] = lambda: False,
-) -> None:
-    """Act at random moments until a point of a command is reached, it was enough, or the command ended."""
-    while command.process.poll() is None and not reached() and not enough():
-        time.sleep(rng.uniform(0.2, 3.0))
-        act()
+def kill_workers(command: Command, folder: Path, rng: random.Random, result: Killed, kills: int) -> None:
+    """Kill workers at random moments until it was enough, and until a command has ended without an error."""
+    while True:
+        while command.process.poll() is None:
+            time.sleep(rng.uniform(0.2, 2.0))
+            pids = busy_workers()
+            if pids and result.kills < kills and command.process.poll() is None:
+                os.kill(rng.choice(pids), signal.SIGKILL)
+                result.kills += 1
+                result.between += command.steps > 0
+        try:
+            command.finish()
+        except RuntimeError as error:
+            if "The worker was lost in each of" not in str(error):
+                raise
+            command = Command(folder)
+            result.starts += 1
+            command.began.wait()
+        else:
+            return
 
 
 def main() -> int:
     """Run the trials and print one row of a table for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", nargs="+", default=["pool", "ray", "cluster"])
+    parser.add_argument("--trials", nargs="+", default=["pool", "ray", "workers", "machine", "command"])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--worker-kills", type=int, default=10)
     parser.add_argument("--config", type=Path)
@@ -307,13 +336,13 @@ def main() -> int:
         expected = forecasts(root / "serial")
         if expected.height < 1000:
             raise ValueError(f"{expected.height} forecasts are too few to compare")
-        print("| trial | kills | with unfinished tasks | starts | longest until no process is left | wrong |")
+        print("| trial | kills | between two tasks | starts | longest until no process is left | wrong |")
         print("|---|---|---|---|---|---|", flush=True)
         for trial in options.trials:
-            if trial == "cluster":
-                result = killed_in_a_cluster(root, settings, options.worker_kills, expected)
-            else:
+            if trial in ("pool", "ray"):
                 result = killed_parent(root, settings, trial, options.kills, expected)
+            else:
+                result = killed_in_a_cluster(root, settings, trial, options.worker_kills, expected)
             longest = f"{max(result.seconds_left):.2f} s" if result.seconds_left else "-"
             print(
                 f"| {trial} | {result.kills} | {result.between} | {result.starts} | {longest} | "

@@ -10,7 +10,7 @@ from pipelines.settings import Section
 
 
 class ExecutionConfig(Section):
-    """Where the tasks of training and tuning are computed. No setting changes a result."""
+    """Where the tasks of training, tuning and attribution are computed. No setting changes a result."""
 
     engine: Literal["serial", "pool", "ray"] = "pool"
     """``serial`` computes one task after the other in the command's own process; ``pool`` uses processes of

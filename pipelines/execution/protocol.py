@@ -51,6 +51,9 @@ class Work(Generic[Shared, Item, Result]):
         Device of the tasks: ``cpu`` or ``cuda``.
     code
         Computes the digest of the code that results depend on. It must be the same on all machines.
+    portable
+        Returns ``shared`` without references to files of this machine, for workers that may be on another
+        one; None if ``shared`` refers to no file.
     """
 
     call: Callable[[Shared, Item, Tell], Result]
@@ -58,6 +61,7 @@ class Work(Generic[Shared, Item, Result]):
     memory: int
     device: str
     code: Callable[[], str]
+    portable: Callable[[Shared], Shared] | None = None
 
 
 @dataclass(frozen=True, slots=True)

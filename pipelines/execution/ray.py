@@ -11,11 +11,13 @@ import logging
 import os
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from pipelines.config.execution import ExecutionConfig
 from pipelines.errors import ConfigError
+from pipelines.execution.guard import Guard
 from pipelines.execution.protocol import Finished, Hear, Lost, Raised, Report, Ticket, Work, attempt
 
 if TYPE_CHECKING:
@@ -69,8 +71,10 @@ class RayEngine(Generic[Shared, Item, Result]):
             If Ray is not installed, no cluster answers, or no machine is large enough.
         """
         self._needs = _needs(self._config, self._work)
-        _connect(self._config, self.slots)
+        _require_ray()
+        self._guard = Guard() if self._config.address is None else None
         try:
+            _connect(self._config, self.slots, self._guard)
             _require_room(self._needs)
             self._start()
         except BaseException:
@@ -81,7 +85,10 @@ class RayEngine(Generic[Shared, Item, Result]):
     def _start(self) -> None:
         import ray
 
-        self._shared = ray.put((self._work.call, self._work.shared, self._work.code()))
+        work, value = self._work, self._work.shared
+        if work.portable is not None and self._config.address is not None:  # other machines have other disks
+            value = work.portable(value)
+        self._shared = ray.put((work.call, value, work.code()))
         mailbox: Any = ray.remote(num_cpus=0, max_restarts=-1)(_Mailbox)  # Ray adds methods of its own
         self._mailbox = mailbox.remote()
         needs = self._needs
@@ -97,6 +104,8 @@ class RayEngine(Generic[Shared, Item, Result]):
 
         self._under_way.clear()
         ray.shutdown()  # ends the tasks of this command, and the cluster if it was started here
+        if self._guard is not None:
+            self._guard.end()
 
     def submit(self, ticket: Ticket, item: Item) -> None:
         """Hand the attempt to Ray, which places it on a machine with enough room."""
@@ -178,26 +187,33 @@ def _needs(config: ExecutionConfig, work: Work[Any, Any, Any]) -> _Needs:
     return _Needs(1.0, config.gpus_per_task, work.memory)
 
 
-def _connect(config: ExecutionConfig, workers: int) -> None:
+def _require_ray() -> None:
+    """Import Ray quietly, and require that this process is not connected with a cluster."""
     os.environ.update({name: os.environ.get(name, value) for name, value in _ENVIRONMENT.items()})
     try:
         import ray
     except ImportError:
         raise ConfigError(
             "execution.engine is ray, which is not installed; install the extra with pip install "
-            "'peerglass[cluster]', or choose engine pool."
+            "'.[cluster]' in the folder of Peerglass, or choose engine pool."
         ) from None
     if ray.is_initialized():
         raise ConfigError("This process is connected with a Ray cluster already; call ray.shutdown() first.")
+
+
+def _connect(config: ExecutionConfig, workers: int, guard: Guard | None) -> None:
+    import ray
+
     local: dict[str, Any] = {} if config.address else {"num_cpus": workers, "include_dashboard": False}
     try:
-        ray.init(
-            address=config.address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=True,
-            **local,
-        )
+        with guard.marking() if guard is not None else nullcontext():
+            ray.init(
+                address=config.address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=True,
+                **local,
+            )
         # Ray prints notices of lost workers on stdout, which is for results; `Lost` tells the parent
         vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:

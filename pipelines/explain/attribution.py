@@ -10,7 +10,7 @@ import polars as pl
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.device import resolve_device
-from pipelines.explain.games import explain_model, explained_models
+from pipelines.explain.games import explain_models, explained_models
 from pipelines.explain.network_study import NetworkStudy
 from pipelines.explain.network_tables import graphml, network_tables
 from pipelines.explain.recovery import planted_edges, recovery_table
@@ -56,8 +56,8 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
     tables: dict[str, list[pl.DataFrame]] = {}
     summary: list[str] = []
     with progress.stage("explain", total=len(names) * len(folds) * len(run.config.seeds)):
-        for name in names:
-            explanation = explain_model(run, dataset, folds, name, progress)
+        for explanation in explain_models(run, dataset, folds, names, progress):
+            name = explanation.model
             planted_NN, of_model = None, {}
             if explanation.peers:
                 study = NetworkStudy.of(

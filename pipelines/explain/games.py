@@ -1,70 +1,32 @@
-"""Play the Shapley games of one model: on groups of inputs, and on single peers.
+"""Play the Shapley games of the models of a run: one task of an engine for each model and fold.
 
-Each fitted model of a run (one per fold and seed) is loaded from its checkpoint and explains test sessions of
-its own fold only. Two games are played. In the first, the players are blocks of days, feature families and
-peers. In the second, every peer is a player, which gives the directed network ``j -> i``.
+Each fitted model of a run (one per fold and seed) is sent with its checkpoint and explains test sessions of
+its own fold only. What is played is in `pipelines.explain.fold`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from backtest.splits.fold import Fold
-from features.arrays import FloatArray, IntArray
+from features.arrays import IntArray
 from features.library.characteristics import CHARACTERISTICS
 from features.library.standardise import MISSING
-from models.batch import PanelTensors
-from models.explain.design import evenly_spaced
-from models.explain.engines.engine import MAX_DRAWS
-from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
-from models.explain.peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
-from models.explain.skill import SkillAttribution, SkillConfig, explain_skill
-from models.fitting.fit import Fitted, NeuralFitted, untrained
 from models.registry import MODELS
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.characteristics import INPUT_PREFIX
-from pipelines.device import one_thread, resolve_device
-from pipelines.errors import ConfigError, DataError
-from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
-from pipelines.explain.trained import require_features
+from pipelines.device import resolve_device
+from pipelines.errors import DataError
+from pipelines.execution.jobs import Failed, run_jobs
+from pipelines.execution.open import open_engine
+from pipelines.explain.fold import FoldItem, ModelExplanation, explain_fold
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import load_checkpoint
+from pipelines.run.checkpoints import read_checkpoint
 from pipelines.run.record import Run
-from pipelines.train.task import collect_arrays, to_tensors
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelExplanation:
-    """Attributions of one model, over its folds and seeds.
-
-    Attributes
-    ----------
-    model
-        Entry of the config.
-    groups
-        Results of the game on days, feature families and peers.
-    peers
-        Results of the game on single peers; empty for a model without peers.
-    fits
-        Fold and seed of the model of each entry of ``peers``.
-    untrained
-        Firms and attention matrices of the same models with their initial weights, for comparison.
-    faithfulness
-        Measures of the neural models, one per fold and seed.
-    skill
-        Which group carries the rank IC, one per fold and seed.
-    """
-
-    model: str
-    groups: tuple[GroupAttribution, ...]
-    peers: tuple[PeerAttribution, ...]
-    fits: tuple[tuple[int, int], ...]
-    untrained: tuple[tuple[IntArray, FloatArray], ...]
-    faithfulness: tuple[FaithfulPart, ...] = ()
-    skill: tuple[SkillAttribution, ...] = ()
+from pipelines.train.task import collect_arrays
+from pipelines.train.work import work_on_arrays
 
 
 def explained_models(config: Config) -> tuple[str, ...]:
@@ -84,10 +46,12 @@ def families_of(names: tuple[str, ...]) -> dict[str, list[int]]:
     return families
 
 
-def explain_model(
-    run: Run, dataset: Dataset, folds: list[Fold], name: str, progress: Progress
-) -> ModelExplanation:
-    """Play the games of one model on a sample of the test sessions of each fold.
+def explain_models(
+    run: Run, dataset: Dataset, folds: Sequence[Fold], names: Sequence[str], progress: Progress
+) -> Iterator[ModelExplanation]:
+    """Play the games of some models on a sample of the test sessions of each fold.
+
+    The folds are explained on the engine of the section ``execution``, with the same result on each.
 
     Parameters
     ----------
@@ -97,102 +61,59 @@ def explain_model(
         Dataset of the run.
     folds
         Folds of the run.
-    name
-        Entry of ``models``.
+    names
+        Entries of ``models``.
     progress
         Gets one step per fold and seed.
+
+    Yields
+    ------
+    ModelExplanation
+        The models in the order of ``names``, each as soon as all of its folds have been explained.
     """
-    settings = run.config.explain
-    families = families_of(dataset.characteristic_names)
-    groups: list[GroupAttribution] = []
-    peers: list[PeerAttribution] = []
-    fits: list[tuple[int, int]] = []
-    initial: list[tuple[IntArray, FloatArray]] = []
-    measured: list[FaithfulPart] = []
-    skill: list[SkillAttribution] = []
-    parts = len(folds) * len(run.config.seeds)
-    for fold, seed, fitted, data in _fitted_models(run, dataset, folds, name):
-        sessions = _with_universe(dataset, fold.test)
-        own_seed = settings.seed + 1000 * fold.index + seed
-        group_config = GroupGameConfig(
-            permutations=settings.permutations,
-            firms_per_date=settings.firms_per_date,
-            engine=settings.engine,
-            removal=settings.removal,
-            share=settings.precision,
-            seed=own_seed,
+    sessions = {fold.index: _with_universe(dataset, fold.test) for fold in folds} if names else {}
+    planned = [(name, fold) for name in names for fold in folds]
+    if not planned:
+        return
+    device, families = resolve_device(run.config.device), families_of(dataset.characteristic_names)
+
+    def item(job: int) -> FoldItem:
+        name, fold = planned[job]
+        seeds = run.config.seeds
+        return FoldItem(
+            model=name,
+            fold=fold,
+            n_folds=len(folds),
+            sessions=sessions[fold.index],
+            checkpoints={seed: read_checkpoint(run.checkpoint(name, fold.index, seed)) for seed in seeds},
+            families=families,
+            settings=run.config.explain,
+            device=device,
         )
-        sample = evenly_spaced(sessions, max(1, settings.dates // parts))
-        groups.append(_explain_groups(fitted, data, sample, families, group_config, fold.train))
-        sample = _of_seed(run.config, sessions, settings.skill_dates, len(folds), seed)
-        if len(sample):
-            skill_config = SkillConfig(removal=settings.removal, seed=own_seed)
-            skill.append(explain_skill(fitted, data, sample, families, skill_config, train=fold.train))
-        network: tuple[PeerAttribution, ...] = ()
-        if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
-            peer_config = PeerGameConfig(
-                permutations=settings.network_permutations,
-                max_firms=settings.max_peers,
-                seed=settings.seed,
-                sample_seed=settings.seed,  # the same firms are drawn in every fold
-            )
-            sample = _of_seed(run.config, sessions, settings.network_dates, len(folds), seed)
-            network = explain_peers(fitted, data, sample, peer_config)
-            peers += network
-            fits += [(fold.index, seed)] * len(sample)
-            initial += attention_matrices(untrained(fitted, seed), data, sample)
-        if isinstance(fitted, NeuralFitted):
-            place = run.config.seeds.index(seed)
-            part = FittedPart(fold.index, seed, place, fitted, data, fold.train, sessions)
-            measured.append(measure_part(part, network, settings))
-        progress.step(f"{name} fold {fold.index} seed {seed}")
-    return ModelExplanation(
-        name, tuple(groups), tuple(peers), tuple(fits), tuple(initial), tuple(measured), tuple(skill)
-    )
 
-
-def _explain_groups(  # noqa: PLR0917  (the arguments of the game)
-    fitted: Fitted,
-    data: PanelTensors,
-    sessions: IntArray,
-    families: Mapping[str, Sequence[int]],
-    config: GroupGameConfig,
-    train: IntArray,
-) -> GroupAttribution:
-    """Play the game of groups; refuse settings that do not suit the model, or a precision out of reach."""
-    try:
-        found = explain_groups(fitted, data, sessions, families, config, train=train)
-    except ValueError as error:
-        raise ConfigError(f"explain.engine and explain.removal: {error}") from None
-    if not found.reached:
-        raise ConfigError(
-            f"explain.precision is {config.share}, and {MAX_DRAWS:,} draws of the engine {config.engine} do "
-            f"not reach it: the largest error is {found.error_EP.max():.2g}; ask for less precision."
-        )
-    return found
-
-
-def _of_seed(config: Config, sessions: IntArray, dates: int, n_folds: int, seed: int) -> IntArray:
-    """Sessions of a fold that one seed explains. Seeds take turns, so that every date counts once."""
-    seeds = config.seeds
-    of_fold = evenly_spaced(sessions, max(len(seeds), dates // n_folds) if dates else 0)
-    return of_fold[seeds.index(seed) :: len(seeds)]
-
-
-def _fitted_models(
-    run: Run, dataset: Dataset, folds: list[Fold], name: str
-) -> Iterator[tuple[Fold, int, Fitted, PanelTensors]]:
-    """Load every fitted model of an entry with its fold's data; on one thread, as in training."""
-    arrays = collect_arrays(dataset, run.config.features.window)
-    device = resolve_device(run.config.device)
-    with one_thread():
-        for fold in folds:
-            data: PanelTensors | None = None
+    work = work_on_arrays(explain_fold, collect_arrays(dataset, run.config.features.window), device)
+    explained: dict[int, ModelExplanation] = {}
+    waiting = list(names)
+    with open_engine(run.config.execution, work, len(planned)) as engine:
+        for ended in run_jobs(engine, len(planned), item):
+            name, fold = planned[ended.job]
+            run.write_text(f"logs/explain-{name}-fold-{fold.index}.log", ended.log)
+            if isinstance(ended, Failed):
+                raise ended.error
+            explained[ended.job] = ended.result
             for seed in run.config.seeds:
-                fitted, inputs = load_checkpoint(run.checkpoint(name, fold.index, seed))
-                data = to_tensors(arrays, inputs, device) if data is None else data
-                require_features(fitted, data, f"{name}, fold {fold.index}, seed {seed}")
-                yield fold, seed, fitted, data
+                progress.step(f"{name} fold {fold.index} seed {seed}")
+            while waiting and all(job in explained for job in _jobs_of(waiting[0], planned)):
+                name = waiting.pop(0)
+                whole = ModelExplanation(name)
+                for job in _jobs_of(name, planned):
+                    whole = whole.with_part(explained.pop(job))
+                yield whole
+
+
+def _jobs_of(name: str, planned: Sequence[tuple[str, Fold]]) -> list[int]:
+    """Positions of the tasks of a model, in the order of the folds."""
+    return [job for job, (model, _) in enumerate(planned) if model == name]
 
 
 def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:

@@ -10,7 +10,7 @@ import polars as pl
 from features.arrays import BoolArray, IntArray
 from models.explain.network.lift import edge_recovery
 from pipelines.dataset.build import Dataset
-from pipelines.explain.games import ModelExplanation
+from pipelines.explain.fold import ModelExplanation
 
 START = "attention before training"
 _SCHEMA = {

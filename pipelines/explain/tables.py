@@ -15,7 +15,7 @@ from models.explain.network.recovery import compare_edges, edge_auc
 from models.explain.network.weights import PeerNetwork, attention_network, mean_network, peer_network
 from pipelines.dataset.build import Dataset
 from pipelines.explain.faithful_tables import faithful_tables, verdicts
-from pipelines.explain.games import ModelExplanation
+from pipelines.explain.fold import ModelExplanation
 from pipelines.explain.period import period_table
 from pipelines.explain.skill import skill_table
 

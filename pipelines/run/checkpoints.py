@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from pipelines.dataset.fold_inputs import FoldInputs
 from pipelines.errors import DataError
 
 _TENSORS, _CONFIG = "model.safetensors", "model.json"
+_CURE = "delete that folder and run 'peerglass train' again, which retrains only this fold."
 
 
 def save_checkpoint(folder: Path, state: FittedState, inputs: FoldInputs) -> None:
@@ -45,18 +49,35 @@ def checkpoint_exists(folder: Path) -> bool:
     return (folder / _TENSORS).is_file() and (folder / _CONFIG).is_file()
 
 
-def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
-    """Read a fitted model and the inputs of its fold.
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """The contents of a checkpoint, which can be sent to another process.
 
-    Raises
-    ------
-    DataError
-        If the folder is missing, incomplete or corrupted, or was written before groups were stored by name.
+    Attributes
+    ----------
+    folder
+        Where it was read, for messages.
+    state
+        The fitted model as plain values.
+    inputs
+        The inputs of its fold.
     """
-    cure = "delete that folder and run 'peerglass train' again, which retrains only this fold."
+
+    folder: Path
+    state: FittedState
+    inputs: FoldInputs
+
+    def restore(self) -> Fitted:
+        """Build the fitted model; DataError if the contents are not those of a model."""
+        with _naming(self.folder):
+            return restore(self.state)
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Read the contents of a checkpoint. Raises the same errors as `load_checkpoint`."""
     if not checkpoint_exists(folder):
-        raise DataError(f"There is no checkpoint in {folder}; {cure}")
-    try:
+        raise DataError(f"There is no checkpoint in {folder}; {_CURE}")
+    with _naming(folder):
         tensors = load_file(folder / _TENSORS)
         config = json.loads((folder / _CONFIG).read_text())
         if isinstance(config, dict) and "groups" not in config:
@@ -70,7 +91,26 @@ def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
             clip=config.pop("scaler_clip"),
         )
         inputs = FoldInputs(scaler, groups=tuple(config.pop("groups")))
-        return restore(FittedState(config=config, tensors=tensors)), inputs
+        return Checkpoint(folder, FittedState(config=config, tensors=tensors), inputs)
+
+
+def load_checkpoint(folder: Path) -> tuple[Fitted, FoldInputs]:
+    """Read a fitted model and the inputs of its fold.
+
+    Raises
+    ------
+    DataError
+        If the folder is missing, incomplete or corrupted, or was written before groups were stored by name.
+    """
+    checkpoint = read_checkpoint(folder)
+    return checkpoint.restore(), checkpoint.inputs
+
+
+@contextmanager
+def _naming(folder: Path) -> Iterator[None]:
+    """Turn errors about the contents of a checkpoint into one that names its folder."""
+    try:
+        yield
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {cure}") from None
+        raise DataError(f"The checkpoint in {folder} is corrupted ({reason}); {_CURE}") from None

@@ -74,7 +74,7 @@ def _client(uri: str) -> MlflowClient:
     try:
         return MlflowClient(tracking_uri=uri)
     except ModuleNotFoundError as error:
-        cure = "'peerglass[postgres]'" if uri.startswith("postgres") else str(error.name)
+        cure = "'.[postgres]'" if uri.startswith("postgres") else str(error.name)
         raise ConfigError(
             f"The tracking store {redact(uri)} needs the Python package {error.name}, which is not "
             f"installed; run: pip install {cure}"

@@ -75,7 +75,13 @@ def work_on_arrays(
     """
     values = [getattr(arrays, field.name) for field in fields(arrays)]
     held = sum(value.nbytes for value in values if isinstance(value, np.ndarray))
-    return Work(call, arrays, int(_BASE_BYTES + _COPIES * held), device.partition(":")[0], code_digest)
+    memory = int(_BASE_BYTES + _COPIES * held)
+    return Work(call, arrays, memory, device.partition(":")[0], code_digest, _without_files)
+
+
+def _without_files(arrays: Arrays) -> Arrays:
+    """The arrays with the values of characteristics that are in a mapped file, instead of its path."""
+    return replace(arrays, characteristics_TNF=np.asarray(arrays.characteristics_TNF))
 
 
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:

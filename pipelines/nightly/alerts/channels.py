@@ -32,7 +32,7 @@ def notify(url: str, alert: Alert, timeout: float) -> None:
         import apprise
     except ImportError:
         raise ChannelError(
-            "Apprise is not installed; install the extra with pip install 'peerglass[alerts]'"
+            "Apprise is not installed; install the extra with pip install '.[alerts]'"
         ) from None
     kinds = {
         "failure": apprise.NotifyType.FAILURE,

@@ -17,6 +17,7 @@ from engine_tasks import always_die, die_once, fail, total, work_on
 
 from pipelines.config.execution import ExecutionConfig
 from pipelines.errors import DivergedError
+from pipelines.execution.guard import MARK, Guard
 from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
 from pipelines.execution.pool import PoolEngine
@@ -138,6 +139,7 @@ PARENT = """
 import sys, time
 from engine_tasks import busy, work_on
 from pipelines.config.execution import ExecutionConfig
+from pipelines.execution.guard import MARK, Guard
 from pipelines.execution.jobs import run_jobs
 from pipelines.execution.open import open_engine
 import numpy as np
@@ -167,6 +169,26 @@ def test_no_worker_survives_its_parent(how: signal.Signals) -> None:
         while any(_is_alive(worker) for worker in workers):
             assert time.monotonic() < deadline, "a worker is left after ten seconds"
             time.sleep(0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the guard reads /proc")
+def test_the_guard_ends_what_a_ray_has_left_and_nothing_else() -> None:
+    """Ray's workers overwrite the memory that shows their environment, so theirs is cleared here."""
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    inner = f"import subprocess; p = subprocess.Popen({sleep}, env={{}}); print(p.pid, flush=True); p.wait()"
+    guard = Guard()
+    with subprocess.Popen(sleep) as other:
+        with guard.marking():
+            server = subprocess.Popen([sys.executable, "-S", "-c", inner], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        worker = int(server.stdout.readline())
+        assert MARK not in os.environ
+        guard.end()
+        assert server.wait() == -signal.SIGKILL
+        assert not _is_alive(worker)
+        assert other.poll() is None
+        other.kill()
+    server.stdout.close()
 
 
 def _is_alive(pid: int) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import pickle
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +18,7 @@ import polars as pl
 import pytest
 import yaml
 from command import Answer, Call, command
+from polars.testing import assert_frame_equal
 
 import peerglass
 from backtest.splits.fold import Fold
@@ -25,8 +28,11 @@ from pipelines.config.load import load_config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
+from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt
+from pipelines.explain import games
+from pipelines.explain.fold import ModelExplanation
 from pipelines.explain.forecasts.question import find_place
-from pipelines.explain.games import ModelExplanation, explain_model, families_of
+from pipelines.explain.games import explain_models, families_of
 from pipelines.explain.period import period_table
 from pipelines.explain.tables import explanation_tables
 from pipelines.progress import Silent
@@ -408,7 +414,8 @@ def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None
     def explained(**options: object) -> ModelExplanation:
         settings = run.config.explain.model_copy(update={"dates": 4, "skill_dates": 4, **options})
         asked = replace(run, config=run.config.model_copy(update={"explain": settings}))
-        return explain_model(asked, dataset, folds, "ridge", Silent())
+        (explanation,) = explain_models(asked, dataset, folds, ["ridge"], Silent())
+        return explanation
 
     found = explained(removal="train", engine="linear")
     assert {(part.engine, part.removal) for part in found.groups} == {("linear", "train")}
@@ -426,6 +433,46 @@ def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None
         explained(engine="tree")
 
 
+class Elsewhere:
+    """An engine that computes what it is sent, and nothing else; the last task first."""
+
+    slots = 99
+
+    def __init__(self, work: Work[Any, Any, Any]) -> None:
+        self._call, self._shared, self._sent = work.call, pickle.dumps(work.shared), list[Any]()
+
+    def submit(self, ticket: Ticket, item: Any) -> None:  # noqa: ANN401 (any task)
+        self._sent.append((ticket, pickle.dumps(item)))
+
+    def wait(self, hear: Hear) -> Sequence[Report[Any]]:
+        ticket, item = self._sent.pop()
+        shared = pickle.loads(self._shared)  # noqa: S301 (made above)
+        return [pickle.loads(pickle.dumps(attempt(self._call, shared, pickle.loads(item), ticket, print)))]  # noqa: S301
+
+
+def test_the_step_of_a_run_gives_the_same_on_every_engine(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run("latest", trained / "runs")
+    dataset, _ = load_run_data(run, Silent())
+    folds, names = plan_folds(dataset, run.config), ["temporal_peer", "ridge"]
+    here = list(explain_models(run, dataset, folds, names, Silent()))
+    monkeypatch.setattr(games, "open_engine", lambda _, work, jobs: nullcontext(Elsewhere(work)))
+    sent = list(explain_models(run, dataset, folds, names, Silent()))
+    assert [one.model for one in here] == [one.model for one in sent] == names
+    assert here[0].fits == sent[0].fits
+    assert {fold for fold, _ in here[0].fits} == {0, 1}
+    for left, right in zip(here, sent, strict=True):
+        assert len(left.groups) == len(right.groups) == 4, "two folds of two seeds"
+        tables = explanation_tables(left, dataset, None)
+        for name, frame in explanation_tables(right, dataset, None).items():
+            assert_frame_equal(frame, tables[name], check_exact=True)
+        for mine, theirs in zip(left.peers, right.peers, strict=True):
+            np.testing.assert_array_equal(mine.phi_NN, theirs.phi_NN)
+    logs = sorted(path.name for path in (run.folder / "logs").glob("explain-*"))
+    assert logs == [f"explain-{name}-fold-{fold}.log" for name in sorted(names) for fold in range(2)]
+
+
 def test_the_step_of_a_run_refuses_sessions_with_a_single_firm(trained: Path) -> None:
     run = open_run("latest", trained / "runs")
     dataset, _ = load_run_data(run, Silent())
@@ -433,7 +480,7 @@ def test_the_step_of_a_run_refuses_sessions_with_a_single_firm(trained: Path) ->
     alone_TN = np.zeros_like(dataset.universe_TN)
     alone_TN[:, 0] = True
     with pytest.raises(DataError, match=r"No test session from .* has two firms in the universe"):
-        explain_model(run, replace(dataset, universe_TN=alone_TN), folds, "temporal_peer", Silent())
+        list(explain_models(run, replace(dataset, universe_TN=alone_TN), folds, ["temporal_peer"], Silent()))
 
 
 def test_a_date_with_a_single_firm() -> None:

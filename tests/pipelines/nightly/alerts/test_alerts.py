@@ -190,7 +190,7 @@ def test_without_apprise_the_cure_is_named(
     monkeypatch.setitem(sys.modules, "apprise", None)
     (finding,) = send_alerts(config(tiny, urls=["json://127.0.0.1"]), night_results.failed(tmp_path))
     assert finding.level == "warn"
-    assert "pip install 'peerglass[alerts]'" in finding.sentence
+    assert "pip install '.[alerts]'" in finding.sentence
 
 
 def test_a_channel_without_a_service_is_a_config_error(tiny: dict[str, Any]) -> None:

@@ -1,0 +1,197 @@
+"""Explain the fitted models of one fold, one for each seed: the task of an engine.
+
+Two games are played. In the first, the players are blocks of days, feature families and peers. In the second,
+every peer is a player, which gives the directed network ``j -> i``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from backtest.splits.fold import Fold
+from features.arrays import FloatArray, IntArray
+from models.batch import PanelTensors
+from models.explain.design import evenly_spaced
+from models.explain.engines.engine import MAX_DRAWS
+from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups
+from models.explain.peers import PeerAttribution, PeerGameConfig, attention_matrices, explain_peers
+from models.explain.skill import SkillAttribution, SkillConfig, explain_skill
+from models.fitting.fit import Fitted, NeuralFitted, untrained
+from pipelines.config.sections import ExplainConfig
+from pipelines.device import one_thread
+from pipelines.errors import ConfigError
+from pipelines.execution.protocol import Tell
+from pipelines.explain.faithfulness import FaithfulPart, FittedPart, measure_part
+from pipelines.explain.trained import require_features
+from pipelines.run.checkpoints import Checkpoint
+from pipelines.train.task import Arrays, to_tensors
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModelExplanation:
+    """Attributions of one model, over its folds and seeds.
+
+    Attributes
+    ----------
+    model
+        Entry of the config.
+    groups
+        Results of the game on days, feature families and peers.
+    peers
+        Results of the game on single peers; empty for a model without peers.
+    fits
+        Fold and seed of the model of each entry of ``peers``.
+    untrained
+        Firms and attention matrices of the same models with their initial weights, for comparison.
+    faithfulness
+        Measures of the neural models, one per fold and seed.
+    skill
+        Which group carries the rank IC, one per fold and seed.
+    """
+
+    model: str
+    groups: tuple[GroupAttribution, ...] = ()
+    peers: tuple[PeerAttribution, ...] = ()
+    fits: tuple[tuple[int, int], ...] = ()
+    untrained: tuple[tuple[IntArray, FloatArray], ...] = ()
+    faithfulness: tuple[FaithfulPart, ...] = ()
+    skill: tuple[SkillAttribution, ...] = ()
+
+    def with_part(self, part: ModelExplanation) -> ModelExplanation:
+        """Append the results of more folds or seeds of the same model."""
+        joined = {
+            field.name: getattr(self, field.name) + getattr(part, field.name)
+            for field in fields(self)
+            if field.name != "model"
+        }
+        return ModelExplanation(self.model, **joined)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoldItem:
+    """What is sent to a worker for one model and fold.
+
+    Attributes
+    ----------
+    model
+        Entry of the config.
+    fold, n_folds
+        The fold, and the number of folds of the run.
+    sessions
+        Test sessions with at least two firms in the universe.
+    checkpoints
+        Seed -> the fitted model.
+    families
+        Feature family -> columns of the characteristics.
+    settings
+        Section ``explain`` of the config.
+    device
+        Device of the models.
+    """
+
+    model: str
+    fold: Fold
+    n_folds: int
+    sessions: IntArray
+    checkpoints: Mapping[int, Checkpoint]
+    families: Mapping[str, Sequence[int]]
+    settings: ExplainConfig
+    device: str
+
+
+def explain_fold(arrays: Arrays, item: FoldItem, tell: Tell) -> ModelExplanation:
+    """Play the games on a sample of the test sessions of a fold, on one thread as in training.
+
+    Parameters
+    ----------
+    arrays
+        Arrays of the dataset.
+    item
+        The model and the fold.
+    tell
+        Not used: there is no news before the end.
+
+    Raises
+    ------
+    ConfigError
+        If the settings do not suit the model, or ask for a precision that is out of reach.
+    DataError
+        If a checkpoint is corrupted, or belongs to other features.
+    """
+    found = ModelExplanation(item.model)
+    data: PanelTensors | None = None
+    with one_thread():
+        for seed, checkpoint in item.checkpoints.items():
+            fitted = checkpoint.restore()
+            data = to_tensors(arrays, checkpoint.inputs, item.device) if data is None else data
+            require_features(fitted, data, f"{item.model}, fold {item.fold.index}, seed {seed}")
+            found = found.with_part(_explain_seed(item, seed, fitted, data))
+    return found
+
+
+def _explain_seed(item: FoldItem, seed: int, fitted: Fitted, data: PanelTensors) -> ModelExplanation:
+    settings, fold, sessions = item.settings, item.fold, item.sessions
+    seeds = tuple(item.checkpoints)
+    own_seed = settings.seed + 1000 * fold.index + seed
+    group_config = GroupGameConfig(
+        permutations=settings.permutations,
+        firms_per_date=settings.firms_per_date,
+        engine=settings.engine,
+        removal=settings.removal,
+        share=settings.precision,
+        seed=own_seed,
+    )
+    sample = evenly_spaced(sessions, max(1, settings.dates // (item.n_folds * len(seeds))))
+    groups = _explain_groups(fitted, data, sample, item.families, group_config, fold.train)
+    skill: tuple[SkillAttribution, ...] = ()
+    sample = _of_seed(item, settings.skill_dates, seed)
+    if len(sample):
+        skill_config = SkillConfig(removal=settings.removal, seed=own_seed)
+        skill = (explain_skill(fitted, data, sample, item.families, skill_config, train=fold.train),)
+    network: tuple[PeerAttribution, ...] = ()
+    initial: tuple[tuple[IntArray, FloatArray], ...] = ()
+    if isinstance(fitted, NeuralFitted) and fitted.module.uses_peers:
+        peer_config = PeerGameConfig(
+            permutations=settings.network_permutations,
+            max_firms=settings.max_peers,
+            seed=settings.seed,
+            sample_seed=settings.seed,  # the same firms are drawn in every fold
+        )
+        sample = _of_seed(item, settings.network_dates, seed)
+        network = explain_peers(fitted, data, sample, peer_config)
+        initial = tuple(attention_matrices(untrained(fitted, seed), data, sample))
+    measured: tuple[FaithfulPart, ...] = ()
+    if isinstance(fitted, NeuralFitted):
+        part = FittedPart(fold.index, seed, seeds.index(seed), fitted, data, fold.train, sessions)
+        measured = (measure_part(part, network, settings),)
+    fits = ((fold.index, seed),) * len(network)
+    return ModelExplanation(item.model, (groups,), network, fits, initial, measured, skill)
+
+
+def _explain_groups(  # noqa: PLR0917  (the arguments of the game)
+    fitted: Fitted,
+    data: PanelTensors,
+    sessions: IntArray,
+    families: Mapping[str, Sequence[int]],
+    config: GroupGameConfig,
+    train: IntArray,
+) -> GroupAttribution:
+    """Play the game of groups; refuse settings that do not suit the model, or a precision out of reach."""
+    try:
+        found = explain_groups(fitted, data, sessions, families, config, train=train)
+    except ValueError as error:
+        raise ConfigError(f"explain.engine and explain.removal: {error}") from None
+    if not found.reached:
+        raise ConfigError(
+            f"explain.precision is {config.share}, and {MAX_DRAWS:,} draws of the engine {config.engine} do "
+            f"not reach it: the largest error is {found.error_EP.max():.2g}; ask for less precision."
+        )
+    return found
+
+
+def _of_seed(item: FoldItem, dates: int, seed: int) -> IntArray:
+    """Sessions of a fold that one seed explains. Seeds take turns, so that every date counts once."""
+    seeds = tuple(item.checkpoints)
+    of_fold = evenly_spaced(item.sessions, max(len(seeds), dates // item.n_folds) if dates else 0)
+    return of_fold[seeds.index(seed) :: len(seeds)]
