@@ -17,8 +17,9 @@ from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import load_run_data, load_run_market, prepare_run
+from pipelines.run.open import load_run_data, load_run_market, prepare_run, with_room
 from pipelines.run.record import Run, open_run
+from pipelines.run.stored import StoredRun
 
 if TYPE_CHECKING:
     from pipelines.run.evaluations import StoredEvaluation
@@ -83,6 +84,7 @@ def backtest_run(
         run = open_run(name, output)
         require_test(run.config, run.run_id)
         locks.lock_run(run.folder)
+        locks.enter_context(StoredRun(run).kept())
         run = replace(run, config=override_backtest(run.config, overrides))
         dataset, lake = load_run_market(run, progress)
         evaluation = evaluate_run(run, dataset, lake, progress)
@@ -107,7 +109,9 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
         run = open_run(name, output)
         require_test(run.config, run.run_id)
         locks.lock_run(run.folder)
+        locks.enter_context(StoredRun(run).kept())
         dataset, lake = load_run_data(run, progress)
+        run = replace(run, config=with_room(run.config, lake, run.versions, progress))
         return explain(run, dataset, lake, progress)
 
 
@@ -122,6 +126,7 @@ def explore_run(name: str, output: Path, model: str | None, out: Path | None, *,
     with Locks(wait=wait, notify=progress.note) as locks:
         run = open_run(name, output)
         locks.lock_run(run.folder)
+        locks.enter_context(StoredRun(run).kept())
         return write_explorer(run, model, out).resolve()
 
 
@@ -153,6 +158,7 @@ def report_run(name: str, output: Path, evaluation_id: str | None = None, *, wai
         run = open_run(name, output)
         require_test(run.config, run.run_id)
         locks.lock_run(run.folder)
+        locks.enter_context(StoredRun(run).kept())
         evaluation = newest_evaluation(run) if evaluation_id is None else find_evaluation(run, evaluation_id)
         if evaluation is not None:
             run = replace(run, config=evaluation.record.apply_to(run.config))
@@ -237,7 +243,7 @@ def run_config(
         ingest_config(config, echo, progress, wait=wait)
     with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, lake = prepare_run(config, progress, as_of, locks)
-        with tracked(run, progress):
+        with tracked(run, progress), StoredRun(run).kept():
             audit_before_training(run, dataset, lake, progress, echo)
             train(run, dataset, lake, progress)
             evaluation = evaluate_run(run, dataset, lake, progress)

@@ -22,11 +22,6 @@ def code() -> str:
     return "one"
 
 
-def own_code() -> str:
-    """Digest of the code, different in every process."""
-    return str(os.getpid())
-
-
 def work_on(call: Any, shared: Any = None, **changes: Any) -> Work[Any, Any, Any]:  # noqa: ANN401 (any task)
     """Describe small tasks to an engine."""
     return Work(**{"call": call, "shared": shared, "memory": 2**20, "device": "cpu", "code": code, **changes})
@@ -74,14 +69,27 @@ def busy(shared: Array, item: int, tell: Tell) -> int:
     return item
 
 
-def where(shared: Array, item: int, tell: Tell) -> tuple[float, bool, str]:
-    """Sum slowly; say whether the shared array can be written to, and which machine of Ray computes."""
+def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool, str]:
+    """Sum slowly; say whether the array can be written to, and which machine of Ray computes.
+
+    Item 1 kills its process at the first attempt, and item 2 raises an error.
+    """
     import ray
 
+    folder, array = shared
     node = str(ray.get_runtime_context().get_node_id())
     tell(node)
+    print(f"printed by {item}")
     time.sleep(1.0)
-    return float(shared.sum()) * item, shared.flags.writeable, node
+    die_once(folder, item, tell)
+    if item == 2:
+        raise ValueError("two is not allowed")
+    return float(array.sum(dtype=np.float64)) * item, array.flags.writeable, node
+
+
+def by_value(shared: tuple[str, Array]) -> tuple[str, Array]:
+    """The array of `where` without the file that it is in."""
+    return shared[0], np.asarray(shared[1])
 
 
 def _first(path: Path) -> bool:

@@ -24,6 +24,7 @@ from pipelines.config.sections import (
     FeaturesConfig,
     FeatureStoreConfig,
     LabelConfig,
+    OutputStoreConfig,
     TrackingConfig,
     UniverseConfig,
 )
@@ -91,6 +92,8 @@ class Config(Section):
     """Device for training: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one."""
     output: PathSetting = "data/runs"
     """Folder of the runs."""
+    output_store: OutputStoreConfig = OutputStoreConfig()
+    """Copy of the runs' folders on an object store."""
     feature_store: FeatureStoreConfig = FeatureStoreConfig()
     """Files with the characteristics of markets, shared by runs and processes."""
 
@@ -151,7 +154,7 @@ class Config(Section):
         (execution, device) and the nightly pipeline, because these may differ between machines.
         """
         not_numbers = {"source", "lake", "lake_options", "tracking", "output", "feature_store"}
-        not_numbers |= {"execution", "device", "nightly"}
+        not_numbers |= {"output_store", "execution", "device", "nightly"}
         return {
             ".".join(map(str, path)): masked_settings(value)
             for path, (text, value) in self._written.items()

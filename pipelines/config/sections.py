@@ -40,6 +40,15 @@ class FeatureStoreConfig(Section):
     """GiB that they may take; those that were not used for the longest time are removed first."""
 
 
+class OutputStoreConfig(Section):
+    """A copy of the runs' folders on an object store, for machines without a disk in common."""
+
+    url: str | None = None
+    """Where the folders are copied to, such as s3://bucket/runs. Null: nowhere."""
+    options: dict[str, str] = Field(default={})
+    """Options of the object store, as ``lake_options``. Credentials come from the environment."""
+
+
 class TransformConfig(Section):
     """Transformation of characteristics within each date (`features.library.standardise.TransformRule`)."""
 

@@ -43,29 +43,29 @@ def storage_options(root: str, given: Mapping[str, str]) -> dict[str, str]:
     return {**(_FOR_S3 if scheme in {"s3", "s3a"} else {}), **given}
 
 
-def validation_error(root: str, given: Mapping[str, str]) -> str | None:
-    """Check a config's ``lake`` and ``lake_options``.
+def validation_error(
+    root: str, given: Mapping[str, str], place: str = "lake", options: str = "lake_options"
+) -> str | None:
+    """Check a config's ``lake`` and ``lake_options``, or other settings ``place`` and ``options`` like them.
 
     Returns the problem as half a sentence that repeats no value; None if there is none.
     """
     if contains_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
-        return "lake contains a user name or a password; remove them and set them in the environment"
+        return f"{place} contains a user name or a password; remove them and set them in the environment"
     if given and (not is_url(root) or root.startswith("file://")):
-        return "lake_options is for the URL of an object store, but lake is a local path; remove one of them"
+        return f"{options} is for the URL of an object store, but {place} is a local path; remove one of them"
     for key, value in given.items():
         name = key.lower()
         if _CREDENTIAL.search(name):
             return (
-                f"lake_options.{key} is a credential, and a config is printed and logged; set it in the "
+                f"{options}.{key} is a credential, and a config is printed and logged; set it in the "
                 f"environment instead (for example {name.upper()})"
             )
         if _UNSAFE.search(name):
             return (
-                f"lake_options.{key} would change how concurrent writers are separated, so commits "
+                f"{options}.{key} would change how concurrent writers are separated, so commits "
                 "could be lost; remove it"
             )
         if contains_secret(value) or ("://" in value and "@" in value.partition("://")[2].partition("/")[0]):
-            return (
-                f"lake_options.{key} contains a user name or a password; set them in the environment instead"
-            )
+            return f"{options}.{key} contains a user name or a password; set them in the environment instead"
     return None

@@ -26,6 +26,7 @@ from pipelines.run.features import feature_store
 from pipelines.run.identity import build_identity
 from pipelines.run.locks import Locks
 from pipelines.run.record import Run, describe_changes, name_run, open_run, record_run
+from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import warm_start_runs
 from pipelines.secrets import masked
 
@@ -71,12 +72,7 @@ def prepare_run(
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
     warm_start_runs(config)  # raises before the dataset is built
-    if config.execution.engine != "ray":  # Ray places tasks on machines with enough memory
-        workers, note = fit_workers(config, lake.count("prices", versions["prices"]), this_machine())
-        if note is not None:
-            progress.note(note)
-            fewer = config.execution.model_copy(update={"workers": workers})
-            config = config.model_copy(update={"execution": fewer})
+    config = with_room(config, lake, versions, progress)
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
@@ -87,6 +83,24 @@ def prepare_run(
     if record:
         record_run(run)
     return run, dataset, lake
+
+
+def with_room(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Config:
+    """Return the config with as many workers as this machine has memory for, and note if they are fewer.
+
+    Raises
+    ------
+    DataError
+        If the machine has less memory than one worker needs.
+    """
+    if config.execution.engine == "ray":  # Ray places tasks on machines with enough memory
+        return config
+    workers, note = fit_workers(config, lake.count("prices", versions["prices"]), this_machine())
+    if note is None:
+        return config
+    progress.note(note)
+    fewer = config.execution.model_copy(update={"workers": workers})
+    return config.model_copy(update={"execution": fewer})
 
 
 def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked)
@@ -114,7 +128,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
     progress
         Receives a note of how the run differs from the latest one of its name.
     locks
-        If given, the run's folder is locked.
+        If given, the run's folder is locked, and brought up to date with its copy in ``output_store``.
 
     Raises
     ------
@@ -129,6 +143,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
         progress.note(changes)
     if locks is not None:
         locks.lock_run(run.folder)
+        StoredRun(run).fetch()
     record_reader(lake, run.run_id, run.versions)
     return run
 

@@ -26,6 +26,7 @@ import polars as pl
 from pipelines.config.load import build_settings, digest
 from pipelines.config.models import KEY
 from pipelines.config.schema import Config
+from pipelines.config.sections import OutputStoreConfig
 from pipelines.lake.lake import Lake
 from pipelines.settings import Settings
 
@@ -161,6 +162,29 @@ def read_trials(output: Path) -> pl.DataFrame:
         )
         .select(schema.names())
     )
+
+
+def share_trials(output: Path, store: OutputStoreConfig) -> None:
+    """Exchange the trials of an output folder with the ledger of its copy, so that both hold all of them.
+
+    Parameters
+    ----------
+    output
+        Folder of the runs.
+    store
+        Section ``output_store``; without a URL, nothing is exchanged.
+    """
+    if store.url is None:
+        return
+    keys = ["trial_id", "run_id"]
+    here, there = _ledger(output), Lake(f"{store.url.rstrip('/')}/{FOLDER}", store.options)
+    for source, target in ((there, here), (here, there)):
+        if source.exists("trials"):
+            rows = source.read("trials")
+            if target.exists("trials"):
+                rows = rows.join(target.read("trials"), on=keys, how="anti")
+            if rows.height:
+                target.upsert("trials", rows)
 
 
 def trial_count(output: Path) -> int:

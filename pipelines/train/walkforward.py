@@ -38,10 +38,11 @@ from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, e
 from pipelines.run.record import Run
 from pipelines.run.scores import score_file
 from pipelines.run.snapshots import FileSnapshotStore
+from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
 from pipelines.train.quantiles import write_quantile_scores
 from pipelines.train.task import Key, Outcome, Task, collect_arrays
-from pipelines.train.trials import record_trials, trial_count
+from pipelines.train.trials import record_trials, share_trials, trial_count
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 
 
@@ -52,6 +53,8 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
     done = done_tasks(run, lake)
     assert run.identity is not None, "only recorded runs are trained"
     record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
+    share_trials(run.folder.parent, run.config.output_store)
+    copy = StoredRun(run)
     write_folds(run, dataset, folds)
     run.write_table("folds", fold_table(dataset, folds))
     planned = list(plan_tasks(run, dataset, folds))
@@ -70,6 +73,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
             for task, outcome in compute(run, dataset, groups, progress):
                 if task.key in left:  # a repeated stack computes all its seeds
                     commit(run, lake, dataset, task, outcome)
+                    copy.store()
                     left.remove(task.key)
                     progress.step(
                         f"{task.model} fold {task.fold.index} seed {task.seed}: "
@@ -84,6 +88,7 @@ def train(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> None:
                 )
     if tasks:
         record(run, TrainingEnded(seconds=round(time.monotonic() - started, 1)))
+    copy.store()
 
 
 def compute(

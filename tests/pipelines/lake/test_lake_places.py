@@ -1,8 +1,4 @@
-"""Lake operations on a local folder and on an S3-compatible store (moto's server on loopback).
-
-The server runs in its own process: deltalake holds Python's lock while it waits for some answers, so a server
-in a thread of the same process could never send them.
-"""
+"""Lake operations on a local folder and on an S3-compatible store (moto's server on loopback)."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +16,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from object_store import CREDENTIALS, object_store, options_of
 from places import ROOT
 from polars.testing import assert_frame_equal
 
@@ -32,15 +28,6 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.record import open_run
 from pipelines.stages import train_config
 
-SERVER = """
-import logging, sys
-from moto.server import ThreadedMotoServer
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-"""
 WRITER = """
 import json, sys
 from datetime import date, timedelta
@@ -75,32 +62,17 @@ class Place:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        try:
-            with urllib.request.urlopen(  # noqa: S310 (loopback)
-                urllib.request.Request(f"{url}/bucket", method="PUT")  # noqa: S310
-            ):
-                pass
-            yield url
-        finally:
-            server.kill()
+    with object_store() as url:
+        yield url
 
 
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     if request.param == "folder":
         return Place(str(tmp_path / "lake"), {})
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    options = {
-        "aws_endpoint_url": request.getfixturevalue("endpoint"),
-        "aws_region": "us-east-1",
-        "aws_allow_http": "true",
-    }
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    options = options_of(request.getfixturevalue("endpoint"))
     return Place(f"s3://bucket/{tmp_path.name}/lake", options)
 
 

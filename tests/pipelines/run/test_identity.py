@@ -126,6 +126,7 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
         "pipelines.config.models",  # the identity holds the resolved names of models
         "pipelines.config.schema",
         "pipelines.config.sections",
+        "pipelines.run.stored",  # copies files
         "pipelines.dataset.feature_store",  # keeps what was computed, with checksums
         "pipelines.device",  # the identity holds the device
         "pipelines.errors",
@@ -437,6 +438,8 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "stack_seeds": (APART, True),  # with several seeds, stacking shares the dropout draws: tested separately
     "device": (FORECAST, "cuda"),
     "output": (APART, "other"),
+    "output_store.url": (APART, "s3://bucket/runs"),
+    "output_store.options": (APART, None),  # only with a url
     "feature_store.folder": (APART, "other"),
     "feature_store.limit_gib": (APART, 3.0),
     "root": (APART, "/other"),

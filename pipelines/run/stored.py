@@ -1,0 +1,160 @@
+"""The copy of a run's folder on an object store (section ``output_store`` of a config).
+
+A command works in the run's folder on its own machine, and brings the copy up to date at each commit. Before
+it starts, it fetches the files that another machine has changed. So a run that was begun on one machine can
+be finished on another that shares no disk with it.
+
+Every file is uploaded whole, in the order in which the files were written, so that the copy is at any moment
+a state that the folder has had. As in the folder, the file of a task's scores comes last. Left out are locks,
+partial files and the snapshots of unfinished trainings, which are written too often.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
+
+from pipelines.errors import DataError
+from pipelines.lake.options import storage_options
+from pipelines.lake.storage import one_line
+from pipelines.run.record import Run
+
+_KNOWN = ".stored.json"
+_LEFT_OUT = ("snapshots",)
+
+State = tuple[int, int, int, int]
+"""Bytes and time of the last change of a file here, then of its copy; times in nanoseconds."""
+
+
+class StoredRun:
+    """A run's folder and its copy; without ``output_store.url``, nothing is copied.
+
+    Parameters
+    ----------
+    run
+        The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._folder, store = run.folder, run.config.output_store
+        self._url = None if store.url is None else f"{store.url.rstrip('/')}/{run.folder.name}"
+        self._files: FileSystem | None = None
+        if self._url is not None:
+            if self._url.startswith("file://"):
+                Path(self._url.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
+            options = storage_options(self._url, store.options)
+            self._handler = DeltaStorageHandler(self._url, options or None)
+            self._files = PyFileSystem(self._handler)
+
+    def fetch(self) -> None:
+        """Download the files whose copy was changed by another machine, or that are missing here.
+
+        Raises
+        ------
+        DataError
+            If the object store does not answer.
+        """
+        if self._files is None:
+            return
+        known = self._known()
+        with self._naming("read"):
+            copies = self._copies(self._files)
+            for name, (size, changed) in copies.items():
+                path = self._folder / name
+                if path.is_file() and name in known and known[name][2:] == (size, changed):
+                    continue
+                with self._files.open_input_stream(name) as stream:
+                    content = stream.read()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+                partial.write_bytes(content)
+                partial.replace(path)
+                known[name] = (*_state(path), size, changed)
+        self._remember(known)
+
+    def store(self) -> None:
+        """Upload the files that have changed since the last time.
+
+        Raises
+        ------
+        DataError
+            If the object store does not take them. They are kept in the run's folder.
+        """
+        if self._files is None or not self._folder.is_dir():
+            return
+        known = self._known()
+        changed = {name: state for name, state in self._own().items() if known.get(name, ())[:2] != state}
+        if not changed:
+            return
+        with self._naming("written"):
+            for name, state in sorted(changed.items(), key=lambda item: item[1][1]):
+                # the stream of the public interface refuses the buffers that pyarrow hands to it
+                stream: Any = self._handler._handler.open_output_stream(name, None)
+                stream.write((self._folder / name).read_bytes())
+                stream.close()
+                (info,) = self._files.get_file_info([name])
+                known[name] = (*state, info.size, info.mtime_ns)
+        self._remember(known)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Fetch the copy before a ``with`` block, and store the folder after it, also after an error."""
+        self.fetch()
+        try:
+            yield
+        finally:
+            self.store()
+
+    def _own(self) -> dict[str, tuple[int, int]]:
+        """Relative path -> bytes and time of the last change, of the files that are copied."""
+        found = {}
+        for path in self._folder.rglob("*"):
+            name = path.relative_to(self._folder)
+            hidden = any(part.startswith(".") for part in name.parts)
+            if path.is_file() and not hidden and name.parts[0] not in _LEFT_OUT and path.suffix != ".partial":
+                found[name.as_posix()] = _state(path)
+        return found
+
+    @staticmethod
+    def _copies(files: FileSystem) -> dict[str, tuple[int, int]]:
+        """Relative path -> bytes and time of the last change, of the copies."""
+        listed = files.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
+        return {info.path: (info.size, info.mtime_ns) for info in listed if info.is_file}
+
+    def _known(self) -> dict[str, State]:
+        """The files as they were when they and their copies were last equal."""
+        try:
+            record = json.loads((self._folder / _KNOWN).read_text(encoding="utf-8"))
+            return {name: tuple(state) for name, state in record[str(self._url)].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return {}  # all files are compared as if they were new
+
+    def _remember(self, known: dict[str, State]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = self._folder / f"{_KNOWN}.{os.getpid()}.partial"
+        partial.write_text(json.dumps({str(self._url): known}), encoding="utf-8")
+        partial.replace(self._folder / _KNOWN)
+
+    @contextmanager
+    def _naming(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except (DeltaError, OSError) as error:
+            raise DataError(
+                f"The copy of the run at {self._url} cannot be {done} ({one_line(error)}): check "
+                "output_store in the config and the credentials in the environment, and repeat the command; "
+                f"the files are in {self._folder}."
+            ) from None
+
+
+def _state(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
