@@ -34,6 +34,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "peer_layer": ("--firms", "500", "1000", "2000", "--runs", "1"),
     "kill_ingest": ("--kills", "10"),
     "gpu": ("--device", "cpu", "--tiny"),
+    "waits": (),
     "explorer": ("--followers", "200"),
 }
 """Benchmarks in order, with arguments that shorten them; without arguments the full benchmark runs."""

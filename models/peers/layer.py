@@ -367,7 +367,9 @@ class PeerLayer(Probed):
             row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, targets.group_BN].transpose(
                 0, 1
             )
-            code_BMS = F.one_hot(sources.group_BN, self.group_bias_HSS.shape[-1]).to(k_BHKd.dtype)
+            # F.one_hot reads the largest code back
+            codes_S = torch.arange(self.group_bias_HSS.shape[-1], device=k_BHKd.device)
+            code_BMS = (sources.group_BN[..., None] == codes_S).to(k_BHKd.dtype)
             code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
             q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
             k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)

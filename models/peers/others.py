@@ -44,9 +44,11 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     """
     N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
     if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
-        own_NK = torch.eye(N, k_BHKd.shape[2], dtype=torch.bool)
         logits_BHNK = (q_BHNd * scale) @ k_BHKd.transpose(-2, -1)
-        return logits_BHNK.masked_fill(own_NK, -math.inf).softmax(dim=-1) @ v_BHKe
+        logits_BHNK.diagonal(dim1=-2, dim2=-1).fill_(
+            -math.inf
+        )  # a mask would take two more passes over pairs
+        return logits_BHNK.softmax(dim=-1) @ v_BHKe
     P = k_BHKd.shape[2] - N
     is_null_K1 = (torch.arange(N + P, device=v_BHKe.device) == N)[:, None].to(v_BHKe.dtype)
     v_BHKf = torch.cat((v_BHKe, is_null_K1.expand(*v_BHKe.shape[:3], 1)), dim=-1)

@@ -1,0 +1,152 @@
+"""Where a training epoch reads values back to the host, by operation and line of code.
+
+One epoch of a model with default options runs under torch's profiler, and the operations that return values
+to the host are counted: `item` (`_local_scalar_dense`), `nonzero`, boolean masks as indices, `equal`, and
+copies to the host. On a GPU each of them waits for all work before it. On a CPU nothing waits, but the same
+lines are counted. The column "reads" says what is read. Tensors that are kept on the host whatever the device
+cost no wait on a GPU either; `tests/models/fitting/test_waits.py` checks that on a mock device. The totals
+of torch's profile are higher on a CPU, because its kernels read scalars of the host in the same way.
+
+    python benchmarks/waits.py                                 temporal_transformer and temporal_peer on a CPU
+    python benchmarks/waits.py --device cuda --models cross_peer
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from models.batch import PanelTensors
+from models.fitting.config import FitConfig
+from models.fitting.loop import SingleSeed, train_seeds
+from models.forecaster import Forecaster
+from models.registry import MODELS
+
+ROOT = Path(__file__).resolve().parents[1]
+SESSIONS, FIRMS, CHANNELS, CHARACTERISTICS, WINDOW, GROUPS = 160, 200, 7, 50, 20, 12
+TRAIN, VALID = np.arange(30, 110), np.arange(120, 150)
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_consecutive")
+PROFILED = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
+HOST = {
+    ("models/batch.py", "batch"): "the dates and the universe, which are kept on the host",
+    ("models/fitting/loop.py", "_chosen"): "the universe, which is kept on the host",
+    ("models/fitting/loop.py", "most_firms"): "the universe, which is kept on the host",
+}
+"""Functions that read tensors which are on the host whatever the device, and what these are."""
+ASKED_FOR = {
+    ("models/fitting/loop.py", "train_seeds"): "losses and norms, once an epoch",
+    ("models/fitting/loop.py", "_scores"): "targets of validation, once an epoch",
+    ("models/fitting/loop.py", "validate"): "forecasts of validation, once an epoch",
+}
+"""Functions that read values of the device where they are needed, once an epoch."""
+
+Place = tuple[str, str, int]
+
+
+class Reads(TorchDispatchMode):
+    """Counts the operations that return values to the host, by name and line of this repository."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
+        self.found: Counter[tuple[str, Place]] = Counter()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: Any,  # noqa: ANN401
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        masks = [one for one in tree_leaves(args[1:2]) if isinstance(one, Tensor) and one.dtype == torch.bool]
+        by_mask = name in {"index", "index_put", "index_put_", "_index_put_impl_"} and bool(masks)
+        to_host = (
+            name == "_to_copy" and args[0].device.type != "cpu" and "cpu" in str(kwargs.get("device", ""))
+        )
+        if name in READS or by_mask or to_host:
+            self.found[name + (" by a mask" if by_mask else " to the host" if to_host else ""), place()] += 1
+        return func(*args, **kwargs)
+
+
+def place() -> Place:
+    """File, function and line of the repository that called the current operation."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(ROOT / "models"):
+            return path.relative_to(ROOT).as_posix(), frame.f_code.co_name, frame.f_lineno
+        frame = frame.f_back
+    return "torch", "", 0
+
+
+def panel(device: str) -> PanelTensors:
+    """A random panel whose firms come and go."""
+    rng = np.random.default_rng(0)
+    names = ("return_21", "log_market_equity", *(f"x{n}" for n in range(CHARACTERISTICS - 2)))
+    return PanelTensors.from_arrays(
+        channels_TNC=rng.normal(size=(SESSIONS, FIRMS, CHANNELS)),
+        characteristics_TNF=rng.normal(size=(SESSIONS, FIRMS, CHARACTERISTICS)),
+        mask_TN=rng.random((SESSIONS, FIRMS)) < 0.9,
+        group_TN=rng.integers(0, GROUPS, (SESSIONS, FIRMS)),
+        target_TN=rng.normal(size=(SESSIONS, FIRMS)),
+        window=WINDOW,
+        n_groups=GROUPS,
+        characteristic_names=names,
+        device=device,
+    )
+
+
+def rows(model: str, data: PanelTensors) -> Iterator[str]:
+    """Rows of the table of one model."""
+    config = FitConfig(epochs=1)
+    entry = MODELS[model]
+    module = entry.build(entry.config(), data.shape)
+    if not isinstance(module, Forecaster):
+        sys.exit(f"{model} is not a neural model.")
+    engine = SingleSeed(module.to(data.device), data, config, 0, TRAIN)
+    steps = -(-len(TRAIN) // config.batch_dates)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if data.device.type == "cuda" else [])]
+    with profile(activities=activities) as profiled, Reads() as reads:
+        train_seeds(engine, TRAIN, VALID, config)
+    totals = Counter({one.key: one.count for one in profiled.key_averages() if one.key in PROFILED})
+    copies = sum(one.count for one in profiled.key_averages() if "Memcpy DtoH" in one.key)
+    listed = ", ".join(f"{name} {count}" for name, count in totals.most_common())
+    yield f"\n{model}: {steps} steps and validation"
+    yield f"torch's profile, in the epoch: {listed}, copies to the host {copies}\n"
+    yield "| operation | line | times a step | reads |"
+    yield "|---|---|---|---|"
+    for (name, (file, function, line)), count in reads.found.most_common():
+        what = HOST.get((file, function)) or ASKED_FOR.get((file, function)) or "**values of the device**"
+        yield f"| {name} | {file}:{line} {function} | {count / steps:.2f} | {what} |"
+
+
+def main() -> None:
+    """Print one table per model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--models", nargs="+", default=["temporal_transformer", "temporal_peer"])
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    data = panel(given.device)
+    for model in given.models:
+        for row in rows(model, data):
+            print(row)
+
+
+if __name__ == "__main__":
+    main()
