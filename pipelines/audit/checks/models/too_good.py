@@ -76,8 +76,9 @@ DEVIATIONS: Final = 4.0
 """Standard errors by which an IC must exceed its family's limit. By chance this happens 1 in 30,000 times,
 for about 80 features."""
 FEWEST: Final = 20
+DATES: Final = 1500
 QUICK_DATES: Final = 250
-"""Minimum number of dates of a quick audit, evenly spaced; a full one measures all."""
+"""Minimum number of dates that are measured, evenly spaced; all if there are fewer than twice as many."""
 
 
 def check(subject: Subject) -> Result:
@@ -89,8 +90,7 @@ def check(subject: Subject) -> Result:
     """
     label_TN = subject.dataset.labels[subject.config.label.delay]
     sessions = np.unique(np.concatenate([np.concatenate([f.train, f.valid]) for f in subject.folds]))
-    if subject.budget.quick:
-        sessions = sessions[:: max(len(sessions) // QUICK_DATES, 1)]
+    sessions = sessions[:: max(len(sessions) // (QUICK_DATES if subject.budget.quick else DATES), 1)]
     inside_DN = subject.dataset.universe_TN[sessions]
     label_DN = rank_normal(label_TN[sessions], inside_DN)
     spacing = float(np.median(np.diff(sessions))) if len(sessions) > 1 else 1.0
