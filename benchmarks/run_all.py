@@ -41,6 +41,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
 
 LEFT_OUT: Mapping[str, str] = {
     "forecasts_speed": "needs pip install '.[peers]': python benchmarks/forecasts_speed.py",
+    "demo_time": "about half an hour on two idle cores: python benchmarks/demo_time.py --before CHECKOUT",
     "kill_nightly": "half an hour on two cores: python benchmarks/kill_nightly.py",
     "kill_engines": "about half an hour on two cores: python benchmarks/kill_engines.py",
     "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",

@@ -5,7 +5,7 @@ to the host are counted: `item` (`_local_scalar_dense`), `nonzero`, boolean mask
 copies to the host. On a GPU each of them waits for all work before it. On a CPU nothing waits, but the same
 lines are counted. The column "reads" says what is read. Tensors that are kept on the host whatever the device
 cost no wait on a GPU either; `tests/models/fitting/test_waits.py` checks that on a mock device. The totals
-of torch's profile are higher on a CPU, because its kernels read scalars of the host in the same way.
+of torch's profile are higher on a CPU, where the fused step of AdamW reads its step counts.
 
     python benchmarks/waits.py                                 temporal_transformer and temporal_peer on a CPU
     python benchmarks/waits.py --device cuda --models cross_peer
