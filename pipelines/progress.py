@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Progress:
     """Reports the stages of a command, counts their steps and measures their durations.
 
-    On a terminal, a stage is a progress bar. Elsewhere, every event is one line with a JSON object.
+    On a terminal, a stage is a progress bar, or a spinner if the number of its steps is unknown. Elsewhere,
+    every event is one line with a JSON object.
 
     Attributes
     ----------
@@ -49,11 +50,11 @@ class Progress:
             )
             from rich.progress import Progress as RichProgress
 
+            steps = () if total is None else (BarColumn(), MofNCompleteColumn())
             self._bars = RichProgress(
-                SpinnerColumn(),
+                SpinnerColumn(finished_text="[green]✓"),
                 TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
+                *steps,
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
             )
@@ -61,11 +62,17 @@ class Progress:
             self._task = self._bars.add_task(name, total=total)
         else:
             self._log("start", total=total)
+        complete = False
         try:
             yield
+            complete = True
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - self._started
-            if self._bars is not None:
+            if self._bars is not None and self._task is not None:
+                if complete:  # the stage alone, without its last step
+                    self._bars.update(self._task, description=name)
+                if complete and total is None:
+                    self._bars.update(self._task, total=1, completed=1)
                 self._bars.stop()
                 self._bars = self._task = None
             else:

@@ -181,8 +181,7 @@ class News:
 
     def __init__(self, groups: Sequence[Group], progress: Progress) -> None:
         self._groups, self._progress = groups, progress
-        self._told: dict[Key, float] = {}
-        self._started = time.monotonic()
+        self._told: dict[Key, float] = {}  # when a training was noted, or when it began
 
     def __call__(self, job: int, content: Epoch | SavedSnapshot) -> None:
         """Handle the news of a group."""
@@ -193,7 +192,7 @@ class News:
             store.at(content.path).write(content.content)
             return
         now = time.monotonic()
-        if now - self._told.get(content.key, self._started) >= _EVERY_SECONDS:
+        if now - self._told.setdefault(content.key, now - content.record.seconds) >= _EVERY_SECONDS:
             self._told[content.key] = now
             model, fold, seed = content.key
             self._progress.note(

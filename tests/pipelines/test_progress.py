@@ -1,0 +1,78 @@
+"""What a user sees of a command's progress."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from models.fitted import EpochRecord
+from pipelines.progress import Progress, Silent
+from pipelines.train.work import Epoch, News
+
+
+class Terminal(io.StringIO):
+    """Collects what is written to a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def last_lines(self) -> list[str]:
+        """Lines as they stay on the screen, without colours."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.getvalue())
+        return [line.split("\r")[-1].strip() for line in plain.splitlines() if line.strip()]
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Replace stderr by a terminal; called in the test, because pytest replaces stderr before it."""
+    written = Terminal()
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setenv("TERM", "xterm")
+    return written
+
+
+def test_a_stage_that_ended_is_ticked_without_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = terminal(monkeypatch)
+    progress = Progress()
+    with progress.stage("ingest"):
+        pass
+    with progress.stage("audit", total=1):
+        progress.step("ensembles: pass")
+    lines = written.last_lines()
+    assert "✓ ingest 0:00:00" in lines
+    assert re.fullmatch("✓ audit ━+ 1/1 0:00:00", lines[-1])
+
+
+def test_a_stage_that_failed_is_not_ticked(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = terminal(monkeypatch)
+    with pytest.raises(ValueError, match="no"), Progress().stage("train", total=2):
+        raise ValueError("no")
+    assert "train" in written.getvalue()
+    assert "✓" not in written.getvalue()
+
+
+def test_a_log_has_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress().stage("ingest"):
+        pass
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(event["event"], event["stage"]) for event in events] == [("start", "ingest"), ("end", "ingest")]
+
+
+def test_only_long_trainings_are_noted() -> None:
+    notes: list[str] = []
+
+    class Notes(Silent):
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    record = EpochRecord(0, 0.5, 0.01, 0.1, seconds=0.2)
+    news = News(cast("Any", [SimpleNamespace()]), Notes())
+    for seconds, model in ((0.2, "zero"), (11.0, "temporal_peer")):
+        news(0, Epoch((model, 0, 0), replace(record, seconds=seconds)))
+    assert notes == ["temporal_peer fold 0 seed 0: epoch 0, validation rank IC +0.0100"]
