@@ -157,17 +157,17 @@ def start_of(pid: int) -> str | None:
     return None if state == "Z" else fields[18]
 
 
-def descendants(pid: int) -> dict[int, str | None]:
+def descendants(pid: int) -> dict[int, str]:
     """All processes that descend from a process, with their starts. Ray's workers overwrite their mark."""
     parents: dict[int, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    found: dict[int, str | None] = {}
+    found: dict[int, str] = {}
     new = [pid]
     while new:
         new = [child for child, parent in parents.items() if parent in new]
-        found |= {child: start_of(child) for child in new}
+        found |= {child: start for child in new if (start := start_of(child)) is not None}
     return found
 
 
@@ -228,7 +228,7 @@ def killed_parent(
 @contextlib.contextmanager
 def machines() -> Iterator[Any]:
     """Open a Ray cluster of a head and one more machine, with a core each."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     from ray.cluster_utils import Cluster
 
     size: dict[str, Any] = {"num_cpus": 1, "memory": 3 * 2**30, "object_store_memory": 2**29}

@@ -32,6 +32,7 @@ _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent to anyone
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a warning about tasks without a GPU
     "RAY_DEDUP_LOGS": "0",
+    "RAY_worker_niceness": "0",  # a Ray that is started here has the command's priority, as the pool
 }
 
 

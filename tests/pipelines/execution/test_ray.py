@@ -61,6 +61,7 @@ class Machines:
 def machines() -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patched.setenv("RAY_worker_niceness", "0")  # other tests run beside this one
         patched.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # workers find the tasks of this test
         machines = Machines()
         yield machines
