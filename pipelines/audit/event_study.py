@@ -63,7 +63,7 @@ def after_events(event_TN: BoolArray, index_TN: FloatArray, traded_TN: BoolArray
     """
     best = AfterEvents(0, SPANS[0], 0.0, 0.0)
     for span in SPANS:
-        at = np.flatnonzero((event_TN & traded_TN)[: len(index_TN) - span].any(axis=1))
+        at = np.flatnonzero((event_TN & traded_TN)[: max(len(index_TN) - span, 0)].any(axis=1))
         means, events = [], 0
         for t in at:
             with np.errstate(divide="ignore", invalid="ignore"):

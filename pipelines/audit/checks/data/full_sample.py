@@ -9,6 +9,7 @@ Shape suffixes: T sessions, N firms, K regressors, V thresholds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -48,6 +49,7 @@ _DISTINCT: Final = 20
 _FEWEST_FIRMS: Final = 5
 _SAMPLE: Final = 40
 _ROUNDING: Final = 1e-6
+_REGULAR: Final = 0.8
 _CORE: Final = 30
 _FIRMS_PER_REGRESSOR: Final = 5
 _SESSIONS_PER_FIRM: Final = 3
@@ -166,19 +168,23 @@ def _same_quantiles(x_TN: FloatArray, known_TN: BoolArray) -> Iterator[_Mark]:
 def _counts(x_TN: FloatArray, known_TN: BoolArray) -> bool:
     """Whether a column is a count that starts again, such as the number of the fiscal quarter.
 
-    Every value then has one successor, and is held for nearly the same number of sessions.
+    Every value then has one successor, and is held for nearly the same number of sessions. Firms with gaps in
+    their prices are the exception.
     """
-    steps: set[tuple[float, float]] = set()
+    steps: Counter[tuple[float, float]] = Counter()
     lengths: list[int] = []
     for n in np.flatnonzero(known_TN.sum(axis=0) >= _FEWEST)[:_SAMPLE]:
         value = x_TN[known_TN[:, n], n]
         edges = np.flatnonzero(np.diff(value) != 0)
-        steps |= set(zip(value[edges].tolist(), value[edges + 1].tolist(), strict=True))
+        steps.update(zip(value[edges].tolist(), value[edges + 1].tolist(), strict=True))
         lengths += np.diff(edges).tolist()
-    values = len({value for value, _ in steps})
-    if not lengths or values > _FEWEST // 5:
+    usual: dict[float, int] = {}
+    for (value, _), times in steps.items():
+        usual[value] = max(usual.get(value, 0), times)
+    if not lengths or len(usual) > _FEWEST // 5 or sum(usual.values()) < _REGULAR * steps.total():
         return False
-    return len(steps) <= 1.2 * values and float(np.std(lengths)) <= 0.3 * float(np.mean(lengths))
+    middle = float(np.median(lengths))
+    return float((np.abs(np.array(lengths) - middle) <= 0.2 * middle).mean()) >= _REGULAR
 
 
 def _rows_off(shares: list[tuple[FloatArray, int]]) -> float:
