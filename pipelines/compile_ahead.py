@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from features.arithmetic.parallel import n_cores
 from pipelines.config.schema import Config
 
 _ROOT = str(Path(__file__).parents[1])
@@ -37,7 +38,8 @@ def compiling_ahead(config: Config) -> Iterator[None]:
 
     There is none if the loops are compiled already, or if the config or the machine allows one process only.
     """
-    if config.execution.workers == 1 or len(os.sched_getaffinity(0)) == 1 or is_compiled():
+    alone = config.execution.engine == "serial" or config.execution.workers == 1 or n_cores() == 1
+    if alone or is_compiled():
         yield
         return
     with tempfile.TemporaryDirectory(prefix="peerglass-compile-", ignore_cleanup_errors=True) as folder:

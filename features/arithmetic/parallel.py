@@ -23,10 +23,15 @@ _LINE = 16  # float32 values in a cache line: blocks share no cache line
 _THREAD_LIMITS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")  # set by process pools in their workers
 
 
+def n_cores() -> int:
+    """Return the number of cores that this process may use; all of the machine's where that is not known."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def n_threads() -> int:
     """Return the number of threads to use: the number of cores, or fewer if the environment limits it."""
     limits = [int(os.environ[name]) for name in _THREAD_LIMITS if os.environ.get(name, "").isdigit()]
-    return max(1, min([len(os.sched_getaffinity(0)), *limits]))
+    return max(1, min([n_cores(), *limits]))
 
 
 def firm_blocks(n_sessions: int, n_firms: int) -> list[slice]:

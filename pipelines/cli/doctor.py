@@ -14,6 +14,8 @@ from pathlib import Path
 import typer
 from packaging.requirements import Requirement
 
+from features.arithmetic.parallel import n_cores
+
 
 def doctor() -> None:
     """Check this machine and installation. Exit code 3 if something that Peerglass needs is missing.
@@ -86,7 +88,7 @@ def _accelerator() -> Finding:
 
 
 def _memory() -> Finding:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = n_cores()
     gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     enough = gib >= 4
     cure = "" if enough else "; the demo needs at least 4 GiB of memory"

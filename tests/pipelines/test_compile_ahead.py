@@ -27,7 +27,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
     monkeypatch.setattr("pipelines.compile_ahead.subprocess.Popen", start)
     monkeypatch.setattr("pipelines.compile_ahead.is_compiled", lambda: False)
-    monkeypatch.setattr("pipelines.compile_ahead.os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("pipelines.compile_ahead.n_cores", lambda: 2)
     return processes
 
 
@@ -45,8 +45,9 @@ def test_the_process_ends_with_the_command(started: list[subprocess.Popen[bytes]
 def test_nothing_is_started_where_it_would_not_help(
     started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with compiling_ahead(config_with(workers=1)):
-        pass
+    for alone in ({"workers": 1}, {"engine": "serial"}):
+        with compiling_ahead(config_with(**alone)):
+            pass
     monkeypatch.setattr("pipelines.compile_ahead.is_compiled", lambda: True)
     with compiling_ahead(config_with(workers=2)):
         pass
