@@ -33,13 +33,13 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import checkpoint_exists, remove_partial_checkpoints, save_checkpoint
 from pipelines.run.completeness import committed_tasks, describe_missing
-from pipelines.run.hazards import collect_hazards
 from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
 from pipelines.run.record import Run
 from pipelines.run.scores import score_file
 from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
+from pipelines.train.hazards import collect_hazards
 from pipelines.train.quantiles import write_quantile_scores
 from pipelines.train.task import Key, Outcome, Task, collect_arrays
 from pipelines.train.trials import record_trials, share_trials, trial_count

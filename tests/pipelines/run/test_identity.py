@@ -137,7 +137,7 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
         "pipelines.progress",
         "pipelines.run.checkpoints",  # stores fitted models
         "pipelines.run.completeness",  # describes missing tasks
-        "pipelines.run.hazards",
+        "pipelines.train.hazards",
         "pipelines.run.identity",
         "pipelines.run.provenance",
         "pipelines.run.record",
