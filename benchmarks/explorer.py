@@ -3,8 +3,8 @@
 The tables are made up: 1,026 firms in 110 groups on 32 dates. The first network has 200 followers, as
 `explain.max_peers: 200` measures; the second has all firms as followers. On every date 20 peers of a follower
 are stored by value and 20 by attention. The page is opened in Chromium by Playwright. A click ends with the
-next frame of the browser. The targets: the page opens in less than 5 s, and every click is answered
-in less than 200 ms. The exit code is 1 if one is missed.
+next frame of the browser. The targets: the page opens in less than 5 s, and a click of every kind is answered
+in less than 200 ms, both as medians. The exit code is 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -158,9 +158,12 @@ def measure(followers: int, repeats: int, browser: str) -> bool:
         f"  written in {wrote:.2f} s, opened in {statistics.median(opened):.2f} s (target {OPEN_SECONDS:g} s)"
     )
     for name, times in clicks.items():
-        print(f"  {name:<18} median {statistics.median(times):4.0f} ms, slowest {max(times):4.0f} ms")
-    slowest = max(max(times) for times in clicks.values())
-    return max(opened) < OPEN_SECONDS and slowest < CLICK_MILLISECONDS
+        print(
+            f"  {name:<18} median {statistics.median(times):4.0f} ms, slowest {max(times):4.0f} ms"
+            f" (target {CLICK_MILLISECONDS:g} ms)"
+        )
+    slowest = max(statistics.median(times) for times in clicks.values())
+    return statistics.median(opened) < OPEN_SECONDS and slowest < CLICK_MILLISECONDS
 
 
 def main() -> int:

@@ -23,17 +23,17 @@ function errorBar(value, half, limit) {
 function sparkline(values, date, limit) {
   const width = 92;
   const step = width / values.length;
-  const bars = [];
+  const wide = Math.max(0.8, step * 0.8);
+  const outlines = ["", ""];  // of positive and of negative values: two shapes instead of one per date
   values.forEach(function (value, at) {
     if (Number.isNaN(value)) { return; }
-    const height = Math.max(0.8, 8 * Math.min(1, Math.abs(value) / limit));
-    bars.push(shape("rect", {
-      x: at * step, width: Math.max(0.8, step * 0.8), y: value < 0 ? 9 : 9 - height, height: height, fill: tone(value),
-    }));
+    const height = Math.max(0.8, 8 * Math.min(1, Math.abs(value) / limit)) * (value < 0 ? 1 : -1);
+    outlines[value < 0 ? 1 : 0] += "M" + (at * step).toFixed(2) + " 9v" + height.toFixed(2) + "h" + wide.toFixed(2) + "V9z";
   });
   return shape("svg", { viewBox: "0 0 " + width + " 18", class: "spark", "aria-hidden": "true" },
     shape("rect", { x: date * step, width: Math.max(1.5, step * 0.8), y: 0, height: 18, fill: "var(--mark)" }),
-    shape("line", { x1: 0, x2: width, y1: 9, y2: 9, stroke: "var(--line)" }), bars);
+    shape("line", { x1: 0, x2: width, y1: 9, y2: 9, stroke: "var(--line)" }),
+    shape("path", { d: outlines[0], fill: tone(1) }), shape("path", { d: outlines[1], fill: tone(-1) }));
 }
 
 function roundStep(range, steps) {

@@ -114,7 +114,7 @@ function filter() {
   state.found = place("found").checked;
   place("leastShown").textContent = state.least ? number(state.least, 1) : "any";
   refreshFirm();
-  showNetwork(state.model, state, choose);
+  filterNetwork(state.model, state, choose);
 }
 
 // The search: tickers that begin with the text, then those that contain it, then firms of a sector.
@@ -140,7 +140,7 @@ function showMatches(firms) {
       event.preventDefault();
       take(firm);
     } }, element("b", {}, state.model.firms[firm]), " ", element("small", {}, sectorOf(state.model, firm)
-      + (state.model.isFollower[firm] || state.model.isLeader[firm] ? "" : ", not measured")));
+      + (isFollower(state.model, firm) || isLeader(state.model, firm) ? "" : ", not measured")));
   }));
   mark();
 }

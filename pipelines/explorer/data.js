@@ -30,6 +30,31 @@ function decode(column) {
   return values;
 }
 
+// Where rows of each firm are, so that no click reads all rows: rows of firm f are
+// order[starts[f]] to order[starts[f + 1] - 1], in the order of the table.
+function indexOf(column, count) {
+  const starts = new Uint32Array(count + 1);
+  for (let row = 0; row < column.length; row += 1) { starts[column[row] + 1] += 1; }
+  for (let firm = 0; firm < count; firm += 1) { starts[firm + 1] += starts[firm]; }
+  const next = starts.slice();
+  const order = new Uint32Array(column.length);
+  for (let row = 0; row < column.length; row += 1) { order[next[column[row]]++] = row; }
+  return { starts: starts, order: order };
+}
+
+function rowsOf(index, firm) { return index.order.subarray(index.starts[firm], index.starts[firm + 1]); }
+
+// First place in ascending numbers whose number is at least `least`.
+function placeOf(numbers, least) {
+  let low = 0;
+  let high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] < least) { low = middle + 1; } else { high = middle; }
+  }
+  return low;
+}
+
 // Decode every column of a model once, when it is first shown.
 function open(model) {
   if (model.ready) { return model; }
@@ -41,15 +66,10 @@ function open(model) {
   };
   [model, model.forecasts, model.dated, model.edges, model.blocks].forEach(decoded);
   model.number = new Map(model.firms.map(function (ticker, firm) { return [ticker, firm]; }));
-  model.isFollower = new Uint8Array(model.firms.length);
-  model.isLeader = new Uint8Array(model.firms.length);
-  model.dated.follower.forEach(function (firm) { model.isFollower[firm] = 1; });
-  model.dated.leader.forEach(function (firm) { model.isLeader[firm] = 1; });
-  model.edgeOf = new Map();  // leader and follower -> row of `edges`
-  for (let row = 0; row < model.edges.leader.length; row += 1) {
-    model.edgeOf.set(model.edges.follower[row] * 65536 + model.edges.leader[row], row);
-  }
   const edges = model.edges;
+  model.dated.byFollower = indexOf(model.dated.follower, model.firms.length);
+  model.dated.byLeader = indexOf(model.dated.leader, model.firms.length);
+  edges.byFollower = indexOf(edges.follower, model.firms.length);
   model.strongestFirst = Uint32Array.from(edges.leader, function (leader, row) { return row; }).sort(function (one, two) {
     return edges.found[two] - edges.found[one] || edges.weight[two] - edges.weight[one];
   });
@@ -57,9 +77,14 @@ function open(model) {
   return model;
 }
 
+// Whether values of the firm's leaders, or of its followers, are stored on any date.
+function isFollower(model, firm) { return rowsOf(model.dated.byFollower, firm).length > 0; }
+
+function isLeader(model, firm) { return rowsOf(model.dated.byLeader, firm).length > 0; }
+
 // An edge over all dates; `row` is -1 if the edge is neither found nor among the strongest of its follower.
 function edge(model, leader, follower) {
-  const row = model.edgeOf.get(follower * 65536 + leader);
+  const row = rowsOf(model.edges.byFollower, follower).find(function (one) { return model.edges.leader[one] === leader; });
   if (row === undefined) { return { leader: leader, follower: follower, row: -1, t: NaN, q: NaN, found: false }; }
   return edgeAt(model, row);
 }
@@ -73,42 +98,41 @@ function edgeAt(model, row) {
   };
 }
 
+// Rows of `dated` of a firm on a date, as follower ("in") or as leader ("out").
+function datedRows(model, firm, date, direction) {
+  const rows = rowsOf(direction === "in" ? model.dated.byFollower : model.dated.byLeader, firm);
+  return rows.subarray(placeOf(rows, model.dated.starts[date]), placeOf(rows, model.dated.starts[date + 1]));
+}
+
 // The stored peers of a firm on a date: its leaders ("in") or its followers ("out"), the largest value first.
 function peersOf(model, firm, date, direction) {
   const dated = model.dated;
-  const own = direction === "in" ? dated.follower : dated.leader;
-  const rows = [];
-  for (let row = dated.starts[date]; row < dated.starts[date + 1]; row += 1) {
-    if (own[row] !== firm) { continue; }
-    rows.push({
+  return Array.from(datedRows(model, firm, date, direction), function (row) {
+    return {
       peer: direction === "in" ? dated.leader[row] : dated.follower[row],
       value: dated.value[row], error: dated.error[row], attention: dated.attention[row],
       edge: edge(model, dated.leader[row], dated.follower[row]),
-    });
-  }
-  return rows.sort(function (one, two) { return Math.abs(two.value) - Math.abs(one.value); });
+    };
+  }).sort(function (one, two) { return Math.abs(two.value) - Math.abs(one.value); });
 }
 
-// For every stored peer of a firm, its value and error on every date; NaN where it was too small to be stored.
-function historyOf(model, firm, direction) {
+// Value and error of some peers of a firm on every date, in the order of the peers; NaN where a value was too
+// small to be stored.
+function historiesOf(model, firm, direction, peers) {
   const dated = model.dated;
-  const own = direction === "in" ? dated.follower : dated.leader;
   const other = direction === "in" ? dated.leader : dated.follower;
-  const found = new Map();
+  const empty = function () { return new Float32Array(model.dates.length).fill(NaN); };
+  const histories = peers.map(function () { return { value: empty(), error: empty() }; });
+  const place = new Map(peers.map(function (peer, at) { return [peer, at]; }));
   let date = 0;
-  for (let row = 0; row < own.length; row += 1) {
+  rowsOf(direction === "in" ? dated.byFollower : dated.byLeader, firm).forEach(function (row) {
     while (row >= dated.starts[date + 1]) { date += 1; }
-    if (own[row] !== firm) { continue; }
-    if (!found.has(other[row])) {
-      const empty = function () { return new Float32Array(model.dates.length).fill(NaN); };
-      found.set(other[row], { value: empty(), error: empty(), attention: empty() });
-    }
-    const history = found.get(other[row]);
-    history.value[date] = dated.value[row];
-    history.error[date] = dated.error[row];
-    history.attention[date] = dated.attention[row];
-  }
-  return found;
+    const at = place.get(other[row]);
+    if (at === undefined) { return; }
+    histories[at].value[date] = dated.value[row];
+    histories[at].error[date] = dated.error[row];
+  });
+  return histories;
 }
 
 // A leader that is not stored had at most this absolute value: the last of the strongest that are stored.

@@ -77,7 +77,7 @@ function signedTerm(value) {
 
 function peerCard(model, state, direction, rows, title, choose) {
   const inward = direction === "in";
-  const measured = inward ? model.isFollower[state.firm] : model.isLeader[state.firm];
+  const measured = inward ? isFollower(model, state.firm) : isLeader(model, state.firm);
   if (!rows.length) {
     const sample = " Of many firms a random sample is measured.";
     const why = Number.isNaN(forecastOf(model, state.firm, state.date).forecast) ? "The firm has no forecast on this date."
@@ -91,7 +91,7 @@ function peerCard(model, state, direction, rows, title, choose) {
   const kept = rows.filter(function (one) { return passes(model, state, one); });
   const shown = state.all[direction] ? kept : kept.slice(0, shownRows);
   const limit = 1.4 * Math.abs(rows[0].value) || 1;  // a wider interval ends at the edge of its cell
-  const history = historyOf(model, state.firm, direction);
+  const histories = historiesOf(model, state.firm, direction, shown.map(function (one) { return one.peer; }));
   const columns = [
     { title: inward ? "leader" : "follower" },
     { title: "", class: "graph", hint: "Click a bar to see the edge on all dates" },
@@ -100,9 +100,9 @@ function peerCard(model, state, direction, rows, title, choose) {
     { title: "att.", class: "num", hint: "Attention on this date, mean over layers and heads" },
     { title: "all dates", class: "graph wideOnly", hint: "The value on every date; a gap was too small to be stored" },
   ];
-  const body = shown.map(function (one) {
+  const body = shown.map(function (one, at) {
     const chosen = state.pair && one.edge.leader === state.pair[0] && one.edge.follower === state.pair[1];
-    const past = history.get(one.peer).value;
+    const past = histories[at].value;
     const top = Math.max.apply(null, Array.from(past).filter(function (value) { return !Number.isNaN(value); }).map(Math.abs));
     return { class: chosen ? "chosen" : undefined, cells: [
       element("div", { class: "peerCell" }, firmButton(model, one.peer, choose.firm),
@@ -147,7 +147,7 @@ function showPair(model, state, leaders, followers, choose) {
 function pairCard(model, state, pair) {
   const found = edge(model, pair[0], pair[1]);
   const names = model.firms[pair[0]] + " \u2192 " + model.firms[pair[1]];
-  const history = historyOf(model, pair[1], "in").get(pair[0]);
+  const history = historiesOf(model, pair[1], "in", [pair[0]])[0];
   const facts = [];
   if (found.row >= 0) {
     facts.push(["weight over all dates", withError(found.weight, found.error)], ["mean value", withUnit(found.signed, true)],
@@ -166,9 +166,9 @@ function pairCard(model, state, pair) {
   const rows = facts.map(function (fact) {
     return element("tr", {}, element("th", { scope: "row" }, fact[0]), element("td", {}, fact[1]));
   });
-  const stored = history ? Array.from(history.value).filter(function (value) { return !Number.isNaN(value); }).length : 0;
+  const stored = history.value.filter(function (value) { return !Number.isNaN(value); }).length;
   const box = card(names,
-    history ? timeChart(model.dates, Array.from(history.value), history.error, model.interval, state.date, state.earlier,
+    stored ? timeChart(model.dates, Array.from(history.value), history.error, model.interval, state.date, state.earlier,
       "Values of " + names + " over the dates") : note("No value of this pair is stored on any date."),
     note((unit.name ? "Value in " + unit.name : "Value") + " with its 95% interval, stored on " + stored + " of " + plural(model.dates.length, "date")
       + ". Another date's value was smaller than what is stored there, not zero."),

@@ -8,10 +8,25 @@ function channels(hex) {
   return [1, 3, 5].map(function (at) { return parseInt(hex.slice(at, at + 2), 16); });
 }
 
-// The colour of a share from 0 to 1; square roots, so that small cells are not lost beside one large one.
-function mixed(ground, full, share) {
-  const root = Math.sqrt(Math.min(1, share));
-  return "rgb(" + ground.map(function (one, at) { return Math.round(one + (full[at] - one) * root); }).join(",") + ")";
+// The matrix as an image with one pixel per cell, transparent without a value. Shares of the limit are drawn as
+// square roots, so that small cells are not lost beside one large one.
+function imageOf(matrix) {
+  const width = matrix.columns.length;
+  const image = new ImageData(width, matrix.rows.length);
+  const ground = channels(colourOf("--ground"));
+  const up = channels(colourOf(matrix.up));
+  const down = channels(colourOf(matrix.down));
+  for (let cell = 0; cell < width * matrix.rows.length; cell += 1) {
+    const value = matrix.value(Math.floor(cell / width), cell % width);
+    if (Number.isNaN(value)) { continue; }
+    const full = value < 0 ? down : up;
+    const share = Math.sqrt(Math.min(1, Math.abs(value) / matrix.limit));
+    for (let at = 0; at < 3; at += 1) { image.data[4 * cell + at] = ground[at] + (full[at] - ground[at]) * share; }
+    image.data[4 * cell + 3] = 255;
+  }
+  const canvas = element("canvas", { width: width, height: matrix.rows.length });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
 }
 
 function heatMap(matrix, title, caption, tellCell) {
@@ -39,24 +54,19 @@ function heatMap(matrix, title, caption, tellCell) {
     });
     const pen = canvas.getContext("2d");
     pen.scale(ratio, ratio);
-    const ground = channels(colourOf("--ground"));
-    const tones = [channels(colourOf(matrix.up)), channels(colourOf(matrix.down))];
     const gap = pixels > 6 ? 1 : 0;
-    const faint = colourOf("--line");  // looked up once: asking for a style is slow
-    for (let row = 0; row < height; row += 1) {
-      for (let column = 0; column < width; column += 1) {
-        const value = matrix.value(row, column);
-        const left = margin + column * pixels;
-        const top = margin + row * pixels;
-        if (Number.isNaN(value)) {
-          if (pixels > 6 && !matrix.own(row, column)) {
-            pen.fillStyle = faint;
-            pen.fillRect(left + pixels / 2 - 1, top + pixels / 2 - 1, 2, 2);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(imageOf(matrix), margin, margin, width * pixels, height * pixels);
+    if (gap) {  // thin lines between the cells, and a dot in a cell without a value
+      for (let row = 1; row <= height; row += 1) { pen.clearRect(margin, margin + row * pixels - gap, width * pixels, gap); }
+      for (let column = 1; column <= width; column += 1) { pen.clearRect(margin + column * pixels - gap, margin, gap, height * pixels); }
+      pen.fillStyle = colourOf("--line");
+      for (let row = 0; row < height; row += 1) {
+        for (let column = 0; column < width; column += 1) {
+          if (Number.isNaN(matrix.value(row, column)) && !matrix.own(row, column)) {
+            pen.fillRect(margin + (column + 0.5) * pixels - 1, margin + (row + 0.5) * pixels - 1, 2, 2);
           }
-          continue;
         }
-        pen.fillStyle = mixed(ground, tones[value < 0 ? 1 : 0], Math.abs(value) / matrix.limit);
-        pen.fillRect(left, top, pixels - gap, pixels - gap);
       }
     }
     if (named) {
@@ -141,24 +151,23 @@ function neighbourhood(model, firm, leaders, followers) {
 
 function neighbourMaps(model, state, leaders, followers) {
   const columns = neighbourhood(model, state.firm, leaders, followers);
-  const rows = columns.filter(function (firm) { return model.isFollower[firm]; });
-  const numbered = function (firms) { return new Map(firms.map(function (firm, place) { return [firm, place]; })); };
-  const rowOf = numbered(rows);
-  const columnOf = numbered(columns);
+  const rows = columns.filter(function (firm) { return isFollower(model, firm); });
+  const columnOf = new Map(columns.map(function (firm, at) { return [firm, at]; }));
   const size = columns.length;
   const empty = function () { return new Float32Array(rows.length * size).fill(NaN); };
   const value = empty();
   const error = empty();
   const attention = empty();
   const dated = model.dated;
-  for (let row = dated.starts[state.date]; row < dated.starts[state.date + 1]; row += 1) {
-    const follower = rowOf.get(dated.follower[row]);
-    const leader = columnOf.get(dated.leader[row]);
-    if (follower === undefined || leader === undefined) { continue; }
-    value[follower * size + leader] = dated.value[row];
-    error[follower * size + leader] = dated.error[row];
-    attention[follower * size + leader] = dated.attention[row];
-  }
+  rows.forEach(function (firm, at) {
+    datedRows(model, firm, state.date, "in").forEach(function (row) {
+      const leader = columnOf.get(dated.leader[row]);
+      if (leader === undefined) { return; }
+      value[at * size + leader] = dated.value[row];
+      error[at * size + leader] = dated.error[row];
+      attention[at * size + leader] = dated.attention[row];
+    });
+  });
   if (!rows.length || size < 2) { return []; }
   const nameOf = function (firm) { return model.firms[firm]; };
   const own = function (row, column) { return rows[row] === columns[column]; };

@@ -73,16 +73,27 @@ function showNetwork(model, state, choose) {
     measuresCard(model));
 }
 
+// What the filters change; the measures stay.
+function filterNetwork(model, state, choose) {
+  place("edges").replaceWith(edgesCard(model, state, choose));
+  place("leading").replaceWith(leadersCard(model, state, choose));
+}
+
 function edgesCard(model, state, choose) {
   const edges = model.edges;
   const kept = [];
-  model.strongestFirst.forEach(function (row) {
+  let count = 0;
+  for (let at = 0; at < model.strongestFirst.length; at += 1) {
+    const row = model.strongestFirst[at];
     const inSector = state.sector < 0 || model.group[edges.leader[row]] === state.sector || model.group[edges.follower[row]] === state.sector;
-    if (inSector && (state.least === 0 || edges.t[row] >= state.least) && (!state.found || edges.found[row])) { kept.push(row); }
-  });
+    if (inSector && (state.least === 0 || edges.t[row] >= state.least) && (!state.found || edges.found[row])) {
+      count += 1;
+      if (count <= listedEdges) { kept.push(row); }
+    }
+  }
   const columns = [{ title: "leader" }, { title: "follower" }, { title: (unit.name || "weight") + " \u00b1 se", class: "num" },
     { title: "t", class: "num" }, { title: "q", class: "num" }, { title: "attention", class: "num" }, { title: "" }];
-  const body = kept.slice(0, listedEdges).map(function (row) {
+  const body = kept.map(function (row) {
     const one = edgeAt(model, row);
     return { cells: [firmButton(model, one.leader, choose.firm), firmButton(model, one.follower, choose.firm),
       inUnit(one.weight) + " \u00b1 " + inUnit(one.error), element("span", { class: "t" + (one.found ? " yes" : "") }, number(one.t, 1)),
@@ -90,7 +101,7 @@ function edgesCard(model, state, choose) {
       element("button", { type: "button", class: "history", "aria-label": "Dates of this edge", click: function () { choose.firm(one.follower, one.leader); } }, "dates")] };
   });
   const box = card("Strongest edges", body.length ? table("Strongest edges", columns, body) : note("No edge passes the filters."),
-    note(plural(kept.length, "edge") + " of " + edges.leader.length.toLocaleString("en") + " stored pass the filters; edges found come first. Weight: root mean square "
+    note(plural(count, "edge") + " of " + edges.leader.length.toLocaleString("en") + " stored pass the filters; edges found come first. Weight: root mean square "
       + "over dates of the leader's value in the follower's forecast, with its standard error over dates. A filled t is found at a false "
       + "discovery rate of 5%; t is one-sided, so a negative one means a smaller effect than other peers have."));
   box.id = "edges";
@@ -107,9 +118,11 @@ function leadersCard(model, state, choose) {
     return { cells: [firmButton(model, firm, choose.firm), sectorOf(model, firm), String(model.leads[firm]), String(model.follows[firm]),
       inUnit(model.out_strength[firm]), inUnit(model.in_strength[firm])] };
   });
-  return card("Firms that lead most", body.length ? table("Firms that lead most", columns, body)
+  const box = card("Firms that lead most", body.length ? table("Firms that lead most", columns, body)
     : note("No firm leads another one in the edges found."),
   note("Sums of the weights of the edges found, out of and into a firm" + (unit.name ? ", in " + unit.name : "") + "."));
+  box.id = "leading";
+  return box;
 }
 
 function measuresCard(model) {
