@@ -5,16 +5,24 @@ from __future__ import annotations
 import bisect
 import datetime as dt
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
+from pipelines.report.sections.model.faithfulness import verdict_rows
 
 _MONTH = dt.timedelta(days=28)
 STORED = 20
 """Peers of a firm and date that a run stores by the size of their values."""
+
+
+_VERDICT = ("over", "answer", "criterion", "value", "interval", "needs", "outcome")
+
+
+def _no_verdict() -> pl.DataFrame:
+    return pl.DataFrame(schema=dict.fromkeys(_VERDICT, pl.String)).cast({"value": pl.Float64})
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +50,10 @@ class PeerNetwork:
         One row per firm: ticker, group, and its strength and place in the network.
     measures
         Measures of the whole network beside what chance gives.
+    verdict
+        One row per criterion of the verdict on the model's attention: over (days or peers), answer (of all
+        criteria together), criterion, value, interval (90%), needs, outcome (pass, fail or open). Without
+        rows if the run has no verdict.
     """
 
     model: str
@@ -50,6 +62,7 @@ class PeerNetwork:
     dated: pl.DataFrame
     firms: pl.DataFrame
     measures: pl.DataFrame
+    verdict: pl.DataFrame = field(default_factory=_no_verdict)
 
     def __repr__(self) -> str:
         return f"<peer network of {self.model}: {self.edges.height} edges, {len(self.dates)} dates>"
@@ -236,4 +249,12 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
         .with_columns(pl.col("value", "error") * factor),
         firms=run.table("explain_firms").filter(own).drop("model"),
         measures=run.table("explain_network").filter(own).drop("model"),
+        verdict=_verdict(run, str(chosen)),
     )
+
+
+def _verdict(run: Run, model: str) -> pl.DataFrame:
+    if "explain_verdict" not in run.tables:
+        return _no_verdict()
+    rows = verdict_rows(run.table("explain_verdict").filter(pl.col("model") == model))
+    return rows.with_columns(criterion="question").select(_VERDICT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -78,6 +79,36 @@ def test_peers_have_their_group_and_their_edge(network: PeerNetwork) -> None:
     ):
         with pytest.raises(peerglass.PeerglassError, match=sentence):
             network.peers(ticker, date)
+
+
+def test_the_verdict_is_one_short_row_per_criterion() -> None:
+    row = {
+        "over": "peers",
+        "answer": "no",
+        "question": "Does it?",
+        "outcome": "fail",
+        "value": 0.3,
+        "low": 0.2,
+    }
+    row |= {"model": "made", "high": math.inf, "threshold": 0.5, "fails": 0.3, "above": True}
+    other = pl.DataFrame({"model": ["made"], "leader": ["B"], "follower": ["A"]}).with_columns(
+        pl.lit(1.0).alias(name) for name in ("weight", "error", "signed", "value")
+    )
+    tables = {"explain_verdict": pl.DataFrame([row, {**row, "model": "other"}])}
+    run = SimpleNamespace(
+        id="made",
+        tables=tables,
+        table=lambda name: tables.get(name, other),
+        config=SimpleNamespace(label=SimpleNamespace(transform="rank")),
+    )
+    verdict = peerglass.peer_network(run).verdict  # type: ignore[arg-type]  # what is read of a run
+    assert verdict.rows() == [
+        ("peers", "no", "Does it?", 0.3, "0.2 to unbounded", "at least 0.5, fails below 0.3", "fail")
+    ]
+    tables.clear()
+    unmeasured = peerglass.peer_network(run).verdict  # type: ignore[arg-type]
+    assert unmeasured.is_empty()
+    assert unmeasured.columns == verdict.columns
 
 
 def test_a_change_is_null_where_a_value_was_not_stored(network: PeerNetwork) -> None:

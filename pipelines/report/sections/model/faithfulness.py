@@ -67,7 +67,7 @@ def faithfulness_blocks(found: ModelFaithfulness) -> Iterator[Block]:
         f"Attention usable as an explanation, {words}. It is usable if every criterion passes, and not "
         "usable if one fails."
     )
-    yield table(_verdict_rows(found.verdict), _VERDICT, label="Criteria of the verdict on attention")
+    yield table(verdict_rows(found.verdict), _VERDICT, label="Criteria of the verdict on attention")
     yield from beside(list(_measures(found)))
     if found.inference is not None:
         yield table(
@@ -137,7 +137,8 @@ def _exploration(found: ModelFaithfulness) -> Iterator[Block]:
         yield table(_with_interval(rows), _HEADS, label="What each attention head looks at")
 
 
-def _verdict_rows(verdict: pl.DataFrame) -> pl.DataFrame:
+def verdict_rows(verdict: pl.DataFrame) -> pl.DataFrame:
+    """Add to the criteria of a verdict, as texts, the ``interval`` of the value and what it ``needs``."""
     passes, fails = (pl.col(name).round(2).cast(pl.String) for name in ("threshold", "fails"))
     zone = pl.when(pl.col("threshold") == pl.col("fails")).then(pl.lit(""))
     above = pl.lit("at least ") + passes + zone.otherwise(pl.lit(", fails below ") + fails)
