@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.audit.command import audit_before_training, audit_target, warn_after_training
-from pipelines.compile_ahead import compiling_ahead
 from pipelines.config.load import override_backtest
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
@@ -240,9 +239,9 @@ def run_config(
             "folds.scheme is live, so there is no test to backtest, explain or report; train the config with "
             "'peerglass train', or use walk-forward folds."
         )
-    with compiling_ahead(config), Locks(wait=wait, notify=progress.note) as locks:
-        if as_of is None:
-            ingest_config(config, echo, progress, wait=wait)
+    if as_of is None:
+        ingest_config(config, echo, progress, wait=wait)
+    with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, lake = prepare_run(config, progress, as_of, locks)
         with tracked(run, progress), StoredRun(run).kept():
             audit_before_training(run, dataset, lake, progress, echo)

@@ -13,6 +13,7 @@ import os
 import platform
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,7 +87,9 @@ def _signature(inputs: Mapping[str, Any]) -> Any:  # noqa: ANN401 (MLflow has no
     return ModelSignature(Schema(columns), Schema(answer))
 
 
+@cache
 def _zipped_code() -> bytes:
+    """The code of this process, which is the same for all models of a run."""
     root = Path(pipelines.__file__).parents[1]
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
