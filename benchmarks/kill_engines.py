@@ -297,7 +297,7 @@ def kill_workers(command: Command, folder: Path, rng: random.Random, result: Kil
     """Kill workers at random moments until it was enough, and until a command has ended without an error."""
     while True:
         while command.process.poll() is None:
-            time.sleep(rng.uniform(0.2, 2.0))
+            time.sleep(rng.uniform(0.5, 8.0))
             pids = busy_workers()
             if pids and result.kills < kills and command.process.poll() is None:
                 os.kill(rng.choice(pids), signal.SIGKILL)
