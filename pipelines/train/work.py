@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from models.fitted import EpochRecord
-from models.registry import MODELS
 from pipelines.config.execution import ExecutionConfig
 from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
@@ -86,23 +85,11 @@ def _without_files(arrays: Arrays) -> Arrays:
 
 
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
-    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds.
-
-    The baselines of the last fold come after its networks, the longest of them first, so that no worker waits
-    at the end while another one trains a network.
-    """
+    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds."""
     stacks = stacks_of(planned, done, stack_seeds)
     stacked = {task.key for stack in stacks for task in stack}
     alone = [(task,) for task in planned if task.key not in done and task.key not in stacked]
-    last = max((task.fold.index for task in planned), default=0)
-
-    def place(group: Group) -> int:
-        task = group[0]
-        if task.fold.index < last or MODELS[task.registered].kind != "baseline":
-            return 0
-        return len(MODELS) - list(MODELS).index(task.registered)  # baselines are registered shortest first
-
-    return [*sorted(alone, key=place), *(tuple(stack) for stack in stacks)]
+    return [*alone, *(tuple(stack) for stack in stacks)]
 
 
 def without_snapshots(group: Group) -> GroupItem:

@@ -174,7 +174,7 @@ def test_a_database_without_its_driver_is_named_with_the_cure(
     config = check_config({**tiny_settings, "tracking": tracking}, origin="tiny")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with (
-        pytest.raises(ConfigError, match=r"psycopg.*pip install 'peerglass\[postgres\]'") as error,
+        pytest.raises(ConfigError, match=r"psycopg.*pip install '\.\[postgres\]'") as error,
         store(config),
     ):
         pass

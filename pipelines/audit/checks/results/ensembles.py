@@ -78,7 +78,8 @@ def _made_up(subject: Subject) -> dict[str, dict[int, FloatArray]]:
     usable = tested[(np.isfinite(label_TN[tested]).sum(axis=1) >= _FEWEST)]
     dates = usable[np.linspace(0, len(usable) - 1, min(DATES, len(usable))).astype(int)]
     label_DN = label_TN[dates]
-    known_DN = np.nan_to_num(label_DN / max(float(np.nanstd(label_DN)), 1e-12))
+    spread = float(np.nanstd(label_DN)) if len(dates) else 1.0  # a live fold tests no date
+    known_DN = np.nan_to_num(label_DN / max(spread, 1e-12))
 
     def made(strength: float) -> FloatArray:
         value_DN = strength * known_DN + rng.standard_normal(label_DN.shape)
