@@ -1,4 +1,7 @@
-"""Delivered data that know the future are caught, and honest data that look alike pass."""
+"""Delivered data that know the future are caught, and honest data that look alike pass.
+
+This file is long because every mechanism of a leak stands next to honest data that look like it.
+"""
 
 from __future__ import annotations
 
