@@ -49,7 +49,7 @@ LEFT_OUT: Mapping[str, str] = {
     "attribution": "some ten minutes on one core: python benchmarks/attribution.py --threads 1",
     "audit_cases": "some ten minutes a market on one core: python benchmarks/audit_cases.py",
     "audit_speed": "needs the Nasdaq prices next to the checkout: python benchmarks/audit_speed.py",
-    "network_accuracy": "some ten minutes on one core: python benchmarks/network_accuracy.py",
+    "network_accuracy": "some minutes on one core: python benchmarks/network_accuracy.py",
     "ladder": "about an hour on two cores: python benchmarks/ladder.py",
     "planted": "half an hour on one core: python benchmarks/planted.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
