@@ -70,9 +70,10 @@ def busy(shared: Array, item: int, tell: Tell) -> int:
 
 
 def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool, str]:
-    """Sum slowly; say whether the array can be written to, and which machine of Ray computes.
+    """Sum once a machine was killed; say whether the array can be written to, and which machine of Ray computes.
 
-    Item 1 kills its process at the first attempt, and item 2 raises an error.
+    Until the file ``killed`` exists, every task waits, so that there is one on the machine that is killed.
+    After that, item 1 kills its process once, and item 2 raises an error.
     """
     import ray
 
@@ -80,7 +81,11 @@ def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool
     node = str(ray.get_runtime_context().get_node_id())
     tell(node)
     print(f"printed by {item}")
-    time.sleep(1.0)
+    deadline = time.monotonic() + 120
+    while not (Path(folder) / "killed").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError("no machine was killed")
+        time.sleep(0.05)
     die_once(folder, item, tell)
     if item == 2:
         raise ValueError("two is not allowed")

@@ -89,6 +89,7 @@ def test_a_killed_machine_and_a_killed_worker_lose_nothing(
         if node == third.node_id and not killed:  # a task has just begun there
             killed.append(node)
             machines.kill(third)
+            (tmp_path / "killed").touch()
 
     create_mapped(tmp_path / "values", (50_000,))[:] = np.arange(50_000)
     mapped = open_mapped(tmp_path / "values", (50_000,))
