@@ -23,6 +23,9 @@ from pipelines.tracking import store
 if TYPE_CHECKING:
     from live_versions import Versions
 
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")  # tests stop their servers: no pauses
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_JITTER", "0")
+
 TINY: Mapping[str, Any] = {
     "name": "tiny",
     "source": {"kind": "simulated", "seed": 3, "market": {"firms": 16, "sessions": 320, "bad_ticks": 4}},

@@ -70,7 +70,7 @@ def busy(shared: Array, item: int, tell: Tell) -> int:
 
 
 def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool, str]:
-    """Sum once a machine was killed; say whether the array can be written to, and which machine of Ray computes.
+    """Sum once a machine was killed; say whether the array can be written to, and which machine computes.
 
     Until the file ``killed`` exists, every task waits, so that there is one on the machine that is killed.
     After that, item 1 kills its process once, and item 2 raises an error.

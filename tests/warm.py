@@ -28,6 +28,14 @@ _CONTEXT.set_forkserver_preload(
         "pipelines.train.tune",
         "pipelines.nightly.play.telling",
         "mlflow.cli",
+        "mlflow.store.model_registry.sqlalchemy_store",
+        "mlflow.store.tracking.sqlalchemy_workspace_store",
+        "torch._dynamo",  # loaded by torch's first optimizer
+        "features.arithmetic.kernels_by_date",
+        "features.panel.filings",
+        "features.panel.holder_kernels",
+        "backtest.forecasts.date_kernels",
+        "backtest.forecasts.order_kernels",
     ]
 )
 
@@ -67,6 +75,14 @@ class Process:
         self.stdout, self.stderr = (_text(reader) for reader, _ in pipes)
         assert self._process.pid is not None
         self.pid = self._process.pid
+
+    def __enter__(self) -> Process:
+        """Return the process."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for the end, as `subprocess.Popen` does."""
+        self.communicate()
 
     @property
     def returncode(self) -> int | None:

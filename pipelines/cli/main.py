@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -266,7 +268,7 @@ app.add_typer(quarantine_app, rich_help_panel=_DATA)
 def main() -> None:
     """Entry point. Errors become one sentence on stderr and a documented exit code."""
     try:
-        app()
+        _command()()
     except PeerglassError as error:
         _print_traceback()
         shown = full_disk(error) or error
@@ -286,6 +288,12 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+@functools.cache
+def _command() -> Callable[[], object]:
+    """Build the command line once per process."""
+    return typer.main.get_command(app)
 
 
 def _print_traceback() -> None:

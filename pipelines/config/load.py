@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -123,7 +124,7 @@ def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) 
     """Build a settings dataclass from a mapping; refuse unknown keys and wrong types."""
     assert dataclasses.is_dataclass(cls)
     known = [field.name for field in dataclasses.fields(cls)]
-    hints = get_type_hints(cls)
+    hints, adapter = _types(cls)
     for key, value in given.items():
         if key not in known:
             raise ConfigError(unknown_key(f"{where}.{key}", str(key), known))
@@ -131,11 +132,18 @@ def build_settings(cls: type[DataclassT], given: Mapping[str, Any], where: str) 
             if isinstance(value, Mapping) and isinstance(nested, type) and dataclasses.is_dataclass(nested):
                 build_settings(nested, value, f"{where}.{key}")
     try:
-        return TypeAdapter(cls).validate_python(dict(given))
+        built: DataclassT = adapter.validate_python(dict(given))
     except ValidationError as error:
         raise ConfigError(describe(error, where, given)) from None
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None
+    return built
+
+
+@functools.lru_cache(maxsize=256)
+def _types(cls: type[Any]) -> tuple[dict[str, Any], TypeAdapter[Any]]:
+    """Return the types of a dataclass's fields, and what checks values against them; both are slow."""
+    return get_type_hints(cls), TypeAdapter(cls)
 
 
 def digest(value: object) -> str:

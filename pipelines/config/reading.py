@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -15,6 +15,9 @@ from pipelines.config.paths import absolute_paths
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.secrets import REFERENCE, register_secrets
+
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The C loader reads a config ten times faster, and every command and night reads several."""
 
 
 def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def read_settings(path: Path, root: Path | None = None, seen: tuple[Path, ...] =
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
     try:
-        raw = yaml.safe_load(text)
+        raw = yaml.load(text, Loader=_LOADER)  # noqa: S506 (a safe loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
     if not isinstance(raw, dict):

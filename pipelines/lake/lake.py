@@ -85,7 +85,7 @@ class Lake:
         DataError
             If the location holds something other than a Delta table.
         """
-        opened = self.storage.open(table)
+        opened = self.storage.view(table)
         return None if opened is None else data_version(opened) or None
 
     def count(self, table: str, version: int | None = None) -> int:
@@ -127,7 +127,7 @@ class Lake:
             If the table is missing or not a Delta table.
         """
         self._open_version(table, None)  # raises where there is no table
-        first = self.storage.open(table, 0)
+        first = self.storage.view(table, 0)
         assert first is not None, "the table was just opened"
         return str(first.metadata().id)
 
@@ -149,7 +149,7 @@ class Lake:
             If the lake held no prices by then, or the prices have no such version.
         """
         version_or_time = parse_as_of(text)
-        opened = {table: self.storage.open(table) for table in SCHEMAS}
+        opened = {table: self.storage.view(table) for table in SCHEMAS}
         histories = {table: commits(one) for table, one in opened.items() if one is not None}
         prices = [c for c in histories.get("prices", []) if c.changed_rows and c.version > 0]
         if not prices:
@@ -296,7 +296,7 @@ class Lake:
         time.sleep(pause)
 
     def _open_version(self, table: str, version: int | None) -> DeltaTable:
-        opened = self.storage.open(table)
+        opened = self.storage.view(table)
         if opened is None or opened.version() == 0:
             raise DataError(
                 f"table {table} of the lake {self.root} holds no data: run `peerglass ingest` first"
@@ -309,7 +309,7 @@ class Lake:
         layout = layout_version(opened, version)
         if layout == opened.version():
             return opened
-        earlier = self.storage.open(table, layout)
+        earlier = self.storage.view(table, layout)
         assert earlier is not None, "the table was just opened"
         return earlier
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
@@ -29,6 +30,18 @@ _PROPERTIES: Final = {
     "delta.targetFileSize": str(FILE_BYTES),
 }
 """All versions are kept unless `peerglass lake vacuum` removes them."""
+_ENTRY: Final = re.compile(r"\d{20}\.json")
+_MOST_VIEWS: Final = 256
+"""Maximum number of tables and versions that one lake keeps open for reading."""
+
+
+class _Mark(NamedTuple):
+    """One entry of a table's log: its version, and what changes if another file takes its place."""
+
+    version: int
+    inode: int
+    modified: int
+    size: int
 
 
 class Storage:
@@ -46,6 +59,11 @@ class Storage:
         self.is_url = is_url(str(root))
         self.root = str(root).rstrip("/") if self.is_url else str(Path(root).expanduser().absolute())
         self._options = storage_options(self.root, options)
+        self._views: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the opened tables, which another process cannot use."""
+        return {**self.__dict__, "_views": {}}
 
     def uri(self, table: str) -> str:
         """Return the path or URL of a table."""
@@ -69,6 +87,38 @@ class Storage:
             raise DataError(
                 f"{self.uri(table)} cannot be opened as a Delta table ({one_line(error)}): {self._advice()}"
             ) from error
+
+    def view(self, table: str, version: int | None = None) -> DeltaTable | None:
+        """Open a table for reading only; arguments and errors as in `open`.
+
+        Opening reads the table's log, which gets slower with every version. A local table is therefore kept
+        open until its log changes. Writers use `open`, because a commit moves its table object.
+        """
+        mark = self._mark(table, version)
+        if mark is None:
+            return self.open(table, version)
+        kept = self._views.get((table, version))
+        if kept is not None and kept[0] == mark:
+            return kept[1]
+        opened = self.open(table, version)
+        if opened is not None and opened.version() == mark.version:  # no commit came between
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            self._views[table, version] = mark, opened
+        return opened
+
+    def _mark(self, table: str, version: int | None) -> _Mark | None:
+        """Identify a log entry of a local table, by default the newest; None if it cannot be found."""
+        if self.is_url:
+            return None
+        log = Path(self.uri(table)) / "_delta_log"
+        try:
+            if version is None:
+                version = max(int(name[:20]) for name in os.listdir(log) if _ENTRY.fullmatch(name))
+            entry = (log / f"{version:020d}.json").stat()
+        except (OSError, ValueError):
+            return None
+        return _Mark(version, entry.st_ino, entry.st_mtime_ns, entry.st_size)
 
     def create(self, table: str) -> DeltaTable:
         """Create the empty table as version 0, so that a kill during the first load leaves a Delta table."""

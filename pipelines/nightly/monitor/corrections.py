@@ -90,7 +90,7 @@ def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corr
 
 def differing_dates(lake: Lake, table: str, then: int, now: int) -> tuple[dt.date, dt.date] | None:
     """First and last date in the files that only one of two versions has; None if they have the same."""
-    files = [_dates_by_file(lake.storage.open(table, version)) for version in (then, now)]
+    files = [_dates_by_file(lake.storage.view(table, version)) for version in (then, now)]
     differing = [
         dates for path, dates in (files[0] | files[1]).items() if (path in files[0]) != (path in files[1])
     ]

@@ -8,13 +8,15 @@ from __future__ import annotations
 import importlib.util
 import signal
 import sys
+from datetime import date
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from places import ROOT
 from tracking_stores import new_store
-from warm import Process
+from warm import PEERGLASS, Process
 
 SCRIPT = ROOT / "benchmarks" / "kill_nightly.py"
 KILLED_AFTER = """
@@ -39,6 +41,11 @@ STEPS = (
 )
 
 
+def start(season: Any, day: date) -> Process:  # noqa: ANN401 (a class of the script)
+    """Start a night without loading the libraries again."""
+    return Process(PEERGLASS, ["nightly", "season.yaml", "--date", day.isoformat()], cwd=season.folder)
+
+
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The benchmark as a module."""
@@ -48,6 +55,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "kill_nightly", module)
     spec.loader.exec_module(module)
+    monkeypatch.setattr(module.Season, "start", start)
     return module
 
 

@@ -59,7 +59,7 @@ def prepared(folder: Path, tiny: dict[str, Any], **changes: Any) -> Config:  # n
         **tiny,
         "models": MODELS,
         "seeds": list(SEEDS),
-        "fit": {"epochs": 4, "batch_dates": 8},
+        "fit": {"epochs": 3, "batch_dates": 16},
         **changes,
     }
     (folder / "tiny.yaml").write_text(yaml.safe_dump(settings))
@@ -185,7 +185,7 @@ def test_an_interrupted_training_resumes_from_its_last_epoch_and_ends_with_the_s
     changes: dict[str, Any] = {
         "models": {"temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2}},
         "seeds": [0],
-        "fit": {"epochs": 14, "patience": 14, "batch_dates": 8},
+        "fit": {"epochs": 10, "patience": 10, "batch_dates": 8},
         "folds": {**tiny["folds"], "max_folds": 1},
     }
     prepared(tmp_path / "uninterrupted", tiny, **changes)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import ROOT
+from warm import Process
 
 from pipelines.lake.lake import Lake
 from pipelines.nightly.registry.aliases import (
@@ -134,13 +132,10 @@ def test_processes_that_change_aliases_at_once_lose_no_row(lake: Lake) -> None:
         "    version = ModelVersion(f'demo-{sys.argv[2]}{n}', 'ridge')\n"
         "    set_alias(Lake(sys.argv[1]), 'demo', 'challenger', version, Reason('new', sys.argv[2]))\n"
     )
-    started = [
-        subprocess.Popen([sys.executable, "-c", code, lake.root, name], cwd=ROOT, stderr=subprocess.PIPE)
-        for name in ("x", "y")
-    ]
+    started = [Process(code, [lake.root, name]) for name in ("x", "y")]
     for one in started:
         _, err = one.communicate(timeout=300)
-        assert one.returncode == 0, err.decode()
+        assert one.returncode == 0, err
     rows = alias_history(lake, "demo").reverse()
     assert rows["number"].to_list() == list(range(1, 10))
     for name in ("x", "y"):
