@@ -10,12 +10,13 @@ from pipelines.run.record import Run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 _SOURCE_TYPE = "delta_table"  # as MLflow's own class for Delta tables names it
 _MAX_DIGEST = 36
 
 
-def log_datasets(client: MlflowClient, mlflow_run: str, run: Run) -> None:
+def log_datasets(client: MlflowClient, mlflow_run: MlflowRun, run: Run) -> None:
     """Log the tables that a run reads as its datasets, except those that are logged already.
 
     A dataset has the table's name. Its digest is made of the first characters of the table's Delta id and of
@@ -24,7 +25,7 @@ def log_datasets(client: MlflowClient, mlflow_run: str, run: Run) -> None:
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    inputs = client.get_run(mlflow_run).inputs
+    inputs = mlflow_run.inputs
     logged = [] if inputs is None else inputs.dataset_inputs
     known = {(one.dataset.name, one.dataset.digest) for one in logged}
     root = canonical_location(run.config.lake)
@@ -37,4 +38,4 @@ def log_datasets(client: MlflowClient, mlflow_run: str, run: Run) -> None:
         dataset = Dataset(table, digest, _SOURCE_TYPE, json.dumps(source))
         new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", "walk-forward")]))
     if new:
-        client.log_inputs(mlflow_run, datasets=new)
+        client.log_inputs(mlflow_run.info.run_id, datasets=new)

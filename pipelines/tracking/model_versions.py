@@ -18,14 +18,17 @@ from pipelines.tracking.store import VERSIONS_TAG, store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
     from mlflow.entities.model_registry import ModelVersion
 
 _RUN: Final = "peerglass.run_id"
 _MODEL: Final = "peerglass.model"
 
 
-def log_model_version(client: MlflowClient, parent: str, run: Run, model: str, description: str) -> None:
-    """Register a model of a run whose tasks are all done, or update the texts of its version.
+def log_model_versions(
+    client: MlflowClient, parent: MlflowRun, run: Run, descriptions: Mapping[str, str]
+) -> None:
+    """Register the models of a run whose tasks are all done, or update the texts of their versions.
 
     Parameters
     ----------
@@ -35,29 +38,31 @@ def log_model_version(client: MlflowClient, parent: str, run: Run, model: str, d
         MLflow run that holds the checkpoints as artifacts.
     run
         The run; its config's name is that of the registered model.
-    model
-        Entry of the config's ``models``.
-    description
-        Text of the version's page.
+    descriptions
+        Entry of the config's ``models`` -> text of its version's page.
     """
-    name = run.config.name
-    _register(client, name)
-    known = _find(client, name, run.run_id, model)
-    if known is None:
-        artifacts = client.get_run(parent).info.artifact_uri
-        client.create_model_version(
-            name,
-            source=f"{artifacts}/checkpoints/{model}",
-            run_id=parent,
-            tags={_RUN: run.run_id, _MODEL: model, **_facts(run)},
-            description=description,
-        )
+    if not descriptions:
         return
-    if known.description != description:
-        client.update_model_version(name, known.version, description)
-    for key, value in _facts(run).items():
-        if known.tags.get(key) != value:
-            client.set_model_version_tag(name, known.version, key, value)
+    name, facts = run.config.name, _facts(run)
+    _register(client, name)
+    found = client.search_model_versions(f"name = '{name}' and tags.`{_RUN}` = '{run.run_id}'")
+    versions = {one.tags.get(_MODEL): one for one in found}
+    for model, description in descriptions.items():
+        known = versions.get(model)
+        if known is None:
+            client.create_model_version(
+                name,
+                source=f"{parent.info.artifact_uri}/checkpoints/{model}",
+                run_id=parent.info.run_id,
+                tags={_RUN: run.run_id, _MODEL: model, **facts},
+                description=description,
+            )
+            continue
+        if known.description != description:
+            client.update_model_version(name, known.version, description)
+        for key, value in facts.items():
+            if known.tags.get(key) != value:
+                client.set_model_version_tag(name, known.version, key, value)
 
 
 def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> None:

@@ -13,6 +13,7 @@ from pipelines.tracking.store import experiment_of, log_artifacts, log_metrics, 
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 _CONFIG_TAG: Final = "peerglass.config"
 _SESSION_TAG: Final = "peerglass.session"
@@ -70,16 +71,16 @@ def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
     """
     with store(config) as client:
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-nightly")
-        mlflow_run = _run_of(client, experiment, night)
-        known = client.get_run(mlflow_run)
+        known = _run_of(client, experiment, night)
+        mlflow_run = known.info.run_id
         tags = {**night.tags, **({} if night.error is None else {_ERROR_TAG: night.error[:5000]})}
         for key, value in tags.items():
             if known.data.tags.get(key) != value:
                 client.set_tag(mlflow_run, key, value)
         if night.error is None and _ERROR_TAG in known.data.tags:
             client.delete_tag(mlflow_run, _ERROR_TAG)
-        log_parameters(client, mlflow_run, {"config": night.config, "session": night.session.isoformat()})
-        log_metrics(client, mlflow_run, {0: night.metrics})
+        log_parameters(client, known, {"config": night.config, "session": night.session.isoformat()})
+        log_metrics(client, known, {0: night.metrics})
         paths = {place: nights / path for place, path in night.files.items()}
         log_artifacts(client, mlflow_run, {place: path for place, path in paths.items() if path.is_file()})
         status = "FINISHED" if night.error is None else "FAILED"
@@ -87,17 +88,17 @@ def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
             client.set_terminated(mlflow_run, status=status, end_time=_milliseconds(night.ended_at))
 
 
-def _run_of(client: MlflowClient, experiment: str, night: TrackedNight) -> str:
-    """Id of the MLflow run of a night; created if it does not exist."""
+def _run_of(client: MlflowClient, experiment: str, night: TrackedNight) -> MlflowRun:
+    """Return the MLflow run of a night; created if it does not exist."""
     session = night.session.isoformat()
     query = f"tags.`{_CONFIG_TAG}` = '{night.config}' and tags.`{_SESSION_TAG}` = '{session}'"
     known = client.search_runs([experiment], query, max_results=1)
     if known:
-        return str(known[0].info.run_id)
+        return known[0]
     tags = {_CONFIG_TAG: night.config, _SESSION_TAG: session}
     seconds = night.metrics.get("seconds", 0.0)
     began = _milliseconds(night.ended_at - dt.timedelta(seconds=seconds))
-    return str(client.create_run(experiment, start_time=began, tags=tags, run_name=session).info.run_id)
+    return client.create_run(experiment, start_time=began, tags=tags, run_name=session)
 
 
 def _milliseconds(at: dt.datetime) -> int:

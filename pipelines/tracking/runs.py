@@ -34,7 +34,7 @@ from pipelines.tracking.descriptions import (
     model_seconds,
 )
 from pipelines.tracking.loadable import make_loadable
-from pipelines.tracking.model_versions import log_model_version
+from pipelines.tracking.model_versions import log_model_versions
 from pipelines.tracking.store import (
     LAKE_TAG,
     RUN_TAG,
@@ -49,8 +49,10 @@ from pipelines.tracking.store import (
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 _MODEL_TAG = "peerglass.model"
+_PARENT = "-"  # the model tag of the parent
 _ERROR_TAG = "peerglass.error"
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", PROVENANCE)
@@ -112,16 +114,18 @@ def log_run(run: Run, failed: str | None = None) -> None:
         if tasks is None:
             make_loadable(run, model)
     with store(run.config) as client:
-        experiment = _experiment(client, run)
-        parent = _run_of(client, experiment, run)
+        runs = _Runs(client, run)
+        parent = runs.get()
         _log_parent(client, parent, run)
+        evaluations, texts = list_evaluations(run), dict[str, str]()
         for model, tasks in missing.items():
-            child = _run_of(client, experiment, run, model=model, parent=parent)
-            _log_child(client, child, run, model)
+            child = runs.get(model)
+            text = describe_model(model, run, evaluations)
+            _log_child(client, child, run, model, text)
             _end(client, child, None if tasks is None else f"Missing: {tasks}.", _ended(run, model))
             if tasks is None:
-                text = describe_model(model, run, list_evaluations(run))
-                log_model_version(client, parent, run, model, text)
+                texts[model] = text
+        log_model_versions(client, parent, run, texts)
         all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
         error = failed or (f"Missing: {all_missing}." if all_missing else None)
         _end(client, parent, error, None if failed else _ended(run))
@@ -136,29 +140,29 @@ def log_audit(run: Run) -> None:
         If the tracking store cannot be reached.
     """
     with store(run.config) as client:
-        experiment = _experiment(client, run)
-        is_new = _find(client, experiment, run, None) is None
-        parent = _run_of(client, experiment, run)
+        runs = _Runs(client, run)
+        is_new = _PARENT not in runs.known
+        parent = runs.get()
         log_parameters(client, parent, {"run_id": run.run_id})
         _log_audit(client, parent, run)
         path = run.folder / "audit.json"
-        log_artifacts(client, parent, {path.name: path} if path.is_file() else {})
+        log_artifacts(client, parent.info.run_id, {path.name: path} if path.is_file() else {})
         if is_new:
-            client.set_terminated(parent)
+            client.set_terminated(parent.info.run_id)
 
 
 def _begin(run: Run) -> None:
     """Create the parent and one child per model, and mark them as running."""
     with store(run.config) as client:
-        experiment = _experiment(client, run)
-        parent = _run_of(client, experiment, run)
-        children = [_run_of(client, experiment, run, model=m, parent=parent) for m in run.config.models]
+        runs = _Runs(client, run)
+        parent = runs.get()
+        children = [runs.get(model) for model in run.config.models]
         log_parameters(client, parent, {**_forecasting(run), "run_id": run.run_id})
         log_datasets(client, parent, run)
         for key, value in _identity(run).items():
-            client.set_tag(parent, key, value)
-        for mlflow_run in (parent, *children):
-            client.update_run(mlflow_run, status="RUNNING")
+            client.set_tag(parent.info.run_id, key, value)
+        for one in (parent, *children):
+            client.update_run(one.info.run_id, status="RUNNING")
 
 
 def _ended(run: Run, model: str | None = None) -> int | None:
@@ -166,12 +170,12 @@ def _ended(run: Run, model: str | None = None) -> int | None:
     return began_and_ended(read_provenance(run), model)[1]
 
 
-def _end(client: MlflowClient, mlflow_run: str, error: str | None, at: int | None = None) -> None:
+def _end(client: MlflowClient, known: MlflowRun, error: str | None, at: int | None = None) -> None:
     """Update the status and error of an MLflow run. A run with unchanged status keeps its end time.
 
     ``at`` is the end time in milliseconds since 1970; None for now.
     """
-    known = client.get_run(mlflow_run)
+    mlflow_run = known.info.run_id
     status = "FINISHED" if error is None else "FAILED"
     if error is not None:
         client.set_tag(mlflow_run, _ERROR_TAG, error[:5000])
@@ -181,7 +185,7 @@ def _end(client: MlflowClient, mlflow_run: str, error: str | None, at: int | Non
         client.set_terminated(mlflow_run, status=status, end_time=at)
 
 
-def _log_parent(client: MlflowClient, parent: str, run: Run) -> None:
+def _log_parent(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
     evaluations = list_evaluations(run)
     parameters = {**_forecasting(run), "run_id": run.run_id}
     for one in evaluations:
@@ -195,14 +199,13 @@ def _log_parent(client: MlflowClient, parent: str, run: Run) -> None:
             "evaluation_assumptions": newest.assumptions,
             "trials": str(newest.trials),
         }
-    known = client.get_run(parent).data.tags
     for key, value in tags.items():
-        if known.get(key) != value:
-            client.set_tag(parent, key, value)
+        if parent.data.tags.get(key) != value:
+            client.set_tag(parent.info.run_id, key, value)
     _log_audit(client, parent, run)
     log_metrics(client, parent, {0: durations(read_provenance(run))})
     log_datasets(client, parent, run)
-    log_artifacts(client, parent, _files(run))
+    log_artifacts(client, parent.info.run_id, _files(run))
 
 
 def _identity(run: Run) -> dict[str, str]:
@@ -255,10 +258,11 @@ def _files(run: Run) -> dict[str, Path]:
     }
 
 
-def _log_child(client: MlflowClient, child: str, run: Run, model: str) -> None:
+def _log_child(client: MlflowClient, child: MlflowRun, run: Run, model: str, text: str) -> None:
     log_parameters(client, child, flatten(run.config.as_written()["models"][model]))
     log_datasets(client, child, run)
-    _describe(client, child, describe_model(model, run, list_evaluations(run)))
+    if child.data.tags.get(_NOTE_TAG) != text:
+        client.set_tag(child.info.run_id, _NOTE_TAG, text)
     numbers: dict[str, float] = {}
     for one in list_evaluations(run):
         rows = one.table("ladder").filter(pl.col("model") == model)
@@ -278,12 +282,7 @@ def _log_child(client: MlflowClient, child: str, run: Run, model: str) -> None:
         log_metrics(client, child, {fold: {"seconds.training": value} for fold, value in seconds.items()})
 
 
-def _describe(client: MlflowClient, mlflow_run: str, text: str) -> None:
-    if client.get_run(mlflow_run).data.tags.get(_NOTE_TAG) != text:
-        client.set_tag(mlflow_run, _NOTE_TAG, text)
-
-
-def _log_audit(client: MlflowClient, parent: str, run: Run) -> None:
+def _log_audit(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
     """Tag a run with the verdicts of its audit, and log how many checks passed, warned and failed."""
     table = run.read_table("audit")
     if table is None:
@@ -292,7 +291,8 @@ def _log_audit(client: MlflowClient, parent: str, run: Run) -> None:
     worst = next((verdict for verdict in ("fail", "warn", "pass") if verdict in numbers), "skipped")
     verdicts = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
     for key, verdict in {"audit": worst, **verdicts}.items():
-        client.set_tag(parent, key, verdict)
+        if parent.data.tags.get(key) != verdict:
+            client.set_tag(parent.info.run_id, key, verdict)
     counted = {f"audit.{verdict}": float(numbers.get(verdict, 0)) for verdict in ("pass", "warn", "fail")}
     log_metrics(client, parent, {0: counted})
 
@@ -308,27 +308,26 @@ def _missing_of(run: Run, model: str) -> str | None:
     )
 
 
-def _experiment(client: MlflowClient, run: Run) -> str:
-    return experiment_of(client, run.config, run.config.tracking.experiment or run.config.name)
+class _Runs:
+    """The MLflow runs of a Peerglass run, found by one search: the parent, and one child per model."""
 
+    def __init__(self, client: MlflowClient, run: Run) -> None:
+        self._client, self._run = client, run
+        name = run.config.tracking.experiment or run.config.name
+        self._experiment = experiment_of(client, run.config, name)
+        found = client.search_runs([self._experiment], f"tags.`{RUN_TAG}` = '{run.run_id}'")
+        self.known = {one.data.tags[_MODEL_TAG]: one for one in reversed(found)}  # the newest comes first
 
-def _find(client: MlflowClient, experiment: str, run: Run, model: str | None) -> str | None:
-    query = f"tags.`{RUN_TAG}` = '{run.run_id}' and tags.`{_MODEL_TAG}` = '{model or '-'}'"
-    matches = client.search_runs([experiment], query, max_results=1)
-    return str(matches[0].info.run_id) if matches else None
-
-
-def _run_of(
-    client: MlflowClient, experiment: str, run: Run, model: str | None = None, parent: str | None = None
-) -> str:
-    """Id of the MLflow run of this Peerglass run, or of one of its models; created if it does not exist."""
-    known = _find(client, experiment, run, model)
-    if known is not None:
-        return known
-    tags = {RUN_TAG: run.run_id, _MODEL_TAG: model or "-"}
-    if parent is not None:
-        tags["mlflow.parentRunId"] = parent
-    # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
-    began = began_and_ended(read_provenance(run))[0]
-    created = client.create_run(experiment, start_time=began, tags=tags, run_name=model or run.run_id)
-    return str(created.info.run_id)
+    def get(self, model: str = _PARENT) -> MlflowRun:
+        """Return the MLflow run of a model, by default the parent, as it was found; create it if needed."""
+        if model not in self.known:
+            tags = {RUN_TAG: self._run.run_id, _MODEL_TAG: model}
+            if model != _PARENT:
+                tags["mlflow.parentRunId"] = self.get().info.run_id
+            # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
+            began = began_and_ended(read_provenance(self._run))[0]
+            name = self._run.run_id if model == _PARENT else model
+            self.known[model] = self._client.create_run(
+                self._experiment, start_time=began, tags=tags, run_name=name
+            )
+        return self.known[model]

@@ -20,6 +20,7 @@ from pipelines.secrets import MASK, redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run as MlflowRun
 
 RUN_TAG = "peerglass.run_id"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
@@ -148,39 +149,38 @@ def track_trial(
         experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
         tags = {_STUDY_TAG: search, _VALUES_TAG: json.dumps(values)}
         created = client.create_run(experiment, tags=tags, run_name=f"{search}-{number}")
-        mlflow_run = str(created.info.run_id)
-        log_parameters(client, mlflow_run, values)
+        log_parameters(client, created, values)
         if score is not None:
-            log_metrics(client, mlflow_run, {0: {"validation": score}})
-        client.set_terminated(mlflow_run, status="FINISHED" if score is not None else "FAILED")
+            log_metrics(client, created, {0: {"validation": score}})
+        client.set_terminated(created.info.run_id, status="FINISHED" if score is not None else "FAILED")
 
 
-def log_parameters(client: MlflowClient, mlflow_run: str, values: Mapping[str, Any]) -> None:
-    """Log the parameters that a run does not have yet. Existing parameters cannot be changed in MLflow."""
+def log_parameters(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[str, Any]) -> None:
+    """Log the parameters that a run, as it was read, does not have. MLflow cannot change existing ones."""
     from mlflow.entities import Param
 
-    known = client.get_run(mlflow_run).data.params
+    known = mlflow_run.data.params
     new = [Param(key, str(value)[:6000]) for key, value in values.items() if key not in known]
     for start in range(0, len(new), 100):
-        client.log_batch(mlflow_run, params=new[start : start + 100])
+        client.log_batch(mlflow_run.info.run_id, params=new[start : start + 100])
 
 
 def log_metrics(
-    client: MlflowClient, mlflow_run: str, by_step: Mapping[int, Mapping[str, float | None]]
+    client: MlflowClient, mlflow_run: MlflowRun, by_step: Mapping[int, Mapping[str, float | None]]
 ) -> None:
-    """Log metrics by step, except non-finite values and values that are already logged.
+    """Log metrics by step, except non-finite values and values that the run, as it was read, has already.
 
     Logging the same values again leaves the history of every metric unchanged.
     """
     from mlflow.entities import Metric
 
-    latest = client.get_run(mlflow_run).data.metrics
+    latest, run_id = mlflow_run.data.metrics, mlflow_run.info.run_id
     logged: dict[tuple[str, int], float] = {}
     if len(by_step) == 1:  # the latest value is then the value of that step
         logged = {(key, step): value for step in by_step for key, value in latest.items()}
     else:
         for key in {key for values in by_step.values() for key in values} & set(latest):
-            logged |= {(key, one.step): one.value for one in client.get_metric_history(mlflow_run, key)}
+            logged |= {(key, one.step): one.value for one in client.get_metric_history(run_id, key)}
     now = int(time.time() * 1000)
     new = [
         Metric(key, float(value), now, step)
@@ -189,7 +189,7 @@ def log_metrics(
         if value is not None and math.isfinite(value) and logged.get((key, step)) != float(value)
     ]
     for start in range(0, len(new), 1000):
-        client.log_batch(mlflow_run, metrics=new[start : start + 1000])
+        client.log_batch(run_id, metrics=new[start : start + 1000])
 
 
 def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:

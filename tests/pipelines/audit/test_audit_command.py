@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,17 @@ def done(peerglass: Call) -> str:
     return known[0].parent.name
 
 
+@pytest.fixture
+def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Leave out the checks that a test does not look at; a whole audit takes seconds."""
+
+    def choose(*names: str) -> None:
+        chosen = {name: CHECKS[name] for name in names}
+        monkeypatch.setattr("pipelines.audit.conduct.CHECKS", chosen)
+
+    return choose
+
+
 def test_run_is_audited_once_before_training(done: str, peerglass: Call) -> None:
     run = open_run(done, Path("runs"))
     table = run.read_table("audit")
@@ -108,7 +119,10 @@ def test_audit_of_a_run_uses_its_checkpoints(done: str, peerglass: Call) -> None
     assert "failure" not in answer.out
 
 
-def test_changed_checkpoint_and_scaler_are_caught(done: str, peerglass: Call) -> None:
+def test_changed_checkpoint_and_scaler_are_caught(
+    done: str, peerglass: Call, only: Callable[..., None]
+) -> None:
+    only("forecasts", "fit_scope")
     checkpoint = open_run(done, Path("runs")).checkpoint("ridge", 1, 0) / "model.safetensors"
     honest = checkpoint.read_bytes()
     try:
@@ -128,8 +142,9 @@ def test_changed_checkpoint_and_scaler_are_caught(done: str, peerglass: Call) ->
 
 
 def test_weights_that_were_trained_on_the_test_are_caught(
-    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+    peerglass: Call, only: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    only("retrained")
     original = tasks.run_task
 
     def greedy(task: Any, arrays: Any, *rest: Any) -> Any:  # noqa: ANN401 (patched)
@@ -150,8 +165,9 @@ def test_weights_that_were_trained_on_the_test_are_caught(
 
 
 def test_forecasts_that_know_the_test_are_caught_by_ensembles_and_performance(
-    done: str, peerglass: Call
+    done: str, peerglass: Call, only: Callable[..., None]
 ) -> None:
+    only("ensembles", "performance")
     lake = Lake("lake")
     stored = lake.read("forecasts", filters=pl.col("run_id") == done)
     better = pl.when(pl.col("model") == "ridge").then(pl.col("label").fill_null(0.0)).otherwise("forecast")
@@ -185,7 +201,8 @@ def test_high_validation_ics_and_sharpe_ratios_are_named(done: str) -> None:
     assert "Book long_only of ridge has a net Sharpe ratio of 15.0" in named
 
 
-def test_leaky_input_stops_a_run_before_training(peerglass: Call) -> None:
+def test_leaky_input_stops_a_run_before_training(peerglass: Call, only: Callable[..., None]) -> None:
+    only("fingerprints", "horizons")
     prices = Lake("lake").read("prices").select("date", "ticker", "open", "high", "low", "close", "volume")
     signal = prices.select("date", "ticker", signal=pl.col("close") / pl.col("close").max().over("ticker"))
     prices.write_parquet("prices.parquet")
@@ -215,7 +232,10 @@ def test_invalid_commands_raise_with_a_message(peerglass: Call) -> None:
     assert "need a CONFIG" in answer.err
 
 
-def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoint(peerglass: Call) -> None:
+def test_the_stored_forecasts_of_shorter_horizons_are_compared_with_the_checkpoint(
+    peerglass: Call, only: Callable[..., None]
+) -> None:
+    only("forecasts")
     settings = yaml.safe_load(Path("tiny.yaml").read_text())
     label = {"horizon": 5, "delay": 1, "transform": "demean", "shorter_horizons": [1, 3]}
     models = {"zero": {}, "seq2seq": {"encoder": {"width": 8, "heads": 2, "layers": 1}}}

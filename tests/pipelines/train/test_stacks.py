@@ -36,7 +36,8 @@ def prepared(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     """Ingest a market in a new folder, which becomes the working folder."""
     folder.mkdir()
     monkeypatch.chdir(folder)
-    settings = {**tiny, "models": dict(MODELS), "seeds": list(SEEDS), **changes}
+    fit = {**tiny["fit"], "epochs": 1}
+    settings = {**tiny, "fit": fit, "models": dict(MODELS), "seeds": list(SEEDS), **changes}
     config = check_config(settings, origin="tiny")
     ingest_config(config)
     return config
