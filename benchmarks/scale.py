@@ -8,6 +8,7 @@ memory is short; the column ``maxrss`` counts them for the main process.
 
     python benchmarks/scale.py                      # the grid of the published table
     python benchmarks/scale.py --sizes 500x1000 --models ridge
+    python benchmarks/scale.py --sizes 8000x6300 --together --folder big   # continues if it was stopped
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def write_config(folder: Path, sessions: int, workers: int) -> None:
         "fit": {"epochs": 1, "dates_per_epoch": 50, "batch_dates": 8},
         "models": MODELS,
         "seeds": [0],
-        "workers": workers,
+        "execution": {"engine": "pool", "workers": workers},
         "audit": {"enabled": False},
         "device": "cpu",
     }
@@ -173,22 +174,38 @@ def memory_of_tree(pid: int) -> int:
     return total
 
 
-def run_size(firms: int, sessions: int, models: Sequence[str], workers: int, folder: Path) -> list[Stage]:
-    """Take one market through all stages."""
-    write_market(folder, firms, sessions)
+def run_size(
+    firms: int,
+    sessions: int,
+    models: Sequence[str],
+    workers: int,
+    folder: Path,
+    *,
+    together: bool = False,
+) -> list[Stage]:
+    """Take one market through all stages; stages that ``folder`` holds the figures of are not run again."""
+    done = folder / "stages.jsonl"
+    found = [Stage(**json.loads(line)) for line in done.read_text().splitlines()] if done.is_file() else []
     write_config(folder, sessions, workers)
-    found: list[Stage] = []
+    if not (folder / "securities.csv").is_file():  # which is written last
+        write_market(folder, firms, sessions)
 
-    def stage(name: str, command: Sequence[str]) -> str:
-        seconds, peak, maxrss, printed = measure(command, folder)
+    def stage(name: str, command: Sequence[str]) -> None:
+        if any(one.stage == name for one in found):
+            return
+        seconds, peak, maxrss, _ = measure(command, folder)
         found.append(Stage(firms, sessions, name, round(seconds, 1), round(peak, 3), round(maxrss, 3)))
-        print(json.dumps(asdict(found[-1])), flush=True)
-        return printed
+        line = json.dumps(asdict(found[-1]))
+        with done.open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
 
     stage("ingest", [*COMMAND, "ingest", "scale.yaml"])
     stage("dataset", DATASET)
     stage("dataset, again", DATASET)
-    for model in models:
+    if together:
+        stage("train all", [*COMMAND, "train", "scale.yaml"])
+    for model in [] if together else models:
         stage(f"train {model}", [*COMMAND, "train", f"{model}.yaml"])
     stage("score a night", [*COMMAND, "signals", "latest", "--output", "runs"])
     stage("backtest", [*COMMAND, "backtest", "latest", "--output", "runs"])
@@ -240,16 +257,25 @@ def main() -> None:
     parser.add_argument("--sizes", default=SIZES, help="firms x sessions, separated by commas")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--folder", type=Path, help="keep the files here")
+    parser.add_argument(
+        "--together", action="store_true", help="train all models as one command, not one command each"
+    )
+    parser.add_argument("--folder", type=Path, help="keep the files here, and continue where a run stopped")
     parser.add_argument("--json", type=Path, help="write the measurements here")
     parser.add_argument("--plot", type=Path, help="write the plot here")
     arguments = parser.parse_args()
     found: list[Stage] = []
     for size in arguments.sizes.split(","):
         firms, sessions = map(int, size.split("x"))
-        folder = Path(tempfile.mkdtemp(prefix="scale-", dir=arguments.folder))
+        if arguments.folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="scale-"))
+        else:
+            folder = arguments.folder.resolve() / size
+            folder.mkdir(parents=True, exist_ok=True)
         try:
-            found += run_size(firms, sessions, arguments.models, arguments.workers, folder)
+            found += run_size(
+                firms, sessions, arguments.models, arguments.workers, folder, together=arguments.together
+            )
         finally:
             if arguments.folder is None:
                 shutil.rmtree(folder)
