@@ -158,7 +158,8 @@ class PanelTensors:
     history_NSC
         float32, channels scaled with the statistics of a fold's training sessions; no NaN. S = W - 1 + T: the
         first W - 1 sessions are padding with zeros (the channels' mean). The window that ends at session t is
-        therefore the contiguous block of W sessions that starts at index t of S.
+        therefore the contiguous block of W sessions that starts at index t of S. A single zero, expanded, if
+        no model reads windows.
     characteristics_TNF
         float32, ranked to a normal within the date; no NaN. On a CPU these are the arrays that were given,
         without a copy where possible, so that processes share a memory-mapped file. Never write to it.
@@ -227,6 +228,7 @@ class PanelTensors:
         device: torch.device | str = "cpu",
         scaler: ChannelScaler | None = None,
         complete: bool = False,
+        windows: bool = True,
     ) -> PanelTensors:
         """Build the tensors from numpy arrays.
 
@@ -259,6 +261,9 @@ class PanelTensors:
         complete
             Whether ``characteristics_TNF`` are known to be finite. They are not read then, which matters
             where they are a large file.
+        windows
+            Whether a model reads windows of channels. If not, all windows are zeros that take no memory, and
+            the scaled copy of the channels is not made.
 
         Raises
         ------
@@ -308,7 +313,13 @@ class PanelTensors:
             n_horizons=1 + (arrays["path_TNK"].shape[2] if "path_TNK" in arrays else 0),
         )
         return cls(
-            history_NSC=_history(channels, window, scaler).to(device),
+            history_NSC=(
+                _history(channels, window, scaler).to(device)
+                if windows
+                else torch.zeros((), device=device).expand(
+                    mask.shape[1], window - 1 + len(mask), channels.shape[2]
+                )
+            ),
             characteristics_TNF=_shared(characteristics).to(device),
             mask_TN=torch.tensor(mask, device=device),
             group_TN=torch.tensor(codes.astype(np.int16) + np.int16(1), device=device),
@@ -353,6 +364,8 @@ class PanelTensors:
         """Gather windows as :meth:`windows` does, of sessions and firms that were checked before."""
         N, S, C = self.history_NSC.shape
         first = firms * S + sessions  # index of the window's first session
+        if not any(self.history_NSC.stride()):  # one zero for all values: no windows were asked for
+            return self.history_NSC.new_zeros(()).expand(*first.shape, self.window, C)
         every_window = self.history_NSC.as_strided((N * S - self.window + 1, self.window * C), (C, 1))
         return every_window.index_select(0, first.flatten()).view(*first.shape, self.window, C)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +18,15 @@ from models.fitted import EpochRecord, OnEpoch, Tensors
 
 
 class Baseline(ABC):
-    """A forecaster with its own fit method."""
+    """A forecaster with its own fit method.
+
+    Attributes
+    ----------
+    reads_windows
+        Whether it reads windows of channels. If not, a training does not copy the channels.
+    """
+
+    reads_windows: ClassVar[bool] = True
 
     @abstractmethod
     def fit(

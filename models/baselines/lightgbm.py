@@ -89,6 +89,8 @@ class LightGBM(Baseline):
     one thread. The model is stored in LightGBM's text format, up to the best round.
     """
 
+    reads_windows = False
+
     def __init__(self, config: LightGBMConfig, shape: Shape) -> None:
         self.config = config
         self.text = ""

@@ -55,6 +55,8 @@ class Ridge(Baseline):
     estimation for nonorthogonal problems".
     """
 
+    reads_windows = False
+
     def __init__(self, config: RidgeConfig, shape: Shape) -> None:
         self.config = config
         self.coefficient_F: FloatArray = np.zeros(shape.n_characteristics)

@@ -25,6 +25,7 @@ from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, OnEpoch
 from models.fitting.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
 from models.fitting.snapshot import UnusableSnapshot
+from models.registry import model_entry
 from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.fold_inputs import FoldInputs
@@ -182,7 +183,8 @@ def run_task(
     """
     if task.device == "cpu":
         torch.set_num_threads(1)
-    data = to_tensors(arrays, task.inputs, task.device)
+    reads_windows = getattr(model_entry(task.registered).build, "reads_windows", True)
+    data = to_tensors(arrays, task.inputs, task.device, windows=reads_windows)
     with _named_snapshot(snapshots):
         chosen = fit(
             task.registered,
@@ -262,8 +264,11 @@ def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np
     return fitted.horizons(data, dates)[..., :-1]
 
 
-def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
-    """Move a fold's panel to the device, with scaled channels and the groups of its training sessions."""
+def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool = True) -> PanelTensors:
+    """Move a fold's panel to the device, with scaled channels and the groups of its training sessions.
+
+    Without ``windows`` the channels are left out, for a model that does not read them.
+    """
     return PanelTensors.from_arrays(
         channels_TNC=arrays.channels_TNC,
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),
@@ -278,4 +283,5 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str) -> PanelTensors:
         device=device,
         scaler=inputs.scaler,
         complete=True,
+        windows=windows,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightgbm as lgb
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ T, N, F = 60, 30, 4
 TRAIN, VALID, TEST = np.arange(0, 35), np.arange(37, 47), np.arange(48, 60)
 
 
-def panel(seed: int = 0, noise: float = 2.0) -> PanelTensors:
+def panel(seed: int = 0, noise: float = 2.0, *, windows: bool = True) -> PanelTensors:
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(T, N, F)) + 0.3
     target = 0.02 * (z @ [1.0, -0.5, 0.0, 0.2] + (z[..., 0] > 0.3) * (z[..., 2] > 0.3)) + 0.005
@@ -33,6 +35,7 @@ def panel(seed: int = 0, noise: float = 2.0) -> PanelTensors:
         target_TN=target,
         window=2,
         characteristic_names=("return_1", "b", "c", "d"),
+        windows=windows,
     )
 
 
@@ -74,6 +77,25 @@ def test_ridge_selects_the_penalty_with_the_best_validation_rank_ic() -> None:
     best = SklearnRidge(alpha=alphas[int(np.argmax(ics))] * len(y)).fit(z, y)
     np.testing.assert_allclose(ours.state().tensors["coefficient_F"], best.coef_, rtol=0, atol=1e-10)
     assert len(set(ics)) > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("ridge", {}), ("lightgbm", {"rounds": 2, "min_data_in_leaf": 20})]
+)
+def test_a_model_that_reads_no_windows_forecasts_the_same_without_them(
+    name: str, options: dict[str, Any]
+) -> None:
+    full, without = panel(), panel(windows=False)
+    assert without.shape == full.shape
+    assert without.history_NSC.untyped_storage().nbytes() == 4
+    dates = torch.tensor([3, 4])
+    assert without.batch(dates).x_BNWC.shape == full.batch(dates).x_BNWC.shape
+    fitted = [
+        fit(name, options, data, data.shape, TRAIN, VALID, fit_config=FitConfig(), seed=0)
+        for data in (full, without)
+    ]
+    np.testing.assert_array_equal(*(one.forecast(full, TEST) for one in fitted))
+    np.testing.assert_array_equal(*(fitted[0].forecast(data, TEST) for data in (full, without)))
 
 
 def test_zero_and_reversal_follow_their_definitions() -> None:
