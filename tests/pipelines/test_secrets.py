@@ -367,7 +367,10 @@ def bars() -> Iterator[tuple[Any, str]]:
                 yield day, ticker
 
 
-def test_an_unreachable_store_is_named_without_its_password(tiny: dict[str, Any]) -> None:
+def test_an_unreachable_store_is_named_without_its_password(
+    tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # MLflow waits between them
     config: Config = load_config(write({**tiny, "tracking": {"uri": f"http://user:{SECRET}@127.0.0.1:1"}}))
     run = recorded(config, {"prices": 1})
     with pytest.raises(TrackingError) as caught:

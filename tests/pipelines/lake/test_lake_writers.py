@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
-from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +12,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from places import ROOT
+from warm import PEERGLASS, Process
 
 import pipelines.lake.commit
 import pipelines.lake.compare
@@ -181,28 +177,8 @@ def test_two_concurrent_ingests_leave_one_complete_delivery(tmp_path: Path) -> N
         bars(rows).select("date", "ticker", "close").write_parquet(tmp_path / f"{name}.parquet")
         config = {**base, "source": {"kind": "files", "prices": f"{tmp_path}/{name}.parquet"}}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config))
-    with ExitStack() as stack:
-        commands = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-c",
-                        "from pipelines.cli.main import main; main()",
-                        "ingest",
-                        f"{name}.yaml",
-                        "--wait",
-                    ],
-                    cwd=tmp_path,
-                    env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for name in ("one", "two")
-        ]
-        out = [command.communicate(timeout=120) for command in commands]
+    commands = [Process(PEERGLASS, ["ingest", f"{name}.yaml", "--wait"], tmp_path) for name in ("one", "two")]
+    out = [command.communicate(timeout=120) for command in commands]
     assert [command.returncode for command in commands] == [0, 0], out
     stored = Lake(tmp_path / "lake").read("prices", columns=["date", "ticker", "close"])
     delivered = [

@@ -31,7 +31,8 @@ def here(tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     # absolute, because MLflow caches the store of a relative path even when the working folder changes
     tracking = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": "mlartifacts"}
-    Path("tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": MODELS, "tracking": tracking}))
+    settings = {**tiny, "models": MODELS, "tracking": tracking, "audit": {"enabled": False}}
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings))
     assert peerglass("ingest", "tiny.yaml").code == 0
     return tmp_path
 

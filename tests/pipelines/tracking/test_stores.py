@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from mlflow import MlflowClient
 from mlflow.data.delta_dataset_source import DeltaDatasetSource
 from mlflow.entities import Run as MlflowRun
 from mlflow_server import mlflow_server, postgres_programs, postgres_server
+from warm import Process
 
 from pipelines.config.load import check_config, load_config
 from pipelines.errors import ConfigError
@@ -62,6 +62,7 @@ def stored(
             **tiny_settings,
             "models": MODELS,
             "seeds": [0, 1],
+            "audit": {"enabled": False},
             "lake": str(folder / "lake"),
             "output": str(folder / "runs"),
             "tracking": {"uri": uri, "artifacts": str(folder / "artifacts")},
@@ -182,7 +183,7 @@ def test_a_database_without_its_driver_is_named_with_the_cure(
 
 
 def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Path) -> None:
-    (tmp_path / "go.py").write_text(
+    code = (
         "import sys\n"
         "from types import SimpleNamespace as Settings\n"
         "from pipelines.tracking.store import experiment_of, store\n"
@@ -191,15 +192,7 @@ def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Pat
         "with store(Settings(tracking=tracking)) as client:\n"
         "    print(experiment_of(client, Settings(tracking=tracking), 'shared'))\n"
     )
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(tmp_path / "go.py"), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(5)
-    ]
+    started = [Process(code, [str(tmp_path)]) for _ in range(5)]
     answers = [(*one.communicate(timeout=300), one.returncode) for one in started]
     assert [code for *_, code in answers] == [0] * 5, answers
     assert len({out.strip() for out, *_ in answers}) == 1, "all use one experiment"
