@@ -2,8 +2,8 @@
 
 The characteristics are mapped files, which the kernel drops from memory when it is short, so they do not
 count. What counts grows with the cells of the market (sessions x firms): prices, labels and derived series in
-the main process, and the scaled channels and the model in each worker. The bytes per cell are sums over the
-arrays, to be compared with the measured peaks of `benchmarks/scale.py`.
+the main process, and the scaled channels and the model in each worker. The workers start when the dataset is
+made. The bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from pipelines.errors import DataError
 
 _GIB = 2**30
 _PROCESS = 0.5 * _GIB  # interpreter, libraries, and buffers of fixed size
-_BUILD = 160  # bytes per cell while prices become a panel: rows and grids side by side
+_BUILD = 206  # bytes per cell while the dataset is made; 188 of them already while prices become a panel
 _MARKET = 85  # bytes per cell of the panel and the universe
 _SERIES = 40  # bytes per cell of the series that several features share
 _TASK = 12  # bytes per cell of targets, universe and groups in a worker
-_BINNED = 2  # bytes per cell and characteristic of LightGBM's bins: the data set and its copy by rows
+_BINNED = 1  # byte per cell and characteristic of LightGBM's bins
+_GRADIENTS = 13  # bytes per cell of LightGBM's labels, scores, gradients and row numbers
+_SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which LightGBM chooses its bins
+_WITHOUT_WINDOWS = frozenset(("ridge", "lightgbm"))  # their tasks hold no scaled channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +38,16 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory in bytes: of the main process, and of each worker."""
+    """Memory in bytes: while the dataset is made, then of the main process and of each worker."""
 
+    build: float
     main: float
     worker: float
 
     def peak(self, workers: int) -> float:
         """Memory of all processes; one worker is the main process itself."""
-        return self.main + (self.worker - _PROCESS if workers == 1 else workers * self.worker)
+        tasks = self.worker - _PROCESS if workers == 1 else workers * self.worker
+        return max(self.build, self.main + tasks)
 
 
 def this_machine() -> Machine:
@@ -71,11 +76,16 @@ def estimate_need(config: Config, cells: int) -> Need:
     features = config.features
     channels = 4 * len(CHANNELS if features.channels is None else features.channels)
     labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
-    main = _PROCESS + cells * max(_BUILD, _MARKET + labels + _SERIES + channels)
     names = CHARACTERISTICS if features.characteristics is None else features.characteristics
-    trees = any(registry_name(config, model) == "lightgbm" for model in config.models)
-    worker = _PROCESS + cells * (channels + _TASK + (_BINNED * len(names) if trees else 0))
-    return Need(main, worker)
+    models = {registry_name(config, model) for model in config.models}
+    tasks = [cells * (_TASK + (channels if models - _WITHOUT_WINDOWS else 0))]
+    if "lightgbm" in models:
+        tasks.append(cells * (_TASK + _GRADIENTS + _BINNED * len(names)) + _SAMPLE * len(names))
+    return Need(
+        build=_PROCESS + cells * _BUILD,
+        main=_PROCESS + cells * (_MARKET + labels + _SERIES + channels),
+        worker=_PROCESS + max(tasks),
+    )
 
 
 def fit_workers(config: Config, cells: int, machine: Machine) -> tuple[int, str | None]:
