@@ -56,6 +56,34 @@ TINY: Mapping[str, Any] = {
     "device": "cpu",
 }
 
+LONG = (
+    "test_run",
+    "test_season",
+    "test_notebooks",
+    "test_resume",
+    "test_outages",
+    "test_ray",
+    "test_commands",
+    "test_yfinance_refusals",
+    "test_guard",
+    "test_lake_places",
+    "test_locks",
+    "test_leakage",
+    "test_stacks",
+    "test_stores",
+    "test_nightly",
+    "test_training_edges",
+    "test_own_packages",
+    "test_cli",
+    "test_report",
+    "test_lake_kill",
+    "test_golden",
+)
+"""Files that take 20 seconds and more. They start first, so that none is left when the others have ended.
+
+Files are not split among processes, because each would make the file's fixtures, such as a whole run.
+"""
+
 TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "lightgbm": {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50},
     "momentum": {"characteristic": "return_21"},  # the default has no value in the first year
@@ -69,6 +97,12 @@ TINY_MODELS: Mapping[str, Mapping[str, Any]] = {
     "temporal_peer": {"encoder": {"width": 8, "heads": 2}, "peer_heads": 2},
 }
 """Settings that make a registered model fast to train; models not listed use their defaults."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start long files first."""
+    place = {f"{name}.py": at for at, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
 
 
 @pytest.fixture(autouse=True)

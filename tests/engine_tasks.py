@@ -72,8 +72,8 @@ def busy(shared: Array, item: int, tell: Tell) -> int:
 def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool, str]:
     """Sum once a machine was killed; say whether the array can be written to, and which machine computes.
 
-    Until the file ``killed`` exists, every task waits, so that there is one on the machine that is killed.
-    After that, item 1 kills its process once, and item 2 raises an error.
+    Until a file ``killed-MACHINE`` exists, every task waits, so that there is one on the machine that is
+    killed; that one waits for its end. After that, item 1 kills its process once, and item 2 raises an error.
     """
     import ray
 
@@ -82,7 +82,9 @@ def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool
     tell(node)
     print(f"printed by {item}")
     deadline = time.monotonic() + 120
-    while not (Path(folder) / "killed").exists():
+    while not (killed := [path.name for path in Path(folder).glob("killed-*")]) or killed == [
+        f"killed-{node}"
+    ]:
         if time.monotonic() > deadline:
             raise TimeoutError("no machine was killed")
         time.sleep(0.05)
