@@ -78,7 +78,7 @@ def estimate_need(config: Config, cells: int) -> Need:
     labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
     names = CHARACTERISTICS if features.characteristics is None else features.characteristics
     models = {registry_name(config, model) for model in config.models}
-    tasks = [cells * (_TASK + (channels if models - _WITHOUT_WINDOWS else 0))]
+    tasks: list[float] = [cells * (_TASK + (channels if models - _WITHOUT_WINDOWS else 0))]
     if "lightgbm" in models:
         tasks.append(cells * (_TASK + _GRADIENTS + _BINNED * len(names)) + _SAMPLE * len(names))
     return Need(
