@@ -68,6 +68,12 @@ def cached(panel: Panel, key: Hashable, compute: Callable[[], Value]) -> Value:
     return value
 
 
+def forget(panel: Panel) -> None:
+    """Release the cached values of a panel. They are computed again where they are needed."""
+    with _registering:
+        _cache.pop(panel, None)
+
+
 def cached_per_panel(
     compute: Callable[Concatenate[Panel, Settings], FloatArray],
 ) -> Callable[Concatenate[Panel, Settings], FloatArray]:

@@ -1,7 +1,7 @@
 """Memory that a run needs, estimated before it starts, and the number of workers that it allows.
 
 The characteristics are mapped files, which the kernel drops from memory when it is short, so they do not
-count. What counts grows with the cells of the market (sessions x firms): prices, labels and derived series in
+count. What counts grows with the cells of the market (sessions x firms): prices and labels in
 the main process, and the scaled channels and the model in each worker. The workers start when the dataset is
 made. The bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 """
@@ -20,7 +20,6 @@ _GIB = 2**30
 _PROCESS = 0.5 * _GIB  # interpreter, libraries, and buffers of fixed size
 _BUILD = 206  # bytes per cell while the dataset is made; 188 of them already while prices become a panel
 _MARKET = 85  # bytes per cell of the panel and the universe
-_SERIES = 40  # bytes per cell of the series that several features share
 _TASK = 12  # bytes per cell of targets, universe and groups in a worker
 _BINNED = 1  # byte per cell and characteristic of LightGBM's bins
 _GRADIENTS = 13  # bytes per cell of LightGBM's labels, scores, gradients and row numbers
@@ -83,7 +82,7 @@ def estimate_need(config: Config, cells: int) -> Need:
         tasks.append(cells * (_TASK + _GRADIENTS + _BINNED * len(names)) + _SAMPLE * len(names))
     return Need(
         build=_PROCESS + cells * _BUILD,
-        main=_PROCESS + cells * (_MARKET + labels + _SERIES + channels),
+        main=_PROCESS + cells * (_MARKET + labels + channels),
         worker=_PROCESS + max(tasks),
     )
 

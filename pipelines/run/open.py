@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from features.panel.derived import forget
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.folds import plan_folds
@@ -191,11 +192,17 @@ def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
 
 
 def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
-    """Build a dataset whose characteristics are in the feature store; the prices are let go before."""
+    """Build a dataset whose characteristics are in the feature store.
+
+    The prices are let go before, and the series that features share afterwards, so that neither takes memory
+    during training.
+    """
     market = build_market(read_market_tables(lake, versions, config.through), config)
     inputs = {table: version for table, version in versions.items() if table == "inputs"}
     tables = read_tables(lake, inputs, config.through) if inputs else {}
-    return add_features(market, tables, config, feature_store(config, progress))
+    dataset = add_features(market, tables, config, feature_store(config, progress))
+    forget(market.panel)
+    return dataset
 
 
 def load_run_market(run: Run, progress: Progress) -> tuple[Market, Lake]:

@@ -22,7 +22,7 @@ from features.library.channels import CHANNELS, compute_channels
 from features.library.characteristics import CHARACTERISTICS, compute_characteristics
 from features.library.registry import Registry
 from features.panel import derived
-from features.panel.derived import cached, daily_return, group_mean, market_mean, market_return
+from features.panel.derived import cached, daily_return, forget, group_mean, market_mean, market_return
 from features.panel.panel import Panel, build_panel
 from features.panel.tiles import full_panel, take_firms, take_sessions
 from pipelines.config.load import check_config
@@ -256,3 +256,13 @@ with warnings.catch_warnings(record=True) as caught:
 assert "set NUMBA_CACHE_DIR" in str(caught[0].message)
 """
     subprocess.run([sys.executable, "-c", unwritable], check=True, cwd=ROOT)
+
+
+def test_forgotten_series_are_computed_again_with_the_same_values(panel: Panel) -> None:
+    panel = replace(panel)  # with series of its own
+    before = daily_return(panel)
+    assert daily_return(panel) is before
+    forget(panel)
+    again = daily_return(panel)
+    assert again is not before
+    np.testing.assert_array_equal(again, before)
