@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from places import ROOT
 
-from benchmarks import scale
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import scale
+
 from pipelines.config.load import load_config
 
 
