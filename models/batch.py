@@ -9,7 +9,6 @@ This file is long because all inputs of a forecaster, and their shapes, are docu
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from features.arrays import Float32Array
 from features.library.scaling import ChannelScaler
-from models.spec import Shape
+from models.spec import Shape, firm_key
 
 _BLOCK = 2**22  # values that are scaled or checked at a time
 
@@ -262,8 +261,7 @@ class PanelTensors:
             Whether ``characteristics_TNF`` are known to be finite. They are not read then, which matters
             where they are a large file.
         windows
-            Whether a model reads windows of channels. If not, all windows are zeros that take no memory, and
-            the scaled copy of the channels is not made.
+            Whether a model reads windows of channels. If not, they are zeros that take no memory.
 
         Raises
         ------
@@ -312,14 +310,10 @@ class PanelTensors:
             characteristic_names=tuple(characteristic_names),
             n_horizons=1 + (arrays["path_TNK"].shape[2] if "path_TNK" in arrays else 0),
         )
+        size_NSC = (mask.shape[1], window - 1 + len(mask), channels.shape[2])
+        no_history_NSC = torch.zeros((), device=device).expand(size_NSC)
         return cls(
-            history_NSC=(
-                _history(channels, window, scaler).to(device)
-                if windows
-                else torch.zeros((), device=device).expand(
-                    mask.shape[1], window - 1 + len(mask), channels.shape[2]
-                )
-            ),
+            history_NSC=_history(channels, window, scaler).to(device) if windows else no_history_NSC,
             characteristics_TNF=_shared(characteristics).to(device),
             mask_TN=torch.tensor(mask, device=device),
             group_TN=torch.tensor(codes.astype(np.int16) + np.int16(1), device=device),
@@ -445,11 +439,6 @@ def _has(condition: np.ufunc, array: npt.NDArray[Any]) -> bool:
     return any(condition(array[start : start + block]).any() for start in range(0, len(array), block))
 
 
-def firm_key(name: str) -> int:
-    """63 bits of the BLAKE2b hash of a name; it does not depend on the machine or on other firms."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
-
-
 def present_cells(values_BNX: Tensor, batch: Batch) -> Tensor:
     """Values [M, ...] of the firms in the universe, or of all positions of a dense batch."""
     if batch.dense:
@@ -480,8 +469,7 @@ def select_dates(batch: Batch, date_U: Tensor) -> Batch:
     """Select dates of a batch; if all dates are views of one, the result is views of it too."""
 
     def take(value: Tensor) -> Tensor:
-        same = value.stride(0) == 0
-        return value[:1].expand(len(date_U), *value.shape[1:]) if same else value[date_U]
+        return value[:1].expand(len(date_U), *value.shape[1:]) if value.stride(0) == 0 else value[date_U]
 
     return replace(
         batch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
@@ -129,3 +130,8 @@ def require_dropout(dropout: float, name: str = "dropout") -> None:
     """Raise ValueError if ``dropout`` is outside [0, 1)."""
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"{name} is {dropout}; it must be in [0, 1).")
+
+
+def firm_key(name: str) -> int:
+    """63 bits of the BLAKE2b hash of a name; it does not depend on the machine or on other firms."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1

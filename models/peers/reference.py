@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from models.batch import Batch, PanelTensors, firm_key
-from models.spec import IncompatibleConfig, Shape, column_of, require_at_least, require_choice
+from models.batch import Batch, PanelTensors
+from models.spec import IncompatibleConfig, Shape, column_of, firm_key, require_at_least, require_choice
 
 SIZES: tuple[str, ...] = ("log_market_equity", "log_dollar_volume_21")
 """Characteristics that measure the size of a firm, in order of preference."""

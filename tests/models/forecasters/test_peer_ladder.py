@@ -14,7 +14,7 @@ import torch
 from parts_of_batches import take_firms, without_peers
 from torch import Tensor
 
-from models.batch import Ablation, Batch, PanelTensors, firm_key
+from models.batch import Ablation, Batch, PanelTensors
 from models.explain.groups import explain_groups
 from models.explain.peers import PeerGameConfig, explain_peers
 from models.fitting.fit import FitConfig, NeuralFitted, fit
@@ -31,7 +31,7 @@ from models.peers.reference import (
     inverse_size_rank,
 )
 from models.registry import MODELS
-from models.spec import Shape, parse_config
+from models.spec import Shape, firm_key, parse_config
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3
 NAMES = ("return_1", "log_market_equity", "value", "momentum_252_21")
