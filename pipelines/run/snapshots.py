@@ -6,6 +6,7 @@ A training in another process gets the content of the file with its task and sen
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from abc import ABC, abstractmethod
@@ -97,8 +98,9 @@ class FileSnapshotStore(TaskSnapshots):
         return type(self)(path)
 
     def delete(self) -> None:
-        """Remove the file, when its training is finished and stored."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file, and what killed processes have left of it, when its training is stored."""
+        for left in (self.path, *self.path.parent.glob(f".{glob.escape(self.path.name)}.*.partial")):
+            left.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,7 +175,10 @@ def test_no_worker_survives_its_parent(how: signal.Signals) -> None:
 def test_the_guard_ends_what_a_ray_has_left_and_nothing_else() -> None:
     """Ray's workers overwrite the memory that shows their environment, so theirs is cleared here."""
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    inner = f"import subprocess; p = subprocess.Popen({sleep}, env={{}}); print(p.pid, flush=True); p.wait()"
+    inner = (
+        f"import subprocess, time; p = subprocess.Popen({sleep}, env={{}}); print(p.pid, flush=True); "
+        "p.wait(); time.sleep(60)"  # it stays when its worker is killed before it
+    )
     guard = Guard()
     with subprocess.Popen(sleep) as other:
         with guard.marking():

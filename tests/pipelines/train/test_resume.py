@@ -270,3 +270,15 @@ def test_a_task_whose_files_are_lost_is_repeated_and_committed_once(
     assert train_config(config) == run_id
     assert forecasts(Path.cwd()).equals(before)
     check_complete(Path.cwd(), run_id, {"ridge": {}}, (0,))
+
+
+def test_a_deleted_snapshot_leaves_no_part_of_a_killed_process(tmp_path: Path) -> None:
+    mine, other = (FileSnapshotStore(tmp_path / f"ridge-fold-0-seed-{seed}.safetensors") for seed in (0, 1))
+    for store in (mine, other):
+        store.write(b"content")
+        store.path.with_name(f".{store.path.name}.123.partial").write_bytes(b"part")
+    mine.delete()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f".{other.path.name}.123.partial",
+        other.path.name,
+    ]
