@@ -207,7 +207,7 @@ def run_size(
         stage("train all", [*COMMAND, "train", "scale.yaml"])
     for model in [] if together else models:
         stage(f"train {model}", [*COMMAND, "train", f"{model}.yaml"])
-    stage("score a night", [*COMMAND, "signals", "latest", "--output", "runs"])
+    stage("score a night", [*COMMAND, "signals", "latest", "--output", "runs", "--model", models[-1]])
     stage("backtest", [*COMMAND, "backtest", "latest", "--output", "runs"])
     stage("report", [*COMMAND, "report", "latest", "--output", "runs"])
     return found
