@@ -45,7 +45,7 @@ demo: venv  ## run the whole pipeline on the embedded market; prints the report'
 	@$(BIN)/peerglass demo
 
 test: venv  ## run all tests
-	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --quiet
+	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --quiet
 
 golden: venv  ## regenerate the golden figures in tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py
