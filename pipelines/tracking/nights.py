@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.schema import Config
-from pipelines.tracking.store import experiment_of, log_artifacts, log_metrics, log_parameters, store
+from pipelines.tracking.store import (
+    experiment_of,
+    log_artifacts,
+    log_metrics,
+    log_parameters,
+    log_tags,
+    store,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -74,9 +81,7 @@ def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
         known = _run_of(client, experiment, night)
         mlflow_run = known.info.run_id
         tags = {**night.tags, **({} if night.error is None else {_ERROR_TAG: night.error[:5000]})}
-        for key, value in tags.items():
-            if known.data.tags.get(key) != value:
-                client.set_tag(mlflow_run, key, value)
+        log_tags(client, known, tags)
         if night.error is None and _ERROR_TAG in known.data.tags:
             client.delete_tag(mlflow_run, _ERROR_TAG)
         log_parameters(client, known, {"config": night.config, "session": night.session.isoformat()})

@@ -44,6 +44,7 @@ from pipelines.tracking.store import (
     log_artifacts,
     log_metrics,
     log_parameters,
+    log_tags,
     store,
 )
 
@@ -159,8 +160,7 @@ def _begin(run: Run) -> None:
         children = [runs.get(model) for model in run.config.models]
         log_parameters(client, parent, {**_forecasting(run), "run_id": run.run_id})
         log_datasets(client, parent, run)
-        for key, value in _identity(run).items():
-            client.set_tag(parent.info.run_id, key, value)
+        log_tags(client, parent, _identity(run))
         for one in (parent, *children):
             client.update_run(one.info.run_id, status="RUNNING")
 
@@ -199,9 +199,7 @@ def _log_parent(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
             "evaluation_assumptions": newest.assumptions,
             "trials": str(newest.trials),
         }
-    for key, value in tags.items():
-        if parent.data.tags.get(key) != value:
-            client.set_tag(parent.info.run_id, key, value)
+    log_tags(client, parent, tags)
     _log_audit(client, parent, run)
     log_metrics(client, parent, {0: durations(read_provenance(run))})
     log_datasets(client, parent, run)
@@ -261,8 +259,7 @@ def _files(run: Run) -> dict[str, Path]:
 def _log_child(client: MlflowClient, child: MlflowRun, run: Run, model: str, text: str) -> None:
     log_parameters(client, child, flatten(run.config.as_written()["models"][model]))
     log_datasets(client, child, run)
-    if child.data.tags.get(_NOTE_TAG) != text:
-        client.set_tag(child.info.run_id, _NOTE_TAG, text)
+    log_tags(client, child, {_NOTE_TAG: text})
     numbers: dict[str, float] = {}
     for one in list_evaluations(run):
         rows = one.table("ladder").filter(pl.col("model") == model)
@@ -290,9 +287,7 @@ def _log_audit(client: MlflowClient, parent: MlflowRun, run: Run) -> None:
     numbers = dict(table.group_by("verdict").len().iter_rows())
     worst = next((verdict for verdict in ("fail", "warn", "pass") if verdict in numbers), "skipped")
     verdicts = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
-    for key, verdict in {"audit": worst, **verdicts}.items():
-        if parent.data.tags.get(key) != verdict:
-            client.set_tag(parent.info.run_id, key, verdict)
+    log_tags(client, parent, {"audit": worst, **verdicts})
     counted = {f"audit.{verdict}": float(numbers.get(verdict, 0)) for verdict in ("pass", "warn", "fail")}
     log_metrics(client, parent, {0: counted})
 

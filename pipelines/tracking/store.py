@@ -165,6 +165,16 @@ def log_parameters(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[
         client.log_batch(mlflow_run.info.run_id, params=new[start : start + 100])
 
 
+def log_tags(client: MlflowClient, mlflow_run: MlflowRun, values: Mapping[str, str]) -> None:
+    """Log the tags that a run, as it was read, does not have with the same value, in one request per 100."""
+    from mlflow.entities import RunTag
+
+    known = mlflow_run.data.tags
+    new = [RunTag(key, value) for key, value in values.items() if known.get(key) != value]
+    for start in range(0, len(new), 100):
+        client.log_batch(mlflow_run.info.run_id, tags=new[start : start + 100])
+
+
 def log_metrics(
     client: MlflowClient, mlflow_run: MlflowRun, by_step: Mapping[int, Mapping[str, float | None]]
 ) -> None:

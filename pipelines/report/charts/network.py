@@ -95,18 +95,17 @@ def _positions(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> n
     size = np.array([_WIDTH, _INNER_HEIGHT])
     low = np.stack([half_width + 4, np.full(n, 14.0)], axis=1)
     at = low + at * (size - 2 * low)
+    need = np.stack([half_width[:, None] + half_width[None, :] + 34, np.full((n, n), 44.0)], axis=2)
+    order = np.sign(np.arange(n)[:, None] - np.arange(n)[None, :])[..., None]
     for _ in range(400):
         gap = at[:, None, :] - at[None, :, :]
-        need = np.stack([half_width[:, None] + half_width[None, :] + 34, np.full((n, n), 44.0)], axis=2)
         over = need - np.abs(gap)
         np.einsum("iik->ik", over)[:] = -1.0
         clash = (over > 0).all(axis=2)
         if not clash.any():
             break
         along_x = over[..., 0] < over[..., 1]
-        sign = np.where(
-            gap == 0, np.sign(np.arange(n)[:, None] - np.arange(n)[None, :])[..., None], np.sign(gap)
-        )
+        sign = np.where(gap == 0, order, np.sign(gap))
         push = np.stack([along_x, ~along_x], axis=2) * clash[..., None] * sign * over * 0.3
         at = np.clip(at + push.sum(axis=1), low, size - low)
     return np.asarray(at, dtype=np.float64)
