@@ -334,6 +334,15 @@ def halted(base: Base) -> dict[str, Array]:
     return bars
 
 
+def in_sixteenths(base: Base) -> dict[str, Array]:
+    """Prices in sixteenths for the first half of the sample, as US prices were quoted until 2001."""
+    half = len(base.dates_T) // 2
+    bars = {name: base.bars[name].copy() for name in ("open", "high", "low", "close")}
+    for price_TN in bars.values():
+        price_TN[:half] = np.maximum(np.round(16.0 * price_TN[:half]), 1.0) / 16.0
+    return bars
+
+
 def listed_later(base: Base) -> Tables:
     """A third of the firms is listed during the sample, and each has an industry of its own."""
     late = {ticker: int(60 + 37 * n % 700) for n, ticker in enumerate(base.tickers_N) if n % 3 == 0}
@@ -379,6 +388,7 @@ CLEAN: Final[Mapping[str, Case]] = {
             **{n: np.full_like(b.close_TN, np.nan) for n in ("open", "high", "low", "volume")}
         )
     ),
+    "quoted in sixteenths, then in cents": Case(lambda b: b.with_bars(**in_sixteenths(b))),
     "prices in euros": Case(
         lambda b: b.with_bars(**{n: b.bars[n] * 0.8771 for n in ("open", "high", "low", "close")})
     ),

@@ -325,6 +325,20 @@ def test_doctored_prices_are_caught(  # noqa: PLR0917 (fixtures)
     assert names in result.sentence or any(names in row for row in result.evidence["sentence"])
 
 
+def test_quotes_in_sixteenths_before_those_in_cents_are_no_alarm(
+    config: Config, tables: Tables, panel: Panel
+) -> None:
+    """US prices were quoted in fractions of a dollar until 2001."""
+    assert panel.open_TN is not None
+    early_T1 = np.arange(T)[:, None] < T // 2
+    bars = {
+        name: np.where(early_T1, np.round(16.0 * price_TN) / 16.0, price_TN)
+        for name, price_TN in (("open", panel.open_TN), ("close", panel.close_TN))
+    }
+    result = examine("bars", config, with_bars(tables, panel, **bars))
+    assert result.verdict == "pass", result.sentence
+
+
 def interpolated(panel: Panel) -> Array:
     """Half-yearly momentum at every 21st session, with straight lines between them."""
     knots = np.arange(126, T, 21)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from features.arrays import FloatArray
+from features.arrays import BoolArray, FloatArray
 from features.panel.derived import carried_close
 from pipelines.audit.lead_sums import lead_correlations, pooled_correlations
 from pipelines.audit.result import Result, Verdict
@@ -40,8 +40,8 @@ EXTREMES: Final = 0.01
 CLIPPED: Final = 0.004
 """Mean share of a firm's returns that equal its own largest or smallest one, to nine digits."""
 ON_GRID, OFF_GRID = 0.9, 0.5
-"""Share of closes in whole cents, late and early in the sample, if early prices were divided by later
-events."""
+"""Share of closes in whole cents, or in 64ths as US prices were quoted until 2001, late and early in the
+sample, if early prices were divided by later events."""
 GAP_DAYS: Final = 7
 """Days from the last price to the delisting, beyond which the last prices are missing."""
 _NEWEST: Final = 20
@@ -239,8 +239,8 @@ def _adjusted(subject: Subject) -> Iterator[_Fact]:
     shares = []
     for part, fewest in ((close_TN[: len(close_TN) // 3], 60), (close_TN[-_NEWEST:], 10)):
         known_TN = np.isfinite(part)
-        cents = np.where(known_TN, part, 0.0) * 100.0
-        on_grid = np.abs(cents - np.rint(cents)) < 0.02
+        quoted = np.where(known_TN, part, 0.0)
+        on_grid = _on_grid(quoted, 100.0) | _on_grid(quoted, 64.0)  # US prices were fractions until 2001
         count_N = known_TN.sum(axis=0)
         share_N = (on_grid & known_TN).sum(axis=0) / np.maximum(count_N, 1)
         shares.append(np.where(count_N >= fewest, share_N, np.nan))
@@ -249,7 +249,7 @@ def _adjusted(subject: Subject) -> Iterator[_Fact]:
         return
     moved = float(((shares[0] < OFF_GRID) & (shares[1] > ON_GRID))[both].mean())
     yield _Fact(
-        "share of firms whose closes leave the cent grid in the past",
+        "share of firms whose closes leave the grid of ticks in the past",
         moved,
         OFF_GRID,
         "warn" if moved >= OFF_GRID else "pass",
@@ -258,6 +258,11 @@ def _adjusted(subject: Subject) -> Iterator[_Fact]:
         "Returns are right; do not use levels, a minimum price or dollar volume, or deliver prices as "
         "quoted.",
     )
+
+
+def _on_grid(price: FloatArray, ticks: float) -> BoolArray:
+    """Whether prices are whole numbers of ticks, of which a unit of currency has so many."""
+    return np.asarray(np.abs(price * ticks - np.rint(price * ticks)) < 0.02)
 
 
 def _tails(subject: Subject) -> Iterator[_Fact]:
