@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -42,7 +42,7 @@ from models.attention.block import AttentionMask, BlockConfig, MultiHeadAttentio
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
-from models.fitting.dense import DateLoss, take
+from models.fitting.dense import CompiledSeed
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer, parameter_groups
 from models.fitting.precision import matrix_precision
@@ -305,18 +305,9 @@ def compiled_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
     """Return a training step whose model and loss are compiled for shapes that do not change."""
     module = built(model, data, 0)
     optimizer, _ = make_optimizer(parameter_groups(module, config), config, 1000)
-    loss_of, dates = torch.compile(DateLoss(module, config)), training_dates(data, config, 1)
-    places = int(data.listed_TN.sum(dim=1).max())
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        (at,) = dates()
-        _, loss = loss_of(take(data, at, data.listed_TN[at], places))
-        loss.backward()
-        nn.utils.clip_grad_norm_(module.parameters(), config.clip)
-        optimizer.step()
-
-    return step
+    engine = CompiledSeed(module, data, config, 0, np.arange(data.window, len(data.listed_TN)))
+    dates = training_dates(data, config, 1)
+    return lambda: engine.step(dates(), optimizer)
 
 
 def model_rows(model: str, data: PanelTensors, sizes: Sizes, *, compile_too: bool) -> Iterator[Row]:

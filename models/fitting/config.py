@@ -54,6 +54,10 @@ class FitConfig:
     precision
         Precision of matrix products: ``float32``; ``bf16``; or ``auto``, bf16 on CUDA and float32 on CPUs,
         where bf16 is slower. Weights, losses and the optimizer are float32 in any case.
+    compile
+        Compile the training step (``torch.compile``) on CUDA devices. The first step then takes much longer,
+        so this is for long trainings. Only for models whose seeds can be stacked; with it, seeds are trained
+        one by one. CPUs ignore it.
     label_share
         Share of the training dates whose labels are used. Whole dates are drawn with the seed, and the dates
         of a smaller share are among those of a larger one. Baselines use it as well.
@@ -86,6 +90,7 @@ class FitConfig:
     valid_dates: int | None = None
     average: float = 0.0
     precision: Literal["auto", "float32", "bf16"] = "auto"
+    compile: bool = False
     label_share: float = 1.0
     layer_decay: float = 1.0
     pretrain: PretrainConfig | None = None

@@ -1,23 +1,27 @@
 """A model and its loss as one function of tensors whose shapes do not change from step to step.
 
-`vmap` (`models.fitting.stacked`) and `torch.compile` need such a function. Every date has as many places for
-firms as the largest date needs; empty places are outside the universe.
+`vmap` (`models.fitting.stacked`) and `torch.compile` (:class:`CompiledSeed`) need such a function. Every date
+has as many places for firms as the largest date needs; empty places are outside the universe.
 
 Legend: B dates in a batch, P places for firms, N firms, W window length, C channels, F characteristics.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from features.arrays import IntArray
 from models.batch import Batch, PanelTensors
 from models.fitting.config import FitConfig
+from models.fitting.loop import SingleSeed, most_firms
 from models.fitting.losses import label_loss
 from models.fitting.precision import matrix_precision
 from models.forecaster import Forecaster
+
+_BACKEND = "inductor"
 
 
 class Cells(NamedTuple):
@@ -79,3 +83,50 @@ def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cell
         key_BP=data.key_N[firms],
         known_BP=there & y.isfinite(),
     )
+
+
+class CompiledSeed(SingleSeed):
+    """The :class:`models.fitting.loop.Engine` of one seed whose training steps are compiled.
+
+    Every step has the same shapes, so that it is compiled once: each date has as many places as the largest
+    training date has firms (or as many as are drawn), and a short last batch is filled up with a date that
+    does not count. A step therefore equals that of `SingleSeed` up to rounding; dropout masks are drawn by
+    the compiled kernels and differ. Validation is not compiled.
+
+    Parameters
+    ----------
+    module, data, config, seed, train
+        As for `SingleSeed`; the model must be stackable (`models.fitting.stacked.can_stack`).
+    """
+
+    def __init__(
+        self, module: Forecaster, data: PanelTensors, config: FitConfig, seed: int, train: IntArray
+    ) -> None:
+        super().__init__(module, data, config, seed, train)
+        most, drawn = most_firms(data, train), None if module.uses_peers else config.firms_per_date
+        self.places = most if drawn is None else min(most, drawn)
+        self._loss = torch.compile(DateLoss(module, config), backend=_BACKEND, dynamic=False)
+
+    def step(self, dates_KB: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Tensor, Tensor]:
+        """Make one step of the optimizer; return its loss and its gradient norm before clipping, [1] each."""
+        (dates_B,) = dates_KB
+        optimizer.zero_grad(set_to_none=True)
+        chosen_BN = self._chosen(dates_B)
+        if chosen_BN is None:
+            chosen_BN = self.data.listed_TN[dates_B]
+        missing = self.config.batch_dates - len(dates_B)
+        repeated_B = torch.cat((dates_B, dates_B[:1].expand(missing)))
+        cells = take(
+            self.data, repeated_B, torch.cat((chosen_BN, chosen_BN[:1].expand(missing, -1))), self.places
+        )
+        if missing:
+            cells = cells._replace(known_BP=cells.known_BP.index_fill(0, self._filled(missing, cells), False))
+        _, loss = cast("tuple[Tensor, Tensor]", self._loss(cells))
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.modules[0].parameters(), self.config.clip)
+        optimizer.step()
+        return loss.detach()[None], norm[None]
+
+    def _filled(self, missing: int, cells: Cells) -> Tensor:
+        first = self.config.batch_dates - missing
+        return torch.arange(first, self.config.batch_dates, device=cells.known_BP.device)

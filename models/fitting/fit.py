@@ -24,6 +24,7 @@ from models.fitted import (
     require_same_shape,
 )
 from models.fitting.config import FitConfig
+from models.fitting.dense import CompiledSeed
 from models.fitting.fitted_models import BaselineFitted, NeuralFitted, restore, untrained
 from models.fitting.loop import SingleSeed, train_seeds
 from models.fitting.losses import QUANTILE
@@ -35,7 +36,7 @@ from models.fitting.warm_start import start_from
 from models.forecaster import Forecaster
 from models.quantiles import QuantileHead
 from models.registry import model_entry
-from models.spec import Shape, parse_config
+from models.spec import IncompatibleConfig, Shape, parse_config
 
 __all__ = [
     "Diverged",
@@ -283,7 +284,11 @@ def _engine(
     fitted: NeuralFitted, data: PanelTensors, fit_config: FitConfig, seed: int, train: IntArray
 ) -> SingleSeed:
     fitted.module.target_scale.copy_(target_scale_of(data, train))
-    return SingleSeed(fitted.module, data, fit_config, seed, train)
+    if not fit_config.compile or data.device.type != "cuda":
+        return SingleSeed(fitted.module, data, fit_config, seed, train)
+    if not fitted.module.stackable:
+        raise IncompatibleConfig(f"a step of {fitted.name} cannot be compiled; remove fit.compile.")
+    return CompiledSeed(fitted.module, data, fit_config, seed, train)
 
 
 def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)

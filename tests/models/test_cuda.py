@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from models.attention.core import attention
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
+from models.fitting.dense import CompiledSeed
 from models.fitting.fit import fit, fit_stacked
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import make_optimizer
@@ -88,6 +89,19 @@ def test_a_step_trains_without_waiting_for_the_gpu(name: str, precision: str) ->
     assert torch.isfinite(norm).all()
     after = list(engine.modules[0].parameters())
     assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_a_compiled_step_equals_one_that_is_not(name: str, precision: str) -> None:
+    data, dates_KB = panel("cuda"), torch.tensor([[12, 30, 17, 25]])
+    config = FitConfig(batch_dates=4, precision=precision)  # type: ignore[arg-type]  # one of its choices
+    found = []
+    for engine_class in (SingleSeed, CompiledSeed):
+        engine = engine_class(built(name, data).eval(), data, config, 0, TRAIN)
+        optimizer, _ = make_optimizer(engine.groups(), config, 10)
+        found.append(torch.cat([one for _ in range(2) for one in engine.step(dates_KB, optimizer)]))
+    torch.testing.assert_close(*found, rtol=1e-3 if precision == "float32" else 5e-2, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
