@@ -9,6 +9,7 @@ memory is short; the column ``maxrss`` counts them for the main process.
     python benchmarks/scale.py                      # the grid of the published table
     python benchmarks/scale.py --sizes 500x1000 --models ridge
     python benchmarks/scale.py --sizes 8000x6300 --together --folder big   # continues if it was stopped
+    python benchmarks/scale.py --config configs/nasdaq.yaml   # the stages of a config, with its own data
 """
 
 from __future__ import annotations
@@ -213,6 +214,37 @@ def run_size(
     return found
 
 
+def run_config(config: Path, workers: int, folder: Path) -> list[Stage]:
+    """Take a config with its own data through all stages, in another lake and with one short epoch."""
+    own = {
+        "lake": folder / "lake",
+        "output": folder / "runs",
+        "tracking.uri": f"sqlite:///{folder}/mlflow.db",
+        "tracking.artifacts": folder / "mlartifacts",
+        "feature_store.folder": folder / "features",
+        "execution.workers": workers,
+        "fit.epochs": 1,
+        "fit.dates_per_epoch": 50,
+    }
+    changed = [
+        str(config.resolve()),
+        *(word for key, value in own.items() for word in ("--set", f"{key}={value}")),
+    ]
+    of_run = ["latest", "--output", str(folder / "runs")]
+    found = []
+    for name, command in {
+        "ingest": ["ingest", *changed],
+        "audit": ["audit", *changed],
+        "train all": ["train", *changed],
+        "backtest": ["backtest", *of_run],
+        "report": ["report", *of_run],
+    }.items():
+        seconds, peak, maxrss, _ = measure([*COMMAND, *command], ROOT)
+        found.append(Stage(0, 0, name, round(seconds, 1), round(peak, 3), round(maxrss, 3)))
+        print(json.dumps(asdict(found[-1])), flush=True)
+    return found
+
+
 def exponents(found: Sequence[Stage]) -> pl.DataFrame:
     """Fit ``log y = a + b log firms + c log sessions`` per stage; too few sizes give null."""
     rows = []
@@ -261,9 +293,15 @@ def main() -> None:
         "--together", action="store_true", help="train all models as one command, not one command each"
     )
     parser.add_argument("--folder", type=Path, help="keep the files here, and continue where a run stopped")
+    parser.add_argument("--config", type=Path, help="measure the stages of this config instead")
     parser.add_argument("--json", type=Path, help="write the measurements here")
     parser.add_argument("--plot", type=Path, help="write the plot here")
     arguments = parser.parse_args()
+    if arguments.config is not None:
+        with tempfile.TemporaryDirectory(prefix="scale-") as name:
+            stages = run_config(arguments.config, arguments.workers, Path(name))
+        print(pl.DataFrame([asdict(one) for one in stages]).drop("firms", "sessions"))
+        return
     found: list[Stage] = []
     for size in arguments.sizes.split(","):
         firms, sessions = map(int, size.split("x"))

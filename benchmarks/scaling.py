@@ -13,7 +13,8 @@ or smaller data set needs. With ``--nasdaq``, the same sizes are trained on the 
 validation only.
 
     .venv/bin/python benchmarks/scaling.py --plot scaling.png      # about two hours on two cores
-    .venv/bin/python benchmarks/scaling.py --nasdaq                # needs the Nasdaq prices
+    .venv/bin/peerglass ingest configs/nasdaq.yaml                 # needs the Nasdaq prices
+    .venv/bin/python benchmarks/scaling.py --nasdaq
     .venv/bin/python benchmarks/scaling.py --table --plot scaling.png   # only what is stored
 
 Finished fits are stored in a file and not repeated, so an interrupted run can be resumed.
@@ -281,7 +282,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     for model in options.model or MARKETS:
-        _studies[model] = open_study(options, model)
+        same = next(iter(_studies.values()), None) if options.nasdaq else None
+        _studies[model] = same or open_study(options, model)
     keys = {cell: key_of(cell) for cell in planned(options)}
     rows = stored(options.out, list(keys.values()))
     finished = {row["key"] for row in rows}
