@@ -145,7 +145,10 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
                 ) from None
             notify(f"{what} is being written by {holder}; waiting for it to finish.")
             timeout = _NOTICE
-        except FileNotFoundError:  # the holder had nothing to keep and removed the folder
+        except (
+            FileNotFoundError,
+            FileExistsError,
+        ):  # the holder is removing the folder, with nothing to keep
             _make(path.parent)
         else:
             return

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from command import Call, command
+from filelock import FileLock
 from warm import Process
 
 from pipelines.audit.registry import CHECKS
@@ -105,3 +106,23 @@ def test_processes_that_come_and_go_never_hold_a_lock_together(tmp_path: Path) -
     assert not any(thread.is_alive() for thread in threads)
     assert most == [1]
     assert not folder.exists()
+
+
+def test_a_folder_that_is_removed_while_the_lock_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mkdir` with ``exist_ok`` raises FileExistsError if the folder is gone when it looks at it."""
+    folder, acquire, calls = tmp_path / "tiny-1", FileLock.acquire, []
+
+    def removed_first(lock: FileLock, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (filelock's own types)
+        calls.append(folder.is_dir())
+        if len(calls) == 1:
+            folder.rmdir()
+            raise FileExistsError(17, "File exists", str(folder))
+        return acquire(lock, *args, **kwargs)
+
+    monkeypatch.setattr(FileLock, "acquire", removed_first)
+    with Locks(wait=False, notify=print) as locks:
+        locks.lock_run(folder)
+        assert calls == [True, True]
+        assert (folder / ".lock").exists()
