@@ -1,9 +1,9 @@
 """Training throughput on a GPU, compared with the limits of the card. Needs only torch and numpy.
 
 One command measures and writes one Markdown table: the day encoder, the peer layer at 500 to 8,000 firms, and
-a training step of every neural model with default options, in float32 and in bf16, eager, compiled, and for K
-seeds at once. First it checks the fused against the explicit attention paths, and measures the card's
-ceilings (matrix products and memory copies).
+a training step of every neural model with default options, in float32 and in bf16, eager, with the panel in
+the host's memory, compiled, and for K seeds at once. First it checks the fused against the explicit attention
+paths, and measures the card's ceilings (matrix products and memory copies).
 
 A sample is a firm-day: one firm on one date, with its window. The work of a pass is counted:
 `FlopCounterMode` adds up the matrix products, and the bytes are those of all operations' inputs and outputs.
@@ -183,7 +183,7 @@ def ceilings(device: str, sizes: Sizes) -> tuple[dict[str, float], float]:
     return flops, copied
 
 
-def panel(device: str, sizes: Sizes) -> PanelTensors:
+def panel(device: str, sizes: Sizes, *, in_host_memory: bool = False) -> PanelTensors:
     """Make a panel of random numbers; 5% of the firms are missing on each date."""
     rng = np.random.default_rng(0)
     shape = (sizes.sessions, sizes.firms)
@@ -197,6 +197,7 @@ def panel(device: str, sizes: Sizes) -> PanelTensors:
         n_groups=GROUPS,
         characteristic_names=("log_market_equity", *(f"c{k}" for k in range(1, sizes.characteristics))),
         device=device,
+        in_host_memory=in_host_memory,
     )
 
 
@@ -310,7 +311,9 @@ def compiled_step(model: str, data: PanelTensors, config: FitConfig) -> Step:
     return lambda: engine.step(dates(), optimizer)
 
 
-def model_rows(model: str, data: PanelTensors, sizes: Sizes, *, compile_too: bool) -> Iterator[Row]:
+def model_rows(
+    model: str, data: PanelTensors, on_host: PanelTensors, sizes: Sizes, *, compile_too: bool
+) -> Iterator[Row]:
     """Training steps of one default model; the rate of K seeds counts the samples of all of them."""
     device = data.device.type
     cells = sizes.batch_dates * float(data.listed_TN.sum(dim=1).float().mean())
@@ -319,6 +322,8 @@ def model_rows(model: str, data: PanelTensors, sizes: Sizes, *, compile_too: boo
         config = FitConfig(batch_dates=sizes.batch_dates, precision=precision)  # type: ignore[arg-type]
         eager = eager_step(model, data, config)
         yield measured(model, "eager", precision, cells, eager, eager, device, sizes)
+        uploaded = eager_step(model, on_host, config)
+        yield measured(model, "panel on the host", precision, cells, uploaded, eager, device, sizes)
         if stackable and compile_too:
             compiled = compiled_step(model, data, config)
             yield measured(model, "compiled", precision, cells, compiled, eager, device, sizes)
@@ -363,13 +368,13 @@ def main() -> None:
     def rows() -> Iterator[Row]:
         yield from day_encoder_rows(args.device, sizes)
         yield from peer_layer_rows(args.device, sizes)
-        data = panel(args.device, sizes)
+        data, on_host = (panel(args.device, sizes, in_host_memory=where) for where in (False, True))
         for model in args.models:
-            yield from model_rows(model, data, sizes, compile_too=not (args.tiny or args.no_compile))
+            yield from model_rows(model, data, on_host, sizes, compile_too=not (args.tiny or args.no_compile))
 
     for row in rows():
         ceiling = flops["bfloat16" if row.precision == "bf16" else "float32"]
-        shares = f"{100 * row.flops / ceiling:.2f} | {100 * row.bytes / copied:.1f}"
+        shares = f"{100 * row.flops / ceiling:.3g} | {100 * row.bytes / copied:.3g}"
         rates = f"{row.samples:,.0f} | {row.flops / 1e9:.3g} | {shares} | {row.mib:.0f}"
         lines.append(f"| {row.what} | {row.variant} | {row.precision} | {rates} |")
         print(lines[-1], flush=True)

@@ -9,7 +9,6 @@ This file is long because all inputs of a forecaster, and their shapes, are docu
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,11 +18,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from features.arrays import Float32Array
 from features.library.scaling import ChannelScaler
+from models.panel_memory import Upload, holds_anywhere, padded_history, shared_tensor
 from models.spec import Shape, firm_key
-
-_BLOCK = 2**22  # values that are scaled or checked at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +149,9 @@ class AttentionMaps:
 class PanelTensors:
     """The panel as tensors on one device. It is built once; windows are gathered for each batch.
 
+    The two large tensors, channels and characteristics, can stay in the host's memory instead. Batches are
+    the same; they are gathered on the host and copied while the device computes the batch before.
+
     Attributes
     ----------
     history_NSC
@@ -175,6 +175,9 @@ class PanelTensors:
     path_TNK
         float32, targets of the horizons shorter than the label's, in ascending order; NaN means unknown. None
         if there are none.
+    upload
+        Copies batches to the device if ``history_NSC`` and ``characteristics_TNF`` are in the host's memory;
+        None if they are on the device.
     listed_TN, known_TN
         The universe, and its cells with a known target, as masks on the host. Which firms and cells a batch
         has is decided on them, so no step of training waits for the device.
@@ -188,6 +191,7 @@ class PanelTensors:
     key_N: Tensor
     shape: Shape
     path_TNK: Tensor | None = None
+    upload: Upload | None = None
     listed_TN: Tensor = field(init=False)
     known_TN: Tensor = field(init=False)
 
@@ -202,7 +206,7 @@ class PanelTensors:
 
     @property
     def device(self) -> torch.device:
-        """The device that holds every tensor."""
+        """The device of the batches, on which models compute."""
         return self.mask_TN.device
 
     @property
@@ -228,6 +232,7 @@ class PanelTensors:
         scaler: ChannelScaler | None = None,
         complete: bool = False,
         windows: bool = True,
+        in_host_memory: bool = False,
     ) -> PanelTensors:
         """Build the tensors from numpy arrays.
 
@@ -262,6 +267,9 @@ class PanelTensors:
             where they are a large file.
         windows
             Whether a model reads windows of channels. If not, they are zeros that take no memory.
+        in_host_memory
+            Whether channels and characteristics stay in the host's memory, for a panel that the device cannot
+            hold (:func:`models.panel_memory.exceeds_device`).
 
         Raises
         ------
@@ -284,7 +292,7 @@ class PanelTensors:
                     f"{name} has shape {array.shape} but mask_TN has {mask.shape}; "
                     "pass arrays over the same sessions and firms."
                 )
-            if not (complete and name == "characteristics_TNF") and _has(np.isinf, array):
+            if not (complete and name == "characteristics_TNF") and holds_anywhere(np.isinf, array):
                 raise ValueError(f"{name} has infinite values; clip them, or set them to NaN (unknown).")
         lowest, highest = int(codes.min(initial=0)), int(codes.max(initial=-1))
         groups = highest + 1 if n_groups is None else n_groups
@@ -300,7 +308,7 @@ class PanelTensors:
             )
         keys = [firm_key(name) for name in firm_names] or [0] * mask.shape[1]
         channels, characteristics = arrays["channels_TNC"], arrays["characteristics_TNF"]
-        if not complete and _has(np.isnan, characteristics):
+        if not complete and holds_anywhere(np.isnan, characteristics):
             characteristics = np.nan_to_num(characteristics, nan=0.0)
         shape = Shape(
             n_channels=channels.shape[2],
@@ -311,16 +319,18 @@ class PanelTensors:
             n_horizons=1 + (arrays["path_TNK"].shape[2] if "path_TNK" in arrays else 0),
         )
         size_NSC = (mask.shape[1], window - 1 + len(mask), channels.shape[2])
+        held = torch.device("cpu" if in_host_memory else device)
         no_history_NSC = torch.zeros((), device=device).expand(size_NSC)
         return cls(
-            history_NSC=_history(channels, window, scaler).to(device) if windows else no_history_NSC,
-            characteristics_TNF=_shared(characteristics).to(device),
+            history_NSC=padded_history(channels, window, scaler).to(held) if windows else no_history_NSC,
+            characteristics_TNF=shared_tensor(characteristics).to(held),
             mask_TN=torch.tensor(mask, device=device),
             group_TN=torch.tensor(codes.astype(np.int16) + np.int16(1), device=device),
             target_TN=torch.tensor(arrays["target_TN"], device=device),
             key_N=torch.tensor(keys, dtype=torch.int64, device=device),
             shape=shape,
             path_TNK=torch.tensor(arrays["path_TNK"], device=device) if "path_TNK" in arrays else None,
+            upload=Upload(device) if in_host_memory else None,
         )
 
     def windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
@@ -356,6 +366,20 @@ class PanelTensors:
 
     def gather_windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
         """Gather windows as :meth:`windows` does, of sessions and firms that were checked before."""
+        if self.upload is None:
+            return self._windows(sessions, firms)
+        return self.upload(self._windows(sessions.cpu(), firms.cpu()))[0]
+
+    def gather_inputs(
+        self, sessions: Tensor, firms: Tensor, on_host: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Windows and characteristics of firms at sessions: indices on the device, and again on the host."""
+        if self.upload is None:
+            return self._windows(sessions, firms), self.characteristics_TNF[sessions, firms]
+        windows, characteristics = self.upload(self._windows(*on_host), self.characteristics_TNF[on_host])
+        return windows, characteristics
+
+    def _windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
         N, S, C = self.history_NSC.shape
         first = firms * S + sessions  # index of the window's first session
         if not any(self.history_NSC.stride()):  # one zero for all values: no windows were asked for
@@ -396,13 +420,15 @@ class PanelTensors:
             )
         m_BN = (listed_BN if chosen_BN is None else chosen_BN)[:, firms_N]
         cells_M = m_BN.flatten().nonzero().squeeze(1)
+        on_host = (dates_B[:, None], firms_N)
         dates_B, firms_N, m_BN, cells_M = (
             x.to(self.device, non_blocking=True) for x in (dates_B, firms_N, m_BN, cells_M)
         )
         at = (dates_B[:, None], firms_N)
+        x_BNWC, z_BNF = self.gather_inputs(*at, on_host)
         return Batch(
-            x_BNWC=self.gather_windows(*at),
-            z_BNF=self.characteristics_TNF[at],
+            x_BNWC=x_BNWC,
+            z_BNF=z_BNF,
             m_BN=m_BN,
             s_BN=self.group_TN[at].long(),
             y_BN=self.target_TN[at],
@@ -411,32 +437,6 @@ class PanelTensors:
             path_BNK=None if self.path_TNK is None else self.path_TNK[at],
             present=PresentCells(m_BN, cells_M),
         )
-
-
-def _history(channels_TNC: Float32Array, window: int, scaler: ChannelScaler | None) -> Tensor:
-    """Lay the channels out by firm, with padding before the first session, scaled and without NaN."""
-    T, N, C = channels_TNC.shape
-    history_NSC = torch.zeros((N, window - 1 + T, C))
-    block = max(1, _BLOCK // max(1, N * C))
-    for start in range(0, T, block):
-        part_RNC = channels_TNC[start : start + block]
-        part_RNC = np.nan_to_num(part_RNC, nan=0.0) if scaler is None else scaler.apply(part_RNC)
-        at = window - 1 + start
-        history_NSC[:, at : at + len(part_RNC)] = torch.from_numpy(part_RNC).transpose(0, 1)
-    return history_NSC
-
-
-def _shared(array: Float32Array) -> Tensor:
-    """Return a tensor of the same memory."""
-    with warnings.catch_warnings():  # torch warns of read-only memory; nothing writes to it
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        return torch.from_numpy(array)
-
-
-def _has(condition: np.ufunc, array: npt.NDArray[Any]) -> bool:
-    """Whether a condition holds anywhere, checked by blocks of sessions."""
-    block = max(1, _BLOCK // max(1, array[:1].size))
-    return any(condition(array[start : start + block]).any() for start in range(0, len(array), block))
 
 
 def present_cells(values_BNX: Tensor, batch: Batch) -> Tensor:

@@ -69,8 +69,8 @@ def known_cells(data: PanelTensors, date: int) -> tuple[FloatArray, FloatArray]:
 
 
 def known_firms(data: PanelTensors, date: int) -> Tensor:
-    """Bool [N]: the firms in the universe with a known target at a date."""
-    return data.mask_TN[date] & data.target_TN[date].isfinite()
+    """Bool [N] on the host: the firms in the universe with a known target at a date."""
+    return data.known_TN[date]
 
 
 def pad_by_date(rows: Sequence[AnyFloatArray]) -> FloatArray:

@@ -68,14 +68,16 @@ def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cell
         P; places that a date does not fill are outside the universe.
     """
     firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
+    on_host = (dates[..., None].expand_as(firms), firms)
     dates, firms, there = (
         x.to(data.device, non_blocking=True) for x in (dates, firms, chosen.gather(-1, firms))
     )
     at = (dates[..., None], firms)
+    x, z = data.gather_inputs(dates[..., None].expand_as(firms), firms, on_host)
     y = data.target_TN[at]
     return Cells(
-        x_BPWC=data.gather_windows(dates[..., None].expand_as(firms), firms),
-        z_BPF=data.characteristics_TNF[at],
+        x_BPWC=x,
+        z_BPF=z,
         m_BP=there,
         s_BP=data.group_TN[at].long(),
         y_BP=y,

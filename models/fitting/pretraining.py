@@ -112,7 +112,7 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
         module.train()
         total = torch.zeros((), dtype=torch.float64, device=data.device)
         values = torch.zeros((), dtype=torch.int64, device=data.device)
-        order_P = torch.randperm(len(sessions_P), generator=generator)[:per_epoch].to(data.device)
+        order_P = torch.randperm(len(sessions_P), generator=generator)[:per_epoch].to(sessions_P.device)
         for part_M in torch.split(order_P, how.batch):
             x_MWC = data.gather_windows(sessions_P[part_M], firms_P[part_M])
             with matrix_precision(config, data.device):

@@ -25,6 +25,7 @@ from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, OnEpoch
 from models.fitting.fit import Diverged, EpochRecord, FitConfig, FittedState, NeuralFitted, fit, refit
 from models.fitting.snapshot import UnusableSnapshot
+from models.panel_memory import exceeds_device
 from models.registry import model_entry
 from models.spec import IncompatibleConfig
 from pipelines.dataset.build import Dataset
@@ -267,8 +268,13 @@ def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np
 def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool = True) -> PanelTensors:
     """Move a fold's panel to the device, with scaled channels and the groups of its training sessions.
 
-    Without ``windows`` the channels are left out, for a model that does not read them.
+    Without ``windows`` the channels are left out, for a model that does not read them. If channels and
+    characteristics need more than half of a GPU's free memory, they stay in the host's memory and are copied
+    by batches (`models.panel_memory`).
     """
+    values = np.prod(arrays.characteristics_TNF.shape)
+    if windows:
+        values += np.prod(arrays.channels_TNC.shape)
     return PanelTensors.from_arrays(
         channels_TNC=arrays.channels_TNC,
         characteristics_TNF=np.asarray(arrays.characteristics_TNF),
@@ -284,4 +290,5 @@ def to_tensors(arrays: Arrays, inputs: FoldInputs, device: str, *, windows: bool
         scaler=inputs.scaler,
         complete=True,
         windows=windows,
+        in_host_memory=exceeds_device(device, 4 * int(values)),
     )

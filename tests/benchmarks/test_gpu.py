@@ -41,8 +41,9 @@ def test_gpu_benchmark_runs_with_only_torch_and_numpy(tmp_path: Path) -> None:
     assert all(float(cell.replace(",", "")) > 0 for row in rows for cell in row[3:7])
     measured = {(what, variant) for what, variant, *_ in rows}
     layers = [("day encoder", "eager"), ("peer layer, 20 firms", "eager"), ("peer layer, 40 firms", "eager")]
+    eager = ("eager", "panel on the host")
     stacks = [("temporal_peer", "K = 1"), ("temporal_peer", "K = 2")]
-    assert measured == {*layers, *((model, "eager") for model in models), *stacks}
+    assert measured == {*layers, *((model, how) for model in models for how in eager), *stacks}
     assert {row[2] for row in rows} == {"float32", "bf16"}
     assert "ceilings: float32" in done.stdout
     assert len(re.findall(r"^  (softmax|local|linear) +(float32|bfloat16)", done.stdout, re.MULTILINE)) == 6

@@ -148,7 +148,7 @@ def test_channels_are_scaled_block_by_block_as_all_at_once(monkeypatch: pytest.M
     scaled = PanelTensors.from_arrays(
         **{**given, "channels_TNC": scaler.apply(given["channels_TNC"])}, window=W
     )
-    monkeypatch.setattr("models.batch._BLOCK", 5 * N * C)
+    monkeypatch.setattr("models.panel_memory._BLOCK", 5 * N * C)
     blocks = PanelTensors.from_arrays(**given, window=W, scaler=scaler)
     assert torch.equal(blocks.history_NSC, scaled.history_NSC)
     assert float(scaled.history_NSC.abs().max()) == 1.5

@@ -32,7 +32,7 @@ T, N, C, F, W, S = 60, 40, 3, 4, 10, 4
 TRAIN, VALID = np.arange(10, 40), np.arange(42, 58)
 
 
-def panel(device: str) -> PanelTensors:
+def panel(device: str, *, in_host_memory: bool = False) -> PanelTensors:
     rng = np.random.default_rng(0)
     characteristics, target = rng.normal(size=(T, N, F)), rng.normal(size=(T, N))
     return PanelTensors.from_arrays(
@@ -46,6 +46,7 @@ def panel(device: str) -> PanelTensors:
         characteristic_names=("return_21", "log_market_equity", "a", "b"),
         path_TNK=target[..., None],
         device=device,
+        in_host_memory=in_host_memory,
     )
 
 
@@ -132,3 +133,21 @@ def test_stacked_seeds_end_where_each_ends_alone(name: str) -> None:
     for seed, one in enumerate(stack):
         alone = fit(name, options, data, data.shape, TRAIN, VALID, fit_config=config, seed=seed)
         np.testing.assert_allclose(one.forecast(data, VALID), alone.forecast(data, VALID), atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_a_panel_in_host_memory_trains_the_same_without_waiting(name: str) -> None:
+    config, found = FitConfig(batch_dates=4), []
+    for in_host_memory in (False, True):
+        data = panel("cuda", in_host_memory=in_host_memory)
+        assert data.history_NSC.is_cuda is not in_host_memory
+        engine = SingleSeed(built(name, data).eval(), data, config, 0, TRAIN)
+        optimizer, _ = make_optimizer(engine.groups(), config, 10)
+        engine.step(torch.tensor([[12, 30, 17, 25]]), optimizer)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            steps = [engine.step(torch.arange(first, first + 4)[None], optimizer) for first in range(10, 34)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        found.append(torch.stack([loss for loss, _ in steps]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)

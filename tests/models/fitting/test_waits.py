@@ -21,6 +21,7 @@ from models.batch import PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.loop import SingleSeed
 from models.forecaster import Forecaster
+from models.panel_memory import Upload
 from models.registry import MODELS
 
 T, N, C, F, W, S = 40, 14, 2, 4, 5, 3
@@ -71,8 +72,11 @@ class Waits(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def on_device() -> PanelTensors:
+def on_device(*, in_host_memory: bool = False) -> PanelTensors:
     """A panel whose firms come and go, on the mock device."""
+    on_host = {"listed_TN", "known_TN"}
+    if in_host_memory:
+        on_host |= {"history_NSC", "characteristics_TNF"}
     rng = np.random.default_rng(0)
     target = rng.normal(size=(T, N))
     target[rng.random((T, N)) < 0.1] = np.nan
@@ -86,10 +90,13 @@ def on_device() -> PanelTensors:
         n_groups=S,
         characteristic_names=("return_21", "log_market_equity", "a", "b"),
         path_TNK=np.stack((target, target), axis=-1),
+        in_host_memory=in_host_memory,
     )
+    if in_host_memory:
+        object.__setattr__(data, "upload", Upload(ON_DEVICE))
     for field in dataclasses.fields(data):
         value = getattr(data, field.name)
-        if isinstance(value, Tensor) and field.name not in ("listed_TN", "known_TN"):
+        if isinstance(value, Tensor) and field.name not in on_host:
             object.__setattr__(data, field.name, value.to(ON_DEVICE))
     return data
 
@@ -102,11 +109,12 @@ def engine_of(name: str, data: PanelTensors, config: FitConfig) -> SingleSeed:
     return SingleSeed(module.to(ON_DEVICE).train(), data, config, 0, TRAIN)
 
 
+@pytest.mark.parametrize("in_host_memory", [False, True], ids=["panel-on-device", "panel-on-host"])
 @pytest.mark.parametrize("firms", [None, 4])
 @pytest.mark.parametrize("name", NEURAL)
-def test_a_step_reads_nothing_back(name: str, firms: int | None) -> None:
+def test_a_step_reads_nothing_back(name: str, firms: int | None, in_host_memory: bool) -> None:
     config = FitConfig(batch_dates=4, firms_per_date=firms)
-    engine = engine_of(name, on_device(), config)
+    engine = engine_of(name, on_device(in_host_memory=in_host_memory), config)
     optimizer = torch.optim.SGD([p for group in engine.groups() for p in group["params"]], lr=0.1)
     with Waits() as waits:
         loss, norm = engine.step(torch.tensor([[7, 12, 9, 20]]), optimizer)

@@ -158,3 +158,21 @@ def test_the_report_names_the_refitted_models(home: Path, tiny_settings: Mapping
     ):
         notes = collect_hazards(dataclasses.replace(run, config=changed), dataset, lake)[1]
         assert [note.split(":")[0] for note in notes if "refitted to training" in note] == [models]
+
+
+@pytest.mark.parametrize("model", [MODEL, "ridge"])
+def test_a_panel_that_exceeds_the_device_gives_the_same_forecasts(
+    home: Path, tiny_settings: Mapping[str, Any], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, arrays, _ = task_of(config_of(home, tiny_settings), model)
+    on_device, sizes = run_task(task, arrays), []
+
+    def exceeds(device: str, size: int) -> bool:
+        sizes.append(size)
+        return True
+
+    monkeypatch.setattr("pipelines.train.task.exceeds_device", exceeds)
+    on_host = run_task(task, arrays)
+    np.testing.assert_array_equal(on_host.test_BN, on_device.test_BN)
+    windows = 0 if model == "ridge" else arrays.channels_TNC.nbytes
+    assert sizes == [arrays.characteristics_TNF.nbytes + windows]

@@ -1,0 +1,92 @@
+"""Where a panel lies, and how parts of it reach the device that computes.
+
+Legend: S sessions including the padding before the first, N firms, T sessions, C channels.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from features.arrays import Float32Array
+from features.library.scaling import ChannelScaler
+
+DEVICE_SHARE = 0.5
+"""Largest share of a device's free memory that a panel takes. The rest is for weights and activations."""
+
+_BLOCK = 2**22  # values that are scaled or checked at a time
+
+
+class Upload:
+    """Copies from host memory to a device, made while the device computes.
+
+    On a CUDA device a copy leaves from pinned memory on a stream of its own, and the work that is queued
+    afterwards waits for it on the device. The host waits only to stay at most one batch ahead: while a batch
+    is computed, the next one is gathered and copied, and the memory of the one before is free again. On
+    other devices it is a plain copy.
+
+    Parameters
+    ----------
+    device
+        Where the copies are made.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        on_cuda = self.device.type == "cuda"
+        self._stream = torch.cuda.Stream(self.device) if on_cuda else None
+        self._earlier = torch.cuda.Event() if on_cuda else None
+
+    def __call__(self, *host: Tensor) -> tuple[Tensor, ...]:
+        """Copy the tensors of one batch; those that are on the device already are returned."""
+        if self._stream is None or self._earlier is None:
+            return tuple(one.to(self.device) for one in host)
+        computing = torch.cuda.current_stream(self.device)
+        self._earlier.synchronize()  # all but the newest batch is computed
+        self._earlier.record(computing)
+        with torch.cuda.stream(self._stream):
+            copies = tuple(
+                one if one.is_cuda else one.pin_memory().to(self.device, non_blocking=True) for one in host
+            )
+        computing.wait_stream(self._stream)
+        for one in copies:
+            one.record_stream(computing)
+        return copies
+
+
+def exceeds_device(device: torch.device | str, size: int) -> bool:
+    """Whether ``size`` bytes are more than `DEVICE_SHARE` of a CUDA device's free memory."""
+    if torch.device(device).type != "cuda":
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    return size > DEVICE_SHARE * free
+
+
+def padded_history(channels_TNC: Float32Array, window: int, scaler: ChannelScaler | None) -> Tensor:
+    """Lay the channels out by firm, [N, S, C], with padding before the first session, scaled, without NaN."""
+    T, N, C = channels_TNC.shape
+    history_NSC = torch.zeros((N, window - 1 + T, C))
+    block = max(1, _BLOCK // max(1, N * C))
+    for start in range(0, T, block):
+        part_RNC = channels_TNC[start : start + block]
+        part_RNC = np.nan_to_num(part_RNC, nan=0.0) if scaler is None else scaler.apply(part_RNC)
+        at = window - 1 + start
+        history_NSC[:, at : at + len(part_RNC)] = torch.from_numpy(part_RNC).transpose(0, 1)
+    return history_NSC
+
+
+def shared_tensor(array: Float32Array) -> Tensor:
+    """Return a tensor of the same memory."""
+    with warnings.catch_warnings():  # torch warns of read-only memory; nothing writes to it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(array)
+
+
+def holds_anywhere(condition: np.ufunc, array: npt.NDArray[np.generic]) -> bool:
+    """Whether a condition holds anywhere, checked by blocks of sessions."""
+    block = max(1, _BLOCK // max(1, array[:1].size))
+    return any(condition(array[start : start + block]).any() for start in range(0, len(array), block))
