@@ -10,9 +10,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import hashlib
+import os
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -20,17 +23,44 @@ from typing import Any
 import numpy as np
 
 _INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
+_MOST_KEPT = 50  # digests in the cache
 _PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
 """Attributes that hold the function of methods, caches, compiled or partial functions, and properties."""
 
 
 def source_digest(files: Iterable[Path], root: Path) -> str:
-    """SHA-256 of Python files and their paths below ``root``, without comments, docstrings and layout."""
+    """SHA-256 of Python files and their paths below ``root``, without comments, docstrings and layout.
+
+    Parsing takes seconds, so the digest is kept in the user's cache under the digest of the files as they
+    are, of this module and of the Python version. A cache that cannot be read or written is done without.
+    """
+    sources = {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(files)}
+    exact = hashlib.sha256(repr((sys.version, Path(__file__).read_bytes(), sources)).encode()).hexdigest()
+    with suppress(OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home
+        known = (_cache() / exact).read_text("ascii")
+        if re.fullmatch("[0-9a-f]{64}", known):
+            return known
     sha = hashlib.sha256()
-    for path in sorted(files):
-        name, source = path.relative_to(root).as_posix(), path.read_text("utf-8")
-        sha.update(f"{name}\n{normalise_source(source)}\n".encode())
+    for name, source in sources.items():
+        sha.update(f"{name}\n{normalise_source(source.decode())}\n".encode())
+    with suppress(OSError, RuntimeError):
+        _keep(_cache() / exact, sha.hexdigest())
     return sha.hexdigest()
+
+
+def _cache() -> Path:
+    return Path.home() / ".cache" / "peerglass" / "code"
+
+
+def _keep(path: Path, digest: str) -> None:
+    """Write a digest into the cache, and remove the oldest ones beyond `_MOST_KEPT`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(digest, "ascii")
+    partial.replace(path)
+    by_age = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+    for old in by_age[:-_MOST_KEPT]:
+        old.unlink(missing_ok=True)
 
 
 def normalise_source(source: str) -> str:
