@@ -162,6 +162,8 @@ def resampled(excess_CSK: FloatArray, draws: int, seed: int = 0) -> Iterator[Flo
 
 
 def interval(values: Sequence[float] | FloatArray) -> tuple[float, float]:
-    """The central 95% of the values."""
+    """The central 95% of the values; NaN without values."""
+    if not len(values):
+        return np.nan, np.nan
     low, high = np.percentile(np.asarray(values), [2.5, 97.5])
     return float(low), float(high)

@@ -47,8 +47,11 @@ def excess_of(rows: pl.DataFrame, segment: str) -> tuple[pl.DataFrame, FloatArra
     return cells, excess_CSK
 
 
-def summary(rows: pl.DataFrame, model: str) -> dict[str, Any]:
-    """Laws of one model with intervals: excess loss, best size of each D, and frontier of compute."""
+def summary(rows: pl.DataFrame, model: str, draws: int = DRAWS) -> dict[str, Any]:
+    """Laws of one model: excess loss, best size of each D, and frontier of compute.
+
+    Intervals come from ``draws`` bootstrap draws; without draws they are NaN.
+    """
     own = rows.filter(pl.col("model") == model)
     cells, test_CSK = excess_of(own, "test")
     _, valid_CSK = excess_of(own, "valid")
@@ -57,10 +60,10 @@ def summary(rows: pl.DataFrame, model: str) -> dict[str, Any]:
     )
     excess_C = np.nanmean(test_CSK, axis=(1, 2))
     law = fit_law(n_C, d_C, excess_C)
-    drawn = [fit_law(n_C, d_C, one_C) for one_C in resampled(test_CSK, DRAWS)]
+    drawn = [fit_law(n_C, d_C, one_C) for one_C in resampled(test_CSK, draws)]
     front = frontier(flops_C, excess_C)
     best = best_of_each(d_C, n_C, np.nanmean(valid_CSK, axis=(1, 2)))
-    bests = [best_of_each(d_C, n_C, one_C) for one_C in resampled(valid_CSK, DRAWS)]
+    bests = [best_of_each(d_C, n_C, one_C) for one_C in resampled(valid_CSK, draws)]
     slopes = [power(list(one), [n for n, _ in one.values()]) for one in bests if len(one) > 1]
     return {
         "law": law,
@@ -134,13 +137,14 @@ def plot(rows: pl.DataFrame, path: Path) -> None:
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullLocator
 
     models = list(dict.fromkeys(rows.sort("model", descending=True)["model"]))
     figure, axes = plt.subplots(
         len(models), 3, figsize=(13, 4 * len(models)), constrained_layout=True, sharey="row", squeeze=False
     )
     for line, model in zip(axes, models, strict=True):
-        found = summary(rows, model)
+        found = summary(rows, model, draws=0)
         n_C, d_C, flops_C, excess_C = found["cells"]
         law = found["law"]
         for axis, x_C, by_C, name in (
@@ -160,7 +164,11 @@ def plot(rows: pl.DataFrame, path: Path) -> None:
         line[2].loglog(front[:, 0], 100 * front[:, 1], "o-", color="C3", label="frontier")
         line[2].legend(fontsize=7)
         line[0].set_ylabel(f"{model}\nexcess test loss, % of variance")
+        line[0].set_xticks(np.unique(d_C), [f"{d:,.0f}" for d in np.unique(d_C)])
+        line[0].xaxis.set_minor_locator(NullLocator())
         for axis, text in zip(line, ("training sessions", "parameters", "training FLOPs"), strict=True):
+            axis.yaxis.set_major_formatter("{x:.1f}")
+            axis.yaxis.set_minor_formatter("{x:.1f}")
             axis.set_xlabel(text)
             axis.grid(alpha=0.3, which="both")
     figure.savefig(path, dpi=110)
