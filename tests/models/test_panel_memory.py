@@ -65,10 +65,13 @@ def test_batches_are_the_same() -> None:
     assert copied(far) == [tuple(one.x_BNWC.shape), tuple(one.z_BNF.shape)]
 
 
-def test_a_model_without_windows_uploads_none() -> None:
+def test_without_windows_the_zeros_take_no_memory() -> None:
     far = panel_in(in_host_memory=True, windows=False)
     assert far.history_NSC.untyped_storage().nbytes() == 4
-    assert not far.batch(torch.tensor([20])).x_BNWC.any()
+    batch = far.batch(torch.tensor([20]))
+    assert batch.x_BNWC.shape == (1, len(batch.firms_N), W, C)
+    assert batch.x_BNWC.untyped_storage().nbytes() == 4
+    assert batch.z_BNF.any()
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,7 @@ def test_stacked_seeds_are_the_same() -> None:
         if in_host_memory:
             assert copied(data)
     np.testing.assert_array_equal(found[0], found[1])
+    assert np.isfinite(found[0]).any(axis=(1, 2)).all()
 
 
 def test_a_panel_exceeds_a_device_at_half_of_its_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,5 +174,6 @@ def test_a_panel_that_exceeds_the_device_gives_the_same_forecasts(
     monkeypatch.setattr("pipelines.train.task.exceeds_device", exceeds)
     on_host = run_task(task, arrays)
     np.testing.assert_array_equal(on_host.test_BN, on_device.test_BN)
+    assert np.isfinite(on_device.test_BN).any()
     windows = 0 if model == "ridge" else arrays.channels_TNC.nbytes
     assert sizes == [arrays.characteristics_TNF.nbytes + windows]
