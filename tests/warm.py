@@ -30,7 +30,6 @@ _CONTEXT.set_forkserver_preload(
         "mlflow.cli",
         "mlflow.store.model_registry.sqlalchemy_store",
         "mlflow.store.tracking.sqlalchemy_workspace_store",
-        "torch._dynamo",  # loaded by torch's first optimizer
         "features.arithmetic.kernels_by_date",
         "features.panel.filings",
         "features.panel.holder_kernels",

@@ -83,7 +83,8 @@ def drop_and_buy(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
                 i = order_N[place]
                 held_N[i] = min(kept * before_N[i] + bought * candidate_N[i], 1.0)
             end = first
-        before_N[:] = held_N
+        for i in range(N):
+            before_N[i] = held_N[i]
 
 
 @compiled

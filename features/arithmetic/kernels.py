@@ -205,9 +205,11 @@ def _sum_products(
         y[i] = 0.0 if np.isnan(block[i]) else y_i
         x[i] = 0.0 if np.isnan(block[i]) else x_i
     rolling_count(block_TN, window, sums_6TN[0])
-    block[:] = x
+    for i in range(len(block)):
+        block[i] = x[i]
     _sum_windows(block, window, N, sums_6TN[1].reshape(-1))
-    block[:] = y
+    for i in range(len(block)):
+        block[i] = y[i]
     _sum_windows(block, window, N, sums_6TN[2].reshape(-1))
     for i in range(len(block)):
         block[i] = x[i] * x[i]

@@ -104,7 +104,9 @@ def follow_filings(
             p -= 1
         else:
             for q in range(n, p, -1):
-                end_P[q], reported_P3[q] = end_P[q - 1], reported_P3[q - 1]
+                end_P[q] = end_P[q - 1]
+                for span in range(3):
+                    reported_P3[q, span] = reported_P3[q - 1, span]
             n += 1
             end_P[p], reported_P3[p] = end_R[r], np.nan
         if months_R[r] == 3:

@@ -2,7 +2,8 @@
 
 This file is long because numba's cache notices changes only in the file of the outermost loop: what the loops
 call is defined beside them. `backtest.accounts.kernels.compounding` takes the same tuples; save it as well
-after their fields have changed.
+after their fields have changed. Arrays are copied by `copy`: numba takes seconds to compile an assignment
+between arrays, because of the message of its error when their shapes differ.
 
 The books of a call are called lanes. They share the market, the targets, the delay and the arrays of costs
 per firm, and differ in rates, capital and cap. Arrays over (firm, lane) have the lanes next to each other, so
@@ -126,6 +127,13 @@ class Lanes(NamedTuple):
 
 
 @compiled
+def copy(from_V: FloatArray, to_V: FloatArray) -> None:
+    """Copy the values of an array to another of the same length."""
+    for v in range(len(from_V)):
+        to_V[v] = from_V[v]
+
+
+@compiled
 def cell(x_RN: FloatArray, t: int, i: int, absent: float) -> float:
     """Value of firm i in session t, of an array with a row per session, one row, or none."""
     rows = len(x_RN)
@@ -182,7 +190,7 @@ def trade(  # noqa: PLR0917  # a compiled loop takes its arrays by position
     price_N = tape.value_TN[t] if at_close else tape.value_TN[t - 1]
     state_N = tape.state_TN[t]
     traded_V, unfilled_V = books.traded_TV[t], books.unfilled_TV[t]
-    books.base_TV[t] = lanes.nav_V
+    copy(lanes.nav_V, books.base_TV[t])
     for i in firms:
         price, weight = price_N[i], lanes.weight_N[i]
         ratio = 1.0 if at_close else tape.value_TN[t, i] * tape.fill_RN[t, i] / price
@@ -253,11 +261,12 @@ def run_lanes(plan: Plan, tape: Tape, rates: Rates, books: Books, keep: bool) ->
         if (decided or capped) and not at_close and t > 0:
             trade(t, firms, decided, tape, rates, lanes, books)
         _value(t, firms, tape, lanes)
-        books.before_TV[t] = lanes.nav_V
+        copy(lanes.nav_V, books.before_TV[t])
         _close_ruined(t, firms, tape, lanes, books)
         if (decided or capped) and at_close:
             trade(t, firms, decided, tape, rates, lanes, books)
-            lanes.nav_V[:] -= books.spread_TV[t] + books.commission_TV[t] + books.impact_TV[t]
+            for v in range(len(lanes.nav_V)):
+                lanes.nav_V[v] -= books.spread_TV[t, v] + books.commission_TV[t, v] + books.impact_TV[t, v]
             _close_ruined(t, firms, tape, lanes, books)
         if decided:
             for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
@@ -310,14 +319,19 @@ def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
     for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
         lanes.weight_N[plan.firm_K[k]] = plan.weight_K[k]
         lanes.listed_N[plan.firm_K[k]] = True
-    firms: Firms = np.flatnonzero(lanes.listed_N)
+    firms: Firms = np.empty(lanes.listed_N.sum(), dtype=np.int64)
+    n = 0
+    for i in range(len(lanes.listed_N)):
+        if lanes.listed_N[i]:
+            firms[n] = i
+            n += 1
     return firms
 
 
 @compiled
 def _value(t: int, firms: Firms, tape: Tape, lanes: Lanes) -> None:
     """Compute the NAV at the close, and turn positions in delisted firms into cash."""
-    lanes.nav_V[:] = lanes.cash_V
+    copy(lanes.cash_V, lanes.nav_V)
     value_N, state_N, V = tape.value_TN[t], tape.state_TN[t], len(lanes.nav_V)
     for i in firms:
         value = value_N[i]
@@ -353,7 +367,7 @@ def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> No
     """Compute NAV and exposures after trades, and drop the firms that no lane holds or orders any more."""
     lanes.long_V[:] = 0.0
     lanes.short_V[:] = 0.0
-    lanes.nav_V[:] = lanes.cash_V
+    copy(lanes.cash_V, lanes.nav_V)
     gross_V, value_N, state_N, V = books.gross_TV[t], tape.value_TN[t], tape.state_TN[t], len(lanes.nav_V)
     for i in firms:
         value, fee, busy = value_N[i], cell(tape.borrow_RN, t, i, 1.0), 0.0
@@ -371,8 +385,8 @@ def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> No
         if len(lanes.left_NV):
             busy += np.abs(lanes.left_NV[i]).sum()
         lanes.listed_N[i] = busy > 0.0
-    books.nav_TV[t] = lanes.nav_V
-    books.cash_TV[t] = lanes.cash_V
+    copy(lanes.nav_V, books.nav_TV[t])
+    copy(lanes.cash_V, books.cash_TV[t])
 
 
 @compiled
@@ -381,7 +395,8 @@ def _grown(ledger_LC: FloatArray, rows: int, wanted: int) -> FloatArray:
     if wanted <= len(ledger_LC):
         return ledger_LC
     grown_LC = np.zeros((max(2 * len(ledger_LC), wanted), COLUMNS))
-    grown_LC[:rows] = ledger_LC[:rows]
+    for row in range(rows):
+        copy(ledger_LC[row], grown_LC[row])
     return grown_LC
 
 

@@ -1,0 +1,62 @@
+"""The optimizer: the numbers of torch's own AdamW, without torch's compiler."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+from warm import Process
+
+from models.fitting.config import FitConfig
+from models.fitting.optimizer import make_optimizer, parameter_groups
+
+TESTS = Path(__file__).parents[2]
+TRAINS = """
+import sys
+from small_panels import fitted
+loaded = "torch._dynamo" in sys.modules
+fitted("temporal_peer")
+print(loaded, "torch._dynamo" in sys.modules)
+"""
+
+
+def trained(optimizer: torch.optim.Optimizer, module: nn.Module, steps: int) -> None:
+    x = torch.linspace(-1.0, 1.0, 60).reshape(20, 3)
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        module(x).square().sum().backward()
+        optimizer.step()
+
+
+def test_steps_and_state_are_those_of_torch_to_the_bit() -> None:
+    config = FitConfig(weight_decay=0.3, lr=0.01)
+    ours = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    theirs = copy.deepcopy(ours)
+    optimizer, _ = make_optimizer(parameter_groups(ours, config), config, 10)
+    groups = [{**group, "lr": group["lr"]} for group in optimizer.state_dict()["param_groups"]]
+    own = parameter_groups(theirs, config)
+    library = torch.optim.AdamW([dict(group) for group in own], lr=config.lr, fused=True)
+    for group, scheduled in zip(library.param_groups, groups, strict=True):
+        group["lr"] = scheduled["lr"]  # that of the first step of the warm-up
+    trained(optimizer, ours, 3)
+    trained(library, theirs, 3)
+    library.load_state_dict(optimizer.state_dict())
+    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    trained(optimizer, ours, 2)
+    trained(library, theirs, 2)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.0, atol=0.0)
+    state, other = optimizer.state_dict()["state"], library.state_dict()["state"]
+    assert state.keys() == other.keys()
+    for index, moments in state.items():
+        assert moments.keys() == other[index].keys() == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(moments[name], other[index][name]) for name in moments)
+
+
+def test_training_does_not_load_the_compiler() -> None:
+    with Process(TRAINS, env={**os.environ, "PYTHONPATH": str(TESTS)}) as process:
+        out, err = process.communicate(timeout=60)
+    assert out.split() == ["False", "False"], err
