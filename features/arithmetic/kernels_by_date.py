@@ -143,32 +143,41 @@ def count_places(packed_RN: npt.NDArray[np.uint64], count_R: IntArray, tied_R: B
 
 
 @compiled
-def give_scores(
-    packed_N: npt.NDArray[np.uint64], score: FloatArray, count: int, tied: bool, out_N: Float32Array
+def give_scores(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    packed_RN: npt.NDArray[np.uint64],
+    count_R: IntArray,
+    tied_R: BoolArray,
+    score_S: FloatArray,
+    start_R: IntArray,
+    out_RN: Float32Array,
 ) -> None:
     """Assign each known firm the score of its rank in the row; tied firms get the score of their mean rank.
 
     Parameters
     ----------
-    packed_N : ndarray of uint64, shape (N,)
+    packed_RN : ndarray of uint64, shape (R, N)
         Order and column from `pack_with_column`, sorted.
-    score : ndarray, shape (count,), or (2 count - 1,) with ties
-        Scores by rank, or by twice the rank.
-    count, tied
+    count_R, tied_R
         From `count_places`.
-    out_N : ndarray of float32, shape (N,)
+    score_S : ndarray, shape (S,)
+        Scores of all rows: by rank, or by twice the rank for rows with ties.
+    start_R : ndarray of int, shape (R,)
+        Place of each row's first score.
+    out_RN : ndarray of float32, shape (R, N)
         Output: the scores; NaN where unknown.
     """
     column = np.uint64(0xFFFFFFFF)
-    for i in range(len(out_N)):
-        out_N[i] = np.nan
-    if not tied:
-        for j in range(count):
-            out_N[packed_N[j] & column] = score[j]
-        return
-    first = 0
-    for j in range(1, count + 1):
-        if j == count or packed_N[j] >> np.uint64(32) != packed_N[first] >> np.uint64(32):
-            for k in range(first, j):
-                out_N[packed_N[k] & column] = score[first + j - 1]
-            first = j
+    for r in range(len(out_RN)):
+        packed, out, count, start = packed_RN[r], out_RN[r], count_R[r], start_R[r]
+        for i in range(len(out)):
+            out[i] = np.nan
+        if not tied_R[r]:
+            for j in range(count):
+                out[packed[j] & column] = score_S[start + j]
+            continue
+        first = 0
+        for j in range(1, count + 1):
+            if j == count or packed[j] >> np.uint64(32) != packed[first] >> np.uint64(32):
+                for k in range(first, j):
+                    out[packed[k] & column] = score_S[start + first + j - 1]
+                first = j

@@ -164,8 +164,10 @@ def _rank_normal_rows(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
         packed_RN = _pack_order(x_RN)
     count_R, tied_R = np.empty(len(x_RN), dtype=np.int64), np.empty(len(x_RN), dtype=np.bool_)
     count_places(packed_RN, count_R, tied_R)
-    for r, (count, tied) in enumerate(zip(count_R.tolist(), tied_R.tolist(), strict=True)):
-        give_scores(packed_RN[r], _normal_scores(count, tied), count, tied, out_RN[r])
+    kinds, kind_R = np.unique(2 * count_R + tied_R, return_inverse=True)
+    tables = [_normal_scores(kind // 2, kind % 2 == 1) for kind in kinds.tolist()]
+    starts = np.cumsum([0, *(len(table) for table in tables)])
+    give_scores(packed_RN, count_R, tied_R, np.concatenate(tables), starts[kind_R], out_RN)
 
 
 def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
@@ -179,7 +181,7 @@ def _pack_order(x_RN: AnyFloatArray) -> npt.NDArray[np.uint64]:
     return packed_RN
 
 
-@lru_cache(maxsize=256)  # the number of known values changes little from date to date
+@lru_cache(maxsize=512)  # the number of known values changes little from date to date
 def _normal_scores(count: int, tied: bool) -> FloatArray:
     """Return the normal score of each rank (from 0) among ``count``; with ties, of each half rank."""
     n_places = max(2 * count - 1, 0) if tied else count
