@@ -258,7 +258,7 @@ def as_table(signal_TN: Array, g: Ground, name: str = "x") -> SignalTable:
     rows = pl.DataFrame(
         {
             "date": g.panel.dates_T.astype("datetime64[D]")[t],
-            "ticker": np.asarray(g.panel.tickers_N)[n],
+            "ticker": pl.Series(list(g.panel.tickers_N)).gather(n),
             name: signal_TN[t, n],
         }
     )

@@ -40,6 +40,8 @@ class Standardised:
     def at(self, rows_D: IntArray) -> Standardised:
         """Return some rows; a row outside the array is unknown."""
         inside_D = (rows_D >= 0) & (rows_D < len(self.value_DN))
+        if inside_D.all():
+            return Standardised(self.value_DN[rows_D], self.known_DN[rows_D])
         rows_D = np.where(inside_D, rows_D, 0)
         keep_D1 = inside_D[:, None].astype(np.float32)
         return Standardised(self.value_DN[rows_D] * keep_D1, self.known_DN[rows_D] * keep_D1)
