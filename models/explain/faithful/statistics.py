@@ -7,6 +7,7 @@ Forecasts of one date share its data, so whole dates are resampled, not single f
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,8 +67,21 @@ def ratio_over_dates(top_E: FloatArray, bottom_E: FloatArray, session_E: IntArra
     return _estimate(value, _ratio(top_D[drawn_RD].sum(axis=1), bottom_D[drawn_RD].sum(axis=1)), len(dates_D))
 
 
+@functools.lru_cache(maxsize=8)
 def _resamples(dates: int, seed: int) -> IntArray:
-    return np.random.default_rng(seed).integers(dates, size=(RESAMPLES, dates))
+    """Drawn dates, [R, D], read-only: the figures of a run are many and mostly of equally many dates."""
+    drawn_RD = np.random.default_rng(seed).integers(dates, size=(RESAMPLES, dates))
+    drawn_RD.flags.writeable = False
+    return drawn_RD
+
+
+@functools.lru_cache(maxsize=64)
+def _wider(dates: int) -> float:
+    """Factor that makes a percentile interval of D dates as wide as Student's t interval."""
+    from scipy import stats
+
+    side = (1 + LEVEL) / 2
+    return float(stats.t.ppf(side, dates - 1) / stats.norm.ppf(side) * np.sqrt(dates / (dates - 1)))
 
 
 def _estimate(value: float, resampled_R: FloatArray, dates: int) -> Estimate:
@@ -76,13 +90,10 @@ def _estimate(value: float, resampled_R: FloatArray, dates: int) -> Estimate:
     A bootstrap of few dates is too narrow, because the variance of D resampled dates is that of the
     population times (D - 1) / D and is itself uncertain.
     """
-    from scipy import stats
-
     if not np.isfinite(value):
         return Estimate(float(value), -np.inf, np.inf, dates)
     low, high = np.quantile(resampled_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="inverted_cdf")
-    side = (1 + LEVEL) / 2
-    wider = float(stats.t.ppf(side, dates - 1) / stats.norm.ppf(side) * np.sqrt(dates / (dates - 1)))
+    wider = _wider(dates)
     below, above = (
         wider * gap if np.isfinite(gap) else np.inf for gap in (value - float(low), float(high) - value)
     )
