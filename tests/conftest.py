@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from shared_folders import shared_folder
 
 from pipelines import secrets
 from pipelines.config.load import check_config
@@ -124,15 +125,18 @@ def secrets_of_one_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def migrated_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Copy new SQLite stores from the first one of the process, because MLflow's migrations take a second."""
-    create, template = store._create_database, tmp_path_factory.mktemp("tracking") / "mlflow.db"
+    """Copy new SQLite stores from the first one of the session, because MLflow's migrations take a second."""
+    create = store._create_database
+
+    def make(folder: Path) -> None:
+        create(str(folder / "mlflow.db"))
 
     def copy(file: str) -> None:
         path = Path(file)
         if "?" in file or path.name == ":memory:" or path.exists():
             create(file)
             return
-        create(str(template))
+        template = shared_folder(tmp_path_factory, "store", make) / "mlflow.db"
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.copy")
         shutil.copyfile(template, partial)
@@ -189,7 +193,6 @@ def api_project(
     """A folder with a finished run of ``api_models.MODELS`` in ``data/runs``."""
     import yaml
     from api_models import MODELS
-    from shared_folders import shared_folder
 
     import peerglass
 
