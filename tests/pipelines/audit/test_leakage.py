@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,17 @@ def true(market: Tables, tiny_config: Config) -> Dataset:
     return build_dataset(market, tiny_config)
 
 
+@pytest.fixture(scope="module")
+def noisy_after(market: Tables, true: Dataset, tiny_config: Config) -> Callable[[int, int], Dataset]:
+    """The dataset with noise after session ``t``, by ``t`` and the noise's seed. All models share it."""
+
+    @functools.cache
+    def make(t: int, seed: int) -> Dataset:
+        return build_dataset(replace_future(market, day_of(true, t), seed=seed), tiny_config)
+
+    return make
+
+
 @pytest.mark.parametrize("without", [(), ("volume",), ("open", "high", "low"), ("sector",)])
 @pytest.mark.parametrize("tables", [("prices",), ("prices", "securities"), ("prices", "fundamentals")])
 def test_noise_satisfies_contracts_and_adds_no_column(
@@ -164,12 +176,16 @@ def test_features_and_universe_equal_those_of_a_panel_that_ends_at_t(
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("seed", MODEL_SEEDS)
 def test_forecasts_up_to_t_do_not_depend_on_later_data(  # noqa: PLR0917 (fixtures)
-    seed: int, model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
+    seed: int,
+    model: str,
+    true: Dataset,
+    noisy_after: Callable[[int, int], Dataset],
+    tiny_config: Config,
+    tmp_path: Path,
 ) -> None:
     rng = np.random.default_rng(seed)
     t = int(rng.integers(210, 300))
-    noisy = build_dataset(replace_future(market, day_of(true, t), seed=seed), tiny_config)
-    before = compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
+    before = compare_forecasts(t, true, noisy_after(t, seed), tiny_config, model, tmp_path)
     assert np.isfinite(before).any(axis=1).all(), "every session up to t must have been forecast"
     if model != "zero":
         assert np.nanstd(before, axis=1).min() > 0, "a constant forecast proves nothing"
@@ -193,11 +209,14 @@ def compare_forecasts(  # noqa: PLR0917 (what, on what, when, where)
 
 @pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.kind == "neural"])
 def test_training_steps_do_not_depend_on_later_listings(
-    model: str, true: Dataset, market: Tables, tiny_config: Config, tmp_path: Path
+    model: str,
+    true: Dataset,
+    noisy_after: Callable[[int, int], Dataset],
+    tiny_config: Config,
+    tmp_path: Path,
 ) -> None:
     config = tiny_config.model_copy(update={"fit": {"epochs": 1, "batch_dates": 120}})
-    noisy = build_dataset(replace_future(market, day_of(true, 240), seed=5), config)
-    compare_forecasts(240, true, noisy, config, model, tmp_path)
+    compare_forecasts(240, true, noisy_after(240, 5), config, model, tmp_path)
 
 
 # Planted leaks, which prove that the comparison can fail.
@@ -257,7 +276,7 @@ def test_planted_fit_beyond_training_sessions_is_detected(  # noqa: PLR0917 (fix
     leak: str,
     model: str,
     true: Dataset,
-    market: Tables,
+    noisy_after: Callable[[int, int], Dataset],
     tiny_config: Config,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -280,7 +299,7 @@ def test_planted_fit_beyond_training_sessions_is_detected(  # noqa: PLR0917 (fix
         monkeypatch.setattr(f"{__name__}.fold_until", lambda *_: unpurged)
     else:
         monkeypatch.setattr(walkforward, "fit_inputs", fitted_on_all)
-    noisy = build_dataset(replace_future(market, day_of(true, t), seed=1), tiny_config)
+    noisy = noisy_after(t, 1)
     if model == "ridge" and leak != "purge":  # ridge uses neither channels nor groups
         compare_forecasts(t, true, noisy, tiny_config, model, tmp_path)
         return
