@@ -92,6 +92,8 @@ SCHEMAS: Mapping[str, Mapping[str, pl.DataType | type[pl.DataType]]] = {
 }
 """Columns of the tables; stored as ``explain_<name>``."""
 
+OVERS: tuple[Over, ...] = ("days", "peers")
+
 
 def faithful_tables(
     model: str, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution], dataset: Dataset
@@ -101,7 +103,7 @@ def faithful_tables(
     A table without rows is left out: a model without attention has none but those of its rankings.
     """
     rows: dict[str, list[Row]] = {name: [] for name in SCHEMAS}
-    for over in ("days", "peers"):
+    for over in OVERS:
         _measures(rows, model, over, parts, network)
     for name, described in attention_rows(parts, dataset).items():
         rows[name] = described
@@ -114,13 +116,18 @@ def faithful_tables(
 
 def verdicts(parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) -> list[Verdict]:
     """Judge attention over days and over peers, where the model has it."""
-    found = []
-    for over in ("days", "peers"):
-        inference = _inference(over, parts)
-        if inference is not None:
-            measured = _measured(over, parts)
-            found.append(judge(over, measured, inference, _agreement(over, measured, network)))
-    return found
+    found = (_verdict(over, parts, network) for over in OVERS)
+    return [one for one in found if one is not None]
+
+
+def _verdict(
+    over: Over, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]
+) -> Verdict | None:
+    inference = _inference(over, parts)
+    if inference is None:
+        return None
+    measured = _measured(over, parts)
+    return judge(over, measured, inference, _agreement(over, measured, network))
 
 
 def _measured(over: Over, parts: Iterable[FaithfulPart]) -> list[ForecastMeasures]:
@@ -148,9 +155,9 @@ def _measures(
 ) -> None:
     """Add the rows about days, or about peers, of the first five tables."""
     measured, inference = _measured(over, parts), _inference(over, parts)
-    if inference is None:
+    verdict = _verdict(over, parts, network)
+    if inference is None or verdict is None:
         return
-    (verdict,) = [one for one in verdicts(parts, network) if one.over == over]
     rows["verdict"] += [
         {
             "over": over,

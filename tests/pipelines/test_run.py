@@ -239,8 +239,10 @@ def test_rows_flagged_before_training_are_a_hazard_in_the_report(done: str, peer
     assert sentence not in Path("runs", done, "report.html").read_text(), (
         "the flag was set after the training"
     )
-    later = ("tiny.yaml", "--set", "models={zero: {}}", "--set", "name=later", "--set", "output=later")
-    assert peerglass("train", *later).code == 0
+    settings = yaml.safe_load(Path("tiny.yaml").read_text())
+    later = {**settings, "name": "later", "output": "later", "models": {"zero": {}}}
+    Path("later.yaml").write_text(yaml.safe_dump(later))
+    assert peerglass("train", "later.yaml").code == 0
     assert peerglass("report", "later", "--output", "later").code == 0
     (page,) = Path("later").glob("*/report.html")
     assert sentence in page.read_text()
