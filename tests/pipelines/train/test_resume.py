@@ -41,7 +41,7 @@ from pipelines.run.snapshots import FileSnapshotStore
 from pipelines.stages import train_config
 from pipelines.train.trials import trial_count
 
-KILLS = 6
+KILLS = 10
 MODELS = {
     "zero": {},
     "ridge": {},
@@ -146,7 +146,7 @@ def check_complete(folder: Path, run_id: str, models: dict[str, Any], seeds: tup
     assert not list((run.folder / "snapshots").glob("*")), "snapshots are deleted at the end"
 
 
-def test_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, Any]) -> None:
+def test_ten_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, Any]) -> None:
     prepared(tmp_path / "uninterrupted", tiny)
     run_id, seconds, _ = finish(tmp_path / "uninterrupted")
     check_complete(tmp_path / "uninterrupted", run_id, MODELS, SEEDS)
@@ -159,7 +159,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path: Path, tiny: dict[str, 
         time.sleep(rng.uniform(0.1, 1.0))
     kills, seen, between = 1, 0, 0
     while kills < KILLS:
-        # Kills come after a sixth of a whole training on average, so nearly all of them meet unfinished work.
+        # Kills come after a tenth of a whole training on average, so nearly all of them meet unfinished work.
         if not kill_during_training(folder, after=rng.uniform(0.0, 1.6) * seconds / KILLS):
             # The machine is faster than when it was measured: this run is complete, so start another one.
             assert forecasts(folder).equals(whole)
