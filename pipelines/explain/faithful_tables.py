@@ -120,9 +120,7 @@ def verdicts(parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) 
     return [one for one in found if one is not None]
 
 
-def _verdict(
-    over: Over, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]
-) -> Verdict | None:
+def _verdict(over: Over, parts: Sequence[FaithfulPart], network: Sequence[PeerAttribution]) -> Verdict | None:
     inference = _inference(over, parts)
     if inference is None:
         return None
