@@ -7,14 +7,16 @@ formula would read from and write to main memory; with a few firms at a time, th
 from __future__ import annotations
 
 import contextvars
+import functools
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 Answer = TypeVar("Answer")
 
@@ -101,5 +103,11 @@ def one_blas_thread() -> Iterator[None]:
     takes up to 20 times the processor's time where other programs compute as well. The results of one thread
     also do not depend on the number of cores.
     """
-    with threadpool_limits(1, user_api="blas"):
+    with _blas(len(sys.modules)).limit(limits=1):
         yield
+
+
+@functools.lru_cache(maxsize=1)
+def _blas(_modules: int) -> ThreadpoolController:
+    """The loaded BLAS libraries. Finding them takes milliseconds, and importing a module can load one."""
+    return ThreadpoolController().select(user_api="blas")

@@ -3,7 +3,8 @@
 Principal components of the correlation matrix of daily returns (Avellaneda and Lee 2010, "Statistical
 arbitrage in the US equities market"), re-estimated on the first session of each month from earlier sessions.
 
-Shape suffixes: T sessions, W sessions of an estimate, N firms, L firms with loadings, K factors.
+Shape suffixes: T sessions, W sessions of an estimate, D sessions that use it, N firms, L firms with loadings,
+K factors.
 """
 
 from __future__ import annotations
@@ -105,9 +106,11 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
         return None
     z_WL = (r_WL - np.nanmean(r_WL, axis=0)) / deviation_L
     z_WL = np.clip(np.nan_to_num(z_WL, nan=0.0), -_OUTLIER, _OUTLIER)
-    # the W x W matrix is smaller than the L x L one
-    values_W, vectors_WW = np.linalg.eigh(z_WL @ z_WL.T)
-    loadings_LK = z_WL.T @ vectors_WW[:, : -kept - 1 : -1] / np.sqrt(values_W[: -kept - 1 : -1])
+    if z_WL.shape[1] <= z_WL.shape[0]:
+        loadings_LK = np.linalg.eigh(z_WL.T @ z_WL).eigenvectors[:, : -kept - 1 : -1]
+    else:  # the same loadings from the smaller matrix, W x W
+        values_W, vectors_WW = np.linalg.eigh(z_WL @ z_WL.T)
+        loadings_LK = z_WL.T @ vectors_WW[:, : -kept - 1 : -1] / np.sqrt(values_W[: -kept - 1 : -1])
     return Estimate(start, firms_L, deviation_L, loadings_LK)
 
 
@@ -140,17 +143,21 @@ def residualise_factors(
     for one, end in zip(estimates, ends, strict=False):
         # columns of the regression: the intercept, then the loadings
         columns_LK = np.column_stack((1.0 / one.deviation_L, one.loadings_LK))
-        for t in range(one.start, end):
-            y_L = values_TN[t, one.firms_L]
-            known_L = inside_TN[t, one.firms_L] & np.isfinite(y_L)
+        y_DL = values_TN[one.start : end, one.firms_L]
+        known_DL = inside_TN[one.start : end, one.firms_L] & np.isfinite(y_DL)
+        before_L = None
+        for t, y_L, known_L in zip(range(one.start, end), y_DL, known_DL, strict=True):
             if known_L.sum() < 2 * columns_LK.shape[1]:
                 continue
-            columns_nK, deviation_n, y_n = columns_LK[known_L], one.deviation_L[known_L], y_L[known_L]
+            # the regression is prepared anew where the firms are not those of the date before
+            if before_L is None or not np.array_equal(known_L, before_L):
+                before_L, columns_nK, deviation_n = known_L, columns_LK[known_L], one.deviation_L[known_L]
+                gram_KK = columns_nK.T @ columns_nK
+                size_K = np.sqrt(np.diag(gram_KK))
+                size_K[size_K == 0] = 1.0
+                inverse_KK = np.linalg.pinv(gram_KK / np.outer(size_K, size_K), rcond=1e-10, hermitian=True)
+            y_n = y_L[known_L]
             z_n = np.clip(y_n / deviation_n, -_OUTLIER, _OUTLIER)
-            gram_KK = columns_nK.T @ columns_nK
-            size_K = np.sqrt(np.diag(gram_KK))
-            size_K[size_K == 0] = 1.0
-            inverse_KK = np.linalg.pinv(gram_KK / np.outer(size_K, size_K), rcond=1e-10, hermitian=True)
             f_K = inverse_KK @ (columns_nK.T @ z_n / size_K) / size_K
             out_TN[t, one.firms_L[known_L]] = y_n - deviation_n * (columns_nK @ f_K)
     return out_TN
