@@ -49,6 +49,15 @@ class HolderMarket:
     tradable_TN: BoolArray
     delisted_TN: BoolArray
 
+    def on(self, sessions: slice) -> HolderMarket:
+        """Return views of some sessions."""
+        return HolderMarket(
+            self.value_TN[sessions],
+            self.known_TN[sessions],
+            self.tradable_TN[sessions],
+            self.delisted_TN[sessions],
+        )
+
 
 def holder_market(
     total_return_index_TN: FloatArray, traded_TN: BoolArray, delisted_TN: BoolArray

@@ -12,13 +12,22 @@ import numpy as np
 from features.arithmetic.transforms import rank_normal
 from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
 from features.panel.derived import cached, row_mean
-from features.panel.holder_returns import bought_return, holder_market
+from features.panel.holder_returns import HolderMarket, bought_return, holder_market
 from features.panel.panel import Panel
 
 TargetKind = Literal["raw", "demean", "rank"]
 
 
-def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
+def holders(panel: Panel) -> HolderMarket:
+    """Return the `features.panel.holder_returns.holder_market` of a panel, which is computed once."""
+    return cached(
+        panel,
+        "holder_market",
+        lambda: holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN),
+    )
+
+
+def forward_returns(panel: Panel, delay: int, horizon: int, first: int = 0) -> FloatArray:
     """Compute the forward return of each firm, before costs, for a book that decides at t.
 
     The book buys the firm at the close of ``t+delay`` and holds it for ``horizon`` sessions. If the firm can
@@ -36,10 +45,12 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
         Sessions between the decision and the trade, at least 0.
     horizon : int
         Sessions held, at least 1.
+    first : int
+        Session of the first row to compute, at least 0.
 
     Returns
     -------
-    ndarray of shape (T, N)
+    ndarray of shape (T - first, N)
         A fraction, known at the close of ``t+delay+horizon``. NaN before the first price, where the span ends
         after the panel, and where the firm is still held at the end of the span but the data have a gap there
         (`features.panel.delistings`).
@@ -52,13 +63,8 @@ def forward_returns(panel: Panel, delay: int, horizon: int) -> FloatArray:
     if delay < 0 or horizon < 1:
         msg = f"The label has delay {delay} and horizon {horizon}; they must be at least 0 and at least 1."
         raise ValueError(msg)
-    market = cached(
-        panel,
-        "holder_market",
-        lambda: holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN),
-    )
-    out_TN = np.full(panel.total_return_index_TN.shape, np.nan)
-    earned_TN = bought_return(market, horizon)[delay:]
+    earned_TN = bought_return(holders(panel).on(slice(first, None)), horizon)[delay:]
+    out_TN = np.full((panel.n_sessions - first, panel.n_firms), np.nan)
     out_TN[: len(earned_TN)] = earned_TN
     return out_TN
 

@@ -11,6 +11,7 @@ from features.arrays import FloatArray
 from features.panel.panel import Panel
 from pipelines.lake.pipeline_tables import EnsembleForecasts
 from pipelines.results.evaluate import ensemble, seed_dispersion
+from pipelines.run.completeness import forecast_by_all
 
 
 def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Panel) -> pl.DataFrame:
@@ -34,10 +35,12 @@ def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Pan
     dates_T, tickers_N = panel.dates_T.astype("datetime64[D]"), np.asarray(panel.tickers_N)
     parts = []
     for model, seeds in forecasts.items():
-        signal_TN, seed_dispersion_TN = ensemble(seeds), seed_dispersion(seeds)
-        t, n = np.nonzero(np.isfinite(signal_TN))
-        columns = {"date": dates_T[t], "ticker": tickers_N[n], "signal": signal_TN[t, n]}
-        frame = pl.DataFrame({**columns, "seed_dispersion": seed_dispersion_TN[t, n]}).select(
+        rows_T = forecast_by_all(seeds.values())
+        of_rows = {seed: forecast_TN[rows_T] for seed, forecast_TN in seeds.items()}
+        signal_RN, seed_dispersion_RN = ensemble(of_rows), seed_dispersion(of_rows)
+        r, n = np.nonzero(np.isfinite(signal_RN))
+        columns = {"date": dates_T[rows_T][r], "ticker": tickers_N[n], "signal": signal_RN[r, n]}
+        frame = pl.DataFrame({**columns, "seed_dispersion": seed_dispersion_RN[r, n]}).select(
             pl.lit(model).alias("model"),
             "date",
             "ticker",
@@ -45,5 +48,5 @@ def ensemble_table(forecasts: Mapping[str, Mapping[int, FloatArray]], panel: Pan
             pl.col("seed_dispersion").fill_nan(None),
             pl.lit(len(seeds), dtype=pl.Int64).alias("seeds"),
         )
-        parts.append(frame)
-    return EnsembleForecasts.validate(pl.concat(parts))
+        parts.append(EnsembleForecasts.validate(frame))
+    return pl.concat(parts)

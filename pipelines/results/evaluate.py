@@ -21,6 +21,7 @@ from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.analysis.measured import MeasuredBook
 from pipelines.results.book_orders import Benchmarks, book_orders
 from pipelines.results.book_targets import note_table
+from pipelines.run.completeness import forecast_by_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,15 @@ def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int
 
 def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
     """Mean over seeds of the forecasts standardised within each date; a constant cross-section gives 0."""
+    rows_T = forecast_by_all(seeds.values())
     total: FloatArray | None = None
     for forecast_TN in seeds.values():
-        score_TN = standardised(forecast_TN)
-        total = score_TN if total is None else total + score_TN
+        score_RN = standardised(forecast_TN[rows_T])
+        total = score_RN if total is None else total + score_RN
     assert total is not None
-    return total / len(seeds)
+    mean_TN = np.full((len(rows_T), total.shape[1]), np.nan)
+    mean_TN[rows_T] = total / len(seeds)
+    return mean_TN
 
 
 def seed_dispersion(seeds: Mapping[int, FloatArray]) -> FloatArray:
@@ -83,10 +87,11 @@ def seed_dispersion(seeds: Mapping[int, FloatArray]) -> FloatArray:
     ``sqrt(sum_k (s_k - mean s)^2 / (K - 1))`` of the scores ``s_k``, in cross-sectional standard deviations
     of one date's forecasts. NaN for a single seed, and where a seed has no forecast.
     """
-    scores_KTN = np.stack([standardised(forecast_TN) for forecast_TN in seeds.values()])
-    if len(seeds) < 2:
-        return np.full(scores_KTN.shape[1:], np.nan)
-    std_TN: FloatArray = scores_KTN.std(axis=0, ddof=1)
+    rows_T = forecast_by_all(seeds.values())
+    std_TN = np.full(next(iter(seeds.values())).shape, np.nan)
+    if len(seeds) > 1:
+        scores_KRN = np.stack([standardised(forecast_TN[rows_T]) for forecast_TN in seeds.values()])
+        std_TN[rows_T] = scores_KRN.std(axis=0, ddof=1)
     return std_TN
 
 

@@ -15,7 +15,7 @@ Shape suffixes: T sessions, R measured sessions, N firms, S sectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -58,15 +58,16 @@ _BETA: Final = ("beta", "beta_252", 1)
 
 
 def forecast_tables(
-    signals: Mapping[str, FloatArray], market: Market, config: Config
+    signals: Iterable[tuple[str, FloatArray]], market: Market, config: Config
 ) -> dict[str, pl.DataFrame]:
     """Compute all tables of this module.
 
     Parameters
     ----------
     signals
-        model -> seed ensemble of shape (T, N), known at the close of session t; NaN where there is none. Only
-        sessions with a signal are measured, so pass no signal for sessions outside the test.
+        Models, and their seed ensembles of shape (T, N), known at the close of session t; NaN where there is
+        none. Only sessions with a signal are measured, so pass no signal for sessions outside the test. An
+        ensemble of a generator is let go before the next one is made.
     market
         Panel and universe. Signals outside the universe are not measured.
     config
@@ -97,10 +98,10 @@ def forecast_tables(
             row, and one that equals the signal has no t. For a sector, the mean over dates of the mean
             standardised signal of its firms.
     """
-    measured = [_measured(model, signal_TN, market) for model, signal_TN in signals.items()]
+    measured = [_measured(model, signal_TN, market) for model, signal_TN in signals]
     decay, spread, series = _label_tables(measured, market, config)
     exposures = [*_style_rows(measured, market.panel), *_sector_rows(measured, market.panel)]
-    order = {model: i for i, model in enumerate(signals)}
+    order = {one.model: i for i, one in enumerate(measured)}
 
     def frame(rows: list[dict[str, Any]], schema: Mapping[str, type[pl.DataType]], *by: str) -> pl.DataFrame:
         table = pl.DataFrame(rows, schema={"model": pl.String, **schema}, orient="row")
@@ -154,13 +155,14 @@ def _label_tables(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[pl.DataFrame]]:
     """Rows of ``ic_decay`` and ``quantile_spread``, and the parts of ``quantile_series``."""
     own, delays = config.label.horizon, config.label.delays
+    first = min((int(one.sessions_R[0]) for one in measured if len(one.sessions_R)), default=0)
     newest = max((int(one.sessions_R[-1]) for one in measured if len(one.sessions_R)), default=0)
     limit = min(newest + config.label.max_delay + own, market.panel.n_sessions - 1)
     tradable = min((delay for delay in delays if delay >= 1), default=1)
     spans = {(horizon, tradable) for horizon in (*HORIZONS, own)} | {(own, d) for d in (*DELAYS, *delays)}
     decay, spread, series = [], [], []
     for horizon in sorted({horizon for horizon, _ in spans}):
-        bought_TN = forward_returns(market.panel, 0, horizon)  # a delay of d moves it up by d rows
+        bought_TN = forward_returns(market.panel, 0, horizon, first)  # a delay of d moves it up by d rows
         for delay in sorted(d for h, d in spans if h == horizon):
             last = limit - delay - horizon
             for sessions_R, group in _by_sessions(measured):
@@ -168,7 +170,7 @@ def _label_tables(
                 overlap = label_overlap(sessions_R, horizon)
                 if not len(rows_R) or (horizon != own and len(rows_R) < _INDEPENDENT_LABELS * overlap):
                     continue
-                label = SortedPanel("label", bought_TN[rows_R + delay])
+                label = SortedPanel("label", bought_TN[rows_R + delay - first])
                 for one in group:
                     daily = daily_metrics(one.signal.first(len(rows_R)), label, quantiles=QUANTILES)
                     decay.append(_decay_row(one.model, horizon, delay, daily, overlap))

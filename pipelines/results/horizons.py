@@ -38,6 +38,8 @@ def horizon_table(
         test sessions; None if no model of the run forecasts shorter horizons than the label's.
     """
     label = run.config.label
+    if not label.shorter_horizons:
+        return None
     path = path_of_tests(dataset, plan_folds(dataset, run.config))
     stored = stored_forecasts(run, lake).join(path, on=["date", "fold"], how="semi")
     with_path = stored.filter(pl.col("horizon") < label.horizon)["model"].unique().to_list()

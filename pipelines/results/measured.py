@@ -48,7 +48,7 @@ def measured_tables(
         Number of trials in the ledger.
     """
     sessions_T = market.panel.dates_T
-    signals = {model: ensemble(seeds) for model, seeds in forecasts.items()}
+    signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
     trained = set(forecasts) <= set(config.models)
     behaviour = in_background(lambda: forecast_tables(signals, market, config))
     endings = ending_table(forecasts, market, config)

@@ -91,6 +91,13 @@ def describe_missing_of_model(
     )
 
 
+def forecast_by_all(forecasts: Iterable[FloatArray]) -> npt.NDArray[np.bool_]:
+    """Sessions on which every array of shape (T, N) has at least one forecast, shape (T,)."""
+    every = [np.isfinite(forecast_TN).any(axis=1) for forecast_TN in forecasts]
+    found_T: npt.NDArray[np.bool_] = np.logical_and.reduce(every)
+    return found_T
+
+
 def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:
     """Find the dates on which every seed of every model has at least one forecast.
 
@@ -109,8 +116,7 @@ def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArr
     DataError
         If there is no such date.
     """
-    every = [np.isfinite(seed_TN).any(axis=1) for seeds in forecasts.values() for seed_TN in seeds.values()]
-    common_T: npt.NDArray[np.bool_] = np.logical_and.reduce(every)
+    common_T = forecast_by_all(seed_TN for seeds in forecasts.values() for seed_TN in seeds.values())
     if not common_T.any():
         raise DataError(
             f"No date is forecast by all models ({', '.join(forecasts)}), so they cannot be compared; "
@@ -122,9 +128,15 @@ def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArr
 def restrict_to_dates(
     forecasts: Mapping[str, Mapping[int, FloatArray]], dates_T: npt.NDArray[np.bool_]
 ) -> dict[str, dict[int, FloatArray]]:
-    """Replace the forecasts on all other dates by NaN."""
+    """Replace the forecasts on all other dates by NaN. Arrays without any are returned as they are."""
+
+    def restricted(forecast_TN: FloatArray) -> FloatArray:
+        if not (forecast_by_all([forecast_TN]) & ~dates_T).any():
+            return forecast_TN
+        return np.where(dates_T[:, None], forecast_TN, np.nan)
+
     return {
-        model: {seed: np.where(dates_T[:, None], seed_TN, np.nan) for seed, seed_TN in seeds.items()}
+        model: {seed: restricted(forecast_TN) for seed, forecast_TN in seeds.items()}
         for model, seeds in forecasts.items()
     }
 

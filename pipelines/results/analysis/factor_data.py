@@ -6,15 +6,20 @@ Shape suffixes: T sessions, N firms, K styles, J market and styles.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
 from backtest.analysis.factors import FactorReturns, factor_returns
 from backtest.analysis.styles import StyleScores, style_scores
 from features.arrays import FloatArray
-from features.panel.holder_returns import held_return, holder_market
+from features.panel.holder_returns import held_return
+from features.panel.labels import holders
 from features.panel.panel import Panel
 from pipelines.dataset.market import Market
+
+_BLOCK: Final = 64
+"""Sessions at a time, so that intermediate arrays stay small."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,8 +66,9 @@ def earned_returns(panel: Panel) -> FloatArray:
 
     NaN in the first session, and where the total return index is unknown at either close.
     """
-    holder = holder_market(panel.total_return_index_TN, panel.traded_TN, panel.delisted_TN)
     earned_TN = np.full(panel.total_return_index_TN.shape, np.nan)
-    known_TN = holder.known_TN[1:] & holder.known_TN[:-1]
-    earned_TN[1:] = np.where(known_TN, held_return(holder, 1), np.nan)
+    for start in range(0, panel.n_sessions - 1, _BLOCK):
+        block = holders(panel).on(slice(start, start + _BLOCK + 1))
+        known_BN = block.known_TN[1:] & block.known_TN[:-1]
+        earned_TN[start + 1 : start + 1 + len(known_BN)] = np.where(known_BN, held_return(block, 1), np.nan)
     return earned_TN

@@ -18,6 +18,7 @@ from features.panel.delistings import DelistingRule
 from features.panel.labels import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import UniverseRule, universe
+from pipelines.results.analysis import factor_data
 
 FREE = CostModel()
 NAN = np.nan
@@ -68,6 +69,21 @@ def test_label_equals_book_return_before_costs(
             for nav_T in (book.nav_net_T, book.nav_ledger_T):
                 assert nav_T[end] - 1.0 == pytest.approx(weight * label_TN[t, n], rel=0, abs=1e-12)
     assert np.isnan(label_TN[max(T - delay - horizon, 0) :]).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_later_rows_and_blocks_of_sessions_are_those_of_the_whole(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panel = panel_of(seed)
+    for delay, horizon, first in ((0, 1, 7), (2, 5, 20), (1, 30, 3), (0, 4, panel.n_sessions - 1)):
+        whole_TN = forward_returns(panel, delay, horizon)
+        np.testing.assert_array_equal(forward_returns(panel, delay, horizon, first), whole_TN[first:])
+        assert np.isfinite(whole_TN).any()
+    whole_TN = factor_data.earned_returns(panel)
+    assert np.isfinite(whole_TN).any()
+    monkeypatch.setattr(factor_data, "_BLOCK", 7)
+    np.testing.assert_array_equal(factor_data.earned_returns(panel), whole_TN)
 
 
 def test_random_markets_cover_all_cases() -> None:

@@ -52,7 +52,7 @@ def signal_TN(market: Market) -> np.ndarray:  # noqa: N802  # a shape suffix
 
 @pytest.fixture(scope="module")
 def tables(market: Market, config: Config, signal_TN: np.ndarray) -> dict[str, pl.DataFrame]:
-    return forecast_tables({"walk": signal_TN}, market, config)
+    return forecast_tables({"walk": signal_TN}.items(), market, config)
 
 
 def test_the_decay_equals_loops_over_dates(
@@ -141,10 +141,10 @@ def test_no_table_reads_a_session_that_the_ladder_does_not(
         )
 
     beyond = LAST + WIDEST + HORIZON + 1
-    same = forecast_tables({"walk": signal_TN}, with_index(beyond), config)
+    same = forecast_tables({"walk": signal_TN}.items(), with_index(beyond), config)
     for name, table in tables.items():
         assert table.equals(same[name]), name
-    other = forecast_tables({"walk": signal_TN}, with_index(beyond - 1), config)
+    other = forecast_tables({"walk": signal_TN}.items(), with_index(beyond - 1), config)
     assert not other["ic_decay"].equals(tables["ic_decay"])
     assert not other["quantile_spread"].equals(tables["quantile_spread"])
 
@@ -154,7 +154,7 @@ def test_firms_outside_the_universe_change_nothing(
 ) -> None:
     outside_TN = ~market.universe_TN & np.isfinite(signal_TN)
     assert outside_TN.any()
-    changed = forecast_tables({"walk": np.where(outside_TN, 1e6, signal_TN)}, market, config)
+    changed = forecast_tables({"walk": np.where(outside_TN, 1e6, signal_TN)}.items(), market, config)
     for name, table in tables.items():
         assert table.equals(changed[name]), name
 
@@ -164,7 +164,9 @@ def test_models_keep_their_order_and_a_scaled_signal_keeps_its_figures(
 ) -> None:
     late_TN = signal_TN.copy()
     late_TN[: FIRST + 40] = np.nan  # other dates than the other models
-    both = forecast_tables({"walk": signal_TN, "late": late_TN, "half": signal_TN / 2}, market, config)
+    both = forecast_tables(
+        {"walk": signal_TN, "late": late_TN, "half": signal_TN / 2}.items(), market, config
+    )
     for name, table in both.items():
         assert table["model"].unique(maintain_order=True).to_list() == ["walk", "late", "half"], name
         alone = tables[name].drop("model")
@@ -193,7 +195,7 @@ def test_a_signal_that_is_a_style_is_named_by_its_exposure(market: Market, confi
     raw_TN = CHARACTERISTICS.compute(market.panel, ["return_5"])[:, :, 0]
     signal_TN = np.full(market.universe_TN.shape, np.nan)
     signal_TN[sessions] = np.where(market.universe_TN, -raw_TN, np.nan)[sessions]
-    table = forecast_tables({"s": signal_TN}, market, config)["signal_exposures"]
+    table = forecast_tables({"s": signal_TN}.items(), market, config)["signal_exposures"]
     styles = table.filter(pl.col("kind") == "style")
     mean = dict(styles.select("key", "mean").iter_rows())
     assert mean["reversal_5"] == pytest.approx(1)
@@ -239,14 +241,14 @@ def test_sparse_forecasts_have_fewer_overlaps_and_few_dates_few_horizons(
     weekly_TN[FIRST : LAST + 1 : 5] = signal_TN[FIRST : LAST + 1 : 5]
     few_TN = np.full_like(signal_TN, np.nan)
     few_TN[FIRST : FIRST + 9] = signal_TN[FIRST : FIRST + 9]
-    decay = forecast_tables({"weekly": weekly_TN, "few": few_TN}, market, config)["ic_decay"]
+    decay = forecast_tables({"weekly": weekly_TN, "few": few_TN}.items(), market, config)["ic_decay"]
     weekly = decay.filter(pl.col("model") == "weekly")
     assert weekly.filter(pl.col("horizon") == 21)["dates"].to_list() == [
         27
     ]  # of 31 weeks; the labels of 4 end too late
     few = decay.filter((pl.col("model") == "few") & (pl.col("delay") == WIDEST))
     assert few["horizon"].to_list() == [1, 2]  # 9 dates, 4 labels over 2 sessions; 3 would need 12 dates
-    persistence = forecast_tables({"few": few_TN}, market, config)["persistence"]
+    persistence = forecast_tables({"few": few_TN}.items(), market, config)["persistence"]
     assert persistence["lag"].to_list() == [1, 5]
 
 

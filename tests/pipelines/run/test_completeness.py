@@ -16,7 +16,13 @@ from stored import measured
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.run.checkpoints import save_checkpoint
-from pipelines.run.completeness import common_dates, comparable_folds, describe_missing, missing_tasks
+from pipelines.run.completeness import (
+    common_dates,
+    comparable_folds,
+    describe_missing,
+    missing_tasks,
+    restrict_to_dates,
+)
 from pipelines.run.record import open_run
 from pipelines.run.scores import read_scores
 from pipelines.train import walkforward
@@ -150,3 +156,12 @@ def test_dates_that_all_models_forecast() -> None:
     assert common_dates({"a": {0: one, 1: two}}).tolist() == [False, False, True, True]
     with pytest.raises(DataError, match=r"No date is forecast by all models \(a, b\)"):
         common_dates({"a": {0: one[:1]}, "b": {0: two[:1]}})
+
+
+def test_forecasts_of_other_dates_are_removed_and_arrays_without_any_are_not_copied() -> None:
+    full_TN, part_TN = np.ones((3, 2)), np.array([[1.0, 2.0], [np.nan, 3.0], [np.nan, np.nan]])
+    dates_T = common_dates({"a": {0: full_TN}, "b": {0: part_TN}})
+    found = restrict_to_dates({"a": {0: full_TN}, "b": {0: part_TN}}, dates_T)
+    np.testing.assert_array_equal(found["a"][0], [[1.0, 1.0], [1.0, 1.0], [np.nan, np.nan]])
+    assert full_TN[2, 0] == 1.0
+    assert found["b"][0] is part_TN
