@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import version
 from pathlib import Path
 
 from pipelines.config.load import digest
@@ -11,7 +10,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.feature_store import FeatureStore
 from pipelines.lake.options import is_url
 from pipelines.progress import Progress
-from pipelines.run.fingerprint import fingerprint, source_digest
+from pipelines.run.fingerprint import fingerprint, installed, source_digest
 
 _LIBRARIES = ("numba", "numpy", "polars", "scipy")
 _CODE = ("features/**/*.py", "pipelines/dataset/characteristics.py", "pipelines/dataset/market.py")
@@ -44,7 +43,7 @@ def features_digest() -> str:
     """
     from features.library.characteristics import CHARACTERISTICS
 
-    libraries = {name: version(name) for name in _LIBRARIES}
+    libraries = {name: installed(name) for name in _LIBRARIES}
     return digest((_sources(), libraries, fingerprint(CHARACTERISTICS, _is_source)))
 
 

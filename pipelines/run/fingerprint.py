@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import os
 import re
@@ -16,6 +17,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,6 +28,12 @@ _INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("s
 _MOST_KEPT = 50  # digests in the cache
 _PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
 """Attributes that hold the function of methods, caches, compiled or partial functions, and properties."""
+
+
+@functools.cache
+def installed(library: str) -> str:
+    """Version of an installed library, as it was when this process first asked."""
+    return version(library)
 
 
 def source_digest(files: Iterable[Path], root: Path) -> str:

@@ -11,7 +11,6 @@ import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.device import resolve_device
 from pipelines.lake.versions import TableVersion
-from pipelines.run.fingerprint import fingerprint, source_digest
+from pipelines.run.fingerprint import fingerprint, installed, source_digest
 from pipelines.settings import Settings, masked_settings
 
 LIBRARIES = ("lightgbm", "numba", "numpy", "scipy", "torch")
@@ -137,7 +136,7 @@ def build_identity(
     return Identity(
         settings=forecasting_settings(config, dataset, warm_starts),
         code=code_digest(),
-        libraries={name: version(name) for name in LIBRARIES},
+        libraries={name: installed(name) for name in LIBRARIES},
         device=resolve_device(config.device).partition(":")[0],
         lake=lake,
         tables=dict(sorted(tables.items())),

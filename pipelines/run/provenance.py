@@ -11,12 +11,12 @@ import datetime as dt
 import os
 import platform
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipelines.errors import DataError
+from pipelines.run.fingerprint import installed
 from pipelines.run.identity import LIBRARIES, code_digest
 from pipelines.run.record import Run, git_commit
 
@@ -133,13 +133,33 @@ class EvaluationMade(_Event):
 
 
 class ExplanationMade(_Event):
-    """Forecasts were attributed with these settings (the section ``explain`` of the config)."""
+    """Forecasts were attributed.
+
+    Attributes
+    ----------
+    environment, device
+        Versions of code and libraries, and the device that computed the forecasts of the coalitions.
+    settings
+        The section ``explain`` of the config.
+    seconds
+        Time that it took.
+    explainer
+        Digest of the code that explains, which ``environment.code`` does not contain. Empty in events
+        recorded before the digest was.
+    tables
+        Names of the run's tables that were written.
+    summary
+        The lines that the stage printed.
+    """
 
     event: Literal["explanation"] = "explanation"
     environment: Environment
     device: str
     settings: dict[str, Any]
     seconds: float
+    explainer: str = ""
+    tables: tuple[str, ...] = ()
+    summary: tuple[str, ...] = ()
 
 
 Event = TrainingStarted | TaskDone | TrainingEnded | AuditMade | EvaluationMade | ExplanationMade
@@ -152,7 +172,7 @@ def environment() -> Environment:
         commit=git_commit(),
         code=code_digest(),
         python=platform.python_version(),
-        libraries={name: version(name) for name in TRACKED_LIBRARIES},
+        libraries={name: installed(name) for name in TRACKED_LIBRARIES},
     )
 
 

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pipelines.config.load import digest, load_config, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
+from pipelines.run.fingerprint import installed
 
 RECORD: Final = "signals.json"
 """Name of the record in the folder."""
@@ -123,7 +123,7 @@ def signals_id(path: Path, contents: Mapping[str, str], config: Config, tables: 
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that measure signals."""
-    return {name: version(name) for name in _LIBRARIES}
+    return {name: installed(name) for name in _LIBRARIES}
 
 
 def find_signals(name: str, output: Path) -> MeasuredSignals | None:

@@ -75,6 +75,7 @@ def test_a_report_made_later_shows_the_versions_that_trained_the_run(
 
     monkeypatch.setattr(importlib.metadata, "distribution", newer_torch)
     assert importlib.metadata.version("torch") == "9.9.9"
+    monkeypatch.setattr("pipelines.run.provenance.installed", importlib.metadata.version)
     page = section(report(peerglass, trained), "provenance")
     assert f"<td>{torch}</td>" in page
     assert re.search(r"commit used in training</th><td>first-commit<", page)
