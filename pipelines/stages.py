@@ -209,6 +209,9 @@ def run_config(
 ) -> Path:
     """Ingest, audit, train, backtest, explain and report. The result of each stage is printed as it ends.
 
+    What has been done is kept: finished tasks, and an explanation of the same forecasts with the same
+    settings and code.
+
     Parameters
     ----------
     config
@@ -227,7 +230,7 @@ def run_config(
     Path
         Path of the report.
     """
-    from pipelines.explain.attribution import explain
+    from pipelines.explain.attribution import explain_if_new
     from pipelines.results.backtest import evaluate_run
     from pipelines.results.describe import describe_evaluation
     from pipelines.tracking.runs import tracked
@@ -249,7 +252,7 @@ def run_config(
             evaluation = evaluate_run(run, dataset, lake, progress)
             echo(f"\n{describe_evaluation(evaluation, config)}\n")
             warn_after_training(run, echo)
-            echo(explain(run, dataset, lake, progress))
+            echo(explain_if_new(run, dataset, lake, progress))
             path = write_report(run, evaluation, dataset, lake, progress)
     seconds = "  ".join(f"{stage} {duration:.0f} s" for stage, duration in progress.seconds.items())
     echo(f"\nrun {run.run_id}  ({seconds})")

@@ -106,8 +106,8 @@ def run_(
 ) -> None:
     """Run every stage: ingest, audit, train, backtest, explain, report. Print the path of the report.
 
-    After an interruption, the same command continues the run. With `--as-of` the ingest is skipped and an
-    earlier state of the lake is used.
+    After an interruption, the same command continues the run. Finished tasks and an explanation with the same
+    settings and code are kept. With `--as-of` the ingest is skipped and an earlier state of the lake is used.
 
     Example: `peerglass run configs/sample.yaml --set fit.epochs=5`
     """

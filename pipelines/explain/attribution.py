@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -18,8 +20,11 @@ from pipelines.explain.tables import explanation_tables, summary_line
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
-from pipelines.run.provenance import ExplanationMade, environment, record
+from pipelines.run.fingerprint import source_digest
+from pipelines.run.provenance import ExplanationMade, TaskDone, environment, read_provenance, record
 from pipelines.run.record import Run
+
+_PACKAGES = Path(__file__).parents[2]
 
 
 def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
@@ -82,12 +87,70 @@ def explain(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
             device=resolve_device(run.config.device),
             settings=run.config.explain.model_dump(mode="json"),
             seconds=round(time.monotonic() - started, 1),
+            explainer=_code(),
+            tables=tuple(f"explain_{table}" for table in tables),
+            summary=tuple(summary),
         )
         record(run, event)
     return (
         "\n".join(summary)
         or "Nothing to explain: the config has no neural model, or explain.models is empty."
     )
+
+
+def explain_if_new(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -> str:
+    """Explain the models of a run unless its stored explanation is what `explain` would compute again.
+
+    It is if no task has finished since, its tables are there, and the settings, the device, the code and the
+    versions of Python and the libraries are the same.
+
+    Parameters
+    ----------
+    run, dataset, lake, progress
+        As of `explain`.
+
+    Returns
+    -------
+    str
+        One line per explained model, computed now or stored.
+
+    Raises
+    ------
+    ConfigError, DataError
+        As `explain`.
+    """
+    kept = _current(run)
+    if kept is None:
+        return explain(run, dataset, lake, progress)
+    progress.note(
+        f"The models were explained on {kept.at:%Y-%m-%d} with the same settings and code. "
+        f"'peerglass explain {run.run_id}' explains them again."
+    )
+    return "\n".join(kept.summary)
+
+
+def _current(run: Run) -> ExplanationMade | None:
+    """The run's explanation, if `explain` would compute the same; None otherwise."""
+    last = next(
+        (one for one in reversed(read_provenance(run)) if isinstance(one, ExplanationMade | TaskDone)), None
+    )
+    if not isinstance(last, ExplanationMade) or not last.tables:
+        return None
+    now = environment()
+    is_same = (
+        last.settings == run.config.explain.model_dump(mode="json")
+        and last.device == resolve_device(run.config.device)
+        and last.explainer == _code()
+        and last.environment.model_copy(update={"commit": now.commit}) == now
+        and all((run.folder / "tables" / f"{table}.parquet").is_file() for table in last.tables)
+    )
+    return last if is_same else None
+
+
+@functools.cache
+def _code() -> str:
+    """Digest of the code that explains; that of models and features is in the environment."""
+    return source_digest((_PACKAGES / "pipelines" / "explain").rglob("*.py"), _PACKAGES)
 
 
 def _planted(run: Run, lake: Lake) -> pl.DataFrame | None:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ from models.registry import MODELS
 from pipelines.config.load import load_config
 from pipelines.dataset.build import build_dataset
 from pipelines.dataset.tables import input_versions, read_tables
+from pipelines.explain.attribution import explain_if_new
 from pipelines.lake.lake import Lake
-from pipelines.run.record import open_run
+from pipelines.progress import Progress
+from pipelines.run.provenance import TaskDone, record
+from pipelines.run.record import Run, open_run
 from pipelines.train.trials import read_trials, trial_count
 
 
@@ -269,6 +273,8 @@ def test_running_again_trains_nothing_and_does_not_change_the_lake(done: str, pe
     answer = peerglass("run", "tiny.yaml")
     assert answer.code == 0, answer.err
     assert not answer.steps
+    assert "explained on" in answer.err
+    assert re.search(r"^temporal_peer: \d+ forecasts explained; ", answer.out, re.MULTILINE)
     assert Path(answer.out.splitlines()[-1]) == Path("runs", done, "report.html").resolve()
     assert lake.versions() == before
     assert lake.read("forecasts").equals(forecasts)
@@ -276,6 +282,32 @@ def test_running_again_trains_nothing_and_does_not_change_the_lake(done: str, pe
     assert again.equals(ladder)
     assert peerglass("train", "tiny.yaml").out.strip() == done
     assert lake.versions() == before
+
+
+def test_run_keeps_an_explanation_until_something_changes_that_it_depends_on(
+    done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(Path("runs", done), tmp_path / done)
+    run = open_run(done, tmp_path)
+    monkeypatch.setattr("pipelines.explain.attribution.explain", lambda *_: "explained again")
+    dataset = build_dataset(read_tables(Lake("lake"), run.versions), run.config)
+
+    def is_kept(run: Run) -> bool:
+        return explain_if_new(run, dataset, Lake("lake"), Progress()) != "explained again"
+
+    assert is_kept(run)
+    more = run.config.explain.model_copy(update={"dates": run.config.explain.dates + 1})
+    assert not is_kept(replace(run, config=run.config.model_copy(update={"explain": more})))
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.explain.attribution._code", lambda: "other code")
+        assert not is_kept(run)
+    table = run.folder / "tables" / "explain_edges.parquet"
+    table.rename(table.with_suffix(".away"))
+    assert not is_kept(run)
+    table.with_suffix(".away").rename(table)
+    assert is_kept(run)
+    record(run, TaskDone(model="ridge", fold=0, seed=0, seconds=1.0))
+    assert not is_kept(run), "a task has finished since"
 
 
 def test_each_stage_can_be_repeated_alone(done: str, peerglass: Call) -> None:
