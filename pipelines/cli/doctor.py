@@ -15,6 +15,7 @@ import typer
 from packaging.requirements import Requirement
 
 from features.arithmetic.parallel import n_cores
+from pipelines.cli.options import RUNS_FOLDER
 
 
 def doctor() -> None:
@@ -49,7 +50,16 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Check Python, the libraries, the accelerator, memory, disk, the data folder and the sources."""
-    return [_python(), *_libraries(), _accelerator(), _memory(), _disk(), _data_folder(), _network_sources()]
+    return [
+        _python(),
+        *_libraries(),
+        _accelerator(),
+        _memory(),
+        _disk(),
+        _data_folder(),
+        *_feature_store(),
+        _network_sources(),
+    ]
 
 
 def _python() -> Finding:
@@ -115,6 +125,21 @@ def _data_folder() -> Finding:
             f"{folder.resolve()} is not writable ({error.strerror}); change to a writable folder",
         )
     return Finding("data folder", "ok", str(folder.resolve()))
+
+
+def _feature_store() -> list[Finding]:
+    """Describe the stored characteristics; nothing if there are none in the default folder."""
+    from pipelines.dataset.feature_store import entries_of
+
+    folder = RUNS_FOLDER.parent / "features"
+    sizes = [size for _, size in entries_of(folder)]
+    if not sizes:
+        return []
+    what = "1 entry" if len(sizes) == 1 else f"{len(sizes):,} entries"
+    limit = "the least recently used are removed above feature_store.limit_gib; the folder can be deleted"
+    return [
+        Finding("feature store", "ok", f"{what}, {sum(sizes) / 2**30:.1f} GiB in {folder.resolve()}; {limit}")
+    ]
 
 
 def _network_sources() -> Finding:

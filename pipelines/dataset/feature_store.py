@@ -116,11 +116,6 @@ class FeatureStore:
         self._evict(keep=key)
         return found
 
-    def entries(self) -> list[tuple[Path, int]]:
-        """Folders of the entries with their bytes, the least recently used first."""
-        found = [(path.stat().st_mtime, path.parent) for path in self.folder.glob(f"*/{_ENTRY}")]
-        return [(folder, _size(folder)) for _, folder in sorted(found)]
-
     def _open(self, key: str, shape: tuple[int, int, int]) -> MappedArray | None:
         """Map an entry after checking it; None if there is none, or a damaged one, which is removed."""
         folder = self.folder / key
@@ -165,7 +160,7 @@ class FeatureStore:
 
     def _require_room(self, needed: int) -> None:
         """Remove unused entries until the disk has room; DataError if that is not enough."""
-        for folder, _ in self.entries():
+        for folder, _ in entries_of(self.folder):
             if shutil.disk_usage(self.folder).free >= needed + _SPARE:
                 return
             self._remove(folder)
@@ -179,7 +174,7 @@ class FeatureStore:
 
     def _evict(self, keep: str) -> None:
         """Remove the least recently used entries that no process maps, until the limit is kept."""
-        entries = self.entries()
+        entries = entries_of(self.folder)
         total = sum(size for _, size in entries)
         for folder, size in entries:
             if total <= self.limit:
@@ -208,6 +203,12 @@ class FeatureStore:
 
     def _lock(self, key: str) -> Path:
         return self.folder / f"{key}{_LOCK}"
+
+
+def entries_of(folder: Path) -> list[tuple[Path, int]]:
+    """Folders of a store's entries with their bytes, the least recently used first."""
+    found = [(path.stat().st_mtime, path.parent) for path in folder.glob(f"*/{_ENTRY}")]
+    return [(entry, _size(entry)) for _, entry in sorted(found)]
 
 
 def _checksums(values_TNF: Float32Array) -> list[int]:

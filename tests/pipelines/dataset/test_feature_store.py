@@ -15,12 +15,13 @@ import polars as pl
 import pytest
 
 from features.panel.panel import Panel
+from pipelines.cli.doctor import examine
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset import characteristics
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.characteristics import Allocate, raw_characteristics, within_dates
-from pipelines.dataset.feature_store import FeatureStore
+from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.mapped import MappedArray, is_in_use, open_mapped
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import DataError
@@ -196,7 +197,7 @@ def test_the_least_recently_used_entries_are_removed_but_none_in_use(tmp_path: P
     for seconds, key in enumerate("acb"):  # b was used after c
         os.utime(tmp_path / key / "entry.json", (seconds, seconds))
     small.get("d", SHAPE, fill)
-    assert [folder.name for folder, _ in small.entries()] == ["a", "b", "d"]
+    assert [folder.name for folder, _ in entries_of(small.folder)] == ["a", "b", "d"]
     np.testing.assert_array_equal(held, VALUES)
     assert is_in_use(tmp_path / "a" / "values.f32")
     del held
@@ -243,3 +244,12 @@ def test_a_dataset_without_a_store_is_in_memory(market: Market, tables: dict[str
     dataset: Dataset = add_features(market, tables, config())
     assert type(dataset.characteristics_TNF) is np.ndarray
     assert dataset.characteristics_TNF.flags.c_contiguous
+
+
+def test_the_doctor_says_how_much_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not [finding for finding in examine() if finding.name == "feature store"]
+    for key in ("a", "b"):
+        store(tmp_path / "data" / "features").get(key, SHAPE, fill)
+    (found,) = [finding for finding in examine() if finding.name == "feature store"]
+    assert found.detail.startswith(f"2 entries, 0.0 GiB in {tmp_path / 'data' / 'features'}; ")
