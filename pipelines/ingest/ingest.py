@@ -216,9 +216,9 @@ class _Committer:
         plans: dict[str, Plan] = {}
         absent = [t for t in SOURCE_TABLES if t not in checked and self._complete and self._lake.exists(t)]
         for table in (*checked, *absent):
-            rows = checked[table].valid if table in checked else schema(table).create_empty()
+            rows = checked[table] if table in checked else schema(table).create_empty()
             scope = own_rows(self._lake, table) if self._complete else None
-            plans[table] = self._lake.plan(table, rows, self._released.get(table, ()), scope)
+            plans[table] = self._lake.plan(table, rows, scope=scope)
         return plans
 
     def _refuse_a_replacement(self, plans: Mapping[str, Plan], delivered: SourceTables) -> None:

@@ -22,6 +22,7 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "prices": {"split_ratio": 1.0, "dividend": 0.0},
     "fundamentals": {"assumed": False},
 }
+_NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "row", "rule"), pl.String))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
         If a required column is missing.
     """
     contract = schema(table)
-    unique, collapsed = _collapse(_conform(table, contract, frame), keys(table))
+    conformed = _conform(table, contract, frame)
+    if conformed.is_empty():
+        return Checked(pl.DataFrame(contract.create_empty()), _NONE_REJECTED, 0)
+    unique, collapsed = _collapse(conformed, keys(table))
     dated, undated = _read_text_dates(table, contract, unique)
     result = contract.filter(dated, cast=True)
     valid, failure = pl.DataFrame(result.result), result.failure
@@ -148,6 +152,8 @@ def _read_text_dates(
     """Parse ISO dates given as text, which polars does not cast; unreadable rows are returned as rejected."""
     names = [c for c, column in contract.columns().items() if isinstance(column, dy.Date)]
     texts = [c for c in names if frame.schema[c] == pl.String]
+    if not texts:
+        return frame, _NONE_REJECTED
     parsed = {c: pl.col(c).str.to_date("%Y-%m-%d", strict=False) for c in texts}
     rule = pl.coalesce(
         pl.lit(None, dtype=pl.String),
@@ -156,9 +162,8 @@ def _read_text_dates(
             for c, day in parsed.items()
         ),
     )
-    bad = frame.filter(rule.is_not_null()) if texts else frame.clear()
-    good = frame.filter(rule.is_null()).with_columns(**parsed) if texts else frame
-    return good, quarantined(table, bad, rule)
+    good = frame.filter(rule.is_null()).with_columns(**parsed)
+    return good, quarantined(table, frame.filter(rule.is_not_null()), rule)
 
 
 def _rejected(table: str, contract: type[dy.Schema], details: pl.DataFrame) -> pl.DataFrame:

@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import DataError
 from pipelines.lake.commit import Plan, UpsertCounts, commit, compare_with_table
 from pipelines.lake.compare import in_order
-from pipelines.lake.contracts import require
+from pipelines.lake.contracts import Checked, require
 from pipelines.lake.schemas import SCHEMAS, keys, schema
 from pipelines.lake.storage import Storage
 from pipelines.lake.versions import (
@@ -261,14 +261,16 @@ class Lake:
     def plan(
         self,
         table: str,
-        frame: pl.DataFrame,
+        frame: pl.DataFrame | Checked,
         released: Collection[str] = (),
         scope: pl.Expr | None = None,
     ) -> Plan:
-        """Compare a batch with the table without writing; parameters and errors as in `upsert`."""
-        return compare_with_table(
-            self.storage, table, in_order(table, require(table, frame, released)), scope
-        )
+        """Compare a batch with the table without writing; parameters and errors as in `upsert`.
+
+        The valid rows of a `Checked` batch are not checked a second time.
+        """
+        rows = frame.valid if isinstance(frame, Checked) else require(table, frame, released)
+        return compare_with_table(self.storage, table, in_order(table, rows), scope)
 
     def apply(self, plan: Plan) -> UpsertCounts:
         """Commit a plan; if another writer committed first, compare again and commit on top (`upsert`)."""

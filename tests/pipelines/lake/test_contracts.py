@@ -131,6 +131,15 @@ def test_absent_optional_columns_are_filled_and_an_absent_required_one_is_named(
         check("prices", frame.drop("close"))
 
 
+def test_an_empty_batch_has_the_form_of_a_full_one() -> None:
+    full, empty = check("prices", prices({}, {"close": -1.0})), check("prices", prices({}).clear())
+    assert empty.valid.schema == full.valid.schema
+    assert empty.rejected.schema == full.rejected.schema
+    assert (empty.valid.height, empty.rejected.height, empty.collapsed) == (0, 0, 0)
+    with pytest.raises(DataError, match="table prices lacks the column\\(s\\) close"):
+        check("prices", prices({}).clear().drop("close"))
+
+
 def test_require_raises_on_a_violation_and_otherwise_returns_the_contracts_columns() -> None:
     assert (
         require("prices", prices({}).with_columns(extra=pl.lit(1))).columns
