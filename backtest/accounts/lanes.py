@@ -109,8 +109,8 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     first = variants[0]
     spread_RN, borrow_RN, impact_RN, volume_RN, fill_RN = (_cells(x_TN) for x_TN in first.arrays)
     tape = Tape(
-        value_TN=market.value_TN,
-        state_TN=market.state_TN,
+        value_TN=frozen(market.value_TN),
+        state_TN=frozen(market.state_TN),
         fill_RN=fill_RN,
         spread_RN=spread_RN,
         borrow_RN=borrow_RN,

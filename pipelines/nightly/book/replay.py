@@ -100,8 +100,6 @@ def _continued(market: BookMarket, sessions: int) -> BookMarket:
     state_TN = np.concatenate([market.state_TN, np.repeat(market.state_TN[-1:], sessions, axis=0)])
     gone_N = (state_TN[-1] & GONE) > 0
     state_TN[-1] = np.where(gone_N, GONE, KNOWN | TRADABLE).astype(np.uint8)
-    for array in (value_TN, state_TN):
-        array.setflags(write=False)
     return BookMarket(value_TN, state_TN)
 
 

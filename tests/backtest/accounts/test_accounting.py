@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
-from backtest.accounts.accounting import run_book
+from backtest.accounts.accounting import account_book, run_book
+from backtest.accounts.kernels.positions import run_lanes
 from backtest.accounts.ledger import SCHEMA
+from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.result import BookResult
 from backtest.costs.model import CostModel
 
@@ -207,6 +210,20 @@ def test_accounts_do_not_depend_on_later_sessions() -> None:
     for name in ("nav_net_T", "nav_ledger_T", "turnover_T", "borrow_T", "leverage_T"):
         np.testing.assert_array_equal(getattr(before, name)[:25], getattr(after, name)[:25])
     assert (before.nav_net_T[25:] != after.nav_net_T[25:]).all()
+
+
+def test_arrays_that_can_be_written_use_the_same_compiled_loops() -> None:
+    index_TN, traded_TN, delisted_TN = random_market(np.random.default_rng(3), 12, 4)
+    frozen = prepare_market(index_TN, traded_TN, delisted_TN)
+    target_TN = np.full(index_TN.shape, 0.25)
+    expected = account_book(target_TN, frozen, CostModel(), 1)
+    loops = cast("Any", run_lanes)
+    compiled = len(loops.signatures)
+    written = account_book(
+        target_TN, BookMarket(frozen.value_TN.copy(), frozen.state_TN.copy()), CostModel(), 1
+    )
+    assert len(loops.signatures) == compiled > 0
+    np.testing.assert_array_equal(written.nav_net_T, expected.nav_net_T)
 
 
 @pytest.mark.parametrize("delay", [0, 1])
