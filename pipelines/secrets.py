@@ -28,6 +28,8 @@ _WHOLE_URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})(.*)@([^@]*)", re.DOTALL)
 _URL: Final = re.compile(r"(\w[\w+.-]*:/{1,3})([^\s\"']*)@()")
 _WHOLE_URL_PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#]*)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(rf"(?<![\w.-])({_NAMES})=([^&#\s\"']*)", re.IGNORECASE)
+_POSSIBLE: Final = re.compile(r"[@=\0]|\$\{")
+"""Every text with a secret, and every text that is changed, has one of these."""
 _PLACEHOLDER: Final = re.compile("\0([0-9]+)\0")  # replaces a reference while a text is parsed
 _SHORTEST: Final = 4
 """A shorter secret is masked in its own setting, but not searched for in other texts."""
@@ -101,6 +103,8 @@ def redact(text: str) -> str:
 
 def _mask(text: str, found: Callable[[str], object]) -> str:
     """Mask the secrets of a text, and call ``found`` with each of them."""
+    if not _POSSIBLE.search(text):
+        return text
     references: list[re.Match[str]] = []
 
     def hold(match: re.Match[str]) -> str:

@@ -44,8 +44,9 @@ def log_model_versions(
     if not descriptions:
         return
     name, facts = run.config.name, _facts(run)
-    _register(client, name)
     found = client.search_model_versions(f"name = '{name}' and tags.`{_RUN}` = '{run.run_id}'")
+    if not found:
+        _register(client, name)
     versions = {one.tags.get(_MODEL): one for one in found}
     for model, description in descriptions.items():
         known = versions.get(model)

@@ -95,19 +95,21 @@ def _positions(graph: nx.DiGraph[str], half_width: npt.NDArray[np.float64]) -> n
     size = np.array([_WIDTH, _INNER_HEIGHT])
     low = np.stack([half_width + 4, np.full(n, 14.0)], axis=1)
     at = low + at * (size - 2 * low)
-    need = np.stack([half_width[:, None] + half_width[None, :] + 34, np.full((n, n), 44.0)], axis=2)
-    order = np.sign(np.arange(n)[:, None] - np.arange(n)[None, :])[..., None]
+    need_x = half_width[:, None] + half_width[None, :] + 34
     for _ in range(400):
-        gap = at[:, None, :] - at[None, :, :]
-        over = need - np.abs(gap)
-        np.einsum("iik->ik", over)[:] = -1.0
-        clash = (over > 0).all(axis=2)
-        if not clash.any():
+        gap_x, gap_y = (at[:, None, side] - at[None, :, side] for side in (0, 1))
+        over_x, over_y = need_x - np.abs(gap_x), 44.0 - np.abs(gap_y)
+        one, other = np.nonzero((over_x > 0) & (over_y > 0))
+        one, other = one[one != other], other[one != other]
+        if not len(one):
             break
-        along_x = over[..., 0] < over[..., 1]
-        sign = np.where(gap == 0, order, np.sign(gap))
-        push = np.stack([along_x, ~along_x], axis=2) * clash[..., None] * sign * over * 0.3
-        at = np.clip(at + push.sum(axis=1), low, size - low)
+        push = np.zeros_like(at)
+        along_x = over_x[one, other] < over_y[one, other]
+        for side, over, gap, moved in ((0, over_x, gap_x, along_x), (1, over_y, gap_y, ~along_x)):
+            i, j = one[moved], other[moved]
+            sign = np.where(gap[i, j] == 0, np.sign(i - j), np.sign(gap[i, j]))
+            np.add.at(push[:, side], i, 0.3 * sign * over[i, j])
+        at = np.clip(at + push, low, size - low)
     return np.asarray(at, dtype=np.float64)
 
 
