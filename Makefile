@@ -44,8 +44,10 @@ venv:
 demo: venv  ## run the whole pipeline on the embedded market; prints the report's path
 	@$(BIN)/peerglass demo
 
+# Containers often set PYTHONDONTWRITEBYTECODE. Without cached bytecode, every process that the tests start would compile
+# the package again.
 test: venv  ## run all tests
-	OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --quiet
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 POLARS_MAX_THREADS=1 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --quiet
 
 golden: venv  ## regenerate the golden figures in tests/golden
 	OMP_NUM_THREADS=1 $(BIN)/python tests/golden/make.py

@@ -60,15 +60,16 @@ TINY: Mapping[str, Any] = {
 
 LONG = (
     "test_run",
+    "test_yfinance_refusals",
+    "test_lake_places",
+    "test_site",
     "test_season",
     "test_notebooks",
     "test_resume",
     "test_outages",
     "test_ray",
     "test_commands",
-    "test_yfinance_refusals",
     "test_guard",
-    "test_lake_places",
     "test_locks",
     "test_leakage",
     "test_stacks",
@@ -83,7 +84,9 @@ LONG = (
 )
 """Files that take 20 seconds and more. They start first, so that none is left when the others have ended.
 
-Files are not split among processes, because each would make the file's fixtures, such as a whole run.
+Files are not split among processes, because each would make the file's fixtures, such as a whole run. In a
+new checkout, `test_run` compiles the loops that the others use. The three files after it need none of them,
+so that the four processes do not compile the same loops at the same time.
 """
 
 TINY_MODELS: Mapping[str, Mapping[str, Any]] = {

@@ -7,6 +7,7 @@ statements and restatements.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
 
 import exchange_calendars as xcals
@@ -104,6 +105,7 @@ def random_tables(seed: int) -> Tables:
     }
 
 
+@functools.cache
 def quarter_end(k: int) -> dt.date:
     return DAYS[0] - dt.timedelta(days=500) + dt.timedelta(days=91 * k)
 

@@ -203,6 +203,7 @@ def test_high_validation_ics_and_sharpe_ratios_are_named(done: str) -> None:
 
 def test_leaky_input_stops_a_run_before_training(peerglass: Call, only: Callable[..., None]) -> None:
     only("fingerprints", "horizons")
+    assert peerglass("ingest", "tiny.yaml").code == 0
     prices = Lake("lake").read("prices").select("date", "ticker", "open", "high", "low", "close", "volume")
     signal = prices.select("date", "ticker", signal=pl.col("close") / pl.col("close").max().over("ticker"))
     prices.write_parquet("prices.parquet")
