@@ -85,7 +85,10 @@ class PresentCells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B dates of the panel, with the firms that are in the universe on at least one of them.
+    """B dates of the panel, each with its firms in places 0 to N - 1.
+
+    N is the largest number of firms of a date. The firms of a date come first, in the order of the panel's
+    columns; the places after them are outside the universe.
 
     Attributes
     ----------
@@ -100,7 +103,7 @@ class Batch:
     y_BN
         float32, target, which is known only after the end of the label's span; NaN means unknown.
     firms_N
-        int64, panel columns of the firms, in ascending order. [B, N] in a dense batch, where a position holds
+        int64, panel columns of the firms, in ascending order. [B, N] for several dates, where a place holds
         different firms on different dates.
     dense
         Whether all positions are computed, in the universe or not, so that no shape depends on values.
@@ -390,8 +393,9 @@ class PanelTensors:
     def batch(self, dates_B: Tensor, chosen_BN: Tensor | None = None) -> Batch:
         """Gather the windows and cross-sections of some dates.
 
-        Firms that are outside the universe on all of the dates are omitted. Sessions before the first of the
-        panel are zeros (the channels' mean).
+        Every date has as many places as the largest of them has firms, so the cost does not depend on the
+        number of firms that are listed on other dates. Sessions before the first of the panel are zeros (the
+        channels' mean).
 
         Parameters
         ----------
@@ -411,20 +415,20 @@ class PanelTensors:
                 f"The session indices are from {int(dates_B.min())} to {int(dates_B.max())}; "
                 f"the panel has {len(self.listed_TN)}, numbered from 0."
             )
-        listed_BN = self.listed_TN[dates_B]
-        firms_N = listed_BN.any(dim=0).nonzero().squeeze(1)
-        if firms_N.numel() == 0:
+        chosen_BN = self.listed_TN[dates_B] if chosen_BN is None else chosen_BN
+        most = int(chosen_BN.sum(dim=1).max())
+        if most == 0:
             raise ValueError(
                 f"No firm is in the universe at sessions {dates_B.tolist()}; "
                 "choose other dates, or relax the universe rule."
             )
-        m_BN = (listed_BN if chosen_BN is None else chosen_BN)[:, firms_N]
+        firms_BN, m_BN = firms_in_places(chosen_BN, most)
         cells_M = m_BN.flatten().nonzero().squeeze(1)
-        on_host = (dates_B[:, None], firms_N)
-        dates_B, firms_N, m_BN, cells_M = (
-            x.to(self.device, non_blocking=True) for x in (dates_B, firms_N, m_BN, cells_M)
+        on_host = (dates_B[:, None], firms_BN)
+        dates_B, firms_BN, m_BN, cells_M = (
+            x.to(self.device, non_blocking=True) for x in (dates_B, firms_BN, m_BN, cells_M)
         )
-        at = (dates_B[:, None], firms_N)
+        at = (dates_B[:, None].expand_as(firms_BN), firms_BN)
         x_BNWC, z_BNF = self.gather_inputs(*at, on_host)
         return Batch(
             x_BNWC=x_BNWC,
@@ -432,11 +436,31 @@ class PanelTensors:
             m_BN=m_BN,
             s_BN=self.group_TN[at].long(),
             y_BN=self.target_TN[at],
-            firms_N=firms_N,
-            key_BN=self.key_N[firms_N].expand(len(dates_B), -1),
+            firms_N=firms_BN if len(dates_B) > 1 else firms_BN[0],
+            key_BN=self.key_N[firms_BN],
             path_BNK=None if self.path_TNK is None else self.path_TNK[at],
             present=PresentCells(m_BN, cells_M),
         )
+
+
+def firms_in_places(chosen: Tensor, places: int) -> tuple[Tensor, Tensor]:
+    """Give each chosen firm of a date a place.
+
+    Parameters
+    ----------
+    chosen
+        bool [..., B, N]; at most ``places`` firms per date.
+    places
+        P.
+
+    Returns
+    -------
+    tuple of Tensor
+        int64 [..., B, P], the firms of the places: the chosen ones in ascending order, then others; and bool
+        of the same shape, whether the firm is chosen.
+    """
+    firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
+    return firms, chosen.gather(-1, firms)
 
 
 def present_cells(values_BNX: Tensor, batch: Batch) -> Tensor:

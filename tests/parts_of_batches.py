@@ -16,7 +16,7 @@ def take_firms(batch: Batch, firms: Tensor) -> Batch:
     by_firm: dict[str, Any] = {
         name: x[:, firms] for name, x in fields.items() if isinstance(x, Tensor) and name != "firms_N"
     }
-    return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[firms])
+    return dataclasses.replace(batch, **by_firm, firms_N=batch.firms_N[..., firms])
 
 
 def without_peers(batch: Batch, *firms: int) -> Ablation:

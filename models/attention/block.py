@@ -22,6 +22,7 @@ from models.attention.core import (
     masked_softmax,
     split_heads,
 )
+from models.attention.dropout import Dropout, drop
 from models.attention.kernels import KERNELS, band_keep, linear_attention, linear_weights, local_attention
 from models.attention.positions import bias_of_distance, rotate
 from models.attention.probe import Probed
@@ -189,7 +190,7 @@ class MultiHeadAttention(Probed):
         logits_BHK = (key_HBD.transpose(0, 1) * scale) @ y_BKD.transpose(1, 2)
         keep, bias = self._masks(1, K, mask, x_B1D.device)
         weights_BHK = masked_softmax(logits_BHK[:, :, None], keep, bias)[:, :, 0]
-        weights_BHK = F.dropout(weights_BHK, dropout) if dropout else weights_BHK
+        weights_BHK = drop(weights_BHK, dropout) if dropout else weights_BHK
         mean_HBD = (weights_BHK.to(y_BKD.dtype) @ y_BKD).transpose(0, 1)
         out_HBd = mean_HBD @ self.value.weight.view(H, -1, D).transpose(1, 2)
         bias_Hd = self.value.bias.view(H, -1)
@@ -246,7 +247,7 @@ class Block(nn.Module):
         self.forward_norm = nn.LayerNorm(width)
         self.forward_in = nn.Linear(width, 4 * width)
         self.forward_out = nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BWD: Tensor, mask: AttentionMask = NO_MASK, *, queries: int | None = None) -> Tensor:
         """Transform the last ``queries`` positions (by default all) to [B, Q, D].

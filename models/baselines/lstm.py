@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
+from models.attention.dropout import Dropout
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
@@ -92,7 +93,7 @@ class LSTM(Forecaster):
         self.uses_days = True
         inputs = [shape.n_channels] + [config.width] * (config.layers - 1)
         self.layers = nn.ModuleList(LSTMLayer(size, config.width) for size in inputs)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.joint = nn.Linear(config.width + shape.n_characteristics, config.width)
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)

@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from models.attention.dropout import Dropout
 from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout, require_recent
@@ -61,7 +62,7 @@ class MLP(Forecaster):
         widths = [width] + [config.width] * config.layers
         self.body = nn.Sequential()
         for before, after in pairwise(widths):
-            self.body.extend((nn.Linear(before, after), nn.GELU(), nn.Dropout(config.dropout)))
+            self.body.extend((nn.Linear(before, after), nn.GELU(), Dropout(config.dropout)))
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(width, 1)
 

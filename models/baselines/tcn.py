@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
+from models.attention.dropout import Dropout
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import Shape, require_at_least, require_dropout
@@ -57,7 +58,7 @@ class TCNBlock(nn.Module):
         self.first = nn.Conv1d(inputs, config.width, config.kernel, dilation=dilation)
         self.second = nn.Conv1d(config.width, config.width, config.kernel, dilation=dilation)
         self.residual = nn.Identity() if inputs == config.width else nn.Conv1d(inputs, config.width, 1)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_MCW: Tensor) -> Tensor:
         """Transform every day, using that day and earlier days."""
@@ -86,7 +87,7 @@ class TCN(Forecaster):
         blocks = max(1, math.ceil(math.log2((shape.window - 1) / reach + 1)))
         inputs = [shape.n_channels] + [config.width] * (blocks - 1)
         self.blocks = nn.Sequential(*(TCNBlock(size, config, 2**depth) for depth, size in enumerate(inputs)))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.joint = nn.Linear(config.width + shape.n_characteristics, config.width)
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(shape.n_characteristics, 1)

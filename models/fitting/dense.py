@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from features.arrays import IntArray
-from models.batch import Batch, PanelTensors
+from models.batch import Batch, PanelTensors, firms_in_places
 from models.fitting.config import FitConfig
 from models.fitting.loop import SingleSeed, most_firms
 from models.fitting.losses import label_loss
@@ -67,11 +67,9 @@ def take(data: PanelTensors, dates: Tensor, chosen: Tensor, places: int) -> Cell
     places
         P; places that a date does not fill are outside the universe.
     """
-    firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
+    firms, there = firms_in_places(chosen, places)
     on_host = (dates[..., None].expand_as(firms), firms)
-    dates, firms, there = (
-        x.to(data.device, non_blocking=True) for x in (dates, firms, chosen.gather(-1, firms))
-    )
+    dates, firms, there = (x.to(data.device, non_blocking=True) for x in (dates, firms, there))
     at = (dates[..., None], firms)
     x, z = data.gather_inputs(dates[..., None].expand_as(firms), firms, on_host)
     y = data.target_TN[at]

@@ -29,7 +29,7 @@ from models.fitting.precision import matrix_precision
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
 
-CPU_CELLS = 1024
+CPU_CELLS = 2048
 """Number of (date, firm) cells that go through a model at once on a CPU."""
 
 
@@ -310,7 +310,11 @@ class SingleSeed:
             if data.listed_TN[dates_B].any():
                 batch = data.batch(dates_B)
                 y_BN = module(batch)
-                every_BN[:, batch.firms_N] = y_BN.float().masked_fill(~batch.m_BN, math.nan)
+                every_BN.scatter_(
+                    1,
+                    batch.firms_N.expand_as(batch.m_BN),
+                    y_BN.float().masked_fill(~batch.m_BN, math.nan),
+                )
                 if head is not None:
                     q_BNQ = module.quantiles_around(y_BN, batch) / scale
                     known_BN = batch.m_BN & batch.y_BN.isfinite()

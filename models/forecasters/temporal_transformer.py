@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from models.attention.dropout import Dropout
 from models.attention.encoder import DayEncoder, EncoderConfig, day_weights, encode_present
 from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
@@ -47,7 +48,7 @@ class TemporalTransformer(Forecaster):
         self.head = nn.Sequential(
             nn.Linear(width + extra, width),
             nn.GELU(),
-            nn.Dropout(config.encoder.dropout),
+            Dropout(config.encoder.dropout),
             zero_linear(width, 1),
         )
         self.skip = zero_linear(extra, 1) if extra else None

@@ -19,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights, join_heads, split_heads
+from models.attention.dropout import Dropout
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
@@ -216,7 +217,7 @@ class PeerLayer(Probed):
         super().__init__()
         width, heads, tokens = sizes.width, sizes.heads, sizes.tokens
         self.heads = heads
-        self.dropout = nn.Dropout(sizes.dropout)
+        self.dropout = Dropout(sizes.dropout)
         self.norm = nn.LayerNorm(tokens)
         self.query = nn.Linear(sizes.identity, width)
         self.key = nn.Linear(sizes.identity, width)

@@ -35,18 +35,30 @@ def arrays(seed: int = 0) -> dict[str, Any]:
 def test_a_batch_has_the_windows_and_cross_sections_of_its_dates(dates: list[int]) -> None:
     given = arrays()
     batch = PanelTensors.from_arrays(**given, window=W, n_groups=3).batch(torch.tensor(dates))
-    firms = [n for n in range(N) if given["mask_TN"][dates, n].any()]
-    assert batch.firms_N.tolist() == firms
-    assert 0 not in firms
-    for b, t in enumerate(dates):
-        for i, n in enumerate(firms):
+    firms_BN = batch.firms_N.numpy().reshape(len(dates), -1)
+    own = [np.flatnonzero(given["mask_TN"][t]) for t in dates]
+    assert firms_BN.shape[1] == max(len(firms) for firms in own) > 0
+    for b, (t, firms) in enumerate(zip(dates, own, strict=True)):
+        assert firms_BN[b, : len(firms)].tolist() == firms.tolist()
+        assert batch.m_BN[b].tolist() == [i < len(firms) for i in range(firms_BN.shape[1])]
+        for i, n in enumerate(firms_BN[b]):
             padding = np.zeros((max(0, W - 1 - t), C), dtype=np.float32)
             window = np.concatenate([padding, given["channels_TNC"][max(0, t - W + 1) : t + 1, n]])
             np.testing.assert_array_equal(batch.x_BNWC[b, i].numpy(), window)
-        np.testing.assert_array_equal(batch.z_BNF[b].numpy(), given["characteristics_TNF"][t][firms])
-        np.testing.assert_array_equal(batch.m_BN[b].numpy(), given["mask_TN"][t][firms])
-        np.testing.assert_array_equal(batch.s_BN[b].numpy(), given["group_TN"][t][firms] + 1)
-        np.testing.assert_array_equal(batch.y_BN[b].numpy(), given["target_TN"][t][firms])
+        np.testing.assert_array_equal(batch.z_BNF[b].numpy(), given["characteristics_TNF"][t][firms_BN[b]])
+        np.testing.assert_array_equal(batch.s_BN[b].numpy(), given["group_TN"][t][firms_BN[b]] + 1)
+        np.testing.assert_array_equal(batch.y_BN[b].numpy(), given["target_TN"][t][firms_BN[b]])
+
+
+def test_chosen_firms_fill_the_first_places() -> None:
+    data = PanelTensors.from_arrays(**arrays(), window=W)
+    chosen_BN = torch.zeros((2, N), dtype=torch.bool)
+    chosen_BN[0, [5, 2]] = chosen_BN[1, 4] = True
+    batch = data.batch(torch.tensor([7, 3]), chosen_BN)
+    assert batch.firms_N[0].tolist() == [2, 5]
+    assert batch.firms_N[1, 0] == 4
+    assert batch.m_BN.tolist() == [[True, True], [True, False]]
+    assert batch.x_BNWC.shape == (2, 2, W, C)
 
 
 def test_windows_equal_plain_indexing() -> None:

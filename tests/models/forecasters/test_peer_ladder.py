@@ -94,7 +94,7 @@ def build(case: tuple[str, dict[str, Any]], seed: int = 0) -> Forecaster:
 @pytest.mark.parametrize("case", VARIANTS, ids=str)
 def test_permuting_firms_permutes_forecasts(case: tuple[str, dict[str, Any]]) -> None:
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
-    order = torch.randperm(batch.firms_N.numel(), generator=torch.Generator().manual_seed(1))
+    order = torch.randperm(batch.m_BN.shape[1], generator=torch.Generator().manual_seed(1))
     expected = module(batch)
     assert expected.std() > 0.05
     torch.testing.assert_close(module(take_firms(batch, order)), expected[:, order], rtol=1e-5, atol=4e-6)
@@ -124,7 +124,7 @@ def test_a_firm_without_peers_is_forecast(case: tuple[str, dict[str, Any]]) -> N
     module, batch = build(case), panel().batch(torch.tensor([8]))
     all_firms = Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN))
     alone = torch.cat(
-        [module(take_firms(batch, torch.tensor([n]))) for n in range(batch.firms_N.numel())], dim=1
+        [module(take_firms(batch, torch.tensor([n]))) for n in range(batch.m_BN.shape[1])], dim=1
     )
     assert alone.isfinite().all()
     assert alone.std() > 0.05
@@ -160,7 +160,7 @@ def test_attention_maps_match_the_effect_of_ablating_peers(case: tuple[str, dict
     module, batch = build(case), panel().batch(torch.tensor([8, 11]))
     maps = module.attention(batch, without_peers(batch, 1)).peers_BLHNN
     assert maps is not None
-    n = batch.firms_N.numel()
+    n = batch.m_BN.shape[1]
     assert maps.shape[-2:] == (n, n)
     assert (maps >= 0).all()
     assert (maps.diagonal(dim1=-2, dim2=-1) == 0).all()
@@ -310,7 +310,7 @@ def test_the_reference_is_chosen_by_size_by_group_or_by_list() -> None:
         largest = [n for code in (1, 2, 3) for n in [n for n in present if s_BN[b, n] == code][:2]]
         assert reference(by_group, batch)[b] == sorted(largest)
         named = build(("cross_peer", {"reference": {"by": "list", "tickers": ["FIRM6", "FIRM1"]}}))
-        expected = [n for n, firm in enumerate(batch.firms_N.tolist()) if firm in (1, 6) and m_BN[b, n]]
+        expected = [n for n, firm in enumerate(batch.firms_N[b].tolist()) if firm in (1, 6) and m_BN[b, n]]
         assert reference(named, batch)[b] == expected
     other = build(("cross_peer", {"reference": {"count": 4, "characteristic": "value"}}))
     assert reference(other, batch) != reference(by_size, batch)
@@ -352,7 +352,7 @@ def test_only_reference_firms_affect_other_firms(layers: int) -> None:
     batch = panel().batch(torch.tensor([8]))
     (references,) = reference(module, batch)
     expected = module(batch)[0]
-    for j in range(batch.firms_N.numel()):
+    for j in range(batch.m_BN.shape[1]):
         z_BNF, x_BNWC = batch.z_BNF.clone(), batch.x_BNWC.clone()
         z_BNF[0, j, [0, 2, 3]] += 2.0  # not its size, so the reference firms stay the same
         x_BNWC[0, j] += 1.0
@@ -362,7 +362,7 @@ def test_only_reference_firms_affect_other_firms(layers: int) -> None:
         assert (moved > 1e-5).all() if j in references else (moved < 2e-6).all()
     maps = module.attention(batch).peers_BLHNN
     assert maps is not None
-    outside = [n for n in range(batch.firms_N.numel()) if n not in references]
+    outside = [n for n in range(batch.m_BN.shape[1]) if n not in references]
     assert (maps[..., outside] == 0).all()
     assert ((maps[..., references] > 0).sum(-1) >= len(references) - 1).all()
 
@@ -434,7 +434,7 @@ def test_explicit_weights_are_row_stochastic_and_not_symmetric(options: dict[str
     h_BND = module.embed(batch)
     firms = Firms(h_BND, layer.norm(h_BND), None, batch.s_BN)
     new_BND, message_BN1, weights_BHNK = layer.explicit(firms, firms, peer_keys(batch, None))
-    n = batch.firms_N.numel()
+    n = batch.m_BN.shape[1]
     assert weights_BHNK.shape == (1, 2, n, n + 1)  # the null key is the last
     torch.testing.assert_close(weights_BHNK.sum(-1), torch.ones(1, 2, n))
     square = weights_BHNK[..., :n]
@@ -689,9 +689,10 @@ def test_a_slot_follows_the_name_and_not_the_place() -> None:
     batch = panel().batch(torch.tensor([8, 11]))
     slot_BN = firm_slot(batch, 1000)
     assert slot_BN is not None
-    expected = [firm_key(TICKERS[n]) % 1000 for n in batch.firms_N.tolist()]
-    assert slot_BN[0].tolist() == slot_BN[1].tolist() == expected
-    assert len(set(expected)) == len(expected)
+    expected = [[firm_key(TICKERS[n]) % 1000 for n in firms] for firms in batch.firms_N.tolist()]
+    assert slot_BN.tolist() == expected
+    assert expected[0] != expected[1], "a place holds different firms on the two dates"
+    assert all(len(set(slots)) == len(slots) for slots in expected)
     assert firm_slot(batch, 0) is None
 
 

@@ -1,0 +1,53 @@
+"""Dropout with fewer random bits, because drawing them takes most of its time on a CPU."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
+from torch import Tensor, nn
+
+_LEVELS = 2**16
+
+
+class Dropout(nn.Module):
+    """As ``nn.Dropout``, by :func:`drop`."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop numbers in training; return ``x`` itself in evaluation."""
+        return drop(x, self.probability) if self.training else x
+
+
+def drop(x: Tensor, probability: float) -> Tensor:
+    """Set each number to 0 with a probability, and divide the others by one minus the probability.
+
+    On a CPU, PyTorch draws 53 random bits per number. Here, four numbers share a draw of 64 bits, so the
+    probability is rounded to a multiple of 2^-16. The divisor is rounded with it, so the expected value is
+    exactly ``x``. A forward and backward pass takes about a sixth of the time. On other devices, under
+    ``vmap`` and while compiling, this is PyTorch's own dropout.
+
+    Parameters
+    ----------
+    x
+        Any shape.
+    probability
+        In [0, 1).
+
+    Notes
+    -----
+    Srivastava et al. (2014), "Dropout: a simple way to prevent neural networks from overfitting".
+    """
+    if probability == 0.0:
+        return x
+    is_plain = not torch.compiler.is_compiling() and not torch._C._functorch.is_batchedtensor(x)
+    if x.device.type != "cpu" or not is_plain:
+        return F.dropout(x, probability)
+    dropped = min(round(probability * _LEVELS), _LEVELS - 1)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    level = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    keep = torch.empty(x.shape, dtype=x.dtype)
+    torch.ge(level, dropped - _LEVELS // 2, out=keep)  # 0 or 1 as a number: a product is faster than a mask
+    return x * keep.mul_(_LEVELS / (_LEVELS - dropped))
