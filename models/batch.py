@@ -20,6 +20,7 @@ from torch import Tensor
 
 from features.library.scaling import ChannelScaler
 from models.panel_memory import Upload, holds_anywhere, padded_history, shared_tensor
+from models.places import firms_in_places
 from models.spec import Shape, firm_key
 
 
@@ -85,10 +86,9 @@ class PresentCells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B dates of the panel, each with its firms in places 0 to N - 1.
+    """B dates of the panel with N places for firms, as many as the largest date needs.
 
-    N is the largest number of firms of a date. The firms of a date come first, in the order of the panel's
-    columns; the places after them are outside the universe.
+    The firms of a date come first, in the panel's order; places after them are outside the universe.
 
     Attributes
     ----------
@@ -393,9 +393,7 @@ class PanelTensors:
     def batch(self, dates_B: Tensor, chosen_BN: Tensor | None = None) -> Batch:
         """Gather the windows and cross-sections of some dates.
 
-        Every date has as many places as the largest of them has firms, so the cost does not depend on the
-        number of firms that are listed on other dates. Sessions before the first of the panel are zeros (the
-        channels' mean).
+        Sessions before the first of the panel are zeros (the channels' mean).
 
         Parameters
         ----------
@@ -441,26 +439,6 @@ class PanelTensors:
             path_BNK=None if self.path_TNK is None else self.path_TNK[at],
             present=PresentCells(m_BN, cells_M),
         )
-
-
-def firms_in_places(chosen: Tensor, places: int) -> tuple[Tensor, Tensor]:
-    """Give each chosen firm of a date a place.
-
-    Parameters
-    ----------
-    chosen
-        bool [..., B, N]; at most ``places`` firms per date.
-    places
-        P.
-
-    Returns
-    -------
-    tuple of Tensor
-        int64 [..., B, P], the firms of the places: the chosen ones in ascending order, then others; and bool
-        of the same shape, whether the firm is chosen.
-    """
-    firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
-    return firms, chosen.gather(-1, firms)
 
 
 def present_cells(values_BNX: Tensor, batch: Batch) -> Tensor:

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from features.arrays import IntArray
-from models.batch import Batch, PanelTensors, firms_in_places
+from models.batch import Batch, PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.loop import SingleSeed, most_firms
 from models.fitting.losses import label_loss
 from models.fitting.precision import matrix_precision
 from models.forecaster import Forecaster
+from models.places import firms_in_places
 
 _BACKEND = "inductor"
 

@@ -310,11 +310,8 @@ class SingleSeed:
             if data.listed_TN[dates_B].any():
                 batch = data.batch(dates_B)
                 y_BN = module(batch)
-                every_BN.scatter_(
-                    1,
-                    batch.firms_N.expand_as(batch.m_BN),
-                    y_BN.float().masked_fill(~batch.m_BN, math.nan),
-                )
+                given_BN = y_BN.float().masked_fill(~batch.m_BN, math.nan)
+                every_BN.scatter_(1, batch.firms_N.expand_as(given_BN), given_BN)
                 if head is not None:
                     q_BNQ = module.quantiles_around(y_BN, batch) / scale
                     known_BN = batch.m_BN & batch.y_BN.isfinite()
