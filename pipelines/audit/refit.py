@@ -68,7 +68,8 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     ]
     if not jobs:
         return [[] for _ in datasets]
-    own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device)
+    models = {task.registered for job in jobs for task in job.group}
+    own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models)
     work = Work(_train_variant, arrays, own.memory, own.device, own.code)
     outcomes: dict[tuple[int, Key], Outcome] = {}
     with open_engine(config.execution, work, len(jobs)) as engine:

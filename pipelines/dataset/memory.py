@@ -9,6 +9,7 @@ made. The bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,18 +74,39 @@ def estimate_need(config: Config, cells: int) -> Need:
     from features.library.characteristics import CHARACTERISTICS
 
     features = config.features
-    channels = 4 * len(CHANNELS if features.channels is None else features.channels)
+    channels = len(CHANNELS if features.channels is None else features.channels)
     labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
     names = CHARACTERISTICS if features.characteristics is None else features.characteristics
     models = {registry_name(config, model) for model in config.models}
-    tasks: list[float] = [cells * (_TASK + (channels if models - _WITHOUT_WINDOWS else 0))]
-    if "lightgbm" in models:
-        tasks.append(cells * (_TASK + _GRADIENTS + _BINNED * len(names)) + _SAMPLE * len(names))
     return Need(
         build=_PROCESS + cells * _BUILD,
-        main=_PROCESS + cells * (_MARKET + labels + channels),
-        worker=_PROCESS + max(tasks),
+        main=_PROCESS + cells * (_MARKET + labels + 4 * channels),
+        worker=task_need(models, cells, channels, len(names)),
     )
+
+
+def task_need(models: Collection[str], cells: int, channels: int, characteristics: int) -> float:
+    """Estimate the memory of a process that fits or explains one model at a time, beside the arrays.
+
+    Parameters
+    ----------
+    models
+        Names in the registry; the one that needs most decides.
+    cells
+        Sessions times firms.
+    channels, characteristics
+        Numbers of both.
+
+    Returns
+    -------
+    float
+        Bytes.
+    """
+    tasks: list[float] = [cells * (_TASK + (4 * channels if set(models) - _WITHOUT_WINDOWS else 0))]
+    if "lightgbm" in models:
+        bins = cells * (_TASK + _GRADIENTS + _BINNED * characteristics)
+        tasks.append(bins + _SAMPLE * characteristics)
+    return _PROCESS + max(tasks)
 
 
 def fit_workers(config: Config, cells: int, machine: Machine) -> tuple[int, str | None]:

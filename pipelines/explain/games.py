@@ -91,7 +91,8 @@ def explain_models(
             device=device,
         )
 
-    work = work_on_arrays(explain_fold, collect_arrays(dataset, run.config.features.window), device)
+    arrays = collect_arrays(dataset, run.config.features.window)
+    work = work_on_arrays(explain_fold, arrays, device, {registry_name(run.config, name) for name in names})
     explained: dict[int, ModelExplanation] = {}
     waiting = list(names)
     with open_engine(run.config.execution, work, len(planned)) as engine:

@@ -81,7 +81,8 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         study = Study(folder, space)
         _track(study, config, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
-        work = work_on_arrays(score_fold, arrays, resolve_device(config.device))
+        registered = registry_name(config, model)
+        work = work_on_arrays(score_fold, arrays, resolve_device(config.device), [registered])
         engines = open_engine(config.execution, work, len(folds))
         with progress.stage("tune", total=remaining), engines as engine:
             if study.finished:

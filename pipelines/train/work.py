@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ import numpy as np
 
 from models.fitted import EpochRecord
 from pipelines.config.execution import ExecutionConfig
+from pipelines.dataset.memory import task_need
 from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
 from pipelines.execution.protocol import Tell, Work
@@ -31,8 +32,6 @@ Group = tuple[Task, ...]
 """Tasks that are computed together."""
 
 _EVERY_SECONDS = 10.0  # at most one note about a training in this time
-_BASE_BYTES = 2**29  # a process with torch, before any data
-_COPIES = 2.5  # of the arrays in a task: its tensors, and the float64 or binned copies of the baselines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ class Epoch:
 
 
 def work_on_arrays(
-    call: Callable[[Arrays, Item, Tell], Result], arrays: Arrays, device: str
+    call: Callable[[Arrays, Item, Tell], Result], arrays: Arrays, device: str, models: Collection[str]
 ) -> Work[Arrays, Item, Result]:
     """Describe tasks that read the arrays of one dataset to an engine.
 
@@ -72,10 +71,11 @@ def work_on_arrays(
         Arrays of the dataset.
     device
         Device of the tasks.
+    models
+        Names of the tasks' models in the registry, from which their memory is estimated.
     """
-    values = [getattr(arrays, field.name) for field in fields(arrays)]
-    held = sum(value.nbytes for value in values if isinstance(value, np.ndarray))
-    memory = int(_BASE_BYTES + _COPIES * held)
+    sizes = (values.shape[2] for values in (arrays.channels_TNC, arrays.characteristics_TNF))
+    memory = int(task_need(models, arrays.universe_TN.size, *sizes))
     return Work(call, arrays, memory, device.partition(":")[0], code_digest, _without_files)
 
 
@@ -121,7 +121,8 @@ def run_groups(
     """
     if not groups:
         return
-    work = work_on_arrays(train_group, arrays, groups[0][0].device)
+    models = {task.registered for group in groups for task in group}
+    work = work_on_arrays(train_group, arrays, groups[0][0].device, models)
     with open_engine(execution, work, len(groups)) as engine:
         for ended in run_jobs(engine, len(groups), lambda job: prepare(groups[job]), hear):
             yield groups[ended.job], ended

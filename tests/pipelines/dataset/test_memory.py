@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
 
 from features.library.characteristics import CHARACTERISTICS
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.memory import Machine, estimate_need, fit_workers, this_machine
+from pipelines.dataset.memory import Machine, estimate_need, fit_workers, task_need, this_machine
 from pipelines.errors import DataError
+from pipelines.train.work import train_group, work_on_arrays
+
+if TYPE_CHECKING:
+    from pipelines.train.task import Arrays
 
 GIB = 2**30
 
@@ -49,6 +55,23 @@ def test_the_estimate_by_hand() -> None:
     assert trees.worker == need.worker + cells * (13 + 1) + 2.6 * 8 * 200_000
     network = estimate_need(config(models={"ridge": {}, "zero": {}}), cells)
     assert network.worker == need.worker + cells * 2 * 4
+
+
+def test_a_task_for_ray_needs_what_a_worker_is_estimated_to_need() -> None:
+    sessions, firms = 100, 1000
+    nothing = np.broadcast_to(np.float32(0), (sessions, firms))
+    arrays = cast(
+        "Arrays",
+        SimpleNamespace(
+            universe_TN=nothing, channels_TNC=nothing[..., None], characteristics_TNF=nothing[..., None]
+        ),
+    )
+    for model in ("ridge", "lightgbm", "temporal_peer"):
+        expected = task_need([model], sessions * firms, 1, 1)
+        assert work_on_arrays(train_group, arrays, "cpu", [model]).memory == int(expected)
+    need = estimate_need(config(models={"trees": {"model": "lightgbm"}}), sessions * firms)
+    assert need.worker == task_need(["lightgbm"], sessions * firms, 2, 1) > task_need(["ridge"], 1, 2, 1)
+    assert task_need(["lightgbm", "ridge"], 10**7, 2, 1) == task_need(["lightgbm"], 10**7, 2, 1)
 
 
 def test_the_estimate_covers_the_measured_peaks() -> None:
