@@ -128,6 +128,7 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
         "pipelines.config.sections",
         "pipelines.run.stored",  # copies files
         "pipelines.dataset.feature_store",  # keeps what was computed, with checksums
+        "pipelines.dataset.memory",  # estimates memory
         "pipelines.device",  # the identity holds the device
         "pipelines.errors",
         "pipelines.execution.jobs",  # says where and how often a task is computed
