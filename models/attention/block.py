@@ -190,7 +190,7 @@ class MultiHeadAttention(Probed):
         logits_BHK = (key_HBD.transpose(0, 1) * scale) @ y_BKD.transpose(1, 2)
         keep, bias = self._masks(1, K, mask, x_B1D.device)
         weights_BHK = masked_softmax(logits_BHK[:, :, None], keep, bias)[:, :, 0]
-        weights_BHK = drop(weights_BHK, dropout) if dropout else weights_BHK
+        weights_BHK = drop(weights_BHK, dropout)
         mean_HBD = (weights_BHK.to(y_BKD.dtype) @ y_BKD).transpose(0, 1)
         out_HBd = mean_HBD @ self.value.weight.view(H, -1, D).transpose(1, 2)
         bias_Hd = self.value.bias.view(H, -1)
