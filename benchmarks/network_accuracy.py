@@ -28,7 +28,7 @@ from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
 
 SESSIONS, TRAIN, VALID, DATES = 420, 320, 370, 24
-EXACT_FIRMS, REFERENCE_PAIRS, SHUFFLES = 12, 100, 200
+EXACT_FIRMS, REFERENCE_PAIRS, SHUFFLES = 12, 100, 1000
 MODELS: dict[str, dict[str, Any]] = {
     "temporal_peer": {"encoder": {"width": 16}},
     "self_peer": {"width": 32, "layers": 2, "recent_days": 3},

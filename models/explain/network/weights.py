@@ -57,10 +57,11 @@ class EdgeTests:
         with fewer than two dates or a weight of 0.
     t_NN
         Sum over dates of the normal score of the square among all sources of the target, divided by
-        ``sqrt(D)``. If the sources of every date were shuffled, it would be a standard normal variable
-        (`models.explain.network.scores`). NaN for pairs that were not measured.
+        ``sqrt(D)``. If the sources of every date were shuffled, it would be nearly a normal variable with a
+        variance slightly below 1 (`models.explain.network.scores`). NaN for pairs that were not measured.
     p_NN
-        Probability of at least this ``t`` under the shuffled peers; one-sided.
+        Probability of at least this ``t`` under the shuffled peers, by the standard normal distribution;
+        one-sided and slightly conservative.
     q_NN
         ``p_NN`` adjusted for the number of pairs, by Benjamini and Hochberg (1995). Among the edges with
         ``q <= 0.05``, at most 5% are expected to be false.

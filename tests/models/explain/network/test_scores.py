@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
+import pytest
 from scipy import stats
 
 from models.explain.network.scores import normal_scores, shuffled_sources
@@ -15,11 +18,19 @@ def test_scores_rank_the_sources_of_a_target() -> None:
     size = np.array([[NAN, 3.0, 1.0, 2.0], [5.0, NAN, NAN, 4.0], [1.0, 1.0, 0.0, 2.0], [0.0, 0.0, 0.0, 7.0]])
     score = normal_scores(size)
     by_hand = stats.norm.ppf(np.array([0.75, 0.25, 0.5]))
-    np.testing.assert_allclose(score[0, 1:], by_hand / by_hand.std())
-    np.testing.assert_allclose(score[1], [1.0, 0.0, 0.0, -1.0])
+    np.testing.assert_allclose(score[0, 1:], by_hand / by_hand.std(ddof=1))
+    np.testing.assert_allclose(score[1] * np.sqrt(2.0), [1.0, 0.0, 0.0, -1.0])
     tied = stats.norm.ppf(np.array([1.5, 1.5, 3.0]) / 4)
-    np.testing.assert_allclose(score[2, [0, 1, 3]], (tied - tied.mean()) / tied.std())
+    np.testing.assert_allclose(score[2, [0, 1, 3]], (tied - tied.mean()) / tied.std(ddof=1))
     np.testing.assert_array_equal(score[3], 0.0)
+
+
+@pytest.mark.parametrize(("sources", "dates"), [(2, 3), (3, 4), (4, 4), (5, 4), (7, 3), (11, 3)])
+def test_few_sources_on_few_dates_are_not_found_too_often(sources: int, dates: int) -> None:
+    n = sources + 1
+    score_M = normal_scores(np.broadcast_to(np.arange(n, dtype=float), (n, n)))[0, 1:]
+    every_t = np.array(list(product(score_M, repeat=dates))).sum(axis=1) / np.sqrt(dates)
+    assert (stats.norm.sf(every_t) < 0.05).mean() <= 0.05
 
 
 def test_shuffling_keeps_the_values_of_every_target_and_skips_sources_that_were_not_measured() -> None:
