@@ -150,7 +150,8 @@ def _current(run: Run) -> ExplanationMade | None:
 @functools.cache
 def _code() -> str:
     """Digest of the code that explains; that of models and features is in the environment."""
-    return source_digest((_PACKAGES / "pipelines" / "explain").rglob("*.py"), _PACKAGES)
+    folders = (_PACKAGES / "pipelines" / "explain", _PACKAGES / "models" / "explain")
+    return source_digest((path for folder in folders for path in folder.rglob("*.py")), _PACKAGES)
 
 
 def _planted(run: Run, lake: Lake) -> pl.DataFrame | None:

@@ -42,7 +42,10 @@ CODE = (
     "pipelines/train/walkforward.py",
     "pipelines/train/work.py",
 )
-"""Source files that turn tables into forecasts, relative to the folder of the packages."""
+"""Source files that turn tables into forecasts, relative to the folder of the packages, with `APART`."""
+
+APART = ("models/explain/**/*.py",)
+"""Files among `CODE` that explain forecasts and compute none."""
 
 _ROOT = Path(__file__).parents[2]
 _SHOWN = 60  # maximum number of characters of a value in a sentence
@@ -192,8 +195,8 @@ def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settin
 def code_digest() -> str:
     """Digest of the code that computes forecasts, without comments, docstrings and layout.
 
-    Covers the source files in `CODE` and all features and models in the registries. A function that was
-    registered or replaced outside these files is included by its bytecode (`fingerprint`).
+    Covers the source files in `CODE` but not in `APART`, and all features and models in the registries. A
+    function that was registered or replaced outside these files is included by its bytecode (`fingerprint`).
     """
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
@@ -210,7 +213,11 @@ def _sources() -> str:
 
 @functools.cache
 def _files() -> frozenset[Path]:
-    return frozenset(path.resolve() for pattern in CODE for path in _ROOT.resolve().glob(pattern))
+    code, apart = (
+        {path.resolve() for pattern in patterns for path in _ROOT.resolve().glob(pattern)}
+        for patterns in (CODE, APART)
+    )
+    return frozenset(code - apart)
 
 
 @functools.cache
