@@ -230,11 +230,12 @@ def run_config(
     Path
         Path of the report.
     """
-    from pipelines.explain.attribution import explain_if_new
+    from pipelines.execution.ready import IMPORT_EXPLAINING, IMPORT_TRAINING, workers_made_ready
+    from pipelines.explain.attribution import explain_if_new, explanation_tasks
     from pipelines.results.backtest import evaluate_run
     from pipelines.results.describe import describe_evaluation
     from pipelines.tracking.runs import tracked
-    from pipelines.train.walkforward import train
+    from pipelines.train.walkforward import tasks_left, train
 
     progress = progress or Progress()
     if config.folds.scheme == "live":
@@ -242,18 +243,21 @@ def run_config(
             "folds.scheme is live, so there is no test to backtest, explain or report; train the config with "
             "'peerglass train', or use walk-forward folds."
         )
-    if as_of is None:
-        ingest_config(config, echo, progress, wait=wait)
-    with Locks(wait=wait, notify=progress.note) as locks:
-        run, dataset, lake = prepare_run(config, progress, as_of, locks)
-        with tracked(run, progress), StoredRun(run).kept():
-            audit_before_training(run, dataset, lake, progress, echo)
-            train(run, dataset, lake, progress)
-            evaluation = evaluate_run(run, dataset, lake, progress)
-            echo(f"\n{describe_evaluation(evaluation, config)}\n")
-            warn_after_training(run, echo)
-            echo(explain_if_new(run, dataset, lake, progress))
-            path = write_report(run, evaluation, dataset, lake, progress)
+    with workers_made_ready(config) as make_ready:
+        if as_of is None:
+            ingest_config(config, echo, progress, wait=wait)
+        with Locks(wait=wait, notify=progress.note) as locks:
+            run, dataset, lake = prepare_run(config, progress, as_of, locks)
+            with tracked(run, progress), StoredRun(run).kept():
+                make_ready(run.config, tasks_left(run, dataset, lake), IMPORT_TRAINING)
+                audit_before_training(run, dataset, lake, progress, echo)
+                train(run, dataset, lake, progress)
+                make_ready(run.config, explanation_tasks(run, dataset), IMPORT_EXPLAINING)
+                evaluation = evaluate_run(run, dataset, lake, progress)
+                echo(f"\n{describe_evaluation(evaluation, config)}\n")
+                warn_after_training(run, echo)
+                echo(explain_if_new(run, dataset, lake, progress))
+                path = write_report(run, evaluation, dataset, lake, progress)
     seconds = "  ".join(f"{stage} {duration:.0f} s" for stage, duration in progress.seconds.items())
     echo(f"\nrun {run.run_id}  ({seconds})")
     return path.resolve()

@@ -3,6 +3,7 @@
 Workers are fresh interpreters that run `pipelines.execution.worker`, not forks: a fork of a process with
 threads may hang. They are not started by `multiprocessing`, which would import the user's script a second
 time. A socket connects each with the parent. When the parent is gone, its end closes and the worker ends.
+`early_workers` starts workers before their tasks are known, so that they are ready when the pool needs them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing import reduction
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import BinaryIO, Generic, Self, TypeVar
@@ -29,9 +32,9 @@ Result = TypeVar("Result")
 
 _ROOT = str(Path(__file__).parents[2])
 _START = (
-    "import json, sys; root, path, pipe, file, parent = json.loads(sys.argv[1]); "
+    "import json, sys; root, path, pipe, parent, prepare = json.loads(sys.argv[1]); "
     "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
-    "sys.path[:] = path; main(pipe, file, parent)"
+    "sys.path[:] = path; main(pipe, parent, prepare)"
 )
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -39,28 +42,41 @@ _ONE_THREAD = dict.fromkeys(
 
 
 class _Worker:
-    """A worker process, and the attempt that it computes; None while it is idle."""
+    """A worker process, and the attempt that it computes; None while it is idle.
 
-    def __init__(self, shared: BinaryIO, inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]]) -> None:
+    Parameters
+    ----------
+    prepare
+        ``module:function`` that the process calls at its start; empty for nothing.
+    """
+
+    def __init__(self, prepare: str = "") -> None:
         self.ticket: Ticket | None = None
         ours, theirs = Pipe()
-        start = json.dumps([_ROOT, sys.path, theirs.fileno(), shared.fileno(), os.getpid()])
+        start = json.dumps([_ROOT, sys.path, theirs.fileno(), os.getpid(), prepare])
         self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and code)
             [sys.executable, "-c", _START, start],
-            pass_fds=(theirs.fileno(), shared.fileno()),
+            pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             env={**os.environ, **_ONE_THREAD},
         )
         theirs.close()
         self.connection = ours
-        self._reader = threading.Thread(target=_read, args=(self, ours, inbox), daemon=True)
+        self._reader: threading.Thread | None = None
+
+    def join_pool(self, shared: BinaryIO, inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]]) -> None:
+        """Give the process the shared object, and begin to read its messages."""
+        with suppress(OSError):  # the process is gone; its reader reports it
+            reduction.send_handle(self.connection, shared.fileno(), self.process.pid)
+        self._reader = threading.Thread(target=_read, args=(self, self.connection, inbox), daemon=True)
         self._reader.start()
 
     def end(self) -> None:
         """Kill the process, which holds nothing that is worth keeping."""
         self.process.kill()
         self.process.wait()
-        self._reader.join()
+        if self._reader is not None:
+            self._reader.join()
         self.connection.close()
 
 
@@ -75,6 +91,29 @@ def _read(
             inbox.put((worker, None))
             return
         inbox.put((worker, message))
+
+
+_early: list[_Worker] = []
+
+
+@contextmanager
+def early_workers() -> Iterator[Callable[[int, str], None]]:
+    """Start workers before a pool needs them, while this process is busy with something else.
+
+    Yields a function that makes sure that a number of early workers exists. Its second argument is the
+    ``module:function`` that new ones call first. The next pool takes them; those that no pool has taken end
+    with the ``with`` block.
+    """
+
+    def start(workers: int, prepare: str) -> None:
+        while len(_early) < workers:
+            _early.append(_Worker(prepare))
+
+    try:
+        yield start
+    finally:
+        while _early:
+            _early.pop().end()
 
 
 class PoolEngine(Generic[Shared, Item, Result]):
@@ -108,7 +147,8 @@ class PoolEngine(Generic[Shared, Item, Result]):
         """Give the task to an idle worker, or to a new one."""
         worker = next((one for one in self._workers if one.ticket is None), None)
         if worker is None:
-            worker = _Worker(self._shared, self._inbox)
+            worker = _early.pop(0) if _early else _Worker()
+            worker.join_pool(self._shared, self._inbox)
             self._workers.append(worker)
         worker.ticket = ticket
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import queue
 import signal
 import sys
 import threading
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,19 +19,30 @@ from pipelines.execution.shared import read_shared
 _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent dies
 
 
-def main(pipe: int, file: int, parent: int) -> None:
+def main(pipe: int, parent: int, prepare: str) -> None:
     """Compute tasks until the parent closes its end of the connection.
 
     Parameters
     ----------
-    pipe, file
-        Descriptors of the connection with the parent, and of the shared object.
+    pipe
+        Descriptor of the connection with the parent. The first thing that it receives is the descriptor of
+        the shared object.
     parent
         Process id of the parent.
+    prepare
+        ``module:function`` to call before that, such as one that imports what the tasks need. Empty for
+        nothing.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     end_with(parent)
     connection = Connection(pipe)
+    if prepare:
+        module, function = prepare.split(":")
+        getattr(importlib.import_module(module), function)()
+    try:
+        file = reduction.recv_handle(connection)
+    except (EOFError, OSError, RuntimeError):
+        os._exit(1)  # the parent is gone, or did not need this process
     tasks: queue.SimpleQueue[tuple[Ticket, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
     call, shared = read_shared(file)

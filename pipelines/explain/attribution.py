@@ -129,6 +129,13 @@ def explain_if_new(run: Run, dataset: Dataset, lake: Lake, progress: Progress) -
     return "\n".join(kept.summary)
 
 
+def explanation_tasks(run: Run, dataset: Dataset) -> int:
+    """Number of tasks that :func:`explain_if_new` would compute."""
+    if _current(run) is not None:
+        return 0
+    return len(explained_models(run.config)) * len(plan_folds(dataset, run.config))
+
+
 def _current(run: Run) -> ExplanationMade | None:
     """The run's explanation, if `explain` would compute the same; None otherwise."""
     last = next(

@@ -164,6 +164,12 @@ def constant_channels(tasks: Sequence[Task], dataset: Dataset) -> list[str]:
     ]
 
 
+def tasks_left(run: Run, dataset: Dataset, lake: Lake) -> int:
+    """Number of tasks that :func:`train` would compute."""
+    tasks = len(run.config.models) * len(plan_folds(dataset, run.config)) * len(run.config.seeds)
+    return tasks - len(done_tasks(run, lake))
+
+
 def done_tasks(run: Run, lake: Lake) -> set[Key]:
     """Return the tasks whose forecasts are committed and whose checkpoint and scores exist.
 

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_tasks import always_die, die_once, fail, total, work_on
+from engine_tasks import always_die, die_once, fail, made_ready, total, work_on
 
 from pipelines.config.execution import ExecutionConfig
 from pipelines.errors import DivergedError
+from pipelines.execution import pool
 from pipelines.execution.guard import MARK, Guard
 from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
-from pipelines.execution.pool import PoolEngine
+from pipelines.execution.pool import PoolEngine, early_workers
 from pipelines.execution.protocol import Work
 from pipelines.execution.serial import SerialEngine
 from pipelines.execution.shared import read_shared, write_shared
@@ -112,6 +113,32 @@ def test_a_pool_is_used_if_there_is_something_to_share_out(
 ) -> None:
     with open_engine(ExecutionConfig(**settings), work_on(total, device=device), jobs) as engine:
         assert isinstance(engine, expected)
+
+
+def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_died() -> None:
+    with early_workers() as start:
+        start(2, "engine_tasks:become_ready")
+        start(2, "engine_tasks:become_ready")
+        first, second = (worker.process for worker in pool._early)
+        second.kill()
+        second.wait()
+        results = [
+            one.result for one in ended(POOL, work_on(made_ready), 6).values() if isinstance(one, Completed)
+        ]
+    assert len(results) == 6
+    assert (first.pid, True) in results
+    assert {ready for pid, ready in results if pid != first.pid} <= {False}
+    assert second.pid not in {pid for pid, _ in results}
+    assert first.poll() is not None
+
+
+def test_workers_that_no_pool_takes_end_with_the_block() -> None:
+    with early_workers() as start:
+        start(1, "")
+        (process,) = (worker.process for worker in pool._early)
+        assert process.poll() is None
+    assert process.returncode == -signal.SIGKILL
+    assert not pool._early
 
 
 def test_a_shared_object_is_read_as_it_was_written() -> None:
