@@ -45,9 +45,10 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
     if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
         logits_BHNK = (q_BHNd * scale) @ k_BHKd.transpose(-2, -1)
-        logits_BHNK.diagonal(dim1=-2, dim2=-1).fill_(
-            -math.inf
-        )  # a mask would take two more passes over pairs
+        # A mask would take two more passes over pairs, and a recorded change a copy in the backward pass. The
+        # gradient needs neither: the own weight is 0, and so is what the softmax passes on to the own logit.
+        with torch.no_grad():
+            logits_BHNK.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
         return logits_BHNK.softmax(dim=-1) @ v_BHKe
     P = k_BHKd.shape[2] - N
     is_null_K1 = (torch.arange(N + P, device=v_BHKe.device) == N)[:, None].to(v_BHKe.dtype)
