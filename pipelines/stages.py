@@ -230,8 +230,8 @@ def run_config(
     Path
         Path of the report.
     """
-    from pipelines.execution.ready import IMPORT_EXPLAINING, IMPORT_TRAINING, workers_made_ready
     from pipelines.explain.attribution import explain_if_new, explanation_tasks
+    from pipelines.ready import IMPORT_EXPLAINING, IMPORT_TRAINING, workers_made_ready
     from pipelines.results.backtest import evaluate_run
     from pipelines.results.describe import describe_evaluation
     from pipelines.tracking.runs import tracked

@@ -72,7 +72,7 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models)
     work = Work(_train_variant, arrays, own.memory, own.device, own.code)
     outcomes: dict[tuple[int, Key], Outcome] = {}
-    with open_engine(config.execution, work, len(jobs)) as engine:
+    with open_engine(config.execution, work, len(jobs), leave=True) as engine:
         for ended in run_jobs(engine, len(jobs), jobs.__getitem__):
             if isinstance(ended, Failed):
                 raise ended.error
@@ -89,7 +89,8 @@ def _train_variant(arrays: tuple[Arrays, ...], item: _VariantItem, tell: Tell) -
 def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list[tuple[Task, Outcome]]:
     """Train tasks where a training would train them, and store nothing of them."""
     trained: list[tuple[Task, Outcome]] = []
-    for group, ended in run_groups(groups_of(planned, (), config.stack_seeds), arrays, config.execution):
+    groups = groups_of(planned, (), config.stack_seeds)
+    for group, ended in run_groups(groups, arrays, config.execution, leave=True):
         if isinstance(ended, Failed):
             raise ended.error
         trained.extend(zip(group, ended.result, strict=True))

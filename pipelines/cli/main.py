@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import gc
 import sys
 import traceback
 from collections.abc import Callable
@@ -267,6 +269,9 @@ app.add_typer(quarantine_app, rich_help_panel=_DATA)
 
 def main() -> None:
     """Entry point. Errors become one sentence on stderr and a documented exit code."""
+    atexit.register(
+        gc.freeze
+    )  # or the interpreter looks for garbage in all libraries, more than a second long
     try:
         _command()()
     except PeerglassError as error:

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def open_engine(
-    config: ExecutionConfig, work: Work[Shared, Item, Result], jobs: int
+    config: ExecutionConfig, work: Work[Shared, Item, Result], jobs: int, *, leave: bool = False
 ) -> Iterator[Engine[Item, Result]]:
     """Open an engine for a number of tasks; everything that it starts ends with the ``with`` block.
 
@@ -32,6 +32,8 @@ def open_engine(
         What is computed.
     jobs
         Number of tasks.
+    leave
+        Whether the workers of a pool may stay for the next pool (`pipelines.execution.pool.PoolEngine`).
 
     Raises
     ------
@@ -47,5 +49,5 @@ def open_engine(
     elif config.engine == "serial" or workers == 1 or work.device != "cpu":
         yield SerialEngine(work)
     else:
-        with PoolEngine(work, workers) as pool:
+        with PoolEngine(work, workers, leave=leave) as pool:
             yield pool

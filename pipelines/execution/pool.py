@@ -17,9 +17,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing import reduction
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import BinaryIO, Generic, Self, TypeVar
 
@@ -62,58 +62,79 @@ class _Worker:
         )
         theirs.close()
         self.connection = ours
-        self._reader: threading.Thread | None = None
+        self.inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=_read, args=(self,), daemon=True)
+        self._reader.start()
 
     def join_pool(self, shared: BinaryIO, inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]]) -> None:
-        """Give the process the shared object, and begin to read its messages."""
-        with suppress(OSError):  # the process is gone; its reader reports it
+        """Give the process a shared object, and have its messages come to the inbox of a pool."""
+        self.inbox = inbox
+        try:
+            self.connection.send_bytes(b"")
             reduction.send_handle(self.connection, shared.fileno(), self.process.pid)
-        self._reader = threading.Thread(target=_read, args=(self, self.connection, inbox), daemon=True)
-        self._reader.start()
+        except OSError:  # the process is gone
+            inbox.put((self, None))
 
     def end(self) -> None:
         """Kill the process, which holds nothing that is worth keeping."""
         self.process.kill()
         self.process.wait()
-        if self._reader is not None:
-            self._reader.join()
+        self._reader.join()
         self.connection.close()
 
 
-def _read(
-    worker: _Worker, connection: Connection, inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]]
-) -> None:
-    """Move the messages of a worker to the parent's queue, so that no worker waits for a busy parent."""
+def _read(worker: _Worker) -> None:
+    """Move the messages of a worker to its inbox, so that no worker waits for a busy parent."""
     while True:
         try:
-            message = connection.recv_bytes()
+            message = worker.connection.recv_bytes()
         except (EOFError, OSError):
-            inbox.put((worker, None))
+            worker.inbox.put((worker, None))
             return
-        inbox.put((worker, message))
+        worker.inbox.put((worker, message))
 
 
-_early: list[_Worker] = []
+class _Early:
+    """Workers that wait for a pool; only within `early_workers`."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.workers: list[_Worker] = []
+
+
+_early = _Early()
 
 
 @contextmanager
 def early_workers() -> Iterator[Callable[[int, str], None]]:
     """Start workers before a pool needs them, while this process is busy with something else.
 
-    Yields a function that makes sure that a number of early workers exists. Its second argument is the
-    ``module:function`` that new ones call first. The next pool takes them; those that no pool has taken end
-    with the ``with`` block.
+    Yields a function that makes sure that a number of workers wait. Its second argument is the
+    ``module:function`` that new ones call first. A pool takes waiting workers before it starts its own, and
+    can leave them for the next one. Those that wait end with the ``with`` block.
     """
 
     def start(workers: int, prepare: str) -> None:
-        while len(_early) < workers:
-            _early.append(_Worker(prepare))
+        while len(_early.workers) < workers:
+            _early.workers.append(_Worker(prepare))
 
+    _early.is_open = True
     try:
         yield start
     finally:
-        while _early:
-            _early.pop().end()
+        _early.is_open = False
+        while _early.workers:
+            _early.workers.pop().end()
+
+
+@contextmanager
+def in_own_process(function: str) -> Iterator[None]:
+    """Call ``module:function`` in another process during the ``with`` block, whose end ends it."""
+    worker = _Worker(function)
+    try:
+        yield
+    finally:
+        worker.end()
 
 
 class PoolEngine(Generic[Shared, Item, Result]):
@@ -125,10 +146,14 @@ class PoolEngine(Generic[Shared, Item, Result]):
         What is computed.
     workers
         Number of processes. They start when they are needed, and a lost one is replaced.
+    leave
+        Whether idle workers are left for the next pool within `early_workers`. They keep the memory that they
+        have used, so this is for small tasks.
     """
 
-    def __init__(self, work: Work[Shared, Item, Result], workers: int) -> None:
+    def __init__(self, work: Work[Shared, Item, Result], workers: int, *, leave: bool = False) -> None:
         self.slots = workers
+        self._leave = leave
         self._work = work
         self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
@@ -139,7 +164,10 @@ class PoolEngine(Generic[Shared, Item, Result]):
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            worker.end()
+            if self._leave and _early.is_open and worker.ticket is None:
+                _early.workers.append(worker)
+            else:
+                worker.end()
         self._workers.clear()
         self._shared.close()
 
@@ -147,7 +175,7 @@ class PoolEngine(Generic[Shared, Item, Result]):
         """Give the task to an idle worker, or to a new one."""
         worker = next((one for one in self._workers if one.ticket is None), None)
         if worker is None:
-            worker = _early.pop(0) if _early else _Worker()
+            worker = _early.workers.pop(0) if _early.workers else _Worker()
             worker.join_pool(self._shared, self._inbox)
             self._workers.append(worker)
         worker.ticket = ticket
@@ -160,6 +188,8 @@ class PoolEngine(Generic[Shared, Item, Result]):
         """Wait until a task ends or its worker is lost."""
         while any(worker.ticket is not None for worker in self._workers):
             worker, message = self._inbox.get()
+            if worker not in self._workers:  # its end was noticed twice
+                continue
             if message is None:
                 ticket = self._remove(worker)
                 if ticket is not None:

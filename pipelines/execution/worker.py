@@ -25,8 +25,8 @@ def main(pipe: int, parent: int, prepare: str) -> None:
     Parameters
     ----------
     pipe
-        Descriptor of the connection with the parent. The first thing that it receives is the descriptor of
-        the shared object.
+        Descriptor of the connection with the parent. An empty message announces the descriptor of a shared
+        object, which the tasks after it read.
     parent
         Process id of the parent.
     prepare
@@ -39,21 +39,23 @@ def main(pipe: int, parent: int, prepare: str) -> None:
     if prepare:
         module, function = prepare.split(":")
         getattr(importlib.import_module(module), function)()
-    try:
-        file = reduction.recv_handle(connection)
-    except (EOFError, OSError, RuntimeError):
-        os._exit(1)  # the parent is gone, or did not need this process
-    tasks: queue.SimpleQueue[tuple[Ticket, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(connection, tasks), daemon=True).start()
-    call, shared = read_shared(file)
-    os.close(file)
+    received: queue.SimpleQueue[int | tuple[Ticket, Any]] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
+    call: Any = None
+    shared: Any = None
     while True:
-        ticket, item = tasks.get()
+        message = received.get()
+        if isinstance(message, int):
+            call = shared = None  # before the next one is there
+            call, shared = read_shared(message)
+            os.close(message)
+            continue
+        ticket, item = message
         report: Finished[Any] | Raised = attempt(
             call, shared, item, ticket, lambda news: _send(connection, news)
         )
         _send(connection, report, is_report=True)
-        del ticket, item, report
+        del message, ticket, item, report
 
 
 def end_with(parent: int) -> None:
@@ -66,14 +68,15 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _receive(connection: Connection, tasks: queue.SimpleQueue[tuple[Ticket, Any]]) -> None:
-    """Receive tasks. The connection ends when the parent ends, and then this process ends at once."""
+def _receive(connection: Connection, received: queue.SimpleQueue[int | tuple[Ticket, Any]]) -> None:
+    """Receive shared objects and tasks. When the parent ends, the connection does, and then this process."""
     while True:
         try:
             message = connection.recv_bytes()
+            content = pickle.loads(message) if message else reduction.recv_handle(connection)  # noqa: S301
         except (EOFError, OSError):
             os._exit(1)
-        tasks.put(pickle.loads(message))  # noqa: S301 (sent by the parent)
+        received.put(content)
 
 
 def _send(connection: Connection, content: object, *, is_report: bool = False) -> None:

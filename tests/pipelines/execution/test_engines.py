@@ -21,7 +21,7 @@ from pipelines.execution import pool
 from pipelines.execution.guard import MARK, Guard
 from pipelines.execution.jobs import Completed, Failed, run_jobs
 from pipelines.execution.open import open_engine
-from pipelines.execution.pool import PoolEngine, early_workers
+from pipelines.execution.pool import PoolEngine, early_workers, in_own_process
 from pipelines.execution.protocol import Work
 from pipelines.execution.serial import SerialEngine
 from pipelines.execution.shared import read_shared, write_shared
@@ -119,7 +119,7 @@ def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_die
     with early_workers() as start:
         start(2, "engine_tasks:become_ready")
         start(2, "engine_tasks:become_ready")
-        first, second = (worker.process for worker in pool._early)
+        first, second = (worker.process for worker in pool._early.workers)
         second.kill()
         second.wait()
         results = [
@@ -132,13 +132,45 @@ def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_die
     assert first.poll() is not None
 
 
+def test_a_pool_leaves_its_workers_for_the_next_one_only_where_workers_wait() -> None:
+    def processes(shared: float) -> set[int]:
+        work = work_on(total, np.full(3, shared))
+        with PoolEngine(work, 2, leave=True) as engine:
+            results = [
+                one.result for one in run_jobs(engine, 4, lambda job: job) if isinstance(one, Completed)
+            ]
+        assert sorted(value for value, _, _ in results) == [3.0 * shared * job for job in range(4)]
+        return {pid for _, _, pid in results}
+
+    with early_workers():
+        first = processes(1.0)
+        assert processes(2.0) == first, "the second pool has another shared object"
+        waiting = [worker.process for worker in pool._early.workers]
+        assert {process.pid for process in waiting} == first
+    assert all(process.returncode == -signal.SIGKILL for process in waiting)
+    processes(1.0)
+    assert not pool._early.workers
+
+
 def test_workers_that_no_pool_takes_end_with_the_block() -> None:
     with early_workers() as start:
         start(1, "")
-        (process,) = (worker.process for worker in pool._early)
+        (process,) = (worker.process for worker in pool._early.workers)
         assert process.poll() is None
     assert process.returncode == -signal.SIGKILL
-    assert not pool._early
+    assert not pool._early.workers
+
+
+def test_a_function_in_its_own_process_ends_with_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEFT_FILE", str(tmp_path / "left"))
+    with in_own_process("engine_tasks:leave_a_file"):
+        while not Path(os.environ["LEFT_FILE"]).is_file():
+            time.sleep(0.01)
+    pid = int(Path(os.environ["LEFT_FILE"]).read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_a_shared_object_is_read_as_it_was_written() -> None:

@@ -1,0 +1,93 @@
+"""What workers do before they get tasks, and when they are started for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from backtest.accounts.accounting import run_book
+from backtest.accounts.kernels import collect, compounding, positions
+from backtest.books.quantile_long_short import QuantileLongShort
+from backtest.costs.model import CostModel
+from backtest.forecasts import date_kernels, order_kernels
+from backtest.forecasts.daily import SortedPanel, persistence
+from backtest.forecasts.metrics import forecast_metrics
+from pipelines import ready
+from pipelines.config.execution import ExecutionConfig
+from pipelines.config.schema import Config
+from pipelines.execution import pool
+
+
+def config(**execution: Any) -> Config:  # noqa: ANN401 (settings of the section)
+    return Config.model_construct(execution=ExecutionConfig(**execution), device="cpu")
+
+
+def signatures() -> dict[str, int]:
+    """Loop -> number of signatures that it is compiled for."""
+    modules = (positions, compounding, collect, date_kernels, order_kernels)
+    return {
+        f"{module.__name__}.{name}": len(loop.signatures)
+        for module in modules
+        for name, loop in vars(module).items()
+        if hasattr(loop, "signatures")
+    }
+
+
+def test_the_loops_that_are_compiled_ahead_are_those_of_the_audit_and_of_training() -> None:
+    ready.compile_loops()
+    compiled = signatures()
+    rng = np.random.default_rng(0)
+    index_TN = np.cumprod(1.0 + rng.normal(0.0, 0.02, (30, 12)), axis=0, dtype=np.float64)
+    target_TN = QuantileLongShort(quantiles=3).select(rng.normal(size=(30, 12)))
+    run_book(target_TN, index_TN, rng.random((30, 12)) > 0.1, CostModel(), 1, keep_ledger=True)
+    forecast_metrics(*rng.normal(size=(2, 30, 12)).astype(np.float32))
+    persistence(SortedPanel("forecast", rng.normal(size=(30, 12))), (1, 5))
+    assert signatures() == compiled
+    assert compiled["backtest.accounts.kernels.positions.run_lanes"] > 0
+    assert ready._accounts_are_compiled()
+
+
+@pytest.mark.parametrize(
+    ("execution", "tasks", "expected"),
+    [
+        ({"workers": 2}, 5, 2),
+        ({"workers": 4}, 3, 3),
+        ({"workers": 2}, 1, 0),
+        ({"workers": 1}, 5, 0),
+        ({"engine": "serial"}, 5, 0),
+        ({"engine": "ray"}, 5, 0),
+    ],
+)
+def test_workers_are_started_for_the_tasks_that_a_pool_will_compute(
+    execution: dict[str, Any], tasks: int, expected: int
+) -> None:
+    with ready.workers_made_ready(config(**execution)) as make_ready:
+        assert not pool._early.workers, "the loops of the accounts are compiled already"
+        make_ready(config(**execution), tasks, "")
+        assert len(pool._early.workers) == expected
+    assert not pool._early.workers
+
+
+def test_a_machine_without_compiled_loops_compiles_them_in_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called: list[str] = []
+
+    @contextmanager
+    def note(function: str) -> Iterator[None]:
+        called.append(function)
+        yield
+
+    monkeypatch.setattr(ready, "in_own_process", note)
+    monkeypatch.setattr(ready, "_accounts_are_compiled", lambda: False)
+    with ready.workers_made_ready(config(workers=1)), ready.workers_made_ready(config(engine="serial")):
+        assert called == []
+    with ready.workers_made_ready(config()):
+        assert called == [ready.COMPILE_LOOPS]
+    monkeypatch.setattr(ready, "_accounts_are_compiled", lambda: True)
+    with ready.workers_made_ready(config()):
+        assert called == [ready.COMPILE_LOOPS]
