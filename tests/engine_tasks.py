@@ -124,3 +124,10 @@ def leave_a_file() -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(str(os.getpid()))
     partial.rename(path)
+
+
+def fail_loudly() -> None:
+    """Print, warn and raise."""
+    print("printed")
+    warnings.warn("warned", stacklevel=1)
+    raise RuntimeError("raised")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import pickle
 import queue
 import signal
 import sys
 import threading
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
@@ -37,8 +39,7 @@ def main(pipe: int, parent: int, prepare: str) -> None:
     end_with(parent)
     connection = Connection(pipe)
     if prepare:
-        module, function = prepare.split(":")
-        getattr(importlib.import_module(module), function)()
+        _call_quietly(prepare)
     received: queue.SimpleQueue[int | tuple[Ticket, Any]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, received), daemon=True).start()
     call: Any = None
@@ -56,6 +57,14 @@ def main(pipe: int, parent: int, prepare: str) -> None:
         )
         _send(connection, report, is_report=True)
         del message, ticket, item, report
+
+
+def _call_quietly(prepare: str) -> None:
+    """Call ``module:function``. What fails here fails again in the tasks, whose logs say so."""
+    module, function = prepare.split(":")
+    unread = io.StringIO()
+    with suppress(Exception), redirect_stdout(unread), redirect_stderr(unread):
+        getattr(importlib.import_module(module), function)()
 
 
 def end_with(parent: int) -> None:

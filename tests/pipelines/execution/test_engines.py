@@ -132,6 +132,19 @@ def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_die
     assert first.poll() is not None
 
 
+def test_a_worker_that_could_not_be_made_ready_computes_tasks_and_prints_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with early_workers() as start:
+        start(1, "engine_tasks:fail_loudly")
+        (process,) = (worker.process for worker in pool._early.workers)
+        results = [
+            one.result for one in ended(POOL, work_on(made_ready), 4).values() if isinstance(one, Completed)
+        ]
+    assert (process.pid, False) in results
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_pool_leaves_its_workers_for_the_next_one_only_where_workers_wait() -> None:
     def processes(shared: float) -> set[int]:
         work = work_on(total, np.full(3, shared))
