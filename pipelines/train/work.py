@@ -9,14 +9,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from models.fitted import EpochRecord
-from models.registry import MODELS
 from pipelines.config.execution import ExecutionConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.jobs import Completed, Failed, run_jobs
@@ -87,20 +85,11 @@ def _without_files(arrays: Arrays) -> Arrays:
 
 
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
-    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds.
-
-    Of a fold and a seed, networks come before baselines, so that the last worker does not end long after the
-    others.
-    """
+    """Divide the tasks that are not done into groups: first single tasks, then stacks of seeds."""
     stacks = stacks_of(planned, done, stack_seeds)
     stacked = {task.key for stack in stacks for task in stack}
-    alone = [task for task in planned if task.key not in done and task.key not in stacked]
-    ordered = [
-        task
-        for _, of_seed in groupby(alone, key=lambda task: (task.fold.index, task.seed))
-        for task in sorted(of_seed, key=lambda task: MODELS[task.registered].kind == "baseline")
-    ]
-    return [*((task,) for task in ordered), *(tuple(stack) for stack in stacks)]
+    alone = [(task,) for task in planned if task.key not in done and task.key not in stacked]
+    return [*alone, *(tuple(stack) for stack in stacks)]
 
 
 def without_snapshots(group: Group) -> GroupItem:

@@ -33,8 +33,9 @@ def test_a_run_is_opened_by_any_of_its_names(run: peerglass.Run, api_project: Pa
 
 def test_tables_of_the_run_and_of_its_evaluation_are_read(run: peerglass.Run) -> None:
     assert {"ladder", "equity", "ensembles", "explain_players"} <= set(run.tables)
+    may_be_empty = ("endings", "label_shares", "explain_evidence")  # no edge is found among so few firms
     for name in run.tables:
-        assert run.table(name).height > 0 or name in ("endings", "label_shares"), name
+        assert run.table(name).height > 0 or name in may_be_empty, name
     assert set(run.table("ladder")["model"]) == set(MODELS)
     (evaluation,) = run.evaluations
     assert run.table("ladder", evaluation[:4]).equals(run.table("ladder"))
