@@ -269,9 +269,8 @@ app.add_typer(quarantine_app, rich_help_panel=_DATA)
 
 def main() -> None:
     """Entry point. Errors become one sentence on stderr and a documented exit code."""
-    atexit.register(
-        gc.freeze
-    )  # or the interpreter looks for garbage in all libraries, more than a second long
+    # At its end the interpreter would search all libraries for garbage, which takes more than a second.
+    atexit.register(gc.freeze)
     try:
         _command()()
     except PeerglassError as error:

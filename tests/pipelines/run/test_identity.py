@@ -9,7 +9,7 @@ import ast
 import dataclasses
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -30,6 +30,7 @@ from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.errors import DataError
+from pipelines.explain import attribution
 from pipelines.lake.lake import Lake
 from pipelines.lake.versions import TableVersion
 from pipelines.run import identity
@@ -173,6 +174,24 @@ def test_every_module_that_leads_to_a_forecast_is_in_the_digest_or_listed_here()
     assert libraries >= {"scipy", "torch"}
     only_threads = {"threadpoolctl"}
     assert libraries - in_frames - only_threads <= set(identity.LIBRARIES)
+
+
+def test_code_that_explains_belongs_to_the_explanation_and_not_to_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: set[Path] = set()
+
+    def note(files: Iterable[Path], root: Path) -> str:
+        read.update(path.relative_to(root) for path in files)
+        return "digest"
+
+    monkeypatch.setattr(attribution, "source_digest", note)
+    attribution._code.__wrapped__()
+    scores = Path("models", "explain", "network", "scores.py")
+    assert {scores, Path("pipelines", "explain", "fold.py")} <= read
+    root = Path(identity.__file__).parents[2]
+    assert root / scores not in identity._files()
+    assert root / "models" / "batch.py" in identity._files()
 
 
 def _user_feature(panel: Panel) -> FloatArray:
