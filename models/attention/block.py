@@ -254,22 +254,29 @@ class Block(nn.Module):
 
         If only the last position is pooled, ``queries=1`` gives the same result for about half the work.
         """
-        y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
-        first = 0 if queries is None else x_BWD.shape[1] - queries
-        out_BQD = self.attention(y_BWD[:, first:], y_BWD, mask)
-        return self._finish(x_BWD[:, first:], out_BQD)
+        y_BWD = self._normed(x_BWD)
+        if queries is None:
+            return self._finish(x_BWD, self.attention(y_BWD, y_BWD, mask))
+        # The norm of the last positions is computed again, because the gradient of a slice is an array of
+        # the size of the whole.
+        last_BQD = x_BWD[:, -queries:]
+        return self._finish(last_BQD, self.attention(self._normed(last_BQD), y_BWD, mask))
 
     def explicit(self, x_BWD: Tensor, mask: AttentionMask = NO_MASK) -> tuple[Tensor, Tensor]:
         """Transform all positions by the explicit path; also returns the weights [B, H, W, W]."""
-        y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
+        y_BWD = self._normed(x_BWD)
         out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, mask)
         return self._finish(x_BWD, out_BWD), weights_BHWW
 
     def masked(self, x_BWD: Tensor, keep_UW: Tensor, mask: AttentionMask) -> Tensor:
         """Transform the last position for U masks of the keys at once, [U, B, D]."""
-        y_BWD = self.attention_norm(x_BWD) if self.pre else x_BWD
+        y_BWD = self._normed(x_BWD)
         out_UBD = self.attention.masked(y_BWD[:, -1:], y_BWD, keep_UW, mask)
         return self._finish(x_BWD[:, -1].expand_as(out_UBD), out_UBD)
+
+    def _normed(self, x_BWD: Tensor) -> Tensor:
+        """Input of the attention."""
+        return self.attention_norm(x_BWD) if self.pre else x_BWD
 
     def _finish(self, x_BQD: Tensor, out_BQD: Tensor) -> Tensor:
         return self._transform(self._add(x_BQD, out_BQD, self.attention_norm))

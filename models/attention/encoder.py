@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from models.attention import positions as pos
 from models.attention.block import AttentionMask, Block, BlockConfig
+from models.attention.linear import FewInputs
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present, select_dates
 from models.spec import require_choice, require_heads
@@ -130,7 +131,7 @@ class DayEncoder(Probed):
         super().__init__()
         self.config = config
         length = window + (config.pooling == "cls")
-        self.input = nn.Linear(n_channels, config.width)
+        self.input = FewInputs(n_channels, config.width)
         self._create_positions(length)
         self.blocks = nn.ModuleList(Block(config.block()) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch_weights import copy_attention, gradient
 
 from models.attention.block import AttentionMask, Block, BlockConfig, MultiHeadAttention
-from models.attention.core import attention, attention_weights
+from models.attention.core import attention, attention_weights, masked_softmax
 from models.attention.positions import alibi, bias_of_distance, rotary, rotate, sinusoidal
 
 B, W, D, H = 3, 7, 16, 4
@@ -324,6 +324,16 @@ def test_core_equals_a_float64_loop_with_mask_and_bias() -> None:
         }
         expected = sum(term * v[b, h, j] for j, term in terms.items()) / sum(terms.values())
         torch.testing.assert_close(actual[b, h, i], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("keys", [1, 15, 16, 17])
+def test_short_rows_of_weights_equal_the_softmax_of_the_library(keys: int) -> None:
+    logits = torch.randn(B, H, 5, keys, generator=torch.Generator().manual_seed(6)).requires_grad_()
+    weight = torch.randn(B, H, 5, keys, generator=torch.Generator().manual_seed(7))
+    actual, expected = masked_softmax(logits, None, None), torch.softmax(logits, dim=-1)
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
+    (mine,), (theirs,) = (torch.autograd.grad((w * weight).sum(), logits) for w in (actual, expected))
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])
