@@ -72,7 +72,7 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models)
     work = Work(_train_variant, arrays, own.memory, own.device, own.code)
     outcomes: dict[tuple[int, Key], Outcome] = {}
-    with open_engine(config.execution, work, len(jobs), leave=True) as engine:
+    with open_engine(config.execution, work, len(jobs)) as engine:
         for ended in run_jobs(engine, len(jobs), jobs.__getitem__):
             if isinstance(ended, Failed):
                 raise ended.error
@@ -90,7 +90,7 @@ def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list
     """Train tasks where a training would train them, and store nothing of them."""
     trained: list[tuple[Task, Outcome]] = []
     groups = groups_of(planned, (), config.stack_seeds)
-    for group, ended in run_groups(groups, arrays, config.execution, leave=True):
+    for group, ended in run_groups(groups, arrays, config.execution):
         if isinstance(ended, Failed):
             raise ended.error
         trained.extend(zip(group, ended.result, strict=True))

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def open_engine(
-    config: ExecutionConfig, work: Work[Shared, Item, Result], jobs: int, *, leave: bool = False
+    config: ExecutionConfig, work: Work[Shared, Item, Result], jobs: int
 ) -> Iterator[Engine[Item, Result]]:
     """Open an engine for a number of tasks; everything that it starts ends with the ``with`` block.
 
@@ -32,8 +32,6 @@ def open_engine(
         What is computed.
     jobs
         Number of tasks.
-    leave
-        Whether the workers of a pool may stay for the next pool (`pipelines.execution.pool.PoolEngine`).
 
     Raises
     ------
@@ -49,5 +47,5 @@ def open_engine(
     elif config.engine == "serial" or workers == 1 or work.device != "cpu":
         yield SerialEngine(work)
     else:
-        with PoolEngine(work, workers, leave=leave) as pool:
+        with PoolEngine(work, workers) as pool:
             yield pool

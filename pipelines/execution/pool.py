@@ -4,6 +4,7 @@ Workers are fresh interpreters that run `pipelines.execution.worker`, not forks:
 threads may hang. They are not started by `multiprocessing`, which would import the user's script a second
 time. A socket connects each with the parent. When the parent is gone, its end closes and the worker ends.
 `early_workers` starts workers before their tasks are known, so that they are ready when the pool needs them.
+Within it, a pool of small tasks leaves its workers for the next pool, which saves that one the imports.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _START = (
     "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
     "sys.path[:] = path; main(pipe, parent, prepare)"
 )
+_SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, so after larger tasks it ends
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
@@ -146,14 +148,10 @@ class PoolEngine(Generic[Shared, Item, Result]):
         What is computed.
     workers
         Number of processes. They start when they are needed, and a lost one is replaced.
-    leave
-        Whether idle workers are left for the next pool within `early_workers`. They keep the memory that they
-        have used, so this is for small tasks.
     """
 
-    def __init__(self, work: Work[Shared, Item, Result], workers: int, *, leave: bool = False) -> None:
+    def __init__(self, work: Work[Shared, Item, Result], workers: int) -> None:
         self.slots = workers
-        self._leave = leave
         self._work = work
         self._inbox: queue.SimpleQueue[tuple[_Worker, bytes | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
@@ -164,7 +162,7 @@ class PoolEngine(Generic[Shared, Item, Result]):
 
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
-            if self._leave and _early.is_open and worker.ticket is None:
+            if _early.is_open and worker.ticket is None and self._work.memory <= _SMALL:
                 _early.workers.append(worker)
             else:
                 worker.end()

@@ -103,8 +103,6 @@ def run_groups(
     execution: ExecutionConfig,
     prepare: Callable[[Group], GroupItem] = without_snapshots,
     hear: Callable[[int, Any], None] = lambda *_: None,
-    *,
-    leave: bool = False,
 ) -> Iterator[tuple[Group, Completed[tuple[Outcome, ...]] | Failed]]:
     """Train groups on the engine of a config, and yield each of them once, as it ends.
 
@@ -120,14 +118,12 @@ def run_groups(
         Group -> what is sent to the worker, at the start of every attempt.
     hear
         Called with the position of a group and its news.
-    leave
-        Whether the workers of a pool may stay for the next pool.
     """
     if not groups:
         return
     models = {task.registered for group in groups for task in group}
     work = work_on_arrays(train_group, arrays, groups[0][0].device, models)
-    with open_engine(execution, work, len(groups), leave=leave) as engine:
+    with open_engine(execution, work, len(groups)) as engine:
         for ended in run_jobs(engine, len(groups), lambda job: prepare(groups[job]), hear):
             yield groups[ended.job], ended
 

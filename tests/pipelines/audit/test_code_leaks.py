@@ -73,7 +73,7 @@ def with_shorter(honest: Market) -> Market:
 class GreedyPool(SerialEngine[Any, Any, Any]):
     """A pool whose workers train on the test as well."""
 
-    def __init__(self, planned: Work[Any, Any, Any], workers: int, *, leave: bool) -> None:
+    def __init__(self, planned: Work[Any, Any, Any], workers: int) -> None:
         def call(arrays: Any, item: Any, tell: Any) -> Any:  # noqa: ANN401 (patched)
             group = tuple(on_the_test(task) for task in item.group)
             return planned.call(arrays, dataclasses.replace(item, group=group), tell)

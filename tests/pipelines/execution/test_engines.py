@@ -148,7 +148,7 @@ def test_a_worker_that_could_not_be_made_ready_computes_tasks_and_prints_nothing
 def test_a_pool_leaves_its_workers_for_the_next_one_only_where_workers_wait() -> None:
     def processes(shared: float) -> set[int]:
         work = work_on(total, np.full(3, shared))
-        with PoolEngine(work, 2, leave=True) as engine:
+        with PoolEngine(work, 2) as engine:
             results = [
                 one.result for one in run_jobs(engine, 4, lambda job: job) if isinstance(one, Completed)
             ]
@@ -163,6 +163,15 @@ def test_a_pool_leaves_its_workers_for_the_next_one_only_where_workers_wait() ->
     assert all(process.returncode == -signal.SIGKILL for process in waiting)
     processes(1.0)
     assert not pool._early.workers
+
+
+def test_a_pool_of_large_tasks_ends_its_workers() -> None:
+    work = work_on(total, np.ones(3), memory=2**31)
+    with early_workers() as start:
+        start(1, "")
+        with PoolEngine(work, 2) as engine:
+            assert len(list(run_jobs(engine, 4, lambda job: job))) == 4
+        assert not pool._early.workers
 
 
 def test_workers_that_no_pool_takes_end_with_the_block() -> None:
