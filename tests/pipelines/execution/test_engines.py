@@ -169,9 +169,11 @@ def test_a_pool_of_large_tasks_ends_its_workers() -> None:
     work = work_on(total, np.ones(3), memory=2**31)
     with early_workers() as start:
         start(1, "")
+        (process,) = (worker.process for worker in pool._early.workers)
         with PoolEngine(work, 2) as engine:
             assert len(list(run_jobs(engine, 4, lambda job: job))) == 4
         assert not pool._early.workers
+        assert process.returncode == -signal.SIGKILL
 
 
 def test_workers_that_no_pool_takes_end_with_the_block() -> None:
