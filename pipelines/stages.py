@@ -17,7 +17,7 @@ from pipelines.progress import Progress
 from pipelines.run.completeness import require_test
 from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
-from pipelines.run.open import load_run_data, load_run_market, prepare_run, with_room
+from pipelines.run.open import load_run_data, load_run_market, prepare_run
 from pipelines.run.record import Run, open_run
 from pipelines.run.stored import StoredRun
 
@@ -111,7 +111,6 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
         locks.lock_run(run.folder)
         locks.enter_context(StoredRun(run).kept())
         dataset, lake = load_run_data(run, progress)
-        run = replace(run, config=with_room(run.config, lake, run.versions, progress))
         return explain(run, dataset, lake, progress)
 
 

@@ -70,10 +70,13 @@ def evenly_spaced(dates: IntArray, most: int | None) -> IntArray:
 
 def target_scale_of(data: PanelTensors, train: IntArray) -> Tensor:
     """Standard deviation of the known training targets; NoTrainingSignal if they are all the same."""
-    dates_D = torch.as_tensor(train, device=data.device)
-    target_DN, mask_DN = data.target_TN[dates_D], data.mask_TN[dates_D]
-    known = target_DN[mask_DN & target_DN.isfinite()].double()
-    scale = known.std(correction=0)
+    scale = _known_targets(data, train).double().std(correction=0)
     if not float(scale) > 0:
         raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
     return scale.float()
+
+
+def _known_targets(data: PanelTensors, dates: IntArray) -> Tensor:
+    at = torch.as_tensor(dates, device=data.device)
+    target_DN, mask_DN = data.target_TN[at], data.mask_TN[at]
+    return target_DN[mask_DN & target_DN.isfinite()]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from pipelines.config.execution import ExecutionConfig
-from pipelines.execution.pool import PoolEngine
+from pipelines.execution.pool import PoolEngine, memory_of_waiting
 from pipelines.execution.protocol import Engine, Work
 from pipelines.execution.serial import SerialEngine
+from pipelines.machine import Machine, fit_workers, this_machine
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -18,11 +19,16 @@ Result = TypeVar("Result")
 
 @contextmanager
 def open_engine(
-    config: ExecutionConfig, work: Work[Shared, Item, Result], jobs: int
+    config: ExecutionConfig,
+    work: Work[Shared, Item, Result],
+    jobs: int,
+    needs: Sequence[float] | None = None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Engine[Item, Result]]:
     """Open an engine for a number of tasks; everything that it starts ends with the ``with`` block.
 
-    ``pool`` computes in this process if there is nothing to share out: one worker, one task, or a GPU.
+    ``pool`` computes as many tasks at once as fit the memory of this machine. It computes in this process if
+    there is nothing to share out: one worker, one task, or a GPU.
 
     Parameters
     ----------
@@ -32,20 +38,37 @@ def open_engine(
         What is computed.
     jobs
         Number of tasks.
+    needs
+        Memory of each task in bytes; None: each needs ``work.memory``.
+    note
+        Called with a sentence if the memory allows fewer workers than the config.
 
     Raises
     ------
     ConfigError
         If the engine cannot be started, or no machine of the cluster is large enough for a task.
+    DataError
+        If a task needs more memory than this machine has.
     """
-    workers = max(1, min(config.workers, jobs))
     if config.engine == "ray":
         from pipelines.execution.ray import RayEngine
 
-        with RayEngine(config, work, workers) as on_ray:
+        with RayEngine(config, work, max(1, min(config.workers, jobs))) as on_ray:
             yield on_ray
-    elif config.engine == "serial" or workers == 1 or work.device != "cpu":
+        return
+    one = config.engine == "serial" or work.device != "cpu"
+    each = [float(work.memory)] * jobs if needs is None else needs
+    workers, fewer = fit_workers(each, 1 if one else config.workers, _machine()) if jobs else (1, None)
+    if fewer is not None:
+        note(fewer)
+    if workers == 1:
         yield SerialEngine(work)
     else:
         with PoolEngine(work, workers) as pool:
             yield pool
+
+
+def _machine() -> Machine:
+    """The memory of this machine; what waiting workers hold is available to them."""
+    machine = this_machine()
+    return Machine(machine.total, machine.available + memory_of_waiting())

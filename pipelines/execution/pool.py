@@ -26,6 +26,7 @@ from typing import BinaryIO, Generic, Self, TypeVar
 
 from pipelines.execution.protocol import Hear, Lost, Report, Ticket, Work
 from pipelines.execution.shared import write_shared
+from pipelines.machine import memory_of
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -137,6 +138,11 @@ def in_own_process(function: str) -> Iterator[None]:
         yield
     finally:
         worker.end()
+
+
+def memory_of_waiting() -> float:
+    """Bytes that the workers hold that wait for a pool."""
+    return sum(memory_of(worker.process.pid) for worker in _early.workers)
 
 
 class PoolEngine(Generic[Shared, Item, Result]):

@@ -95,7 +95,7 @@ def explain_models(
     work = work_on_arrays(explain_fold, arrays, device, {registry_name(run.config, name) for name in names})
     explained: dict[int, ModelExplanation] = {}
     waiting = list(names)
-    with open_engine(run.config.execution, work, len(planned)) as engine:
+    with open_engine(run.config.execution, work, len(planned), note=progress.note) as engine:
         for ended in run_jobs(engine, len(planned), item):
             name, fold = planned[ended.job]
             run.write_text(f"logs/explain-{name}-fold-{fold.index}.log", ended.log)

@@ -10,7 +10,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.memory import fit_workers, this_machine
+from pipelines.dataset.memory import require_memory
 from pipelines.dataset.tables import (
     describe_as_of,
     input_versions,
@@ -22,6 +22,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.readers import record_reader
+from pipelines.machine import this_machine
 from pipelines.progress import Progress
 from pipelines.run.features import feature_store
 from pipelines.run.identity import build_identity
@@ -61,7 +62,6 @@ def prepare_run(
     Returns
     -------
     run : Run
-        With fewer workers than the config has, if the memory does not allow more.
     dataset : Dataset
     lake : Lake
 
@@ -73,7 +73,8 @@ def prepare_run(
     lake = open_lake(config, progress.note)
     versions = input_versions(lake, as_of)
     warm_start_runs(config)  # raises before the dataset is built
-    config = with_room(config, lake, versions, progress)
+    if config.execution.engine != "ray":  # Ray places tasks on machines with enough memory
+        require_memory(config, lake.count("prices", versions["prices"]), this_machine())
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
@@ -84,24 +85,6 @@ def prepare_run(
     if record:
         record_run(run)
     return run, dataset, lake
-
-
-def with_room(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Config:
-    """Return the config with as many workers as this machine has memory for, and note if they are fewer.
-
-    Raises
-    ------
-    DataError
-        If the machine has less memory than one worker needs.
-    """
-    if config.execution.engine == "ray":  # Ray places tasks on machines with enough memory
-        return config
-    workers, note = fit_workers(config, lake.count("prices", versions["prices"]), this_machine())
-    if note is None:
-        return config
-    progress.note(note)
-    fewer = config.execution.model_copy(update={"workers": workers})
-    return config.model_copy(update={"execution": fewer})
 
 
 def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked)

@@ -83,7 +83,7 @@ def tune(config: Config, model: str, trials: int, as_of: str | None = None, *, w
         remaining = max(0, trials - len(study.finished))
         registered = registry_name(config, model)
         work = work_on_arrays(score_fold, arrays, resolve_device(config.device), [registered])
-        engines = open_engine(config.execution, work, len(folds))
+        engines = open_engine(config.execution, work, len(folds), note=progress.note)
         with progress.stage("tune", total=remaining), engines as engine:
             if study.finished:
                 progress.note(f"{len(study.finished)} trials of this search are already finished and count.")

@@ -103,7 +103,10 @@ def compute(
         return
     arrays = collect_arrays(dataset, run.config.features.window)
     failures: list[Failed] = []
-    for group, ended in run_groups(groups, arrays, run.config.execution, group_item, News(groups, progress)):
+    news = News(groups, progress)
+    for group, ended in run_groups(
+        groups, arrays, run.config.execution, group_item, news, note=progress.note
+    ):
         run.write_text(log_file(group), ended.log)
         if isinstance(ended, Completed):
             yield from zip(group, ended.result, strict=True)

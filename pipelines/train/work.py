@@ -74,9 +74,14 @@ def work_on_arrays(
     models
         Names of the tasks' models in the registry, from which their memory is estimated.
     """
-    sizes = (values.shape[2] for values in (arrays.channels_TNC, arrays.characteristics_TNF))
-    memory = int(task_need(models, arrays.universe_TN.size, *sizes))
+    memory = int(memory_need(arrays, models))
     return Work(call, arrays, memory, device.partition(":")[0], code_digest, _without_files)
+
+
+def memory_need(arrays: Arrays, models: Collection[str]) -> float:
+    """Estimate the memory of a process that fits or explains one of these models at a time, in bytes."""
+    channels, characteristics = arrays.channels_TNC.shape[2], arrays.characteristics_TNF.shape[2]
+    return task_need(models, arrays.universe_TN.size, channels, characteristics)
 
 
 def _without_files(arrays: Arrays) -> Arrays:
@@ -103,6 +108,8 @@ def run_groups(
     execution: ExecutionConfig,
     prepare: Callable[[Group], GroupItem] = without_snapshots,
     hear: Callable[[int, Any], None] = lambda *_: None,
+    *,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[Group, Completed[tuple[Outcome, ...]] | Failed]]:
     """Train groups on the engine of a config, and yield each of them once, as it ends.
 
@@ -118,12 +125,15 @@ def run_groups(
         Group -> what is sent to the worker, at the start of every attempt.
     hear
         Called with the position of a group and its news.
+    note
+        Called with a sentence if the memory allows fewer workers than the config.
     """
     if not groups:
         return
     models = {task.registered for group in groups for task in group}
     work = work_on_arrays(train_group, arrays, groups[0][0].device, models)
-    with open_engine(execution, work, len(groups)) as engine:
+    needs = [memory_need(arrays, [group[0].registered]) for group in groups]
+    with open_engine(execution, work, len(groups), needs, note) as engine:
         for ended in run_jobs(engine, len(groups), lambda job: prepare(groups[job]), hear):
             yield groups[ended.job], ended
 

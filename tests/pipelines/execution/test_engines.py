@@ -17,6 +17,7 @@ from engine_tasks import always_die, die_once, fail, made_ready, total, work_on
 
 from pipelines.config.execution import ExecutionConfig
 from pipelines.errors import DivergedError
+from pipelines.execution import open as opening
 from pipelines.execution import pool
 from pipelines.execution.guard import MARK, Guard
 from pipelines.execution.jobs import Completed, Failed, run_jobs
@@ -25,6 +26,7 @@ from pipelines.execution.pool import PoolEngine, early_workers, in_own_process
 from pipelines.execution.protocol import Work
 from pipelines.execution.serial import SerialEngine
 from pipelines.execution.shared import read_shared, write_shared
+from pipelines.machine import Machine
 
 POOL, SERIAL = ExecutionConfig(workers=2), ExecutionConfig(engine="serial")
 Ended = dict[int, Completed[Any] | Failed]
@@ -113,6 +115,32 @@ def test_a_pool_is_used_if_there_is_something_to_share_out(
 ) -> None:
     with open_engine(ExecutionConfig(**settings), work_on(total, device=device), jobs) as engine:
         assert isinstance(engine, expected)
+
+
+def test_a_pool_has_as_many_workers_as_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(2**60, 10.0 * 2**30)
+    monkeypatch.setattr(opening, "this_machine", lambda: machine)
+    notes: list[str] = []
+
+    def slots(workers: int, jobs: int, needs: list[float] | None = None, memory: int = 0) -> int:
+        work = work_on(total, memory=memory)
+        with open_engine(ExecutionConfig(workers=workers), work, jobs, needs, notes.append) as engine:
+            assert isinstance(engine, PoolEngine if engine.slots > 1 else SerialEngine)
+            return engine.slots
+
+    gib = 2**30
+    assert slots(2, 3, memory=5 * gib) == 2
+    assert slots(2, 3, [5.0 * gib, 1.0 * gib, 4.0 * gib], memory=6 * gib) == 2
+    assert not notes
+    assert slots(3, 3, memory=5 * gib) == 2
+    assert slots(3, 2, memory=6 * gib) == 1
+    assert [note.partition("; ")[2] for note in notes] == ["2 are used.", "1 is used."]
+    with early_workers() as start:
+        start(1, "engine_tasks:become_ready")
+        held = pool.memory_of_waiting()
+        assert (held > 0) == (sys.platform == "linux")
+        machine = Machine(2**60, 10.0 * gib - held / 2)
+        assert slots(2, 2, memory=5 * gib) == 2, "the memory of a waiting worker is available"
 
 
 def test_a_pool_takes_the_workers_that_were_made_ready_and_replaces_one_that_died() -> None:
