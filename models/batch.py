@@ -327,9 +327,9 @@ class PanelTensors:
         return cls(
             history_NSC=padded_history(channels, window, scaler).to(held) if windows else no_history_NSC,
             characteristics_TNF=shared_tensor(characteristics).to(held),
-            mask_TN=torch.tensor(mask, device=device),
+            mask_TN=shared_tensor(mask).to(device),
             group_TN=torch.tensor(codes.astype(np.int16) + np.int16(1), device=device),
-            target_TN=torch.tensor(arrays["target_TN"], device=device),
+            target_TN=shared_tensor(arrays["target_TN"]).to(device),
             key_N=torch.tensor(keys, dtype=torch.int64, device=device),
             shape=shape,
             path_TNK=torch.tensor(arrays["path_TNK"], device=device) if "path_TNK" in arrays else None,

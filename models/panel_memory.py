@@ -6,6 +6,7 @@ Legend: S sessions including the padding before the first, N firms, T sessions, 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +80,7 @@ def padded_history(channels_TNC: Float32Array, window: int, scaler: ChannelScale
     return history_NSC
 
 
-def shared_tensor(array: Float32Array) -> Tensor:
+def shared_tensor(array: npt.NDArray[Any]) -> Tensor:
     """Return a tensor of the same memory."""
     with warnings.catch_warnings():  # torch warns of read-only memory; nothing writes to it
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)

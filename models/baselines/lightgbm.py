@@ -210,14 +210,10 @@ class LightGBM(Baseline):
         """Return a booster without trees, its training set, and the standard deviation of the targets."""
         import lightgbm as lgb  # slow import, needed only here
 
-        y_M = np.concatenate(_targets(data, dates))
-        scale = float(y_M.std())
-        if not scale > 0:
-            raise NoTrainingSignal(
-                "The training targets are all the same; there is nothing to learn from them."
-            )
+        y_M, scale = _scaled_targets(data, dates)
         rows = _rows_by_date(data, dates)
-        train_set = lgb.Dataset(rows, label=y_M / scale, params=self._binning(), free_raw_data=True)
+        train_set = lgb.Dataset(rows, label=y_M, params=self._binning(), free_raw_data=True)
+        del y_M
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale
 
     def _binning(self) -> dict[str, Any]:
@@ -249,6 +245,16 @@ class LightGBM(Baseline):
 def _targets(data: PanelTensors, dates: IntArray) -> list[FloatArray]:
     """Targets of the known cells of each date."""
     return [data.target_TN[int(date)][known_firms(data, int(date))].double().cpu().numpy() for date in dates]
+
+
+def _scaled_targets(data: PanelTensors, dates: IntArray) -> tuple[Float32Array, float]:
+    """Labels of the known cells, which are targets over their standard deviation, and the deviation."""
+    y_M = np.concatenate(_targets(data, dates))
+    scale = float(y_M.std())
+    if not scale > 0:
+        raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
+    y_M /= scale
+    return y_M.astype(np.float32), scale
 
 
 def _rows_by_date(data: PanelTensors, dates: IntArray) -> list[Any]:

@@ -82,7 +82,7 @@ def add_features(
     config
         The configuration.
     store
-        Where the characteristics live, as mapped files; None: in memory.
+        Where channels and characteristics live, as mapped files; None: in memory.
 
     Raises
     ------
@@ -112,19 +112,26 @@ def add_features(
     def make(allocate: Allocate) -> Float32Array:
         return make_characteristics(panel, names, universe_TN, tables, config=config, allocate=allocate)
 
+    def make_channels(allocate: Allocate) -> Float32Array:
+        out_TNC = allocate((*universe_TN.shape, len(channels)))
+        out_TNC[:] = compute_channels(panel, channels)
+        return out_TNC
+
     if store is None:
         characteristics_TNF = make(lambda shape: np.empty(shape, dtype=np.float32))
+        channels_TNC = compute_channels(panel, channels)
     else:
-        shape = (*universe_TN.shape, len(rule.names(names)))
-        key = store.key(panel, universe_TN, inputs, (names, repr(rule)))
-        characteristics_TNF = store.get(key, shape, make)
+        size, settings = universe_TN.shape, (names, repr(rule), tuple(channels))
+        key = store.key(panel, universe_TN, inputs, settings)
+        characteristics_TNF = store.get(f"{key}-characteristics", (*size, len(rule.names(names))), make)
+        channels_TNC = store.get(f"{key}-channels", (*size, len(channels)), make_channels)
     path = [
         make_target(label_TN, universe_TN, panel, config.label) for label_TN in market.shorter_labels.values()
     ]
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
-        channels_TNC=compute_channels(panel, channels),
+        channels_TNC=channels_TNC,
         characteristics_TNF=characteristics_TNF,
         labels=labels,
         target_TN=make_target(labels[config.label.delay], universe_TN, panel, config.label),

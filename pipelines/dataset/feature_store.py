@@ -1,9 +1,10 @@
-"""The feature store: transformed characteristics in mapped files, made once and read by every process.
+"""The feature store: channels and characteristics in mapped files, made once and read by every process.
 
 An entry is a folder ``<key>`` with the values (`pipelines.dataset.mapped`) and ``entry.json``, which holds
 their shape and a checksum of every block of sessions. Its key is a digest of everything that the values
-depend on: the panel, the universe, the user's inputs, the names and the transform of the characteristics, and
-the code and libraries that compute them. Two runs share an entry if, and only if, these are equal.
+depend on: the panel, the universe, the user's inputs, the names of the features and the transform of the
+characteristics, and the code and libraries that compute them. Two runs share an entry if, and only if, these
+are equal.
 
 An entry is made in a folder of its own and renamed when it is complete. A process that needs the same entry
 waits for it. An entry with a wrong checksum is removed and made again. When the store exceeds its limit, the
@@ -41,7 +42,7 @@ _SPARE = 2**28  # bytes that stay free on the disk
 
 @dataclass(frozen=True, slots=True)
 class FeatureStore:
-    """Mapped characteristics below a folder.
+    """Mapped features below a folder.
 
     Attributes
     ----------
@@ -50,7 +51,7 @@ class FeatureStore:
     limit
         Bytes that the entries may take together. The newest entry stays even if it alone takes more.
     code
-        Digest of the code and the libraries that compute characteristics.
+        Digest of the code and the libraries that compute features.
     notify
         Gets a sentence when an entry is damaged.
     """
@@ -63,7 +64,7 @@ class FeatureStore:
     def key(
         self, panel: Panel, universe_TN: BoolArray, inputs: Mapping[str, pl.DataFrame], settings: object
     ) -> str:
-        """Digest of everything that characteristics depend on; ``settings`` are plain values."""
+        """Digest of everything that features depend on; ``settings`` are plain values."""
         sha = hashlib.blake2b(digest_size=16)
         sha.update(repr((self.code, settings, panel.tickers_N, panel.groups_S, sorted(inputs))).encode())
         _add(sha, universe_TN)
@@ -89,9 +90,9 @@ class FeatureStore:
         Parameters
         ----------
         key
-            From `key`.
+            Name of the entry, which contains what `key` returns.
         shape
-            Sessions, firms and characteristics.
+            Sessions, firms and features.
         make
             Computes the values into the last array that it allocates.
 

@@ -1,8 +1,8 @@
 """Memory that a run needs, estimated before it starts, and the memory of its tasks.
 
-The characteristics are mapped files, which the kernel drops from memory when it is short, so they do not
-count. What counts grows with the cells of the market (sessions x firms): prices and labels in
-the main process, and the scaled channels and the model in each worker. The workers start when the dataset is
+Channels and characteristics are mapped files, which the kernel drops from memory when it is short, so they do
+not count. What counts grows with the cells of the market (sessions x firms): prices and labels in the main
+process, and the scaled channels and the model in each worker. The workers start when the dataset is
 made. The bytes per cell were measured (docs/experiments/2026-11-23-growth.md).
 """
 
@@ -60,7 +60,7 @@ def estimate_need(config: Config, cells: int) -> Need:
     models = {registry_name(config, model) for model in config.models}
     return Need(
         build=PROCESS + cells * _BUILD,
-        main=PROCESS + cells * (_MARKET + labels + 4 * channels),
+        main=PROCESS + cells * (_MARKET + labels),
         task=task_need(models, cells, channels, len(names)),
     )
 

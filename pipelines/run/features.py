@@ -1,4 +1,4 @@
-"""The feature store of a config, and the digest of the code that computes characteristics."""
+"""The feature store of a config, and the digest of the code that computes channels and characteristics."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ def store_folder(config: Config) -> Path:
 
 
 def features_digest() -> str:
-    """Digest of the code and the libraries that compute characteristics.
+    """Digest of the code and the libraries that compute channels and characteristics.
 
-    A characteristic that was registered or replaced outside these files is included by its bytecode.
+    A feature that was registered or replaced outside these files is included by its bytecode.
     """
+    from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
 
     libraries = {name: installed(name) for name in _LIBRARIES}
-    return digest((_sources(), libraries, fingerprint(CHARACTERISTICS, _is_source)))
+    registered = [fingerprint(features, _is_source) for features in (CHANNELS, CHARACTERISTICS)]
+    return digest((_sources(), libraries, registered))
 
 
 @functools.cache

@@ -175,7 +175,7 @@ def load_run_data(run: Run, progress: Progress) -> tuple[Dataset, Lake]:
 
 
 def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
-    """Build a dataset whose characteristics are in the feature store.
+    """Build a dataset whose features are in the feature store.
 
     The prices are let go before, and the series that features share afterwards, so that neither takes memory
     during training.

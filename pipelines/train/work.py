@@ -85,8 +85,9 @@ def memory_need(arrays: Arrays, models: Collection[str]) -> float:
 
 
 def _without_files(arrays: Arrays) -> Arrays:
-    """The arrays with the values of characteristics that are in a mapped file, instead of its path."""
-    return replace(arrays, characteristics_TNF=np.asarray(arrays.characteristics_TNF))
+    """The arrays with the values of features that are in mapped files, instead of the files' paths."""
+    channels_TNC, characteristics_TNF = map(np.asarray, (arrays.channels_TNC, arrays.characteristics_TNF))
+    return replace(arrays, channels_TNC=channels_TNC, characteristics_TNF=characteristics_TNF)
 
 
 def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:

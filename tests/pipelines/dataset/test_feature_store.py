@@ -9,11 +9,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import polars as pl
 import pytest
 
+from features.library.channels import CHANNELS
 from features.panel.panel import Panel
 from pipelines.cli.doctor import examine
 from pipelines.config.load import check_config
@@ -25,6 +27,7 @@ from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.mapped import MappedArray, is_in_use, open_mapped
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import DataError
+from pipelines.run.features import features_digest
 
 T, N = 90, 40
 SHAPE = (6, 5, 4)
@@ -113,6 +116,27 @@ def test_mapped_features_equal_those_in_memory_to_the_bit(
     np.testing.assert_array_equal(mapped.characteristics_TNF, expected)
     np.testing.assert_array_equal(in_memory.characteristics_TNF, expected)
     assert isinstance(mapped.characteristics_TNF, MappedArray)
+    assert isinstance(mapped.channels_TNC, MappedArray)
+    np.testing.assert_array_equal(mapped.channels_TNC, in_memory.channels_TNC)
+    computes_nothing = mock.Mock(side_effect=AssertionError("made twice"))
+    monkeypatch.setattr("pipelines.dataset.build.compute_channels", computes_nothing)
+    monkeypatch.setattr("pipelines.dataset.build.make_characteristics", computes_nothing)
+    again = add_features(market, tables, settings, store(tmp_path))
+    np.testing.assert_array_equal(again.channels_TNC, mapped.channels_TNC)
+    np.testing.assert_array_equal(again.characteristics_TNF, mapped.characteristics_TNF)
+
+
+def test_channels_of_other_names_or_code_are_another_entry(
+    tables: dict[str, pl.DataFrame], market: Market, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = add_features(market, tables, config(channels=["return", "intraday_range"]), store(tmp_path))
+    one = add_features(market, tables, config(channels=["intraday_range"]), store(tmp_path))
+    np.testing.assert_array_equal(one.channels_TNC, both.channels_TNC[:, :, 1:])
+    before = features_digest()
+    assert features_digest() == before
+    changed = dataclasses.replace(CHANNELS["return"], compute=lambda panel: panel.close_TN)
+    monkeypatch.setitem(CHANNELS, "return", changed)
+    assert features_digest() != before
 
 
 def test_an_entry_is_made_once_and_found_again(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_estimate_by_hand() -> None:
     cells = 10**7
     need = estimate_need(config(), cells)
     assert need.build == 0.5 * GIB + cells * 206
-    assert need.main == 0.5 * GIB + cells * (85 + 8 + 2 * 4)
+    assert need.main == 0.5 * GIB + cells * (85 + 8)
     assert need.task == 0.5 * GIB + cells * 12  # ridge reads no windows
     assert need.least == need.build  # more than main with one task
     trees = estimate_need(config(models={"trees": {"model": "lightgbm"}}), cells)
@@ -103,10 +103,10 @@ def test_the_estimate_covers_the_measured_peaks() -> None:
     models: dict[str, Any] = {"ridge": {}, "lightgbm": {}, "temporal_transformer": {}}
     need = estimate_need(config(features=every(93), models=models, label=label), cells)
     assert 9.03 < need.build / GIB < 1.2 * 9.03
-    assert 5.88 < need.main / GIB < 1.2 * 5.88
-    assert 13.25 < need.least / GIB < 1.1 * 13.25
+    assert 4.19 < need.main / GIB < 1.2 * 4.19
+    assert 11.56 < need.least / GIB < 1.1 * 11.56
     network = estimate_need(config(features=every(93), models={"temporal_peer": {}}, label=label), cells)
-    assert 9.69 < (network.main + network.task) / GIB - 0.5 < 1.1 * 9.69
+    assert 8.0 < (network.main + network.task) / GIB - 0.5 < 1.1 * 8.0
 
 
 def test_a_machine_that_is_too_small_is_refused_with_need_and_cure() -> None:
