@@ -95,7 +95,7 @@ class Config(Section):
     output_store: OutputStoreConfig = OutputStoreConfig()
     """Copy of the runs' folders on an object store."""
     feature_store: FeatureStoreConfig = FeatureStoreConfig()
-    """Files with the characteristics of markets, shared by runs and processes."""
+    """Files with the features of markets, shared by runs and processes."""
 
     # Path -> the text with ${NAME} in the file, and the value that it resolved to
     _written: dict[Path, tuple[str, Any]] = PrivateAttr(default_factory=dict)
