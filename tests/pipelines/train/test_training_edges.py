@@ -1,6 +1,6 @@
 """Data that stop a training: one sentence, exit code 5, and no partial files. Unusual but valid data train.
 
-Each case is a market in a CSV file with one unusual property.
+Each case is a market in a CSV file with one unusual property, or a machine with little memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from command import Answer, Call, command
 
 from models.fitting import loop, losses
 from pipelines.lake.lake import Lake
+from pipelines.machine import Machine
 from pipelines.run.checkpoints import load_checkpoint
 
 MODELS: Mapping[str, Any] = {
@@ -250,3 +251,31 @@ def test_a_characteristic_without_values_causes_no_error(
     frame = trained(peerglass("train", "mine.yaml"))
     dispersion = frame.group_by("model", "date").agg(pl.col("forecast").std().alias("std"))
     assert np.isfinite(dispersion["std"].to_numpy()).all()
+
+
+def test_a_machine_with_little_free_memory_trains_one_task_at_a_time_and_says_so(
+    market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market(execution={"engine": "pool", "workers": 2})
+    monkeypatch.setattr("pipelines.execution.open.this_machine", lambda: Machine(2.0**40, 2.0**20))
+    answer = peerglass("train", "mine.yaml")
+    trained(answer)
+    assert "2 workers would need about" in answer.err
+    assert "are available; 1 is used." in answer.err
+
+
+def test_a_machine_that_is_too_small_ends_before_and_after_the_dataset_with_the_cure(
+    market: Callable[..., None], peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    market(execution={"engine": "pool", "workers": 2})
+    for place, words in (
+        ("pipelines.execution.open", "One task beside the dataset needs about"),
+        ("pipelines.run.open", "Training on "),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{place}.this_machine", lambda: Machine(2.0**20, 2.0**20))
+            answer = peerglass("train", "mine.yaml")
+        assert answer.code == 3
+        last = answer.err.splitlines()[-1]
+        assert words in last
+        assert "use a larger machine" in last
