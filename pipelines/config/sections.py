@@ -31,7 +31,7 @@ class UniverseConfig(Section):
 
 
 class FeatureStoreConfig(Section):
-    """Where channels and characteristics are kept between commands; they are computed again if they are gone."""
+    """Where channels and characteristics are kept between commands; lost ones are computed again."""
 
     folder: PathSetting | None = None
     """Folder on a local disk. Null: ``features`` beside the folder of the runs (``output``), or in the user's
