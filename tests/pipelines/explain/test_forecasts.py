@@ -457,7 +457,7 @@ def test_the_step_of_a_run_gives_the_same_on_every_engine(
     dataset, _ = load_run_data(run, Silent())
     folds, names = plan_folds(dataset, run.config), ["temporal_peer", "ridge"]
     here = list(explain_models(run, dataset, folds, names, Silent()))
-    monkeypatch.setattr(games, "open_engine", lambda _, work, jobs: nullcontext(Elsewhere(work)))
+    monkeypatch.setattr(games, "open_engine", lambda _, work, jobs, note: nullcontext(Elsewhere(work)))
     sent = list(explain_models(run, dataset, folds, names, Silent()))
     assert [one.model for one in here] == [one.model for one in sent] == names
     assert here[0].fits == sent[0].fits
