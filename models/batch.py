@@ -239,6 +239,9 @@ class PanelTensors:
     ) -> PanelTensors:
         """Build the tensors from numpy arrays.
 
+        On a CPU, characteristics, mask and target share the memory of the arrays, which must not be changed
+        afterwards.
+
         Parameters
         ----------
         channels_TNC, characteristics_TNF

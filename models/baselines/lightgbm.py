@@ -213,7 +213,7 @@ class LightGBM(Baseline):
         y_M, scale = _scaled_targets(data, dates)
         rows = _rows_by_date(data, dates)
         train_set = lgb.Dataset(rows, label=y_M, params=self._binning(), free_raw_data=True)
-        del y_M
+        del y_M  # the Dataset lets go of it when it has its own copy
         return lgb.Booster(self._parameters(seed), train_set), train_set, scale
 
     def _binning(self) -> dict[str, Any]:

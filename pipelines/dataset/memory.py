@@ -19,9 +19,7 @@ from pipelines.machine import CURE, GIB, PROCESS, Machine
 _BUILD = 206  # bytes per cell while the dataset is made; 188 of them already while prices become a panel
 _MARKET = 85  # bytes per cell of the panel and the universe
 _TASK = 12  # bytes per cell of targets, universe and groups in a worker
-_NETWORK = (
-    20  # bytes per cell of the training targets of a network while their deviation is taken, or of a date
-)
+_NETWORK = 20  # bytes per cell of a network's training targets, and of its activations for a date
 _BINNED = 1  # byte per cell and characteristic of LightGBM's bins
 _GRADIENTS = 32  # bytes per cell of LightGBM's labels, scores, gradients and row numbers
 _SAMPLE = 2.6 * 8 * 200_000  # bytes per characteristic of the rows from which LightGBM chooses its bins
