@@ -239,16 +239,13 @@ class PanelTensors:
     ) -> PanelTensors:
         """Build the tensors from numpy arrays.
 
-        On a CPU, characteristics, mask and target share the memory of the arrays, which must not be changed
-        afterwards.
-
         Parameters
         ----------
         channels_TNC, characteristics_TNF
             Scaled channels and characteristics ranked to a normal; NaN (unknown) is replaced by 0, their
             mean.
         mask_TN
-            Universe.
+            Universe. On a CPU its memory is shared, as that of target and characteristics: do not change it.
         group_TN
             Group codes of the panel; -1 means unknown.
         target_TN
