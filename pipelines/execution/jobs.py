@@ -45,7 +45,8 @@ def run_jobs(
 
     An attempt is repeated if its worker was lost, or if it raised OSError or MemoryError, whose cause may
     pass. Every other error would come again, because a task is a pure function: it is not repeated. A task
-    that fails does not stop the others.
+    that fails does not stop the others. The next task starts before the caller gets a result, so that no
+    worker is idle while the caller uses it.
 
     Parameters
     ----------
@@ -71,12 +72,24 @@ def run_jobs(
         if under_way.get(ticket.job) == ticket:
             hear(ticket.job, content)
 
-    while waiting or under_way:
+    def start_waiting() -> None:
         while waiting and len(under_way) < engine.slots:
             job = waiting.popleft()
             attempts[job] += 1
             under_way[job] = Ticket(job, attempts[job])
             engine.submit(under_way[job], item(job))
+
+    results: list[Completed[Result] | Failed] = []
+    while waiting or under_way or results:
+        try:
+            start_waiting()
+        except BaseException:
+            yield from results  # they may have taken hours
+            raise
+        yield from results
+        results.clear()
+        if not under_way:
+            continue
         reports = engine.wait(news) or [
             Lost(ticket, "the engine has no trace of it") for ticket in under_way.values()
         ]
@@ -90,7 +103,7 @@ def run_jobs(
                 under_way.pop(job, None)
                 if job in waiting:
                     waiting.remove(job)
-                yield Completed(job, report.result, "\n".join(logs[job]))
+                results.append(Completed(job, report.result, "\n".join(logs[job])))
             elif under_way.get(job) == report.ticket:
                 del under_way[job]
                 logs[job].append(_describe(report))
@@ -98,7 +111,7 @@ def run_jobs(
                     waiting.appendleft(job)
                 else:
                     ended.add(job)
-                    yield Failed(job, _error(report, attempts[job]), "\n".join(logs[job]))
+                    results.append(Failed(job, _error(report, attempts[job]), "\n".join(logs[job])))
 
 
 def _may_pass(report: Raised | Lost) -> bool:

@@ -150,3 +150,27 @@ def test_news_of_an_attempt_that_was_given_up_are_not_heard() -> None:
     heard: list[tuple[int, int]] = []
     assert len(list(run_jobs(Late(), 1, lambda job: job, lambda *news: heard.append(news)))) == 1
     assert heard == [(0, 1), (0, 2)]
+
+
+def test_the_next_task_has_started_when_a_result_is_given() -> None:
+    """A caller that is busy with a result leaves no worker idle."""
+    engine = Scripted({0: [0], 1: [1], 2: [2], 3: [3]})
+    started = [sum(engine.attempts.values()) for _ in run_jobs(engine, 4, lambda job: job)]
+    assert started == [3, 4, 4, 4]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no such file"), KeyboardInterrupt()])
+def test_a_result_is_given_before_an_error_at_the_start_of_the_next_task(error: BaseException) -> None:
+    """A task may have taken hours: what cannot start after it does not lose it."""
+
+    def item(job: int) -> int:
+        if job == 2:
+            raise error
+        return job
+
+    jobs = run_jobs(Scripted({0: [10], 1: [11]}), 3, item)
+    first = next(jobs)
+    assert isinstance(first, Completed)
+    assert first.result == 10
+    with pytest.raises(type(error)):
+        next(jobs)
