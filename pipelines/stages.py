@@ -1,4 +1,8 @@
-"""The stages of a run as functions: ingest, audit, train, backtest, explain, report, and all of them."""
+"""The stages of a run as functions: ingest, audit, train, backtest, explain, report, and all of them.
+
+PyTorch, and what imports it, is imported within the functions. A command that does not train does not need
+it, and one that trains starts other processes first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.audit.command import audit_before_training, audit_target, warn_after_training
 from pipelines.config.load import override_backtest
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
@@ -34,6 +37,22 @@ __all__ = [
     "run_config",
     "train_config",
 ]
+
+
+def audit_target(
+    target: str,
+    overrides: list[str],
+    output: Path,
+    as_of: str | None,
+    *,
+    vintage: str | None = None,
+    as_json: bool,
+    wait: bool = False,
+) -> None:
+    """Audit a config or a run, and print the result; see :func:`pipelines.audit.command.audit_target`."""
+    from pipelines.audit import command
+
+    command.audit_target(target, overrides, output, as_of, vintage=vintage, as_json=as_json, wait=wait)
 
 
 def train_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> str:
@@ -229,12 +248,7 @@ def run_config(
     Path
         Path of the report.
     """
-    from pipelines.explain.attribution import explain_if_new, explanation_tasks
     from pipelines.ready import IMPORT_EXPLAINING, IMPORT_TRAINING, workers_made_ready
-    from pipelines.results.backtest import evaluate_run
-    from pipelines.results.describe import describe_evaluation
-    from pipelines.tracking.runs import tracked
-    from pipelines.train.walkforward import tasks_left, train
 
     progress = progress or Progress()
     if config.folds.scheme == "live":
@@ -243,6 +257,13 @@ def run_config(
             "'peerglass train', or use walk-forward folds."
         )
     with workers_made_ready(config) as make_ready:
+        from pipelines.audit.command import audit_before_training, warn_after_training
+        from pipelines.explain.attribution import explain_if_new, explanation_tasks
+        from pipelines.results.backtest import evaluate_run
+        from pipelines.results.describe import describe_evaluation
+        from pipelines.tracking.runs import tracked
+        from pipelines.train.walkforward import tasks_left, train
+
         if as_of is None:
             ingest_config(config, echo, progress, wait=wait)
         with Locks(wait=wait, notify=progress.note) as locks:

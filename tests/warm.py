@@ -23,6 +23,7 @@ PEERGLASS = "from pipelines.cli.main import main; main()"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
+        "pipelines.audit.command",
         "pipelines.cli.main",
         "pipelines.stages",
         "pipelines.train.tune",

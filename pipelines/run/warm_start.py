@@ -13,16 +13,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from backtest.splits.fold import Fold
-from models.fitting.fit import FittedState
 from pipelines.config.load import init_from_of, settings_of
 from pipelines.config.models import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.errors import ConfigError, DataError
-from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.record import Run, open_named_run
+
+if TYPE_CHECKING:
+    from models.fitting.fit import FittedState
 
 _FILE = "folds.json"
 
@@ -94,7 +96,11 @@ def warm_start_checkpoint(config: Config, dataset: Dataset, fold: Fold, model: s
 
 def load_warm_start(checkpoint: Path | None) -> FittedState | None:
     """Read the checkpoint of a warm start, if any; DataError if it is missing or corrupted."""
-    return None if checkpoint is None else load_checkpoint(checkpoint)[0].state()
+    if checkpoint is None:
+        return None
+    from pipelines.run.checkpoints import load_checkpoint  # imports PyTorch
+
+    return load_checkpoint(checkpoint)[0].state()
 
 
 def _same_model(run: Run, config: Config, model: str) -> str:
