@@ -48,7 +48,7 @@ import numpy as np
 
 from backtest.accounts.decisions import Decisions
 from backtest.accounts.execution import AT_CLOSE, Execution
-from backtest.accounts.lanes import Variant, empty_books, kernel_inputs
+from backtest.accounts.lanes import Variant, empty_books, kernel_inputs, lanes_with_cash
 from backtest.accounts.ledger import ledger_frame
 from backtest.accounts.market import BookMarket, prepare_market
 from backtest.accounts.result import BookResult
@@ -130,7 +130,8 @@ def account_book(
     variant.require(market)
     inputs = kernel_inputs([variant], market)
     books = empty_books(market.n_sessions, 1)
-    rows_LC = run_lanes(*inputs, books, keep_ledger)
+    lanes = lanes_with_cash(target_TN.shape[1], *inputs[1:])
+    rows_LC = run_lanes(*inputs, lanes, books, keep_ledger)
     ruined = int(books.ruined_V[0])
     return_net_T, return_gross_T = compound(*inputs, ruined)
 

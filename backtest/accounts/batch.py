@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from backtest.accounts.lanes import Variant, empty_books, kernel_inputs
+from backtest.accounts.lanes import Variant, empty_books, kernel_inputs, lanes_with_cash
 from backtest.accounts.market import BookMarket
 from backtest.costs.model import COST_KINDS
 from features.arithmetic.parallel import n_threads
@@ -108,7 +108,8 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> BookBatch:
 
         chosen = [variants[at] for at in at_V]
         books = empty_books(T, len(at_V))
-        run_lanes(*kernel_inputs(chosen, market), books, False)
+        inputs = kernel_inputs(chosen, market)
+        run_lanes(*inputs, lanes_with_cash(market.value_TN.shape[1], *inputs[1:]), books, False)
         start_TV = np.vstack([np.ones(len(at_V)), books.nav_TV[:-1]])
         paid = (books.spread_TV, books.commission_TV, books.impact_TV, books.borrow_TV, books.financing_TV)
         for kind, amount_TV in zip(COST_KINDS, paid, strict=True):

@@ -20,7 +20,7 @@ from backtest.costs.rates import Rate
 from features.arrays import FloatArray, frozen, require_shape
 
 if TYPE_CHECKING:
-    from backtest.accounts.kernels.positions import Books, Plan, Rates, Tape
+    from backtest.accounts.kernels.positions import Books, Lanes, Plan, Rates, Tape
 
 _BPS = 1e-4
 
@@ -132,6 +132,31 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     decisions = first.decisions
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
     return Plan(*weights, delay=first.delay), tape, rates
+
+
+def lanes_with_cash(n_firms: int, tape: Tape, rates: Rates) -> Lanes:
+    """Allocate the state of lanes that hold cash only."""
+    from backtest.accounts.kernels.positions import Lanes
+
+    n_lanes, n_open = len(rates.spread_V), n_firms if len(tape.volume_RN) else 0
+    return Lanes(
+        units_NV=np.zeros((n_firms, n_lanes)),
+        left_NV=np.zeros((n_open, n_lanes)),
+        nav_V=np.ones(n_lanes),
+        cash_V=np.ones(n_lanes),
+        long_V=np.zeros(n_lanes),
+        short_V=np.zeros(n_lanes),
+        bought_V=np.zeros(n_lanes),
+        spread_V=np.zeros(n_lanes),
+        impact_V=np.zeros(n_lanes),
+        trade_V=np.zeros(n_lanes),
+        weight_N=np.zeros(n_firms),
+        listed_N=np.zeros(n_firms, dtype=np.bool_),
+        last_N=np.zeros(n_firms),
+        trade_N=np.zeros(n_firms),
+        paid_out_N=np.zeros(n_firms),
+        interest_per_long_V=np.zeros(n_lanes),
+    )
 
 
 def empty_books(n_sessions: int, n_lanes: int) -> Books:

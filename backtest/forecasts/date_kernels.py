@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.arithmetic.kernels import compiled
+from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import Float32Array, FloatArray, IntArray
 
 Sorted = tuple[FloatArray, IntArray, IntArray]  # values (R, N), order (R, N), count (R,)
@@ -43,7 +43,7 @@ def measure_pairs(
     mean_P, rise_P = np.empty(N), np.empty(N)
     for r in range(len(out_RM)):
         x, y, out = forecast[0][r], label[0][r], out_RM[r]
-        n = 0
+        n = ZERO
         for i in range(N):
             x_P[n], y_P[n] = x[i], y[i]
             n += 0 if np.isnan(x[i]) | np.isnan(y[i]) else 1
@@ -213,7 +213,7 @@ def compare_dates(
     """
     for r in range(len(out_RM)):
         a, b, e, f = now[0][r], then[0][r], now[1][r], then[1][r]
-        n = 0
+        n = ZERO
         a_sum, b_sum = 0.0, 0.0
         a_square, b_square, product = 0.0, 0.0, 0.0
         bottom, top = 0.0, 0.0

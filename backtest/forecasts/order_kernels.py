@@ -91,6 +91,17 @@ def _sort_run(x: FloatArray, run: IntArray) -> None:
 
 
 @compiled
+def _tied(sorted_N: FloatArray, at: int) -> tuple[int, int]:
+    """First and end of the sorted values that equal the one at a place."""
+    first, end = at, at + 1
+    while first > 0 and sorted_N[first - 1] == sorted_N[at]:
+        first -= 1
+    while end < len(sorted_N) and sorted_N[end] == sorted_N[at]:
+        end += 1
+    return first, end
+
+
+@compiled
 def select(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
     x_RN: FloatArray,
     sorted_RN: FloatArray,
@@ -123,9 +134,9 @@ def select(  # noqa: PLR0917  # a compiled loop takes arrays and numbers
             continue
         known = ordered[:count]
         top, bottom, high, low = known[count - size], known[size - 1], high_R[r], low_R[r]
-        first, end = np.searchsorted(known, top, side="left"), np.searchsorted(known, top, side="right")
+        first, end = _tied(known, count - size)
         at_top = (size - (count - end)) / (end - first) * high
-        first, end = np.searchsorted(known, bottom, side="left"), np.searchsorted(known, bottom, side="right")
+        first, end = _tied(known, size - 1)
         at_bottom = (size - first) / (end - first) * low
         for i in range(len(x)):
             up = high if x[i] > top else (at_top if x[i] == top else 0.0)

@@ -24,6 +24,9 @@ from features.arrays import AnyFloatArray, Float32Array, FloatArray
 
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
+ZERO = cast("int", np.int64(0))
+"""Start of a counter that is passed to another loop. That loop would be compiled for the constant 0 too."""
+
 
 def compiled(loop: Loop) -> Loop:
     """Compile a loop on its first call. Division by zero follows IEEE 754."""

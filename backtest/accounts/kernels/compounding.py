@@ -11,7 +11,7 @@ import numpy as np
 
 from backtest.accounts.flags import GONE, TRADABLE
 from backtest.accounts.kernels.positions import Firms, Plan, Rates, Tape
-from features.arithmetic.kernels import compiled
+from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import FloatArray
 
 
@@ -27,7 +27,7 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
     net_T, gross_T = np.zeros(T), np.zeros(T)
     at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
     weight_N, order_N, target_N, nav = np.zeros(N), np.zeros(N), np.zeros(N), 1.0
-    growth_N, firm_N, n = np.ones(N), np.zeros(N, dtype=np.int64), 0
+    growth_N, firm_N, n = np.ones(N), np.zeros(N, dtype=np.int64), ZERO
     for t in range(min(ruined + 1, T)):
         decision = t - plan.delay
         decided = decision >= 0 and plan.decided_T[decision]

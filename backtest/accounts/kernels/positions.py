@@ -2,8 +2,11 @@
 
 This file is long because numba's cache notices changes only in the file of the outermost loop: what the loops
 call is defined beside them. `backtest.accounts.kernels.compounding` takes the same tuples; save it as well
-after their fields have changed. Arrays are copied by `copy`: numba takes seconds to compile an assignment
-between arrays, because of the message of its error when their shapes differ.
+after their fields have changed.
+
+Four habits shorten compilation. Arrays are copied by `copy`, because numba takes seconds to compile an
+assignment between arrays. They are allocated by the caller, or empty. Sums are loops. A counter that is
+passed to another loop starts as `ZERO`.
 
 The books of a call are called lanes. They share the market, the targets, the delay and the arrays of costs
 per firm, and differ in rates, capital and cap. Arrays over (firm, lane) have the lanes next to each other, so
@@ -23,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backtest.accounts.flags import GONE, KNOWN, TRADABLE
-from features.arithmetic.kernels import compiled
+from features.arithmetic.kernels import ZERO, compiled
 from features.arrays import BoolArray, FloatArray
 
 Firms = npt.NDArray[np.int64]
@@ -241,16 +244,19 @@ def _pay(t: int, flat: bool, rates: Rates, lanes: Lanes, books: Books) -> None:
 
 
 @compiled
-def run_lanes(plan: Plan, tape: Tape, rates: Rates, books: Books, keep: bool) -> FloatArray:
+def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
+    plan: Plan, tape: Tape, rates: Rates, lanes: Lanes, books: Books, keep: bool
+) -> FloatArray:
     """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
+
+    ``lanes`` hold cash only at the start.
 
     A ledger is kept for a single lane. Its columns are session, firm, position, trade, released, half-spread,
     commission, impact, borrow and financing, shape (L, 10).
     """
-    T, N = tape.value_TN.shape
+    T = len(tape.value_TN)
     at_close, capped = len(tape.fill_RN) == 0, len(tape.volume_RN) > 0
-    lanes = _new_lanes(N, len(rates.spread_V), capped)
-    firms, ledger_LC, rows = np.zeros(0, dtype=np.int64), np.zeros((0, COLUMNS)), 0
+    firms, ledger_LC, rows = np.empty(0, dtype=np.int64), np.empty((0, COLUMNS)), ZERO
     books.ruined_V[:] = T
     for t in range(T):
         _charge(t, rates, lanes, books)
@@ -279,30 +285,6 @@ def run_lanes(plan: Plan, tape: Tape, rates: Rates, books: Books, keep: bool) ->
 
 
 @compiled
-def _new_lanes(n_firms: int, n_lanes: int, capped: bool) -> Lanes:
-    """Lanes that hold cash only."""
-    n_open = n_firms if capped else 0
-    return Lanes(
-        np.zeros((n_firms, n_lanes)),  # units
-        np.zeros((n_open, n_lanes)),  # left
-        np.ones(n_lanes),  # nav
-        np.ones(n_lanes),  # cash
-        np.zeros(n_lanes),  # long
-        np.zeros(n_lanes),  # short
-        np.zeros(n_lanes),  # bought
-        np.zeros(n_lanes),  # spread
-        np.zeros(n_lanes),  # impact
-        np.zeros(n_lanes),  # trade_V
-        np.zeros(n_firms),  # weight
-        np.zeros(n_firms, dtype=np.bool_),  # listed
-        np.zeros(n_firms),  # last
-        np.zeros(n_firms),  # trade_N
-        np.zeros(n_firms),  # paid_out
-        np.zeros(n_lanes),  # interest_per_long
-    )
-
-
-@compiled
 def _charge(t: int, rates: Rates, lanes: Lanes, books: Books) -> None:
     """Pay the borrow fee and the interest on the values after the previous session's trades."""
     for v in range(len(lanes.cash_V)):
@@ -319,7 +301,10 @@ def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
     for k in range(plan.start_T1[decision], plan.start_T1[decision + 1]):
         lanes.weight_N[plan.firm_K[k]] = plan.weight_K[k]
         lanes.listed_N[plan.firm_K[k]] = True
-    firms: Firms = np.empty(lanes.listed_N.sum(), dtype=np.int64)
+    n = 0
+    for i in range(len(lanes.listed_N)):
+        n += lanes.listed_N[i]
+    firms: Firms = np.empty(n, dtype=np.int64)
     n = 0
     for i in range(len(lanes.listed_N)):
         if lanes.listed_N[i]:
@@ -383,7 +368,8 @@ def _measure(t: int, firms: Firms, tape: Tape, lanes: Lanes, books: Books) -> No
             for v in range(V):
                 books.unpriced_TV[t, v] += abs(lanes.units_NV[i, v] * value)
         if len(lanes.left_NV):
-            busy += np.abs(lanes.left_NV[i]).sum()
+            for v in range(V):
+                busy += abs(lanes.left_NV[i, v])
         lanes.listed_N[i] = busy > 0.0
     copy(lanes.nav_V, books.nav_TV[t])
     copy(lanes.cash_V, books.cash_TV[t])
@@ -394,7 +380,7 @@ def _grown(ledger_LC: FloatArray, rows: int, wanted: int) -> FloatArray:
     """Return the ledger with room for the wanted number of rows."""
     if wanted <= len(ledger_LC):
         return ledger_LC
-    grown_LC = np.zeros((max(2 * len(ledger_LC), wanted), COLUMNS))
+    grown_LC = np.empty((max(2 * len(ledger_LC), wanted), COLUMNS))
     for row in range(rows):
         copy(ledger_LC[row], grown_LC[row])
     return grown_LC
@@ -414,6 +400,7 @@ def _write_rows(  # noqa: PLR0917  # a compiled loop takes its arrays by positio
             row[2], row[3], row[4] = position, traded, lanes.paid_out_N[i]
             row[5] = rates.spread_V[0] * cell(tape.spread_RN, t, i, 1.0) * size
             row[6] = rates.commission_V[0] * size
+            row[7] = row[8] = 0.0
             if size > 0.0:
                 row[7] = rates.impact_V[0] * cell(tape.impact_RN, t, i, 0.0) * size * np.sqrt(size)
             if last < 0.0:
