@@ -109,7 +109,8 @@ def _moved(
     subject: Subject, kind: _Kind, t: int, window: int, names: list[str]
 ) -> tuple[list[dict[str, Any]], set[str]]:
     start = t - window + 1
-    long, short = _panel(subject, start - EARLIER, t), _panel(subject, start, t)
+    statements = any(need.startswith("statements:") for name in names for need in kind.registry[name].needs)
+    long, short = (_panel(subject, first, t, statements=statements) for first in (start - EARLIER, start))
     place = {ticker: n for n, ticker in enumerate(long.tickers_N)}
     own = np.array([place[ticker] for ticker in short.tickers_N])
     firms = np.isfinite(short.close_TN[-1]) & ~_split_before(subject, short, start)
@@ -138,10 +139,11 @@ def _moved(
     return rows, seen
 
 
-def _panel(subject: Subject, first: int, last: int) -> Panel:
+def _panel(subject: Subject, first: int, last: int, *, statements: bool) -> Panel:
+    """Build the panel of some sessions, with statements only on request: they take most of the time."""
     start, end = subject.day(max(first, 0)), subject.day(last)
     tables = subject.tables
-    fundamentals = tables.get("fundamentals")
+    fundamentals = tables.get("fundamentals") if statements else None
     return build_panel(
         tables["prices"].filter(pl.col("date").is_between(start, end)),
         tables.get("securities"),
