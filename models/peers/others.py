@@ -24,6 +24,12 @@ ABSENT = -1e4
 FEW_FIRMS = 256
 """Up to so many firms, a CPU is faster with a matrix over pairs, which then fits its cache."""
 
+_CACHED_PAIRS = 2**18
+"""Pairs of some dates that a CPU computes at once: 1 MiB of weights, the size of its second cache."""
+
+_COLUMNS = 16
+"""Fewest columns of the values on a CPU: products with 8 columns take twice as long as those with 16."""
+
 
 def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale: float) -> Tensor:
     """``sum_{j != i} w_ij v_j`` over the firms j other than i and the common keys, as [B, H, N, e].
@@ -44,12 +50,7 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     """
     N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
     if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
-        logits_BHNK = (q_BHNd * scale) @ k_BHKd.transpose(-2, -1)
-        # A mask would take two more passes over pairs, and a recorded change a copy in the backward pass. The
-        # gradient needs neither: the own weight is 0, and so is what the softmax passes on to the own logit.
-        with torch.no_grad():
-            logits_BHNK.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
-        return logits_BHNK.softmax(dim=-1) @ v_BHKe
+        return _with_pairs(q_BHNd * scale, k_BHKd, v_BHKe)
     P = k_BHKd.shape[2] - N
     is_null_K1 = (torch.arange(N + P, device=v_BHKe.device) == N)[:, None].to(v_BHKe.dtype)
     v_BHKf = torch.cat((v_BHKe, is_null_K1.expand(*v_BHKe.shape[:3], 1)), dim=-1)
@@ -70,6 +71,22 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     w1_BHN1, w2_BHN1 = before_BHNf[..., e:], after_BHNf[..., e:]
     sum_BHNe = before_BHNf[..., :e] * w2_BHN1 + after_BHNf[..., :e] * w1_BHN1
     return sum_BHNe / (w1_BHN1 + w2_BHN1 - P * w1_BHN1 * w2_BHN1)
+
+
+def _with_pairs(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:
+    """Attention to others with a matrix over pairs, for few dates at a time; ``q`` is scaled."""
+    heads, firms, e = q_BHNd.shape[1], q_BHNd.shape[2], v_BHKe.shape[-1]
+    v_BHKf = F.pad(v_BHKe, (0, max(0, _COLUMNS - e)))
+    dates = max(1, _CACHED_PAIRS // (heads * firms * k_BHKd.shape[2]))
+    messages = []
+    for q_bHNd, k_bHKd, v_bHKf in zip(*(x.split(dates) for x in (q_BHNd, k_BHKd, v_BHKf)), strict=True):
+        logits_bHNK = q_bHNd @ k_bHKd.transpose(-2, -1)
+        # A mask would take two more passes over pairs, and a recorded change a copy in the backward pass. The
+        # gradient needs neither: the own weight is 0, and so is what the softmax passes on to the own logit.
+        with torch.no_grad():
+            logits_bHNK.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
+        messages.append(logits_bHNK.softmax(dim=-1) @ v_bHKf)
+    return torch.cat(messages)[..., :e]
 
 
 def _before(x_BHKd: Tensor, firms: int) -> Tensor:
