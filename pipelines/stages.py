@@ -1,7 +1,7 @@
 """The stages of a run as functions: ingest, audit, train, backtest, explain, report, and all of them.
 
-PyTorch, and what imports it, is imported within the functions. A command that does not train does not need
-it, and one that trains starts other processes first.
+The audit and its libraries are imported within the functions. Other commands do not need them, and a run
+starts other processes first.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def account_book(
     variant.require(market)
     inputs = kernel_inputs([variant], market)
     books = empty_books(market.n_sessions, 1)
-    lanes = lanes_with_cash(target_TN.shape[1], *inputs[1:])
+    lanes = lanes_with_cash(*inputs[1:])
     rows_LC = run_lanes(*inputs, lanes, books, keep_ledger)
     ruined = int(books.ruined_V[0])
     return_net_T, return_gross_T = compound(*inputs, ruined)

@@ -134,11 +134,12 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
     return Plan(*weights, delay=first.delay), tape, rates
 
 
-def lanes_with_cash(n_firms: int, tape: Tape, rates: Rates) -> Lanes:
+def lanes_with_cash(tape: Tape, rates: Rates) -> Lanes:
     """Allocate the state of lanes that hold cash only."""
     from backtest.accounts.kernels.positions import Lanes
 
-    n_lanes, n_open = len(rates.spread_V), n_firms if len(tape.volume_RN) else 0
+    n_lanes, n_firms = len(rates.spread_V), tape.value_TN.shape[1]
+    n_open = n_firms if len(tape.volume_RN) else 0
     return Lanes(
         units_NV=np.zeros((n_firms, n_lanes)),
         left_NV=np.zeros((n_open, n_lanes)),

@@ -24,8 +24,8 @@ ABSENT = -1e4
 FEW_FIRMS = 256
 """Up to so many firms, a CPU is faster with a matrix over pairs, which then fits its cache."""
 
-_CACHED_PAIRS = 2**18
-"""Pairs of some dates that a CPU computes at once: 1 MiB of weights, the size of its second cache."""
+CACHED_PAIRS = 2**18
+"""Pairs of some dates that a CPU computes at once: 1 MiB of float32, the size of its second cache."""
 
 _COLUMNS = 16
 """Fewest columns of the values on a CPU: products with 8 columns take twice as long as those with 16."""
@@ -77,7 +77,7 @@ def _with_pairs(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:
     """Attention to others with a matrix over pairs, for few dates at a time; ``q`` is scaled."""
     heads, firms, e = q_BHNd.shape[1], q_BHNd.shape[2], v_BHKe.shape[-1]
     v_BHKf = F.pad(v_BHKe, (0, max(0, _COLUMNS - e)))
-    dates = max(1, _CACHED_PAIRS // (heads * firms * k_BHKd.shape[2]))
+    dates = max(1, CACHED_PAIRS // (heads * firms * k_BHKd.shape[2]))
     messages = []
     for q_bHNd, k_bHKd, v_bHKf in zip(*(x.split(dates) for x in (q_BHNd, k_BHKd, v_BHKf)), strict=True):
         logits_bHNK = q_bHNd @ k_bHKd.transpose(-2, -1)

@@ -83,8 +83,8 @@ def run_jobs(
     while waiting or under_way or results:
         try:
             start_waiting()
-        except BaseException:
-            yield from results  # they may have taken hours
+        except BaseException:  # Ctrl-C, or an item that cannot be made
+            yield from (one for one in results if isinstance(one, Completed))  # they may have taken hours
             raise
         yield from results
         results.clear()

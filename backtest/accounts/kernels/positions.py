@@ -5,7 +5,7 @@ call is defined beside them. `backtest.accounts.kernels.compounding` takes the s
 after their fields have changed.
 
 Four habits shorten compilation. Arrays are copied by `copy`, because numba takes seconds to compile an
-assignment between arrays. They are allocated by the caller, or empty. Sums are loops. A counter that is
+assignment between arrays. Arrays come from the caller or from `np.empty`. Sums are loops. A counter that is
 passed to another loop starts as `ZERO`.
 
 The books of a call are called lanes. They share the market, the targets, the delay and the arrays of costs
@@ -249,7 +249,7 @@ def run_lanes(  # noqa: PLR0917  # a compiled loop takes its arrays by position
 ) -> FloatArray:
     """Process all sessions. Fills ``books``; returns the ledger, without rows unless it is kept.
 
-    ``lanes`` hold cash only at the start.
+    Changes ``lanes``, which must be new: cash and no positions.
 
     A ledger is kept for a single lane. Its columns are session, firm, position, trade, released, half-spread,
     commission, impact, borrow and financing, shape (L, 10).

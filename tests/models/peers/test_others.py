@@ -17,7 +17,7 @@ from models.peers.layer import PeerKeys, PeerLayer, peer_keys
 from models.peers.others import attention_to_others
 from models.registry import MODELS
 
-B, H, D, E = 2, 3, 4, 5
+B, H, D, E = 3, 3, 4, 5
 
 
 def inputs(firms: int, common: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,13 +39,16 @@ def masked(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return attention_weights(q, k, keep=keep, scale=scale) @ v
 
 
-@pytest.mark.parametrize("few", [0, others.FEW_FIRMS])
+@pytest.mark.parametrize(
+    ("few", "pairs"), [(0, 0), (others.FEW_FIRMS, others.CACHED_PAIRS), (others.FEW_FIRMS, 1)]
+)
 @pytest.mark.parametrize("common", [1, 2, 4])
 @pytest.mark.parametrize("firms", [1, 2, 7, 65])
 def test_it_equals_attention_with_a_mask_forward_and_backward(
-    firms: int, common: int, few: int, monkeypatch: pytest.MonkeyPatch
+    firms: int, common: int, few: int, pairs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(others, "FEW_FIRMS", few)
+    monkeypatch.setattr(others, "CACHED_PAIRS", pairs)
     ours, reference = inputs(firms, common, torch.float64), inputs(firms, common, torch.float64)
     got, want = attention_to_others(*ours, scale=0.7), masked(*reference, 0.7)
     assert got.shape == (B, H, firms, E)

@@ -166,13 +166,14 @@ def test_report_block_escapes_html_and_lists_the_worst_first() -> None:
     assert "Audit: not run." in audit_block(None)
 
 
+def since_ever(panel: Panel) -> Array:
+    total_TN = np.cumsum(np.nan_to_num(panel.close_TN), axis=0)
+    return total_TN / np.arange(1, len(total_TN) + 1)[:, None]
+
+
 def test_feature_beyond_its_declared_window_is_caught(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def since_ever(panel: Panel) -> Array:
-        total_TN = np.cumsum(np.nan_to_num(panel.close_TN), axis=0)
-        return total_TN / np.arange(1, len(total_TN) + 1)[:, None]
-
     entry = dataclasses.replace(CHANNELS["return"], compute=since_ever)
     monkeypatch.setitem(CHANNELS, "return", entry)
     subject = make_subject(*market(base))
@@ -180,6 +181,18 @@ def test_feature_beyond_its_declared_window_is_caught(
     result = CHECKS["warm_up"](subject)
     assert result.verdict == "fail"
     assert "Channel return" in result.sentence
+
+
+def test_characteristic_of_statements_beyond_its_declared_window_is_caught(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = dataclasses.replace(CHARACTERISTICS["log_total_assets"], compute=since_ever)
+    assert entry.needs_statements
+    monkeypatch.setitem(CHARACTERISTICS, "log_total_assets", entry)
+    features = {**base["features"], "characteristics": ["log_total_assets"]}
+    result = CHECKS["warm_up"](make_subject(*market({**base, "features": features})))
+    assert result.verdict == "fail"
+    assert "Characteristic log_total_assets" in result.sentence
 
 
 def test_training_on_test_dates_fails_shuffled_labels_and_forecasts(

@@ -109,7 +109,7 @@ def _moved(
     subject: Subject, kind: _Kind, t: int, window: int, names: list[str]
 ) -> tuple[list[dict[str, Any]], set[str]]:
     start = t - window + 1
-    statements = any(need.startswith("statements:") for name in names for need in kind.registry[name].needs)
+    statements = any(kind.registry[name].needs_statements for name in names)
     long, short = (_panel(subject, first, t, statements=statements) for first in (start - EARLIER, start))
     place = {ticker: n for n, ticker in enumerate(long.tickers_N)}
     own = np.array([place[ticker] for ticker in short.tickers_N])
