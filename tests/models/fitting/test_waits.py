@@ -2,7 +2,8 @@
 
 The mock device is ``meta``: its tensors have shapes and no values, as those of a GPU have no values on the
 host until it is waited for. The panel and the model are on it; tensors on the host are ordinary. Operations
-that need values of the device are named and counted.
+that wait for the device are named and counted: those that need its values, and copies to it that are not
+asynchronous. An operation on tensors of both places, which a GPU refuses or copies for, counts too.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.loop import SingleSeed
+from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Forecaster
 from models.panel_memory import Upload
 from models.registry import MODELS
@@ -33,12 +35,14 @@ NEURAL = [
 ]
 ASKED_FOR = {"cross_peer": ["_local_scalar_dense"]}
 """The reference universe of cross_peer has as many places as its largest date, read once per pass."""
+UPLOADS = ["copy to the device"] * 2
+"""Windows and characteristics of a panel on the host. `Upload` makes asynchronous copies on CUDA alone."""
 
 ON_DEVICE = torch.device("meta")
 
 
 class Waits(TorchDispatchMode):
-    """Names of the operations that read values of the device; they get made-up values."""
+    """Names of the operations that wait for the device; those that read its values get made-up ones."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it without annotations
@@ -54,7 +58,8 @@ class Waits(TorchDispatchMode):
         kwargs = kwargs or {}
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         name = func.overloadpacket.__name__
-        if not any(one.device == ON_DEVICE for one in given):
+        devices = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.device)]
+        if not any(one.device == ON_DEVICE for one in given) and ON_DEVICE not in devices:
             return func(*args, **kwargs)
         if name == "_local_scalar_dense":
             self.names.append(name)
@@ -64,11 +69,17 @@ class Waits(TorchDispatchMode):
             name in {"index", "index_put", "index_put_", "_index_put_impl_"} and masks
         ):
             self.names.append(name)
-        devices = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.device)]
         copied = name in {"_to_copy", "to"} and any(device != ON_DEVICE for device in devices)
         if copied or (name == "copy_" and given[0].device != ON_DEVICE):
             self.names.append("copy to the host")
             return torch.zeros_like(given[0], device="cpu")
+        on_host = any(one.device != ON_DEVICE and one.ndim for one in given)
+        if name in {"_to_copy", "to", "copy_"}:
+            named = dict(zip((one.name for one in func._schema.arguments), args, strict=False)) | kwargs
+            if on_host and not named.get("non_blocking"):
+                self.names.append("copy to the device")
+        elif on_host:
+            self.names.append(f"{name} of host and device")
         return func(*args, **kwargs)
 
 
@@ -118,9 +129,37 @@ def test_a_step_reads_nothing_back(name: str, firms: int | None, in_host_memory:
     optimizer = torch.optim.SGD([p for group in engine.groups() for p in group["params"]], lr=0.1)
     with Waits() as waits:
         loss, norm = engine.step(torch.tensor([[7, 12, 9, 20]]), optimizer)
-    assert waits.names == ASKED_FOR.get(name, [])
+    assert waits.names == UPLOADS * in_host_memory + ASKED_FOR.get(name, [])
     assert loss.device == norm.device == ON_DEVICE
     assert loss.shape == norm.shape == (1,)
+
+
+@pytest.mark.parametrize("in_host_memory", [False, True], ids=["panel-on-device", "panel-on-host"])
+@pytest.mark.parametrize("firms", [None, 4])
+@pytest.mark.parametrize("name", [name for name in NEURAL if can_stack(name, FitConfig())])
+def test_a_step_of_stacked_seeds_reads_nothing_back(
+    name: str, firms: int | None, in_host_memory: bool
+) -> None:
+    data, config = on_device(in_host_memory=in_host_memory), FitConfig(batch_dates=4, firms_per_date=firms)
+    modules = [engine_of(name, data, config).modules[0] for _ in range(2)]
+    engine = StackedSeeds(modules, data, config, (0, 1), TRAIN)
+    optimizer = torch.optim.SGD([p for group in engine.groups() for p in group["params"]], lr=0.1)
+    with Waits() as waits:
+        loss, norm = engine.step(torch.tensor([[7, 12, 9, 20], [8, 11, 6, 21]]), optimizer)
+    assert waits.names == UPLOADS * in_host_memory
+    assert loss.device == norm.device == ON_DEVICE
+    assert loss.shape == norm.shape == (2,)
+
+
+def test_an_operation_on_host_and_device_is_named() -> None:
+    on_host, there = torch.ones(3), torch.ones(3, device=ON_DEVICE)
+    with Waits() as waits:
+        there[torch.tensor([0, 2])]
+        on_host.to(ON_DEVICE)
+        on_host.to(ON_DEVICE, non_blocking=True)
+        there.copy_(on_host)
+        there * on_host.sum()
+    assert waits.names == ["index of host and device", "copy to the device", "copy to the device"]
 
 
 @pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer", "mlp"])
