@@ -52,8 +52,9 @@ class FitConfig:
         0 keeps the last weights themselves. Averaging helps where gradients are mostly noise (Polyak and
         Juditsky 1992).
     precision
-        Precision of matrix products: ``float32``; ``bf16``; or ``auto``, bf16 on CUDA and float32 on CPUs,
-        where bf16 is slower. Weights, losses and the optimizer are float32 in any case.
+        Precision of matrix products in training: ``float32``; ``bf16``; or ``auto``, bf16 on CUDA and float32
+        on CPUs, where bf16 is slower. Weights, losses, the optimizer and all forecasts, also those of
+        validation, are float32 in any case.
     compile
         Compile the training step (``torch.compile``) on CUDA devices. The first step then takes much longer,
         so this is for long trainings. Only for models whose seeds can be stacked; with it, seeds are trained

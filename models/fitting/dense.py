@@ -8,6 +8,7 @@ Legend: B dates in a batch, P places for firms, N firms, W window length, C chan
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple, cast
 
 import torch
@@ -46,12 +47,15 @@ class DateLoss(nn.Module):
         self.module = module
         self.config = config
 
-    def forward(self, cells: Cells) -> tuple[Tensor, Tensor]:
-        """Forecasts [B, P] in the target's unit, and their loss in standard deviations of the target."""
+    def forward(self, cells: Cells, *, in_float32: bool = False) -> tuple[Tensor, Tensor]:
+        """Forecasts [B, P] in the target's unit, and their loss in standard deviations of the target.
+
+        Matrix products have the precision of the config, or float32 as those of a fitted model.
+        """
         x, z, m, s, y, firms, key, known = cells
         batch = Batch(x, z, m, s, y, firms, key_BN=key, dense=True)
         module = self.module
-        with matrix_precision(self.config, x.device):
+        with nullcontext() if in_float32 else matrix_precision(self.config, x.device):
             y_BP = module(batch)
         return y_BP, label_loss(module, self.config.loss, y_BP, batch, known)
 

@@ -99,7 +99,7 @@ class StackedSeeds:
         """Make one step of every seed; return the losses and the gradient norms before clipping, [K] each."""
         optimizer.zero_grad(set_to_none=True)
         cells = take(self.data, dates_KB, self._chosen(dates_KB), self.places)
-        _, loss_K = self._call(cells, own_dates=True)
+        _, loss_K = self._call(cells, training=True)
         loss_K.sum().backward()
         norm_K = self._clip()
         optimizer.step()
@@ -113,7 +113,7 @@ class StackedSeeds:
             for dates_B in torch.split(torch.as_tensor(valid), self.config.batch_dates):
                 listed_BN = data.listed_TN[dates_B]
                 cells = take(data, dates_B, listed_BN, int(listed_BN.sum(dim=1).max()))
-                y_KBP, loss_K = self._call(cells, own_dates=False)
+                y_KBP, loss_K = self._call(cells, training=False)
                 y_KBP = y_KBP.masked_fill(~cells.m_BP, math.nan)
                 every_KBN = y_KBP.new_full((K, *listed_BN.shape), math.nan)
                 parts.append(every_KBN.scatter(-1, cells.firms_BP.expand_as(y_KBP), y_KBP))
@@ -122,13 +122,19 @@ class StackedSeeds:
         without_quantiles = self.modules[0].quantile_head is None
         return forecast_KVN, [math.nan] * K if without_quantiles else (total_K / len(valid)).tolist()
 
-    def _call(self, cells: Cells, *, own_dates: bool) -> tuple[Tensor, Tensor]:
-        """Forecasts [K, B, P] and losses [K], of each seed's own dates or of the same dates for all."""
+    def _call(self, cells: Cells, *, training: bool) -> tuple[Tensor, Tensor]:
+        """Forecasts [K, B, P] and losses [K].
+
+        In training, every seed has its own dates and matrix products have the precision of the config. In
+        validation, the dates are the same for all seeds and the precision is float32.
+        """
 
         def one(parameters: Any, buffers: Any, own: Cells) -> Any:  # noqa: ANN401 (vmap's own types)
-            return functional_call(self.losses[0], (parameters, buffers), (own,))
+            return functional_call(
+                self.losses[0], (parameters, buffers), (own,), {"in_float32": not training}
+            )
 
-        every = vmap(one, in_dims=(0, 0, 0 if own_dates else None), randomness="different")
+        every = vmap(one, in_dims=(0, 0, 0 if training else None), randomness="different")
         y_KBP, loss_K = every(self.parameters, self.buffers, cells)
         return y_KBP, loss_K
 

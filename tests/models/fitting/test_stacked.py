@@ -13,6 +13,7 @@ import torch
 from models.batch import PanelTensors
 from models.fitted import EpochRecord
 from models.fitting.fit import Diverged, FitConfig, fit, fit_stacked
+from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES, QUANTILE
 from models.fitting.optimizer import make_optimizer
 from models.fitting.stacked import StackedSeeds, can_stack
@@ -168,6 +169,22 @@ def test_dropout_differs_from_seed_to_seed_and_repeats_with_the_same_seeds(data:
     for _ in range(3):  # the head starts at 0, so the first step's loss knows nothing of the masks
         losses, _ = stack.step(dates_KB, optimizer)
     assert len(set(losses.tolist())) == 3
+
+
+def test_validation_is_in_float32_where_training_is_in_bf16(data: PanelTensors) -> None:
+    modules = []
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        module = MODELS["mlp"].build(MODELS["mlp"].config(), data.shape)
+        assert isinstance(module, Forecaster)
+        for parameter in module.parameters():  # so that every part matters
+            parameter.data += 0.1 * torch.randn_like(parameter)
+        modules.append(module.eval())
+    engine = StackedSeeds(modules, data, FitConfig(precision="bf16"), SEEDS, TRAIN)
+    together_KVN, _ = engine.validate(VALID)
+    for module, ours_VN in zip(modules, together_KVN, strict=True):
+        alone = SingleSeed(module, data, FitConfig(precision="bf16"), 0, TRAIN)
+        np.testing.assert_allclose(ours_VN, alone.validate(VALID)[0][0], rtol=1e-4, atol=1e-6)
 
 
 def test_divergence_is_told_in_the_same_sentence_and_a_stack_names_the_seed(data: PanelTensors) -> None:
