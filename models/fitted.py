@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -134,6 +134,13 @@ class Fitted(ABC):
             "history": [asdict(record) for record in self.history],
         }
         return FittedState(config=config, tensors=dict(self.tensors()))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the weights to a device, that of the panels it is to read; return itself.
+
+        A baseline computes on the host and reads panels on any device.
+        """
+        return self
 
     @abstractmethod
     def forecast_date(self, batch: Batch) -> Float32Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -45,6 +45,11 @@ class NeuralFitted(Fitted):
         super().__init__(name, config, shape, history)
         self.module = module.eval()
         self.pretraining: tuple[EpochRecord, ...] = ()
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the weights to a device, that of the panels it is to read; return itself."""
+        self.module.to(device)
+        return self
 
     def forecast_date(self, batch: Batch) -> Float32Array:
         """One forward pass."""

@@ -123,7 +123,7 @@ def explain_fold(arrays: Arrays, item: FoldItem, tell: Tell) -> ModelExplanation
     data: PanelTensors | None = None
     with one_thread():
         for seed, checkpoint in item.checkpoints.items():
-            fitted = checkpoint.restore()
+            fitted = checkpoint.restore().to(item.device)
             data = to_tensors(arrays, checkpoint.inputs, item.device) if data is None else data
             require_features(fitted, data, f"{item.model}, fold {item.fold.index}, seed {seed}")
             found = found.with_part(_explain_seed(item, seed, fitted, data))

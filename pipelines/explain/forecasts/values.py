@@ -146,7 +146,7 @@ class FoldModels:
             groups, device = inputs.groups, resolve_device(self.run.config.device)
             data = to_tensors(self._arrays, inputs, device) if data is None else data
             require_features(fitted, data, f"{self.model}, fold {fold}, seed {seed}")
-            seeds.append((seed, fitted))
+            seeds.append((seed, fitted.to(device)))
         assert data is not None, "a config has at least one seed"
         self._loaded = fold, _Fold(tuple(seeds), data, groups)
         return self._loaded[1]

@@ -1,0 +1,143 @@
+"""Every way to train a model, on a mock of a GPU: each tensor is where it belongs, and results are the CPU's.
+
+Dropout is off, because its masks are drawn in another way on a CPU, and all dates of a step go through the
+model at once, as on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from memory_snapshots import KilledError, Memory
+from mock_device import NAME, MockDevice
+from small_panels import NAMES, NEURAL, SMALL, TEST, TRAIN, VALID, S, W, arrays
+
+from features.arrays import Float32Array
+from models.batch import PanelTensors
+from models.fitted import Fitted
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit, fit_stacked, refit
+from models.fitting.fitted_models import restore
+from models.fitting.objectives import PretrainConfig
+from models.fitting.stacked import can_stack
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_dates": 16, "dates_per_epoch": 32}
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("models.fitting.loop.CPU_CELLS", 10**9)
+    with MockDevice():
+        yield
+
+
+def panel(device: str, **options: Any) -> PanelTensors:  # noqa: ANN401 (options of the constructor)
+    given = arrays()
+    path_TNK = given["target_TN"][..., None]
+    return PanelTensors.from_arrays(
+        **given, window=W, n_groups=S, characteristic_names=NAMES, path_TNK=path_TNK, device=device, **options
+    )
+
+
+def without_dropout(name: str) -> dict[str, Any]:
+    given = dict(SMALL[name])
+    if "encoder" in given:
+        given["encoder"] = {**given["encoder"], "dropout": 0.0}
+    elif name in {"mlp", "lstm", "tcn", "cross_peer", "self_peer"}:
+        given["dropout"] = 0.0
+    return given | ({"peer_dropout": 0.0} if name == "temporal_peer" else {})
+
+
+def fitted(name: str, data: PanelTensors, **options: Any) -> Fitted:  # noqa: ANN401 (settings of the training)
+    config = FitConfig(**QUICK | options)
+    return fit(name, without_dropout(name), data, data.shape, TRAIN, VALID, fit_config=config, seed=0)
+
+
+def same(ours: Float32Array, of_cpu: Float32Array) -> None:
+    spread = float(np.nanstd(of_cpu))
+    np.testing.assert_allclose(ours, of_cpu, rtol=0, atol=1e-4 * spread)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_forecasts_are_those_of_the_cpu(name: str) -> None:
+    on_cpu, there = panel("cpu"), panel(NAME)
+    here, ours = fitted(name, on_cpu), fitted(name, there)
+    same(ours.forecast(there, TEST), here.forecast(on_cpu, TEST))
+    stored = restore(ours.state())
+    same(stored.forecast(on_cpu, TEST), here.forecast(on_cpu, TEST))
+    same(stored.to(NAME).forecast(there, TEST), here.forecast(on_cpu, TEST))
+
+
+@pytest.mark.parametrize("name", NEURAL)
+def test_a_restored_model_stays_on_the_cpu_until_it_is_moved(name: str) -> None:
+    there = panel(NAME)
+    stored = restore(fitted(name, there).state())
+    with pytest.raises(RuntimeError, match="of the mock device and of the host"):
+        stored.forecast(there, TEST)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": "quantile"},
+        {"average": 0.9, "firms_per_date": 7},
+        {"pretrain": PretrainConfig(epochs=1)},
+        {"layer_decay": 0.5, "label_share": 0.5},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize("name", ["mlp", "temporal_transformer", "temporal_peer"])
+def test_every_kind_of_training(name: str, options: dict[str, Any]) -> None:
+    on_cpu, there = panel("cpu"), panel(NAME)
+    here, ours = fitted(name, on_cpu, **options), fitted(name, there, **options)
+    same(ours.forecast(there, TEST), here.forecast(on_cpu, TEST))
+
+
+@pytest.mark.parametrize("name", ["temporal_transformer", "temporal_peer"])
+def test_a_panel_in_the_memory_of_the_host(name: str) -> None:
+    on_cpu, there = panel("cpu"), panel(NAME, in_host_memory=True)
+    assert there.history_NSC.device.type == "cpu"
+    same(fitted(name, there).forecast(there, TEST), fitted(name, on_cpu).forecast(on_cpu, TEST))
+
+
+@pytest.mark.parametrize("name", [name for name in NEURAL if can_stack(name, FitConfig())])
+def test_stacked_seeds(name: str) -> None:
+    def stack(data: PanelTensors) -> list[Any]:
+        given, config = without_dropout(name), FitConfig(**QUICK)
+        return fit_stacked(name, given, data, TRAIN, VALID, fit_config=config, seeds=(0, 1))
+
+    on_cpu, there = panel("cpu"), panel(NAME)
+    for here, ours in zip(stack(on_cpu), stack(there), strict=True):
+        same(ours.forecast(there, TEST), here.forecast(on_cpu, TEST))
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "temporal_peer"])
+def test_a_training_goes_on_from_its_snapshot_and_is_fitted_again(name: str) -> None:
+    config, given = FitConfig(**QUICK), without_dropout(name)
+
+    def trained(data: PanelTensors, kept: Memory) -> Fitted:
+        return fit(name, given, data, data.shape, TRAIN, VALID, fit_config=config, seed=0, snapshots=kept)
+
+    found = []
+    for data in (panel("cpu"), panel(NAME)):
+        dying = Memory(dies_after=1)
+        with pytest.raises(KilledError):
+            trained(data, dying)
+        resumed = trained(data, Memory(dying.kept))
+        same(resumed.forecast(data, TEST), fitted(name, data).forecast(data, TEST))
+        later = refit(resumed, data, TRAIN, VALID, fit_config=config, seed=0)
+        found.append(later.forecast(data, TEST))
+    same(*found)
+
+
+def test_numpy_cannot_read_the_device_and_operations_on_both_places_are_refused() -> None:
+    there = torch.ones(3, device=NAME)
+    with pytest.raises(RuntimeError, match="numpy"):
+        there.numpy()
+    with pytest.raises(RuntimeError, match="add has tensors of the mock device and of the host"):
+        there + torch.ones(3)
+    assert (there + 1).cpu().numpy().tolist() == [2.0, 2.0, 2.0]
