@@ -12,7 +12,7 @@ are fitted to it (`scaling_laws`). For every D, the size of least validation los
 or smaller data set needs. With ``--nasdaq``, the same sizes are trained on the Nasdaq firms and compared on
 validation only.
 
-    .venv/bin/python benchmarks/scaling.py --plot scaling.png      # about two hours on two cores
+    .venv/bin/python benchmarks/scaling.py --plot scaling.png      # about an hour and a quarter on two cores
     .venv/bin/peerglass ingest configs/nasdaq.yaml                 # needs the Nasdaq prices
     .venv/bin/python benchmarks/scaling.py --nasdaq
     .venv/bin/python benchmarks/scaling.py --table --plot scaling.png   # only what is stored
