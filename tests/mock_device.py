@@ -5,8 +5,9 @@ read them, and an operation on tensors of the device and of the host raises. So 
 puts every tensor where it belongs. It computes with the operations of the CPU: speed, streams and kernels are
 not tested.
 
-The device takes the place that PyTorch reserves for other backends (``PrivateUse1``). It stays registered
-until the process ends.
+The device takes the place that PyTorch reserves for other backends (``PrivateUse1``). It must be registered
+before the first backward pass of a process and stays until its end, so its tests run in processes of their
+own (`tests/test_on_a_device.py`).
 """
 
 from __future__ import annotations
