@@ -15,14 +15,13 @@ from places import ROOT
 
 
 @pytest.mark.parametrize(
-    ("file", "tests"),
-    [("models/models_on_a_device.py", 50), ("pipelines/explain/explained_on_a_device.py", 2)],
+    "file", ["models/models_on_a_device.py", "pipelines/explain/explained_on_a_device.py"]
 )
-def test_on_a_device(file: str, tests: int) -> None:
+def test_on_a_device(file: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{file}"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         command, cwd=ROOT, env=own, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stdout
-    assert re.search(rf"^{tests} passed", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^\d+ passed in", done.stdout, re.MULTILINE), done.stdout  # and none was skipped

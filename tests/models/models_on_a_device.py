@@ -1,4 +1,4 @@
-"""Every way to train a model, on a mock of a GPU: each tensor is where it belongs, and results are the CPU's.
+"""Models trained on a mock of a GPU: each tensor is where it belongs, and results are those of the CPU.
 
 Dropout is off, because its masks are drawn in another way on a CPU, and all dates of a step go through the
 model at once, as on a GPU.
@@ -91,7 +91,7 @@ def test_a_restored_model_stays_on_the_cpu_until_it_is_moved(name: str) -> None:
     ids=lambda options: next(iter(options)),
 )
 @pytest.mark.parametrize("name", ["mlp", "temporal_transformer", "temporal_peer"])
-def test_every_kind_of_training(name: str, options: dict[str, Any]) -> None:
+def test_other_ways_to_train(name: str, options: dict[str, Any]) -> None:
     on_cpu, there = panel("cpu"), panel(NAME)
     here, ours = fitted(name, on_cpu, **options), fitted(name, there, **options)
     same(ours.forecast(there, TEST), here.forecast(on_cpu, TEST))

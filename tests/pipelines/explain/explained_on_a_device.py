@@ -30,7 +30,7 @@ MODELS = {
 
 @contextmanager
 def on_the_device() -> Iterator[None]:
-    """All of the pipeline takes the mock for the machine's GPU."""
+    """Training and explanation take the mock for the machine's GPU."""
     with pytest.MonkeyPatch.context() as patched, MockDevice():
         for module in (walkforward, attribution, games, values):
             patched.setattr(module, "resolve_device", lambda _: NAME)
@@ -63,6 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, A
 def close(ours: pl.DataFrame, of_cpu: pl.DataFrame) -> None:
     """Numbers agree up to the rounding of float32, and everything else is equal."""
     assert ours.shape == of_cpu.shape
+    assert ours.height
     exact = ~cs.float() & ~cs.by_name("facts", require_all=False)  # facts are numbers as text
     assert ours.select(exact).equals(of_cpu.select(exact))
     for name in ours.select(cs.float()).columns:
