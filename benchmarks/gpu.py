@@ -359,11 +359,17 @@ def main() -> None:
     print(f"torch {torch.__version__} on {name}, {torch.get_num_threads()} threads; {sizes}")
     check_attention(args.device, sizes)
     flops, copied = ceilings(args.device, sizes)
-    lines = [
-        "| what | variant | precision | samples/s | GFLOP/s | of products, % | of copies, % | peak MiB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    print("\n".join(lines))
+
+    def write(line: str) -> None:
+        print(line, flush=True)
+        if args.output is not None:  # row by row, because a run may be stopped
+            with args.output.open("a") as table:
+                table.write(f"{line}\n")
+
+    if args.output is not None:
+        args.output.write_text("")
+    write("| what | variant | precision | samples/s | GFLOP/s | of products, % | of copies, % | peak MiB |")
+    write("|---|---|---|---|---|---|---|---|")
 
     def rows() -> Iterator[Row]:
         yield from day_encoder_rows(args.device, sizes)
@@ -376,10 +382,7 @@ def main() -> None:
         ceiling = flops["bfloat16" if row.precision == "bf16" else "float32"]
         shares = f"{100 * row.flops / ceiling:.3g} | {100 * row.bytes / copied:.3g}"
         rates = f"{row.samples:,.0f} | {row.flops / 1e9:.3g} | {shares} | {row.mib:.0f}"
-        lines.append(f"| {row.what} | {row.variant} | {row.precision} | {rates} |")
-        print(lines[-1], flush=True)
-    if args.output is not None:
-        args.output.write_text("\n".join(lines) + "\n")
+        write(f"| {row.what} | {row.variant} | {row.precision} | {rates} |")
 
 
 if __name__ == "__main__":

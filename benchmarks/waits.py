@@ -7,16 +7,20 @@ lines are counted. The column "reads" says what is read. Tensors that are kept o
 cost no wait on a GPU either; `tests/models/fitting/test_waits.py` checks that on a mock device. The totals
 of torch's profile are higher on a CPU, where the fused step of AdamW reads its step counts.
 
+On a GPU, another two epochs say for what share of an epoch kernels run: one is timed without a profiler,
+which would slow the host down, and the other tells when kernels ran.
+
     python benchmarks/waits.py                                 temporal_transformer and temporal_peer on a CPU
-    python benchmarks/waits.py --device cuda --models cross_peer
+    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,7 +41,7 @@ from models.forecaster import Forecaster
 from models.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
-SESSIONS, FIRMS, CHANNELS, CHARACTERISTICS, WINDOW, GROUPS = 160, 200, 7, 50, 20, 12
+SESSIONS, CHANNELS, CHARACTERISTICS, WINDOW, GROUPS = 160, 7, 50, 20, 12
 TRAIN, VALID = np.arange(30, 110), np.arange(120, 150)
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_consecutive")
 PROFILED = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
@@ -94,16 +98,16 @@ def place() -> Place:
     return "torch", "", 0
 
 
-def panel(device: str) -> PanelTensors:
+def panel(device: str, firms: int) -> PanelTensors:
     """A random panel whose firms come and go."""
     rng = np.random.default_rng(0)
     names = ("return_21", "log_market_equity", *(f"x{n}" for n in range(CHARACTERISTICS - 2)))
     return PanelTensors.from_arrays(
-        channels_TNC=rng.normal(size=(SESSIONS, FIRMS, CHANNELS)),
-        characteristics_TNF=rng.normal(size=(SESSIONS, FIRMS, CHARACTERISTICS)),
-        mask_TN=rng.random((SESSIONS, FIRMS)) < 0.9,
-        group_TN=rng.integers(0, GROUPS, (SESSIONS, FIRMS)),
-        target_TN=rng.normal(size=(SESSIONS, FIRMS)),
+        channels_TNC=rng.normal(size=(SESSIONS, firms, CHANNELS)),
+        characteristics_TNF=rng.normal(size=(SESSIONS, firms, CHARACTERISTICS)),
+        mask_TN=rng.random((SESSIONS, firms)) < 0.9,
+        group_TN=rng.integers(0, GROUPS, (SESSIONS, firms)),
+        target_TN=rng.normal(size=(SESSIONS, firms)),
         window=WINDOW,
         n_groups=GROUPS,
         characteristic_names=names,
@@ -114,15 +118,14 @@ def panel(device: str) -> PanelTensors:
 def rows(model: str, data: PanelTensors) -> Iterator[str]:
     """Rows of the table of one model."""
     config = FitConfig(epochs=1)
-    entry = MODELS[model]
-    module = entry.build(entry.config(), data.shape)
-    if not isinstance(module, Forecaster):
-        sys.exit(f"{model} is not a neural model.")
-    engine = SingleSeed(module.to(data.device), data, config, 0, TRAIN)
+
+    def epoch() -> None:
+        train_seeds(engine(model, data, config), TRAIN, VALID, config)
+
     steps = -(-len(TRAIN) // config.batch_dates)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if data.device.type == "cuda" else [])]
     with profile(activities=activities) as profiled, Reads() as reads:
-        train_seeds(engine, TRAIN, VALID, config)
+        epoch()
     totals = Counter({one.key: one.count for one in profiled.key_averages() if one.key in PROFILED})
     copies = sum(one.count for one in profiled.key_averages() if "Memcpy DtoH" in one.key)
     listed = ", ".join(f"{name} {count}" for name, count in totals.most_common())
@@ -134,15 +137,63 @@ def rows(model: str, data: PanelTensors) -> Iterator[str]:
         what = HOST.get((file, function)) or ASKED_FOR.get((file, function)) or "**values of the device**"
         yield f"| {name} | {file}:{line} {function} | {count / steps:.2f} | {what} |"
 
+    if data.device.type == "cuda":
+        yield f"\n{share_of_kernels(epoch)}"
+
+
+def engine(model: str, data: PanelTensors, config: FitConfig) -> SingleSeed:
+    """A model with default options, ready to be trained."""
+    entry = MODELS[model]
+    module = entry.build(entry.config(), data.shape)
+    if not isinstance(module, Forecaster):
+        sys.exit(f"{model} is not a neural model.")
+    return SingleSeed(module.to(data.device), data, config, 0, TRAIN)
+
+
+def share_of_kernels(epoch: Callable[[], None]) -> str:
+    """For what share of an epoch on a GPU kernels run. An epoch must have been made before, as a warm-up."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    epoch()
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - started
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        epoch()
+        torch.cuda.synchronize()
+    spans = kernel_spans(profiled.events())
+    busy = covered(spans) / 1e6
+    return f"{len(spans):,} kernels run for {busy:.3g} s of an epoch of {seconds:.3g} s: {busy / seconds:.0%}"
+
+
+def kernel_spans(events: Iterable[Any]) -> list[tuple[float, float]]:
+    """Start and end of every kernel in a profile, in microseconds; copies and annotations are no kernels."""
+    return [
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type.name == "CUDA"
+        and not event.is_user_annotation
+        and not event.name.startswith(("Memcpy", "Memset"))
+    ]
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of spans."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
 
 def main() -> None:
     """Print one table per model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--models", nargs="+", default=["temporal_transformer", "temporal_peer"])
+    parser.add_argument("--firms", type=int, default=200, help="firms of the panel")
     given = parser.parse_args()
     torch.manual_seed(0)
-    data = panel(given.device)
+    data = panel(given.device, given.firms)
     for model in given.models:
         for row in rows(model, data):
             print(row)
