@@ -11,7 +11,7 @@ On a GPU, another two epochs say for what share of an epoch kernels run: one is 
 which would slow the host down, and the other tells when kernels ran.
 
     python benchmarks/waits.py                                 temporal_transformer and temporal_peer on a CPU
-    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000
+    python benchmarks/waits.py --device cuda --models temporal_peer --firms 3000 --sessions 1000
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from torch.utils._pytree import tree_leaves
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from features.arrays import IntArray
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.loop import SingleSeed, train_seeds
@@ -41,8 +42,7 @@ from models.forecaster import Forecaster
 from models.registry import MODELS
 
 ROOT = Path(__file__).resolve().parents[1]
-SESSIONS, CHANNELS, CHARACTERISTICS, WINDOW, GROUPS = 160, 7, 50, 20, 12
-TRAIN, VALID = np.arange(30, 110), np.arange(120, 150)
+CHANNELS, CHARACTERISTICS, WINDOW, GROUPS = 7, 50, 20, 12
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_consecutive")
 PROFILED = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::nonzero", "aten::equal")
 HOST = {
@@ -98,16 +98,16 @@ def place() -> Place:
     return "torch", "", 0
 
 
-def panel(device: str, firms: int) -> PanelTensors:
+def panel(device: str, sessions: int, firms: int) -> PanelTensors:
     """A random panel whose firms come and go."""
     rng = np.random.default_rng(0)
     names = ("return_21", "log_market_equity", *(f"x{n}" for n in range(CHARACTERISTICS - 2)))
     return PanelTensors.from_arrays(
-        channels_TNC=rng.normal(size=(SESSIONS, firms, CHANNELS)),
-        characteristics_TNF=rng.normal(size=(SESSIONS, firms, CHARACTERISTICS)),
-        mask_TN=rng.random((SESSIONS, firms)) < 0.9,
-        group_TN=rng.integers(0, GROUPS, (SESSIONS, firms)),
-        target_TN=rng.normal(size=(SESSIONS, firms)),
+        channels_TNC=rng.normal(size=(sessions, firms, CHANNELS)),
+        characteristics_TNF=rng.normal(size=(sessions, firms, CHARACTERISTICS)),
+        mask_TN=rng.random((sessions, firms)) < 0.9,
+        group_TN=rng.integers(0, GROUPS, (sessions, firms)),
+        target_TN=rng.normal(size=(sessions, firms)),
         window=WINDOW,
         n_groups=GROUPS,
         characteristic_names=names,
@@ -117,12 +117,13 @@ def panel(device: str, firms: int) -> PanelTensors:
 
 def rows(model: str, data: PanelTensors) -> Iterator[str]:
     """Rows of the table of one model."""
-    config = FitConfig(epochs=1)
+    config, (train, valid) = FitConfig(epochs=1), spans_of(len(data.listed_TN))
+    steps = -(-len(train) // config.batch_dates)
+    engines = [engine(model, data, config, train) for _ in range(3)]
 
     def epoch() -> None:
-        train_seeds(engine(model, data, config), TRAIN, VALID, config)
+        train_seeds(engines.pop(), train, valid, config)
 
-    steps = -(-len(TRAIN) // config.batch_dates)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if data.device.type == "cuda" else [])]
     with profile(activities=activities) as profiled, Reads() as reads:
         epoch()
@@ -136,22 +137,27 @@ def rows(model: str, data: PanelTensors) -> Iterator[str]:
     for (name, (file, function, line)), count in reads.found.most_common():
         what = HOST.get((file, function)) or ASKED_FOR.get((file, function)) or "**values of the device**"
         yield f"| {name} | {file}:{line} {function} | {count / steps:.2f} | {what} |"
-
     if data.device.type == "cuda":
         yield f"\n{share_of_kernels(epoch)}"
 
 
-def engine(model: str, data: PanelTensors, config: FitConfig) -> SingleSeed:
+def spans_of(sessions: int) -> tuple[IntArray, IntArray]:
+    """Sessions of training, and of validation: a tenth of all, at least 30."""
+    first = sessions - 10 - max(30, sessions // 10)
+    return np.arange(30, first - 10), np.arange(first, sessions - 10)
+
+
+def engine(model: str, data: PanelTensors, config: FitConfig, train: IntArray) -> SingleSeed:
     """A model with default options, ready to be trained."""
     entry = MODELS[model]
     module = entry.build(entry.config(), data.shape)
     if not isinstance(module, Forecaster):
         sys.exit(f"{model} is not a neural model.")
-    return SingleSeed(module.to(data.device), data, config, 0, TRAIN)
+    return SingleSeed(module.to(data.device), data, config, 0, train)
 
 
 def share_of_kernels(epoch: Callable[[], None]) -> str:
-    """For what share of an epoch on a GPU kernels run. An epoch must have been made before, as a warm-up."""
+    """For what share of an epoch on a GPU kernels run; the first epoch of a process is not representative."""
     torch.cuda.synchronize()
     started = time.perf_counter()
     epoch()
@@ -190,10 +196,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--models", nargs="+", default=["temporal_transformer", "temporal_peer"])
+    parser.add_argument("--sessions", type=int, default=160, help="sessions of the panel, from 100")
     parser.add_argument("--firms", type=int, default=200, help="firms of the panel")
     given = parser.parse_args()
     torch.manual_seed(0)
-    data = panel(given.device, given.firms)
+    data = panel(given.device, given.sessions, given.firms)
     for model in given.models:
         for row in rows(model, data):
             print(row)

@@ -38,7 +38,7 @@ def test_only_kernels_count_and_those_at_the_same_time_count_once() -> None:
 
 def test_the_listing_names_what_is_read_and_where() -> None:
     torch.manual_seed(0)
-    found = list(waits.rows("cross_peer", waits.panel("cpu", firms=8)))
+    found = list(waits.rows("cross_peer", waits.panel("cpu", sessions=160, firms=8)))
     assert any(line.startswith("| _local_scalar_dense | models/batch.py") for line in found)
     (line,) = [line for line in found if "**values of the device**" in line]
     assert "_targets_and_references" in line
