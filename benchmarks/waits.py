@@ -199,6 +199,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=160, help="sessions of the panel, from 100")
     parser.add_argument("--firms", type=int, default=200, help="firms of the panel")
     given = parser.parse_args()
+    if given.sessions < 100:
+        parser.error(f"--sessions is {given.sessions}: give at least 100, for training and validation")
     torch.manual_seed(0)
     data = panel(given.device, given.sessions, given.firms)
     for model in given.models:

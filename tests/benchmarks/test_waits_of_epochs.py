@@ -14,7 +14,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import waits
 
 
-def event(name: str, start: float, end: float, *, on: str = "CUDA", annotation: bool = False) -> Any:  # noqa: ANN401  (torch's events have no public constructor)
+def event(name: str, start: float, end: float, *, on: str = "CUDA", annotation: bool = False) -> Any:  # noqa: ANN401
+    """A made-up event; torch's own have no public constructor."""
     span, device = SimpleNamespace(start=start, end=end), SimpleNamespace(name=on)
     return SimpleNamespace(name=name, time_range=span, device_type=device, is_user_annotation=annotation)
 
