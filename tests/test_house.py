@@ -12,9 +12,8 @@ from places import ROOT
 
 PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-MAX_MODULES = 15  # per folder, without __init__
-LONG, TOO_LONG = 350, 500  # lines
-REASON = "This file is long because "
+MAX_MODULES = 25  # per folder, without __init__
+MAX_LINES = 600  # per file
 
 
 def module_of(path: Path) -> str:
@@ -46,7 +45,7 @@ def test_no_circle_of_files() -> None:
     assert circles == []
 
 
-def test_no_folder_has_more_than_15_modules() -> None:
+def test_no_folder_has_more_than_25_modules() -> None:
     folders = {path.parent for path in FILES}
     assert len(folders) > 20
     for folder in folders:
@@ -55,14 +54,12 @@ def test_no_folder_has_more_than_15_modules() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_a_file_is_short_or_gives_a_reason_and_documents_its_public_names(path: Path) -> None:
+def test_a_file_has_at_most_600_lines_and_documents_its_public_names(path: Path) -> None:
     source = path.read_text("utf-8")
     tree = ast.parse(source)
     lines = len(source.splitlines())
-    head = " ".join((ast.get_docstring(tree) or "").split())
-    assert head, "the module has no docstring"
-    assert lines <= TOO_LONG, f"{lines} lines"
-    assert lines <= LONG or REASON in head, f"{lines} lines and no sentence that begins {REASON!r}"
+    assert ast.get_docstring(tree), "the module has no docstring"
+    assert lines <= MAX_LINES, f"{lines} lines"
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{node.name} has no docstring"
