@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.errors import DataError
 from pipelines.results.signals.columns import Columns, is_parquet, unreadable
+from pipelines.sources.files.dates import refuse_times_of_day
 from pipelines.sources.files.text import COMMAS, scan_text
 
 
@@ -61,7 +62,7 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
     ------
     DataError
         If the file cannot be parsed, repeats a key, lacks a date or ticker in a row, or holds infinite
-        values.
+        values, or its dates share a time of day that is not midnight.
     """
     chosen = [columns.date, columns.ticker, *columns.signals.values()]
     try:
@@ -94,6 +95,7 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
 
 def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """Rename the columns and cast them; NaN becomes null."""
+    refuse_times_of_day(frame[columns.date])
     try:
         day = pl.col(columns.date)
         if frame.schema[columns.date] == pl.String:

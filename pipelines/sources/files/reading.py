@@ -15,6 +15,7 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.sources.files.dates import refuse_mixed_orders, refuse_times_of_day
 from pipelines.sources.files.text import COMMAS, TextFormat, is_text, scan_text
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
@@ -151,25 +152,31 @@ class ReadOptions:
 
         A column with a value that is not a date stays text, so that the contract rejects the rows in
         question.
+
+        Raises
+        ------
+        DataError
+            If the dates share a time of day that is not midnight, or have two orders of day and month
+            (`pipelines.sources.files.dates`).
         """
         for column in columns:
             dtype = frame.schema[column]
             if dtype == pl.Date or isinstance(dtype, pl.Datetime):
+                refuse_times_of_day(frame[column])
                 # the day of a date's own time zone; a cast would give the day in UTC
                 frame = frame.with_columns(pl.col(column).dt.date())
                 continue
             read = frame.select(as_text(column)).select(null_if_not_available(column))
-            _refuse_shifted_days(read[column])
+            refuse_times_of_day(read[column])
             value = pl.col(column)
             # drop the time of day, so that 2020-01-31 00:00:00 and 2020-01-31T00:00 are dates as well
             iso = value.str.extract(r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$")
-            candidates = [
+            parsed = pl.coalesce(
                 iso.str.to_date("%Y-%m-%d", strict=False),
                 value.str.extract(r"^(\d{8})$").str.to_date("%Y%m%d", strict=False),
-            ]
+            )
             if self.date_format is not None:
-                candidates.append(value.str.to_date(self.date_format, strict=False))
-            parsed = pl.coalesce(candidates)
+                read = self._given_format(read, column, parsed)
             dates = read.select(parsed.alias(column)).to_series()
             if dates.null_count() == read[column].null_count():
                 frame = frame.with_columns(dates)
@@ -178,18 +185,16 @@ class ReadOptions:
                 frame = frame.with_columns(read.select(kept).to_series())
         return frame
 
-
-def _refuse_shifted_days(days: pl.Series) -> None:
-    """Refuse times of late evening in UTC, which are midnights of a zone to the east written in UTC.
-
-    Their dates are those of the day before. Read as they stand, every price would be known a day early.
-    """
-    evenings = days.str.contains(r"^\d{4}-\d{2}-\d{2}[T ](?:2[123]|20):00(?::00(?:\.0+)?)?(?:Z|\+00:?00)$")
-    if evenings.mean() == 1:
-        raise DataError(
-            f"the dates are written as {days[0]}, in the late evening of UTC, which is the midnight of "
-            "another time zone: write the dates of the exchange, such as 2020-01-31"
-        )
+    def _given_format(self, read: pl.DataFrame, column: str, parsed: pl.Expr) -> pl.DataFrame:
+        """Write the dates of the given format as ISO, where ``parsed`` does not read them already."""
+        assert self.date_format is not None
+        others = read.filter(parsed.is_null())[column].drop_nulls().unique().sort()
+        moments = others.str.to_datetime(self.date_format, strict=False)
+        refuse_times_of_day(moments)
+        refuse_mixed_orders(others, others.filter(moments.is_null()), self.date_format)
+        written = pl.DataFrame({column: others, "iso": moments.dt.to_string("%Y-%m-%d")}).drop_nulls()
+        iso = pl.col(column).replace(written[column], written["iso"])
+        return read.with_columns(pl.when(parsed.is_null()).then(iso).otherwise(pl.col(column)).alias(column))
 
 
 def file_label(files: Sequence[Path]) -> str:
@@ -262,7 +267,7 @@ def _kind(file: Path, dtype: pl.DataType) -> str | None:
 
 
 def concat_parts(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate parts with the same columns; columns of different types become float64, dates or text."""
+    """Concatenate parts with the same columns; columns of different types become float64 or text."""
     if len(parts) == 1:
         return parts[0]
     casts: list[pl.Expr] = []
@@ -272,8 +277,6 @@ def concat_parts(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
             to: pl.DataType | None = next(iter(dtypes), None)
         elif all(dtype.is_numeric() for dtype in dtypes):
             to = pl.Float64()
-        elif all(dtype.is_temporal() for dtype in dtypes):
-            to = pl.Date()
         else:
             to = pl.String()
         if to is not None:

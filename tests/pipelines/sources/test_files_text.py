@@ -99,11 +99,79 @@ def test_a_midnight_with_a_time_zone_is_the_day_of_that_zone(tmp_path: Path, zon
         assert [row[0] for row in prices(tmp_path / name)] == [date(2020, 1, 2), date(2020, 1, 3)], name
 
 
-def test_midnights_that_were_written_in_utc_are_refused_because_they_are_a_day_early(tmp_path: Path) -> None:
+ZONES = ("Asia/Tokyo", "Asia/Singapore", "Asia/Kolkata", "America/New_York", "Europe/London", "Europe/Berlin")
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("stored_in", ["UTC", None, "America/Chicago"])
+def test_midnights_of_another_zone_are_refused_in_every_format(
+    tmp_path: Path, zone: str, stored_in: str | None
+) -> None:
+    moments = pl.Series("date", [datetime(2020, m, 2, tzinfo=ZoneInfo(zone)) for m in range(1, 13)])
+    stamps = moments.dt.convert_time_zone(stored_in or "UTC")
+    if stored_in is None:
+        stamps = stamps.dt.replace_time_zone(None)
+    frame = pl.DataFrame([stamps]).with_columns(ticker=pl.lit("A"), close=1.0)
+    frame.write_parquet(tmp_path / "a.parquet")
+    frame.with_columns(pl.col("date").dt.to_string("iso:strict")).write_csv(tmp_path / "a.csv")
+    if stored_in is None:
+        frame.with_columns(pl.col("date").dt.to_string("%d/%m/%Y %H:%M")).write_csv(tmp_path / "b.csv")
+    for path in tmp_path.iterdir():
+        form = "%d/%m/%Y %H:%M" if path.name == "b.csv" else None
+        with pytest.raises(DataError, match=f"midnight of .* in .*{zone}.*write the dates of the exchange"):
+            FilesSource(path, date_format=form).fetch()
+
+
+@pytest.mark.parametrize(
+    ("stamp", "said"),
+    [
+        ("2020-01-{} 16:00:00", "midnight of 2020-01-03 in Asia/Shanghai"),
+        ("2020-01-{}T23:59:59", "not midnight in a usual time zone"),
+        ("2020-01-{}T00:00:00-05:00", None),
+        ("2020-01-{}", None),
+    ],
+)
+def test_one_time_of_day_for_all_rows_is_refused_unless_it_is_midnight(
+    tmp_path: Path, stamp: str, said: str | None
+) -> None:
     path = tmp_path / "a.csv"
-    path.write_text("date,ticker,close\n2020-01-01T23:00:00Z,A,1\n2020-07-01T22:00:00Z,A,2\n")
-    with pytest.raises(DataError, match=r"late evening of UTC.*write the dates of the exchange"):
-        prices(path)
+    rows = "".join(f"{stamp.format(f'{day:02}')},A,1\n" for day in range(2, 20))
+    path.write_text(f"date,ticker,close\n{rows}2020-01-20 09:30:00,A,1\nTotal,A,1\n")
+    if said is None:
+        assert len(prices(path)) == 20
+    else:
+        with pytest.raises(DataError, match=said):
+            prices(path)
+
+
+def test_times_of_day_that_vary_are_days(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"2020-01-{day:02}T{day:02}:{day:02}:00Z,A,1" for day in range(2, 20)]
+    path.write_text("\n".join(["date,ticker,close", *rows]))
+    assert prices(path)[-1][0] == date(2020, 1, 19)
+
+
+def test_files_of_a_pattern_with_dates_of_several_types_keep_their_times_of_day(tmp_path: Path) -> None:
+    for name, zone in (("a", "UTC"), ("b", None)):
+        moments = pl.Series("date", [datetime(2020, 1, day, 16) for day in (2, 3)])
+        frame = pl.DataFrame([moments.dt.replace_time_zone(zone)]).with_columns(ticker=pl.lit("A"), close=1.0)
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(DataError, match="midnight of 2020-01-03 in Asia/Shanghai"):
+        FilesSource(tmp_path / "*.parquet").fetch()
+
+
+@pytest.mark.parametrize(
+    ("days", "said"),
+    [
+        (["02/01/2020", "01/13/2020", "01/14/2020"], "%m/%d/%Y reads every date: correct date_format"),
+        (["13/01/2020", "02/01/2020", "01/14/2020"], "two orders of day and month"),
+    ],
+)
+def test_the_order_of_day_and_month_is_one_for_all_rows(tmp_path: Path, days: list[str], said: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(["date,ticker,close", *(f"{day},A,1" for day in days)]))
+    with pytest.raises(DataError, match=said):
+        FilesSource(path, date_format="%d/%m/%Y").fetch()
 
 
 def test_one_mark_for_two_purposes_is_refused() -> None:

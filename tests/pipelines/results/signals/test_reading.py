@@ -133,3 +133,14 @@ def test_a_midnight_with_a_time_zone_is_the_day_of_that_zone(tmp_path: Path, zon
     frame.with_columns(pl.col("date").dt.to_string("iso:strict")).write_csv(tmp_path / "b.csv")
     for name in ("a.parquet", "b.csv"):
         assert read(tmp_path / name).rows["date"].to_list() == [dt.date(2015, 1, 5), dt.date(2015, 7, 6)]
+
+
+def test_midnights_of_another_zone_are_refused(tmp_path: Path) -> None:
+    moments = [dt.datetime(2015, 1, day, tzinfo=ZoneInfo("Asia/Tokyo")) for day in (5, 6)]
+    frame = pl.DataFrame({"date": moments, "ticker": ["A", "A"], "signal": [1.0, 2.0]})
+    frame = frame.with_columns(pl.col("date").dt.convert_time_zone("UTC"))
+    frame.write_parquet(tmp_path / "a.parquet")
+    frame.with_columns(pl.col("date").dt.to_string("iso:strict")).write_csv(tmp_path / "b.csv")
+    for name in ("a.parquet", "b.csv"):
+        with pytest.raises(DataError, match="midnight of 2015-01-05 in Asia/Tokyo"):
+            read(tmp_path / name)
