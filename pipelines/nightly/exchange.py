@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Final
 
 import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.lake.lake import Lake
-from pipelines.quality.calendars import calendar_name, newest_finished_session, next_session
+from pipelines.nightly.finding import Finding
+from pipelines.quality.calendars import (
+    calendar_name,
+    last_session,
+    newest_finished_session,
+    next_session,
+)
 
 _FINAL_AFTER: Final = dt.timedelta(minutes=30)
 """Time from the close of a session until a live source's prices of it are final: quotes are delayed."""
+_WARN_BEFORE: Final = dt.timedelta(weeks=6)
+"""Time before the end of a calendar from which every night warns."""
+_LEARNT_WEEKS: Final = 12
+"""Weeks of sessions from which the week of a market without a calendar is learned."""
 
 
 def exchange_calendar(config: Config, lake: Lake) -> str | None:
@@ -36,13 +49,92 @@ def expected_session(config: Config, lake: Lake, now: dt.datetime) -> dt.date | 
     """
     if config.source.kind != "yfinance":
         return None
-    calendar = exchange_calendar(config, lake)
-    finished = None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER)
+    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
+    finished = None if calendar is None else newest_finished_session(calendar, now - _FINAL_AFTER, overrides)
     end = config.source.end
     return finished if finished is None or end is None else min(finished, end)
 
 
-def following_session(config: Config, lake: Lake, session: dt.date) -> dt.date | None:
-    """Return the session after another one; None if the market has no calendar that reaches it."""
+def following_session(config: Config, lake: Lake, sessions: Sequence[dt.date]) -> dt.date:
+    """Return the session that is expected after the last one.
+
+    It is the next one of the exchange calendar with ``quality.calendar_overrides``. Without a calendar, or
+    after its end, it is the next day of the market's week (`learned_week`) that is not a closure, or an
+    additional session before that.
+
+    Parameters
+    ----------
+    config, lake
+        Name the calendar.
+    sessions
+        The sessions of the data up to tonight, ascending, at least one.
+    """
+    tonight, overrides = sessions[-1], config.quality.calendar_overrides
     calendar = exchange_calendar(config, lake)
-    return None if calendar is None else next_session(calendar, session)
+    known = None if calendar is None else next_session(calendar, tonight, overrides)
+    if known is not None:
+        return known
+    usual = _usual_next(sessions)
+    while usual in overrides.closures:
+        usual = _usual_next([*sessions, usual])
+    return min([usual, *(day for day in overrides.sessions if day > tonight)])
+
+
+def learned_week(sessions: Sequence[dt.date]) -> frozenset[int]:
+    """Return the weekdays (Monday is 0) on which a market has sessions, learned from its last twelve weeks.
+
+    A weekday counts if at least a quarter of these weeks, or of those that the data hold, have a session on
+    it. So a holiday does not remove a weekday, and a single make-up session on a Saturday does not add one.
+
+    Parameters
+    ----------
+    sessions
+        Sessions of the data, ascending.
+
+    Returns
+    -------
+    frozenset of int
+        Monday to Friday if the data hold less than two weeks; empty if no weekday has enough sessions, as in
+        data with one session a month.
+
+    >>> friday = dt.date(2024, 3, 1)
+    >>> sorted(learned_week([friday + dt.timedelta(days=n) for n in range(30)]))  # crypto
+    [0, 1, 2, 3, 4, 5, 6]
+    """
+    last = sessions[-1]
+    weeks = min(_LEARNT_WEEKS, ((last - sessions[0]).days + 1) // 7)
+    if weeks < 2:
+        return frozenset(range(5))
+    recent = [day for day in sessions if (last - day).days < 7 * weeks]
+    counts = [sum(day.weekday() == weekday for day in recent) for weekday in range(7)]
+    return frozenset(weekday for weekday, count in enumerate(counts) if 4 * count >= weeks and count > 1)
+
+
+def _usual_next(sessions: Sequence[dt.date]) -> dt.date:
+    """Return the next day of the learned week; where there is none, one usual distance after the last."""
+    last, week = sessions[-1], learned_week(sessions)
+    gaps = [(after - before).days for before, after in pairwise(sessions[-_LEARNT_WEEKS:])]
+    distance = median(gaps) if gaps else 1
+    if not week or distance > 7:
+        return last + dt.timedelta(days=max(1, round(distance)))
+    after = (last + dt.timedelta(days=ahead) for ahead in range(1, 8))
+    return next(day for day in after if day.weekday() in week)
+
+
+def calendar_end(config: Config, lake: Lake, day: dt.date) -> Finding | None:
+    """Warn that the exchange calendar ends soon, and fail after its end; None if it reaches far enough.
+
+    Without the next session a night cannot tell whether tonight is the last session of a month. A market
+    without a calendar uses its own week.
+    """
+    calendar, overrides = exchange_calendar(config, lake), config.quality.calendar_overrides
+    last = None if calendar is None else last_session(calendar, day, overrides)
+    if last is None or day < last - _WARN_BEFORE:
+        return None
+    said = f"The calendar {calendar} {'ended' if day > last else 'ends'} on {last}"
+    return Finding(
+        "calendar_end",
+        "fail" if day > last else "warn",
+        f"{said}, so it is not known which sessions follow: upgrade exchange_calendars, or list the sessions "
+        "to come under quality.calendar_overrides.sessions.",
+    )

@@ -12,7 +12,7 @@ from pipelines.nightly.already_done import done_sentence
 from pipelines.nightly.clock import SYSTEM, Clock
 from pipelines.nightly.exchange import expected_session
 from pipelines.nightly.housekeeping import keep_house
-from pipelines.nightly.plan import Plan, next_night, plan_nights
+from pipelines.nightly.plan import Plan, finished_nights, next_night, plan_nights
 from pipelines.nightly.play.decisions import CheckFailedError, Decisions, Desk
 from pipelines.nightly.play.telling import Told, tell, tell_no_delivery
 from pipelines.nightly.sources import Delivery, deliver
@@ -93,6 +93,8 @@ def _deliver(desk: Desk, day: dt.date | None, *, wait: bool) -> tuple[Delivery, 
         raise
     except PeerglassError as error:
         expected = None if day else expected_session(desk.config, desk.lake, desk.clock.now())
+        if expected in finished_nights(read_nights(desk.lake, desk.config.name)):
+            expected = None  # that night stays done
         tell_no_delivery(desk, day, expected, full_disk(error) or error)
         raise
 

@@ -25,7 +25,8 @@ from pipelines.ingest.ingest import ingest
 from pipelines.ingest.summary import IngestStoppedError, IngestSummary
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
-from pipelines.nightly.exchange import exchange_calendar, expected_session
+from pipelines.nightly.exchange import calendar_end, exchange_calendar, expected_session
+from pipelines.nightly.finding import Finding
 from pipelines.nightly.folder import nights_folder, write_text
 from pipelines.nightly.plan import sessions_of
 from pipelines.progress import Progress
@@ -111,6 +112,7 @@ def deliver(
     if is_unchanged(config, lake, day, clock):
         return Delivery(None)
     _refuse_closed_day(config, lake, day)
+    _refuse_ended_calendar(config, lake, clock)
     expected, through = _wanted(config, lake, day, clock)
     wait_for_source = _Waiting(config, progress, clock)
     while True:
@@ -136,7 +138,7 @@ def is_unchanged(config: Config, lake: Lake, day: dt.date | None, clock: Clock) 
     """Return whether nothing can be new at the source since the last delivery, without reading it."""
     newest = _newest(lake)
     expected, through = _wanted(config, lake, day, clock)
-    if newest is None or (expected is not None and newest < expected):
+    if newest is None or (expected is not None and newest < expected) or _ended_calendar(config, lake, clock):
         return False
     mark = _mark(config, expected, through)
     path = nights_folder(config) / FILE
@@ -218,8 +220,25 @@ def _refuse_closed_day(config: Config, lake: Lake, day: dt.date | None) -> None:
     if day is None or (newest is not None and day <= newest):
         return  # the data themselves tell (`pipelines.nightly.plan`)
     calendar = exchange_calendar(config, lake)
-    if calendar is not None and is_session(calendar, day) is False:
+    if calendar is not None and is_session(calendar, day, config.quality.calendar_overrides) is False:
         raise ConfigError(f"--date {day} is not a session: {calendar} is closed on that day.")
+
+
+def _refuse_ended_calendar(config: Config, lake: Lake, clock: Clock) -> None:
+    """Refuse to wait for a live source whose calendar has ended: nothing tells which session is next."""
+    end = _ended_calendar(config, lake, clock)
+    if end is not None:
+        raise DataError(end.sentence)
+
+
+def _ended_calendar(config: Config, lake: Lake, clock: Clock) -> Finding | None:
+    """Say that the calendar of a live source has ended and the lake holds its last session; else None."""
+    now, newest = clock.now(), _newest(lake)
+    expected = expected_session(config, lake, now)
+    if expected is None or newest is None or newest < expected:
+        return None
+    end = calendar_end(config, lake, now.date())
+    return end if end is not None and end.level == "fail" else None
 
 
 def _mark(config: Config, expected: dt.date | None, through: dt.date | None) -> dict[str, Any] | None:

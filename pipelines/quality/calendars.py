@@ -4,17 +4,21 @@ The calendar is the one named in the config; otherwise that of the firm's record
 York's, for a firm quoted in US dollars without a recorded exchange. Other firms have no calendar, and neither
 have rows of the simulated market, whose dates are artificial. For dates outside a calendar's range it is
 unknown whether the exchange was open.
+
+The config's ``quality.calendar_overrides`` correct the calendar: closures that it does not know (a typhoon, a
+day of mourning), and sessions that it does not have. Sessions after its end extend it up to the last of them.
 """
 
 from __future__ import annotations
 
 import functools
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from pipelines.errors import ConfigError
+from pipelines.quality.settings import AS_PUBLISHED, CalendarOverrides
 
 if TYPE_CHECKING:
     from exchange_calendars import ExchangeCalendar
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 _NEW_YORK: Final = "XNYS"
 _ARTIFICIAL_DATES: Final = ("simulated",)
 _EARLIEST, _LATEST, _WEEK = date(1900, 1, 1), date(2100, 1, 1), timedelta(days=7)
+_LONGEST_CLOSURE: Final = 60  # sessions that overrides may close in a row
 _VENDOR_CODES: Final = {
     **dict.fromkeys(
         ("NMS", "NGM", "NCM", "NASDAQGS", "NASDAQGM", "NASDAQCM", "NYQ", "ASE", "AMEX", "NYSE AMERICAN"),
@@ -63,7 +68,9 @@ def require_calendar(name: str) -> str:
     return resolved
 
 
-def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
+def with_sessions(
+    rows: pl.DataFrame, named: str | None, overrides: CalendarOverrides = AS_PUBLISHED
+) -> pl.DataFrame:
     """Add ``calendar`` and ``session`` (whether the exchange was open on the date, null if unknown).
 
     Parameters
@@ -72,6 +79,8 @@ def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
         Columns date, source, exchange and currency (the last two as recorded for the row's date).
     named
         A calendar for every row; None to use exchange and currency.
+    overrides
+        Closures and sessions that the calendars do not know.
     """
     if named is not None:
         rows = rows.with_columns(calendar=pl.lit(require_calendar(named)))
@@ -85,15 +94,19 @@ def with_sessions(rows: pl.DataFrame, named: str | None) -> pl.DataFrame:
     spans = rows.group_by("calendar").agg(first=pl.col("date").min(), last=pl.col("date").max())
     open_ = pl.lit(None, dtype=pl.Boolean)
     for name, first, last in spans.drop_nulls("calendar").sort("calendar").iter_rows():
-        sessions = _sessions(name, first, last)
+        sessions = _sessions(name, first, last, overrides)
         if len(sessions):
             covered = pl.col("date").is_between(sessions[0], sessions[-1]) & (pl.col("calendar") == name)
             open_ = pl.when(covered).then(pl.col("date").is_in(sessions.implode())).otherwise(open_)
     return rows.with_columns(session=open_)
 
 
-def newest_finished_session(name: str, now: datetime) -> date | None:
+def newest_finished_session(
+    name: str, now: datetime, overrides: CalendarOverrides = AS_PUBLISHED
+) -> date | None:
     """Return a calendar's last session that closed at or before a time; None if it has none by then.
+
+    An added session closes at the end of its day (UTC).
 
     Parameters
     ----------
@@ -101,30 +114,53 @@ def newest_finished_session(name: str, now: datetime) -> date | None:
         Name of a calendar (`calendar_name`).
     now
         The time, with a time zone.
+    overrides
+        Closures and sessions that the calendar does not know.
     """
     calendar = _calendar(name)
     if calendar is None:
         return None
-    closes = calendar.closes[calendar.closes <= now]
-    return None if closes.empty else closes.index[-1].date()
+    closes = calendar.closes[calendar.closes <= now].index
+    finished = [day for day in closes[-_LONGEST_CLOSURE:].date if day not in overrides.closures]
+    finished += [day for day in overrides.sessions if day < now.astimezone(UTC).date()]
+    return max(finished, default=None)
 
 
-def next_session(name: str, day: date) -> date | None:
+def next_session(name: str, day: date, overrides: CalendarOverrides = AS_PUBLISHED) -> date | None:
     """Return a calendar's first session after a day; None if the calendar does not reach it."""
-    sessions = _sessions(name, day, day)
+    sessions = _sessions(name, day, day, overrides)
     later = sessions.filter(sessions > day)
     return None if later.is_empty() or sessions[0] > day else later[0]
 
 
-def is_session(name: str, day: date) -> bool | None:
+def last_session(name: str, day: date, overrides: CalendarOverrides = AS_PUBLISHED) -> date | None:
+    """Return the last session of a calendar that ends in the year of a day or the next one; else None."""
+    year = timedelta(days=366)
+    sessions = _sessions(name, day, day + year, overrides)
+    reaches = date((day + year).year, 12, 1)
+    return None if sessions.is_empty() or sessions[-1] >= reaches else sessions[-1]
+
+
+def is_session(name: str, day: date, overrides: CalendarOverrides = AS_PUBLISHED) -> bool | None:
     """Return whether the exchange is open on a day; None if its calendar does not reach the day."""
-    sessions = _sessions(name, day, day)
+    if day in overrides.closures:
+        return False
+    sessions = _sessions(name, day, day, overrides)
     if sessions.is_empty() or not sessions[0] <= day <= sessions[-1]:
         return None
     return day in sessions
 
 
-def _sessions(name: str, first: date, last: date) -> pl.Series:
+def _sessions(name: str, first: date, last: date, overrides: CalendarOverrides) -> pl.Series:
+    """Return a calendar's sessions around some dates, with the overrides; see `_published`."""
+    days = _published(name, first, last)
+    if not (overrides.closures or overrides.sessions):
+        return days
+    corrected = ({*days.to_list()} | {*overrides.sessions}) - {*overrides.closures}
+    return pl.Series(sorted(corrected), dtype=pl.Date)
+
+
+def _published(name: str, first: date, last: date) -> pl.Series:
     """Return a calendar's sessions from a week before ``first`` to a week after ``last``, where it has any.
 
     A calendar refuses years before its own rules begin. In some releases of exchange_calendars, one calendar

@@ -179,7 +179,8 @@ class Inspector:
         self, rows: pl.DataFrame, listings: pl.DataFrame | None, first: date, last: date
     ) -> pl.DataFrame:
         """Find the violations in rows that a delivery from ``first`` to ``last`` can affect."""
-        facts = add_neighbours(rows, listings, self._config.calendar)
+        config = self._config
+        facts = add_neighbours(rows, listings, config.calendar, config.calendar_overrides)
         violations = find_violations(
             facts.filter(pl.col("date").is_between(first - _GAP, last + _INFLUENCE)), self._rules
         )

@@ -18,6 +18,7 @@ import polars as pl
 
 from pipelines.lake.columns import named_rule
 from pipelines.quality.calendars import with_sessions
+from pipelines.quality.settings import AS_PUBLISHED, CalendarOverrides
 
 MAX_GAP_DAYS: Final = 10
 STALE_SESSIONS: Final = 10
@@ -187,7 +188,10 @@ _EVIDENCE: Final[Mapping[str, pl.Expr]] = {
 
 
 def add_neighbours(
-    prices: pl.DataFrame, securities: pl.DataFrame | None, calendar: str | None
+    prices: pl.DataFrame,
+    securities: pl.DataFrame | None,
+    calendar: str | None,
+    overrides: CalendarOverrides = AS_PUBLISHED,
 ) -> pl.DataFrame:
     """Add the values of neighbouring rows to each price row.
 
@@ -199,13 +203,15 @@ def add_neighbours(
         Valid rows of ``securities`` with the firms' exchanges and currencies over time; None if unknown.
     calendar
         A calendar for every firm; None to use exchange and currency.
+    overrides
+        Closures and sessions that the calendars do not know.
 
     Returns
     -------
     DataFrame
         By ticker and date: the columns of `PriceNeighbours`, and the columns that the evidence quotes.
     """
-    rows = with_sessions(_with_listing(prices.sort("ticker", "date"), securities), calendar)
+    rows = with_sessions(_with_listing(prices.sort("ticker", "date"), securities), calendar, overrides)
     near = (pl.col("date") - pl.col("date").shift()).dt.total_days() <= MAX_GAP_DAYS
     has_previous = (pl.col("ticker") == pl.col("ticker").shift()) & near
     bar = ("open", "high", "low", "close")

@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import datetime as dt
+from typing import Final, Literal
+
+from pydantic import model_validator
 
 from pipelines.settings import Section
 
 Action = Literal["reject", "flag", "off"]
+
+
+class CalendarOverrides(Section):
+    """Days on which the exchange calendar is wrong.
+
+    A calendar is published in advance. It does not know a closure for a typhoon or a day of mourning, nor the
+    sessions after its own end.
+    """
+
+    closures: tuple[dt.date, ...] = ()
+    """Days without a session."""
+    sessions: tuple[dt.date, ...] = ()
+    """Additional sessions. Those after the end of the calendar extend it; days between them are closed."""
+
+    @model_validator(mode="after")
+    def _check_days(self) -> CalendarOverrides:
+        both = sorted({*self.closures} & {*self.sessions})
+        if both:
+            raise ValueError(f"closures and sessions both name {both[0]}; remove it from one of them")
+        return self
+
+
+AS_PUBLISHED: Final = CalendarOverrides()
+"""No overrides."""
 
 
 class QualityConfig(Section):
@@ -33,3 +60,5 @@ class QualityConfig(Section):
     never rejected, because the rows that exist are sound."""
     calendar: str | None = None
     """Exchange calendar for all firms, such as XNYS. Null: the calendar of each firm's recorded exchange."""
+    calendar_overrides: CalendarOverrides = CalendarOverrides()
+    """Closures and sessions that the exchange calendars do not know."""

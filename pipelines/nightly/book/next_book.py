@@ -116,7 +116,8 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame) -> NextBoo
         raise DataError(f"The prices end on {last}, but the night is {data.session}; cut the data there.")
     signal_TN, first = _signals(signals, data.market)
     held, delay = slice(first, tonight + 1), trading_delay(config)
-    following = following_session(config, data.lake, data.session)
+    sessions = panel.dates_T.astype("datetime64[D]").tolist()
+    following = following_session(config, data.lake, sessions)
     targets, refusal = _targets(book, signal_TN, data.market, held, config.label.horizon, following=following)
     before = replay(targets.target_TN, config.backtest, panel, first, delay)
     goal_N = targets.target_TN[-1]

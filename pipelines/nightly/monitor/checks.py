@@ -14,6 +14,7 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.nightly.data import NightData
+from pipelines.nightly.exchange import calendar_end
 from pipelines.nightly.finding import Finding
 from pipelines.nightly.monitor.corrections import price_corrections
 from pipelines.nightly.monitor.vintages import vintage_findings
@@ -44,10 +45,12 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
     Returns
     -------
     list of Finding
-        ``calendar``, ``coverage`` (fails the night), ``stale_prices``, ``corrections``, ``vintages``,
-        ``quality_flags`` and ``quarantine``.
+        ``calendar_end`` and ``coverage`` (both can fail the night), ``calendar``, ``stale_prices``,
+        ``corrections``, ``vintages``, ``quality_flags`` and ``quarantine``.
     """
+    end = calendar_end(config, data.lake, data.session)
     return [
+        *([] if end is None else [end]),
         *_calendar_findings(config, data, earlier),
         _coverage_finding(config, data),
         *_stale_findings(config, data),
@@ -72,8 +75,11 @@ def _calendar_findings(config: Config, data: NightData, earlier: dt.date | None)
     name = names["calendar"][0]
     days = pl.DataFrame({"date": pl.date_range(first, data.session, eager=True)})
     blank = pl.lit(None, dtype=pl.String)
-    open_days = with_sessions(days.with_columns(source=blank, exchange=blank, currency=blank), name)
+    blanks = days.with_columns(source=blank, exchange=blank, currency=blank)
+    open_days = with_sessions(blanks, name, config.quality.calendar_overrides)
     expected = open_days.filter(pl.col("session").fill_null(value=False))["date"]
+    if not len(expected):
+        return []  # the calendar does not reach these days (`calendar_end`)
     held = rows.join(firms.filter(pl.col("calendar") == name), on="ticker", how="semi")["date"].unique()
     missing = expected.filter(~expected.is_in(held.implode())).to_list()
     count = f"{len(expected)} sessions of {name} from {first} to {data.session}"

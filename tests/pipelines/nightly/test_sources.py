@@ -17,7 +17,7 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.clock import Clock
-from pipelines.nightly.exchange import expected_session, following_session
+from pipelines.nightly.exchange import expected_session
 from pipelines.nightly.sources import Delivery, deliver
 from pipelines.progress import Silent
 from pipelines.sources.yfinance import session as yfinance_session
@@ -232,10 +232,11 @@ def test_the_expected_session_is_the_newest_finished_one(
     assert expected_session(files_config(tiny), Lake("lake"), moment) is None
 
 
-def test_the_following_session_is_that_of_the_exchange(tiny: dict[str, Any], yahoo: YahooServer) -> None:
-    config = yahoo_config(tiny)
-    assert following_session(config, Lake("lake"), dt.date(2024, 3, 28)) == dt.date(2024, 4, 1)
-    assert following_session(config, Lake("lake"), dt.date(2024, 12, 24)) == dt.date(2024, 12, 26)
-    without = config.model_copy(update={"quality": config.quality.model_copy(update={"calendar": None})})
-    assert following_session(without, Lake("lake"), dt.date(2024, 3, 28)) is None
-    assert following_session(check_config(tiny, origin="test"), Lake("lake"), dt.date(2024, 3, 28)) is None
+def test_a_live_source_whose_calendar_has_ended_is_an_error(tiny: dict[str, Any], yahoo: YahooServer) -> None:
+    Path("prices.csv").write_text("date,ticker,close\n2026-12-31,AAA,10.0\n")
+    take(files_config(tiny))
+    settings = yahoo_config(tiny).model_dump(mode="json")
+    config = check_config({**settings, "quality": {"calendar": "XSHG"}}, origin="test")
+    with pytest.raises(DataError, match=r"XSHG ended on 2026-12-31.*quality\.calendar_overrides\.sessions"):
+        take(config, time=Time(dt.datetime(2027, 1, 5, tzinfo=dt.UTC)))
+    assert yahoo.requests == []

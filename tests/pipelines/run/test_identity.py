@@ -362,6 +362,8 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "quality.currency_jump": (BY_DATA, "reject"),
     "quality.coverage_collapse": (BY_DATA, "off"),
     "quality.calendar": (BY_DATA, "XNYS"),
+    "quality.calendar_overrides.closures": (BY_DATA, ["2020-01-03"]),
+    "quality.calendar_overrides.sessions": (BY_DATA, ["2020-01-04"]),
     "universe.membership": (FORECAST, "index"),
     "universe.min_price": (FORECAST, 2.0),
     "universe.min_dollar_volume": (FORECAST, 5.0),
