@@ -39,15 +39,29 @@ INPUT_LIMIT: Final = 0.25
 """Minimum absolute mean IC of an input. Honest inputs on real and simulated prices stay below 0.19."""
 PRICE_LIMIT: Final = 0.30
 """The same for the level of the price, which honest prices of survivors come nearer to."""
+FEWEST_FIRMS: Final = 10
+"""Minimum number of firms of a date with a level and a later return."""
 DEVIATIONS: Final = 6.0
 """Minimum t statistic. A portfolio that is held for half years with a t of 6 over ten of them has a Sharpe
 ratio of 2.7 without any trading."""
 
 
+_SCHEMA: Final = {
+    "column": pl.String,
+    "limit": pl.Float64,
+    "horizon": pl.Int64,
+    "ic": pl.Float64,
+    "t": pl.Float64,
+    "spans": pl.Int64,
+    "failed": pl.Boolean,
+    "static_t": pl.Float64,
+}
+
+
 def check(subject: Subject) -> Result:
     """Measure the IC of every input, and of the price's level, with returns over 21 to 252 sessions."""
     rows = [_measured(name, limit, value_TN, subject) for name, limit, value_TN in _levels(subject)]
-    evidence = pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col("static_t").cast(pl.Float64))
+    evidence = pl.DataFrame(rows, schema=_SCHEMA)
     failed = evidence.filter(pl.col("failed")).sort(pl.col("ic").abs(), descending=True)
     if failed.is_empty():
         static = evidence.filter(pl.col("static_t").abs() >= STATIC_DEVIATIONS)
@@ -80,17 +94,18 @@ def _static(static: pl.DataFrame, evidence: pl.DataFrame) -> Result:
 
 
 def _passed(evidence: pl.DataFrame) -> Result:
-    known = evidence.drop_nulls("ic")
+    known, unknown = evidence.drop_nulls("ic"), evidence.filter(pl.col("ic").is_null())["column"].to_list()
+    few = f"fewer than {SPANS} disjoint spans of {HORIZONS[0]} sessions begin with {FEWEST_FIRMS} known firms"
     if known.is_empty():
-        need = SPANS * HORIZONS[0]
-        return Result(NAME, "skipped", f"Fewer than {need} sessions have a universe and a later return.")
+        return Result(NAME, "skipped", f"Not examined, because {few} for {', '.join(unknown)}.", evidence)
     best = known.sort(pl.col("ic").abs() / pl.col("limit"), descending=True).row(0, named=True)
+    also = f" Not examined: {', '.join(unknown)}, because {few}." if unknown else ""
     return Result(
         NAME,
         "pass",
         f"No level of {known.height} is linked to later returns beyond what is possible; the largest IC is "
         f"{best['ic']:+.2f}, of {best['column']} with the next {best['horizon']} sessions (limit "
-        f"{best['limit']:.2f}).",
+        f"{best['limit']:.2f}).{also}",
         evidence,
     )
 
@@ -135,18 +150,24 @@ def span_ics(
 ) -> tuple[float, float, int] | None:
     """Mean, t statistic and number of the ICs of a level with the returns of disjoint spans.
 
-    Value and return are ranked to a normal within the date. None if there are fewer than `SPANS` spans.
+    A span begins on a date with a value of at least `FEWEST_FIRMS` firms, so that a level which is known once
+    a month is measured on its own dates. Value and return are ranked to a normal within the date. None if
+    there are fewer than `SPANS` spans.
     """
-    starts_D = np.arange(0, len(value_TN) - horizon, horizon)
-    if len(starts_D) < SPANS:
+    count_T = (inside_TN & np.isfinite(value_TN)).sum(axis=1)
+    starts: list[int] = []
+    for t in np.flatnonzero(count_T[: max(len(value_TN) - horizon, 0)] >= FEWEST_FIRMS):
+        if not starts or t - starts[-1] >= horizon:
+            starts.append(int(t))
+    if len(starts) < SPANS:
         return None
+    starts_D = np.array(starts)
     inside_DN = inside_TN[starts_D] & np.isfinite(value_TN[starts_D])
     with np.errstate(divide="ignore", invalid="ignore"):
         return_DN = index_TN[starts_D + horizon] / index_TN[starts_D] - 1.0
     return_DN = np.where(inside_DN, return_DN, np.nan)
     ic_D = ic_by_date(rank_normal(value_TN[starts_D], inside_DN), rank_normal(return_DN, inside_DN))
-    enough_D = inside_DN.sum(axis=1) >= 10
-    ic_D = ic_D[enough_D & np.isfinite(ic_D) & (ic_D != 0)]
+    ic_D = ic_D[np.isfinite(ic_D) & (ic_D != 0)]
     if len(ic_D) < SPANS:
         return None
     deviation = float(ic_D.std(ddof=1))

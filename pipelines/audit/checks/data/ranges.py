@@ -17,12 +17,16 @@ from pipelines.audit.result import Result
 from pipelines.audit.subject import Subject
 
 NAME = "ranges"
-HELD: Final = 0.85
-"""Share of the next closes between today's low and high, over all firms, above which ranges reach ahead.
-Real prices have 0.35 to 0.45, and a range over k past sessions holds more of the closes before."""
+LARGE: Final = 1.5
+"""Moves that are counted, in medians of the firm's moves. A price that moves by one tick stays in an honest
+range of a few ticks."""
+HELD: Final = 0.75
+"""Share of the next closes after large moves between today's low and high, over all firms, above which ranges
+reach ahead. Real prices have 0.2 to 0.4, ranges of calendar weeks 0.8, and a range over k past sessions holds
+more of the closes before."""
 FIRM_HELD: Final = 0.95
 """The same for single firms, at least three."""
-AHEAD: Final = -0.03
+AHEAD: Final = -0.08
 """Minimum of that share less the share of the previous closes, which a range over past sessions holds."""
 EQUAL: Final = 0.5
 """Share of sessions on which a firm opens exactly at its previous close, above which one of the two prices is
@@ -65,9 +69,9 @@ def _ranges(subject: Subject) -> Iterator[str]:
     share, share_before = (float(held_N.sum() / max(moves_N.sum(), 1)) for held_N, moves_N in (after, before))
     if share >= HELD and share >= share_before + AHEAD:
         yield (
-            f"Highs and lows reach ahead: {share:.0%} of the closes lie between the low and the high of the "
-            f"session before ({share_before:.0%} between those of the session after), and in a market about "
-            "half of them do. The range was taken over several sessions: ask for that of each session."
+            f"Highs and lows reach ahead: after large moves, {share:.0%} of the closes lie between the low and "
+            f"the high of the session before ({share_before:.0%} between those of the session after), and in a "
+            "market fewer than half of them do. The range was taken over several sessions: ask for that of each session."
         )
         return
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -84,9 +88,14 @@ def _ranges(subject: Subject) -> Iterator[str]:
 def _held(
     high_TN: FloatArray, low_TN: FloatArray, close_TN: FloatArray, other_TN: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Per firm: closes of the other session within the range, and closes of it that moved."""
+    """Per firm: closes of the other session within the range, and closes of it, both after large moves."""
+    size_TN = np.abs(other_TN - close_TN)
+    size_TN = np.where(size_TN > _EXACT * np.abs(close_TN), size_TN, np.nan)
+    some_N = np.isfinite(size_TN).any(axis=0)
+    usual_N = np.full(size_TN.shape[1], np.nan)
+    usual_N[some_N] = np.nanmedian(size_TN[:, some_N], axis=0)
     with np.errstate(invalid="ignore"):
-        moved_TN = (np.abs(other_TN - close_TN) > _EXACT * np.abs(close_TN)) & (high_TN > low_TN)
+        moved_TN = (size_TN > LARGE * usual_N) & (high_TN > low_TN)
         inside_TN = (other_TN <= high_TN * (1 + _EXACT)) & (other_TN >= low_TN * (1 - _EXACT)) & moved_TN
     return inside_TN.sum(axis=0).astype(np.float64), moved_TN.sum(axis=0).astype(np.float64)
 

@@ -1,0 +1,140 @@
+"""Honest data that look odd are not accused: net asset values, illiquid bars, few firms.
+
+Shape suffixes: T sessions, N firms.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+from audit_markets import make_subject
+
+from pipelines.audit.registry import CHECKS
+from pipelines.config.load import check_config
+from pipelines.config.schema import Config
+
+Array = npt.NDArray[np.float64]
+Bars = dict[str, Array]
+T, N = 300, 12
+TICK = 0.005
+
+
+@pytest.fixture(scope="module")
+def config(tiny_settings: Mapping[str, Any]) -> Config:
+    features = {
+        "window": 5,
+        "channels": ["return", "centred_close_location"],
+        "characteristics": ["return_5", "volatility_21"],
+    }
+    folds = {"scheme": "expanding", "train": 120, "valid": 40, "test": 60, "embargo": 1}
+    settings = {**tiny_settings, "features": features, "folds": folds, "models": {"ridge": {}}}
+    return check_config(settings, origin="tiny")
+
+
+def prices(bars: Bars) -> dict[str, pl.DataFrame]:
+    """The lake's prices; bars and dividends that are not given are unknown and 0."""
+    sessions, firms = bars["close"].shape
+    days = pl.date_range(dt.date(2015, 1, 1), dt.date(2020, 1, 1), "1d", eager=True)
+    days = days.filter(days.dt.weekday() < 6)[:sessions]
+    given = {name: pl.Series(name, array.ravel()) for name, array in bars.items()}
+    unknown = [
+        pl.lit(None, dtype=pl.Float64).alias(name)
+        for name in ("open", "high", "low", "volume")
+        if name not in given
+    ]
+    frame = pl.DataFrame(
+        {
+            "date": np.repeat(days.to_numpy(), firms),
+            "ticker": np.tile([f"F{n:02}" for n in range(firms)], sessions),
+            "dividend": np.zeros(sessions * firms),
+            **given,
+        }
+    )
+    return {"prices": frame.with_columns(*unknown, pl.col("date").cast(pl.Date), split_ratio=pl.lit(1.0))}
+
+
+def walk(rng: np.random.Generator, size: float) -> Array:
+    """Log prices: a random walk."""
+    own_TN, common_T1 = rng.normal(size=(T, N)), rng.normal(size=(T, 1))
+    return np.asarray(np.cumsum(size * (own_TN + 0.5 * common_T1), axis=0) + np.log(rng.uniform(5, 60, N)))
+
+
+def one_price(close_TN: Array, **more: Array) -> Bars:
+    return {"open": close_TN, "high": close_TN, "low": close_TN, "close": close_TN, **more}
+
+
+def fund(rng: np.random.Generator) -> Bars:
+    return one_price(np.round(np.exp(walk(rng, 0.006)), 4), volume=np.zeros((T, N)))
+
+
+def appraised(rng: np.random.Generator) -> Bars:
+    """Net asset values of assets that are appraised: a third of a move arrives one session late."""
+    log_TN = walk(rng, 0.006)
+    log_TN[1:] = 0.67 * log_TN[1:] + 0.33 * log_TN[:-1]
+    return one_price(np.round(np.exp(log_TN), 4))
+
+
+def ticking(rng: np.random.Generator) -> Bars:
+    """Prices that move by at most one tick; a third of the firms has bars around it, and closes in the middle."""
+    close_TN = 3.0 + TICK * np.cumsum(rng.integers(-1, 2, (T, N)), axis=0)
+    open_TN = np.vstack([close_TN[:1], close_TN[:-1]])
+    has_range_TN = (np.arange(N) >= 2 * N // 3) & (open_TN != close_TN)
+    wide_TN = TICK * (1.0 + rng.integers(0, 2, (T, N)))
+    return {
+        "open": np.where(has_range_TN, open_TN, close_TN),
+        "high": np.where(has_range_TN, close_TN + wide_TN, close_TN),
+        "low": np.where(has_range_TN, close_TN - wide_TN, close_TN),
+        "close": close_TN,
+        "volume": rng.integers(1, 10**5, (T, N)).astype(np.float64),
+        "dividend": np.where(rng.random((T, N)) < 0.01, 0.013, 0.0),
+    }
+
+
+def stale(rng: np.random.Generator) -> Bars:
+    """Nine of ten sessions have no trade and repeat the close."""
+    traded_TN = rng.random((T, N)) < 0.1
+    traded_TN[0] = True
+    last_TN = np.maximum.accumulate(np.where(traded_TN, np.arange(T)[:, None], 0), axis=0)
+    close_TN = np.round(np.exp(np.take_along_axis(walk(rng, 0.015), last_TN, axis=0)), 2)
+    open_TN = np.where(traded_TN, np.round(close_TN * np.exp(0.008 * rng.normal(size=(T, N))), 2), close_TN)
+    return {
+        "open": open_TN,
+        "high": np.maximum(open_TN, close_TN),
+        "low": np.minimum(open_TN, close_TN),
+        "close": close_TN,
+        "volume": np.where(traded_TN, 1000.0, 0.0),
+    }
+
+
+def taken_over(rng: np.random.Generator) -> Bars:
+    """Half of the firms jump to an offer and stay near it: a large move before closes that repeat."""
+    log_TN = walk(rng, 0.015)
+    for n in range(0, N, 2):
+        at = T // 2 + 3 * n
+        log_TN[at:, n] = log_TN[at - 1, n] + 0.3 + np.cumsum(0.0004 * rng.normal(size=T - at))
+    close_TN = np.round(np.exp(log_TN), 1)
+    open_TN = np.round(close_TN * np.exp(0.008 * rng.normal(size=(T, N))), 1)
+    high_TN, low_TN = np.maximum(open_TN, close_TN), np.minimum(open_TN, close_TN)
+    return {"open": open_TN, "high": high_TN, "low": low_TN, "close": close_TN}
+
+
+@pytest.mark.parametrize("make", [fund, appraised, ticking, stale, taken_over])
+def test_honest_odd_prices_do_not_fail(make: Callable[[np.random.Generator], Bars], config: Config) -> None:
+    subject = make_subject(config, prices(make(np.random.default_rng(4))))
+    found = {name: CHECKS[name](subject) for name in ("bars", "ranges", "backfill", "warm_up")}
+    assert [one.sentence for one in found.values() if one.verdict == "fail"] == []
+    assert found["bars"].verdict == ("warn" if make is appraised else "pass"), found["bars"].sentence
+    assert found["warm_up"].verdict == "pass"
+
+
+def test_levels_of_few_firms_are_skipped_with_the_reason(config: Config) -> None:
+    few = {name: array_TN[:, :5] for name, array_TN in fund(np.random.default_rng(1)).items()}
+    result = CHECKS["horizons"](make_subject(config, prices(few)))
+    assert result.verdict == "skipped"
+    assert result.sentence.startswith("Not examined, because fewer than 8 disjoint spans of 21 sessions")
