@@ -65,23 +65,24 @@ def walk(rng: np.random.Generator, size: float) -> Array:
     return np.asarray(np.cumsum(size * (own_TN + 0.5 * common_T1), axis=0) + np.log(rng.uniform(5, 60, N)))
 
 
-def one_price(close_TN: Array, **more: Array) -> Bars:
+def one_price(log_TN: Array, **more: Array) -> Bars:
+    close_TN = np.exp(log_TN).round(4)
     return {"open": close_TN, "high": close_TN, "low": close_TN, "close": close_TN, **more}
 
 
 def fund(rng: np.random.Generator) -> Bars:
-    return one_price(np.round(np.exp(walk(rng, 0.006)), 4), volume=np.zeros((T, N)))
+    return one_price(walk(rng, 0.006), volume=np.zeros((T, N)))
 
 
 def appraised(rng: np.random.Generator) -> Bars:
     """Net asset values of assets that are appraised: a third of a move arrives one session late."""
     log_TN = walk(rng, 0.006)
     log_TN[1:] = 0.67 * log_TN[1:] + 0.33 * log_TN[:-1]
-    return one_price(np.round(np.exp(log_TN), 4))
+    return one_price(log_TN)
 
 
 def ticking(rng: np.random.Generator) -> Bars:
-    """Prices that move by at most one tick; a third of the firms has bars around it, and closes in the middle."""
+    """Prices that move by a tick at most. A third of the firms has bars, and closes in the middle of them."""
     close_TN = 3.0 + TICK * np.cumsum(rng.integers(-1, 2, (T, N)), axis=0)
     open_TN = np.vstack([close_TN[:1], close_TN[:-1]])
     has_range_TN = (np.arange(N) >= 2 * N // 3) & (open_TN != close_TN)

@@ -9,6 +9,7 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,8 +26,9 @@ from pipelines.audit.subject import Subject
 
 NAME = "bars"
 OPEN_RATIO: Final = 0.7
-"""Mean |open to close| over mean |open to previous close|, below which the open may be one of the next session.
-Liquid prices have 1.5 to 2.5. Firms that trade on few sessions have less, because their previous close is old."""
+"""Mean |open to close| over mean |open to previous close|, below which the open may be one of the next
+session. Liquid prices have 1.5 to 2.5. Firms that trade on few sessions have less, because their previous
+close is old."""
 OPEN_SLOPE: Final = 0.6
 """Minimum slope of the next return on the move from today's close to today's open. It is 1 if the open is the
 next session's, 0.5 if closes bounce between bid and ask, and 0 otherwise."""
@@ -220,9 +222,11 @@ def _gaps(subject: Subject) -> Iterator[_Fact]:
 
 
 def _is_usual(larger: int, count: int) -> bool:
-    """Whether more than half of the runs begin with the larger move. A price that is pinned after a takeover
-    moves the mean, but few runs."""
-    return larger - 0.5 * count >= 3.0 * 0.5 * count**0.5
+    """Whether more than half of the runs begin with the larger move.
+
+    Prices that are pinned after a takeover move the mean, but they are few runs.
+    """
+    return larger - 0.5 * count >= 3.0 * 0.5 * math.sqrt(count)
 
 
 def _bounds(subject: Subject) -> Iterator[_Fact]:

@@ -69,9 +69,10 @@ def _ranges(subject: Subject) -> Iterator[str]:
     share, share_before = (float(held_N.sum() / max(moves_N.sum(), 1)) for held_N, moves_N in (after, before))
     if share >= HELD and share >= share_before + AHEAD:
         yield (
-            f"Highs and lows reach ahead: after large moves, {share:.0%} of the closes lie between the low and "
-            f"the high of the session before ({share_before:.0%} between those of the session after), and in a "
-            "market fewer than half of them do. The range was taken over several sessions: ask for that of each session."
+            f"Highs and lows reach ahead: after large moves, {share:.0%} of the closes lie between the low "
+            f"and the high of the session before ({share_before:.0%} between those of the session after), "
+            "and in a market fewer than half of them do. The range was taken over several sessions: ask for "
+            "that of each session."
         )
         return
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -24,9 +24,9 @@ TOLERANCE: Final = 1e-6
 """Tolerance, relative to the value or to the median size in the cross-section. Forward adjustment factors
 that start on another session round differently, and features are stored in float32."""
 ROUNDING: Final = 1e-9
-"""Absolute tolerance of a feature that is 0 for most firms. Features subtract numbers near 1, such as the place
-of a close in its range, and where most bars have no range, an exact 0 is compared with the rounding of a
-price over its range."""
+"""Absolute tolerance of a feature that is 0 for most firms. Features subtract numbers near 1, such as the
+place of a close in its range, and where most bars have no range, an exact 0 is compared with the rounding of
+a price over its range."""
 FIRMS: Final = 400
 QUICK_FIRMS: Final = 200
 """Firms whose features are computed; a window is declared for all firms alike."""
