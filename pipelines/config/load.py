@@ -20,7 +20,7 @@ from pipelines.config.reading import merge_settings, parse_override, read_settin
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
-from pipelines.lake.options import is_url
+from pipelines.lake.options import is_url, unusable_part
 from pipelines.lake.options import validation_error as lake_validation_error
 from pipelines.secrets import register_all_secrets
 from pipelines.settings import Settings
@@ -210,12 +210,18 @@ def _check_settings(config: Config, origin: str) -> None:
     about_lake = lake_validation_error(config.lake, config.lake_options)
     if about_lake is not None:
         raise ConfigError(f"{origin}: {about_lake}.")
+    if not is_url(config.lake) and (unusable := unusable_part(config.lake)):
+        raise ConfigError(f"{origin}: lake is {config.lake}, {unusable}.")
     copy = config.output_store
     about_copy = lake_validation_error(
         copy.url or "", copy.options, "output_store.url", "output_store.options"
     ) or (None if copy.url is None or is_url(copy.url) else f"output_store.url is {copy.url!r}, not a URL")
     if about_copy is not None:
         raise ConfigError(f"{origin}: {about_copy}.")
+    store, _, query = config.tracking.uri.partition("?")
+    store = store if "/" not in query else config.tracking.uri  # a question mark in a folder's name
+    if store.startswith("sqlite:") and (unusable := unusable_part(store)):
+        raise ConfigError(f"{origin}: tracking.uri is {config.tracking.uri}, {unusable}.")
     if min(config.label.delays) < 0:
         raise ConfigError(
             f"{origin}: label.extra_delays is {list(config.label.extra_delays)}; delays must be at least 0."

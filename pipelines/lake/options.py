@@ -17,6 +17,8 @@ from pipelines.secrets import contains_secret
 _CREDENTIAL: Final = re.compile(
     r"secret|token(?!_file)|passw|sas|signature|access_key|account_key|customer_key"
 )
+_UNUSABLE: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\\\\?\[\]^|]")
+"""What Delta Lake or SQLite read as something else than a character of a folder's name."""
 _UNSAFE: Final = re.compile(r"unsafe_rename|conditional_put|copy_if_not_exists|locking_provider")
 _FOR_S3: Final = {"aws_conditional_put": "etag"}
 """A commit is a conditional put (If-None-Match), which the store refuses if the object exists; this makes
@@ -48,7 +50,7 @@ def validation_error(
 ) -> str | None:
     """Check a config's ``lake`` and ``lake_options``, or other settings ``place`` and ``options`` like them.
 
-    Returns the problem as half a sentence that repeats no value; None if there is none.
+    Returns the problem as half a sentence that repeats no secret; None if there is none.
     """
     if contains_secret(root) or (is_url(root) and "@" in root.partition("://")[2].partition("/")[0]):
         return f"{place} contains a user name or a password; remove them and set them in the environment"
@@ -69,3 +71,17 @@ def validation_error(
         if contains_secret(value) or ("://" in value and "@" in value.partition("://")[2].partition("/")[0]):
             return f"{options}.{key} contains a user name or a password; set them in the environment instead"
     return None
+
+
+def unusable_part(path: str) -> str | None:
+    """Say which part of a local path a table or a database cannot have; None if all can be used.
+
+    Spaces, accents, ``#`` and most other signs are usable.
+    """
+    found = _UNUSABLE.search(path)
+    if found is None:
+        return None
+    return (
+        f"whose {found[0]!r} is read as something else by the tables' format or by SQLite; rename that "
+        "folder or name another one"
+    )

@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote
 
 import polars as pl
 from deltalake import DeltaTable
@@ -17,6 +18,9 @@ from pyarrow.fs import FileSystem, PyFileSystem
 from pipelines.errors import DataError
 from pipelines.lake.options import is_url, storage_options
 from pipelines.lake.schemas import schema
+
+if TYPE_CHECKING:
+    from deltalake.table import FilePruningPredicateType, FilterType
 
 FILE_BYTES: Final = 16 * 2**20
 """Target size of data files, about a million bars. A correction of a few rows rewrites the files that hold
@@ -33,6 +37,21 @@ _PROPERTIES: Final = {
 _ENTRY: Final = re.compile(r"\d{20}\.json")
 _MOST_VIEWS: Final = 256
 """Maximum number of tables and versions that one lake keeps open for reading."""
+
+
+class _LocalTable(DeltaTable):
+    """A table whose files have their names on disk, where Delta gives them as in a URL (``%20``)."""
+
+    def file_uris(
+        self,
+        partition_filters: FilterType | None = None,
+        *,
+        file_pruning_predicate: FilePruningPredicateType | None = None,
+    ) -> list[str]:
+        """Return the paths of the data files of this version."""
+        encoded = self.table_uri.removeprefix("file://")
+        uris = super().file_uris(partition_filters, file_pruning_predicate=file_pruning_predicate)
+        return [unquote(encoded) + uri.removeprefix(encoded) for uri in uris]
 
 
 class _Mark(NamedTuple):
@@ -80,7 +99,8 @@ class Storage:
         schema(table)
         self._refuse_other_content(table)
         try:
-            return DeltaTable(self.uri(table), version=version, storage_options=self._options or None)
+            kind = DeltaTable if self.is_url else _LocalTable
+            return kind(self.uri(table), version=version, storage_options=self._options or None)
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, ValueError) as error:

@@ -7,11 +7,14 @@ started again, and reads the compacted files.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
@@ -51,12 +54,29 @@ def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
     """Return a table's commits up to the opened version, oldest first; only the newest ``limit`` if given."""
     history: list[Commit] = []
     latest = datetime.fromtimestamp(0, UTC)
-    for entry in reversed(opened.history(limit)):
+    for entry in reversed(opened.history(limit) or _read_log(opened, limit)):
         stamp = entry.get("timestamp")  # commits by other tools may lack it
         if stamp is not None:
             latest = max(latest, datetime.fromtimestamp(stamp / 1000, UTC))
         changed = entry.get("operation") not in _MOVES_ROWS_ONLY
         history.append(Commit(int(entry["version"]), latest, changed))
+    return history
+
+
+def _read_log(opened: DeltaTable, limit: int | None) -> list[dict[str, Any]]:
+    """Read the newest commits of a local table, newest first.
+
+    deltalake 1.6 finds none if the name of a folder above the table contains ``#``.
+    """
+    log = Path(unquote(opened.table_uri.removeprefix("file://"))) / "_delta_log"
+    history: list[dict[str, Any]] = []
+    for version in range(opened.version(), -1, -1):
+        entry = log / f"{version:020d}.json"
+        if not entry.is_file() or len(history) == limit:
+            break
+        actions = map(json.loads, entry.read_text(encoding="utf-8").splitlines())
+        commit: dict[str, Any] = next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
+        history.append({**commit, "version": version})
     return history
 
 

@@ -284,3 +284,15 @@ def test_every_family_has_an_ic_limit() -> None:
         assert 0 < record.short <= record.long < 0.5
         assert record.reason
     assert {"ridge", "lightgbm"} <= set(MODELS)
+
+
+def test_on_a_market_of_few_firms_every_check_ends_with_a_sentence(base: dict[str, Any]) -> None:
+    config, tables = market(base)
+    kept = tables["prices"]["ticker"].unique().sort().head(5).implode()
+    few = {
+        name: frame.filter(pl.col("ticker").is_in(kept)) if "ticker" in frame.columns else frame
+        for name, frame in tables.items()
+    }
+    audit = run_checks(make_subject(config, few), Progress())
+    assert {result.check for result in audit.results} == set(CHECKS)
+    assert all(result.sentence for result in audit.results)

@@ -28,6 +28,9 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.record import open_run
 from pipelines.stages import train_config
 
+SIGNS = "my lake, 50% é#1"
+"""Name of a folder that a URL cannot contain as it is."""
+
 WRITER = """
 import json, sys
 from datetime import date, timedelta
@@ -69,7 +72,7 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture(params=["folder", "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     if request.param == "folder":
-        return Place(str(tmp_path / "lake"), {})
+        return Place(str(tmp_path / SIGNS / "lake"), {})
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     options = options_of(request.getfixturevalue("endpoint"))
@@ -257,7 +260,9 @@ def writing(place: Place, first: int, rounds: int) -> Iterator[subprocess.Popen[
 def test_a_config_with_a_url_ingests_and_trains(
     place: Place, tmp_path: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    home = tmp_path / SIGNS
+    home.mkdir(exist_ok=True)
+    monkeypatch.chdir(home)
     settings = {**tiny, "lake": place.root, "lake_options": place.options}
     config = check_config(settings, origin="tiny")
     output: list[str] = []
@@ -269,5 +274,16 @@ def test_a_config_with_a_url_ingests_and_trains(
     assert place.lake().read("forecasts", filters=pl.col("run_id") == run.run_id).height > 0
     assert recorded_by_runs(place.lake(), [Path("runs")])["prices"] == {1: [run.run_id]}
     tracking = {"mlflow.db", ".mlflow.db.lock", "mlartifacts"}
-    made = {path.name for path in tmp_path.iterdir()} - {"lake", *tracking}
+    made = {path.name for path in home.iterdir()} - {"lake", *tracking}
     assert made == {"runs", "features"}, "a URL is never made a folder"
+
+
+@pytest.mark.parametrize("name", ["my%20lake", "a?b", "a[1]", "a|b", "a\\b"])
+def test_a_folder_whose_name_the_tables_cannot_have_is_refused_with_the_sign(
+    name: str, tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"lake is .*, whose '.*' is read as something else"):
+        check_config({**tiny, "lake": str(tmp_path / name)}, origin="tiny")
+    store = {"uri": f"sqlite:///{tmp_path / name / 'mlflow.db'}"}
+    with pytest.raises(ConfigError, match=r"tracking\.uri is .*, whose '.*' is read as something else"):
+        check_config({**tiny, "tracking": store}, origin="tiny")
