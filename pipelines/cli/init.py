@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,10 @@ import typer
 
 def init(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="CSV or Parquet file of prices, or a quoted pattern.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="CSV, Excel or Parquet file of prices, a quoted pattern, or a folder."
+        ),
     ],
     config: Annotated[
         Path | None,
@@ -22,24 +26,26 @@ def init(
     date_format: Annotated[
         str | None,
         typer.Option(
-            metavar="FORMAT", help="strptime format of the dates, such as %d.%m.%Y, if it is ambiguous."
+            metavar="FORMAT",
+            help="strptime format of the dates, such as %d.%m.%Y, if it is ambiguous; or excel, or epoch.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing config.")] = False,
 ) -> None:
     """Look at a price file and write a config that runs on it.
 
-    The file has one row per date and ticker with at least a close, or one column of closes per ticker.
-    Separator, decimal mark, encoding, column names and dates are recognised and written into the config, with
-    folds and books that fit the length of the history and the number of firms. Read it before you run it:
-    costs and the universe are assumptions.
+    The file has one row per date and ticker with at least a close, or one column of closes per ticker. A
+    folder or a pattern may have one file per ticker, named after it. Vendor, separator, decimal mark,
+    encoding, column names and dates are recognised and written into the config, with folds and books that fit
+    the length of the history and the number of firms. Read it before you run it: costs and the universe are
+    assumptions.
 
     Example: `peerglass init prices.csv`, then `peerglass run prices.yaml`
     """
     from pipelines.config.draft import write_draft
 
-    stem = file.name.partition(".")[0] or "prices"
-    target = Path(f"{stem.replace('*', '').replace('?', '') or 'prices'}.yaml") if config is None else config
+    stem = re.sub(r"[*?\[\]]", "", file.name.partition(".")[0]).strip() or "prices"
+    target = Path(f"{stem}.yaml") if config is None else config
     draft = write_draft(file, target, date_format, replace=force)
     market = draft.market
     typer.echo(
@@ -47,7 +53,11 @@ def init(
         f"{market.first} to {market.last}"
     )
     if market.rejected:
-        typer.echo(f"{market.rejected:,} rows break the contract of prices and will be quarantined.")
+        typer.echo(
+            f"{market.rejected:,} rows break the contract of prices and will be quarantined: {market.broken}"
+        )
+    for note in market.notes:
+        typer.echo(f"note: {note}")
     for hazard in market.hazards:
         typer.echo(f"note: {hazard}")
     typer.echo(f"next: read {target}, then run: peerglass run {target}")

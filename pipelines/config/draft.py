@@ -33,6 +33,10 @@ class Market:
         Distinct dates, distinct tickers, and rows that satisfy the contract of prices.
     rejected
         Rows that break it, for example repeated keys and closes that are not above zero.
+    broken
+        The rules that they break, with a value each; empty if none is rejected.
+    notes
+        What the reading of the file assumed, one sentence each.
     median_firms
         Median number of firms with a price on a session.
     step_days
@@ -47,6 +51,8 @@ class Market:
     firms: int
     rows: int
     rejected: int
+    broken: str
+    notes: tuple[str, ...]
     median_firms: int
     step_days: int
     first: str
@@ -107,6 +113,7 @@ def _look(path: Path, file: PriceFile) -> Market:
     source = FilesSource(
         path,
         layout=file.layout,
+        vendor=file.vendor,
         columns=dict(file.columns),
         date_format=file.date_format,
         text=file.text or COMMAS,
@@ -117,10 +124,9 @@ def _look(path: Path, file: PriceFile) -> Market:
     checked = check("prices", stored)
     valid = checked.valid
     if checked.rejected.height > valid.height:
-        rules = ", ".join(f"{rule} ({count:,})" for rule, count in list(checked.by_rule().items())[:3])
         raise DataError(
             f"{path}: {checked.rejected.height:,} of {prices.height:,} rows cannot be used as prices, "
-            f"because they break the rules {rules}: correct the file"
+            f"because they break the rules {checked.describe()}: correct the file"
         )
     by_date = valid.group_by(day(valid).alias("date")).len().sort("date")
     step = by_date["date"].diff().dt.total_days().median()
@@ -130,12 +136,15 @@ def _look(path: Path, file: PriceFile) -> Market:
         firms=valid["ticker"].n_unique(),
         rows=valid.height,
         rejected=checked.rejected.height,
+        broken=checked.describe(),
+        notes=fetched.notes[:-2],  # the last two are about tables that nobody gave
         median_firms=int(by_date["len"].median() or 0),  # type: ignore[arg-type]  # counts are numbers
         step_days=int(step),
         first=str(by_date["date"][0]),
         last=str(by_date["date"][-1]),
         hazards=fetched.hazards,
     )
+    tickers = valid["ticker"].unique().sort().head(_MIN_FIRMS)
     if market.sessions < _MIN_SESSIONS:
         raise DataError(
             f"{path} has {market.sessions} sessions; a walk-forward needs at least {_MIN_SESSIONS}: use a "
@@ -143,8 +152,8 @@ def _look(path: Path, file: PriceFile) -> Market:
         )
     if market.median_firms < _MIN_FIRMS:
         raise DataError(
-            f"{path} has {market.median_firms} firms on a typical session; a cross-section needs at least "
-            f"{_MIN_FIRMS}: use a file with more firms"
+            f"{path} has {market.median_firms} firms on a typical session ({', '.join(tickers)}); a "
+            f"cross-section needs at least {_MIN_FIRMS}: use a file with more firms"
         )
     return market
 
@@ -246,8 +255,10 @@ def _source(path: Path, folder: Path, file: PriceFile) -> list[str]:
         "kind": "files",
         "prices": str(whole.relative_to(base) if inside else whole),
     }
-    if file.layout == "wide":
-        values["layout"] = "wide"
+    if file.layout != "long":
+        values["layout"] = file.layout
+    if file.vendor is not None:
+        values["vendor"] = file.vendor
     if file.text is not None:
         given = {key: getattr(file.text, key) for key in ("separator", "decimal", "encoding")}
         values |= {key: value for key, value in given.items() if value != getattr(COMMAS, key)}
@@ -259,7 +270,7 @@ def _source(path: Path, folder: Path, file: PriceFile) -> list[str]:
     if file.unused:
         unused = ", ".join(" ".join(name.split()) for name in file.unused[:12])
         lines.append(f"# not used as prices: {unused}{' and more' if len(file.unused) > 12 else ''}")
-    if "dividend" not in file.columns and file.layout == "long":
+    if "dividend" not in file.columns and file.vendor is None and file.layout != "wide":
         lines.append(
             "# Returns include splits and dividends only if the columns split_ratio and dividend are there,"
         )

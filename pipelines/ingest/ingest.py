@@ -284,8 +284,7 @@ def _refuse_no_prices(source: str, prices: Checked) -> None:
         return
     if not prices.rejected.height:
         raise DataError(f"source {source!r} delivered no price rows: check its dates and files")
-    rules = ", ".join(f"{rule} ({count})" for rule, count in prices.by_rule().items())
     raise DataError(
-        f"every price row of source {source!r} breaks the contract: {rules}; check the column mapping and "
-        "the units. The lake is unchanged"
+        f"every price row of source {source!r} breaks the contract: {prices.describe()}; check the column "
+        "mapping and the units. The lake is unchanged"
     )

@@ -8,6 +8,7 @@ Therefore ``received = valid + rejected + collapsed`` holds for every batch.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -22,6 +23,18 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, float | bool]]] = {
     "prices": {"split_ratio": 1.0, "dividend": 0.0},
     "fundamentals": {"assumed": False},
 }
+_MOST_DESCRIBED: Final = 3
+_ALLOWED: Final[Mapping[str, str]] = {
+    "ticker_is_plain": "a ticker has at most 32 letters, digits and . - _ ^ =, a letter or digit first",
+    "date_unreadable": "a date is written as 2020-01-31",
+    "_unreadable": "a number is written as 1234.5",
+    "_is_positive": "it must be above 0",
+    "_not_negative": "it must not be below 0",
+    "duplicate_key": "rows of one ticker and date differ",
+    "_within_range": "it must be between low and high",
+    "close_missing": "a row needs a close",
+}
+"""End of a rule's name -> what is allowed."""
 _NONE_REJECTED: Final = pl.DataFrame(schema=dict.fromkeys(("table", "row_hash", "row", "rule"), pl.String))
 
 
@@ -47,6 +60,26 @@ class Checked:
         """Count the rejected rows by rule, most frequent first."""
         counts = self.rejected.group_by("rule").len().sort("len", "rule", descending=[True, False])
         return dict(counts.iter_rows())
+
+    def describe(self) -> str:
+        """Describe the rejected rows: the most frequent rules with a number, a value and what is allowed."""
+        examples = self.rejected.group_by("rule", maintain_order=True).first()
+        rows = {rule: json.loads(row) for rule, row in examples.select("rule", "row").iter_rows()}
+        sentences = []
+        for rule, count in list(self.by_rule().items())[:_MOST_DESCRIBED]:
+            row = rows[rule]
+            column = max((name for name in row if rule.startswith(name)), key=len, default=None)
+            key = " on ".join(
+                str(row[name]) for name in ("ticker", "date") if row.get(name) and name != column
+            )
+            shown = (
+                f", such as {column} {row[column]!r}{f' of {key}' if key else ''}"
+                if column
+                else f", such as {key}"
+            )
+            allowed = next((f"; {text}" for end, text in _ALLOWED.items() if rule.endswith(end)), "")
+            sentences.append(f"{rule} ({count:,} rows{shown}{allowed})")
+        return ", ".join(sentences)
 
 
 def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Checked:

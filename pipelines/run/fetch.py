@@ -94,6 +94,7 @@ def _files_source(settings: FilesSourceConfig) -> Source:
         prices=Path(settings.prices),
         securities=Path(settings.securities) if settings.securities else None,
         layout=settings.layout,
+        vendor=settings.vendor,
         statements=statements,
         membership=Path(settings.membership) if settings.membership else None,
         inputs=Path(settings.inputs) if settings.inputs else None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import datetime as dt
+import difflib
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from pipelines.settings import PathSetting, Section, Settings
+from pipelines.sources.files.layouts import LAYOUTS
 
 
 class SimulatedSourceConfig(Section):
@@ -34,9 +36,10 @@ class SampleSourceConfig(Section):
 
 
 class FilesSourceConfig(Section):
-    """Your own CSV or Parquet files.
+    """Your own CSV, Excel or Parquet files.
 
-    Every path may contain wildcards (``*?[]``), ``~`` and environment variables. CSV files may be gzipped.
+    Every path may be a folder, or contain wildcards (``*?[]``), ``~`` and environment variables. CSV files
+    may be gzipped or zipped.
     """
 
     kind: Literal["files"]
@@ -44,9 +47,13 @@ class FilesSourceConfig(Section):
     prices: PathSetting
     """File of prices: at least date, ticker and close; optionally open, high, low, volume, split_ratio and
     dividend."""
-    layout: Literal["long", "wide"] = "long"
+    layout: Literal["long", "wide", "file_per_ticker"] = "long"
     """Layout of the prices. ``long``: one row per date and ticker. ``wide``: a date column, then one column
-    of closes per ticker."""
+    of closes per ticker, or several under a header of two lines. ``file_per_ticker``: one file per ticker,
+    which is named after it."""
+    vendor: str | None = None
+    """Vendor whose names of columns and conventions of values the prices have, such as ``crsp``,
+    ``compustat``, ``jkp``, ``yahoo`` and ``yahoo_history``. Null: no vendor's."""
     securities: PathSetting | None = None
     """File of firms: ticker, and any of name, sector, industry, currency, exchange, valid_from, valid_to,
     listed_on, delisted_on, delisting_return and delisting_reason. Null if there is none."""
@@ -91,6 +98,17 @@ class FilesSourceConfig(Section):
     """Last date of prices and inputs to read, inclusive. Null: the last date in the file."""
     hazards: tuple[str, ...] = ()
     """Known problems of the data, such as survivorship, one sentence each; every report repeats them."""
+
+    @field_validator("vendor")
+    @classmethod
+    def _check_vendor(cls, vendor: str | None) -> str | None:
+        if vendor is not None and vendor not in LAYOUTS:
+            near = difflib.get_close_matches(vendor.lower(), list(LAYOUTS), n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(
+                f"vendor is {vendor!r}, which is not known; {meant}choose from {', '.join(LAYOUTS)}"
+            )
+        return vendor
 
     @field_validator("encoding")
     @classmethod

@@ -1,4 +1,4 @@
-"""A config's list of tickers, given in the config itself or in a CSV file."""
+"""Tickers: the form in which they are stored, and a config's list of them."""
 
 from __future__ import annotations
 
@@ -44,6 +44,25 @@ def read_tickers(given: Sequence[str] | str) -> tuple[str, ...]:
         if _ISIN.fullmatch(ticker):
             raise ConfigError(f"{where} holds {ticker!r}, which is an ISIN; give the ticker instead.")
     return tuple(dict.fromkeys(tickers))
+
+
+def plain_tickers(ticker: pl.Expr) -> pl.Expr:
+    """Write tickers with letters, digits and ``. - _ ^ =`` alone.
+
+    ``AAPL US Equity`` is AAPL.US, ``BTC/USDT`` is BTC-USDT, ``'600519`` is 600519, and any other sign becomes
+    ``_``, as in M&M.NS, which is M_M.NS. What looks like a path is unchanged, so that the contract of the
+    prices rejects it.
+    """
+    bloomberg = r"^([A-Za-z0-9./-]+) ([A-Z]{2}) (?i:equity)$"
+    looks_odd = ~ticker.str.contains(TICKER_PATTERN)
+    is_path = ticker.str.contains(r"^[/~]|/.*/|[/\\]$|\\|\.\.|[\x00-\x1f<>\"]")
+    plain = (
+        ticker.str.replace(r"^['$]", "")
+        .str.replace(bloomberg, "${1}.${2}")
+        .str.replace_all("/", "-", literal=True)
+        .str.replace_all(r"[ &:+,'()$#@!*|;]+", "_")
+    )
+    return pl.when(looks_odd & ~is_path).then(plain).otherwise(ticker)
 
 
 def _read(path: str) -> list[str]:

@@ -6,7 +6,7 @@ known a day early. The order of day and month is decided for all dates together,
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Final
 
 import polars as pl
@@ -29,6 +29,11 @@ _ZONES: Final = (
     "Asia/Dubai", "Asia/Karachi", "Asia/Dhaka", "Asia/Jakarta",
 )  # fmt: skip  # zones of exchanges; one a line would fill a page
 _NAMED_ZONES: Final = 3
+COUNTED: Final = ("excel", "epoch")
+"""Date formats that are numbers: days as Excel counts them, and seconds since 1970 or fractions of them."""
+_EXCEL_EPOCH: Final = date(1899, 12, 30)
+_FIRST_EPOCH: Final = 1e8
+_LAST_SERIAL: Final = 109_575  # the year 2200
 
 
 def refuse_times_of_day(stamps: pl.Series) -> None:
@@ -152,3 +157,28 @@ def _midnights(utc: pl.Series, zone: str) -> float:
 
 def _seconds(stamps: pl.Series) -> pl.Series:
     return stamps.dt.replace_time_zone(None).cast(pl.Datetime("us")).dt.truncate("1s")
+
+
+def counted_as_iso(value: pl.Expr, kind: str) -> pl.Expr:
+    """Write numbers of days (``excel``) or of seconds and their fractions (``epoch``) as ISO dates and times.
+
+    Other values are unchanged. An epoch is a time in UTC after 1973; its unit follows from its size.
+    """
+    number = value.cast(pl.Float64, strict=False)
+    if kind == "excel":
+        day = pl.lit(_EXCEL_EPOCH) + pl.duration(days=number.floor().cast(pl.Int64))
+        iso = pl.when(number.is_between(1, _LAST_SERIAL)).then(day.dt.to_string("%Y-%m-%d"))
+    else:
+        size = number.abs()
+        unit = (
+            pl.when(size < 1e11)
+            .then(1e3)
+            .when(size < 1e14)
+            .then(1.0)
+            .when(size < 1e17)
+            .then(1e-3)
+            .otherwise(1e-6)
+        )
+        moment = (number * unit).round().cast(pl.Int64).cast(pl.Datetime("ms"))
+        iso = pl.when(size >= _FIRST_EPOCH).then(moment.dt.to_string("%Y-%m-%dT%H:%M:%SZ"))
+    return pl.coalesce(iso, value)

@@ -15,13 +15,13 @@ from pipelines.sources.files.prices import within_dates
 from pipelines.sources.files.reading import (
     ReadOptions,
     abbreviate,
-    as_text,
     collect,
     columns_of,
     concat_parts,
     file_label,
     read_number,
     scan,
+    ticker_text,
 )
 
 
@@ -61,7 +61,7 @@ def read_inputs(
                 f"{abbreviate(available)}"
             )
         frame = frame.select(pl.col(day).alias("date"), pl.col(ticker).alias("ticker"), *numeric)
-        frame = frame.with_columns(as_text("ticker")).rename(_input_names(numeric, file))
+        frame = frame.with_columns(ticker_text()).rename(_input_names(numeric, file))
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
     frame = within_dates(options.dates(concat_parts(parts), ["date"]), files, start, end)
     notes = []

@@ -9,19 +9,22 @@ from typing import Final
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.settings import RELATIVE_PATHS
+from pipelines.sources.files.text import EXCEL
 
-_EXTENSIONS: Final = (".csv", ".csv.gz", ".parquet", ".pq")
+_TEXT: Final = (".csv", ".txt", ".tsv")
+_EXTENSIONS: Final = (*_TEXT, *(f"{one}.gz" for one in _TEXT), ".zip", *EXCEL, ".parquet", ".pq")
 
 
 def resolve(path: Path) -> list[Path]:
     """Expand ``~``, environment variables and the wildcards ``*?[]`` of a path into files, sorted by name.
 
-    If a file has exactly the given name, the name is not treated as a pattern.
+    If a file has exactly the given name, the name is not treated as a pattern. A folder stands for all its
+    files that can be read.
 
     Raises
     ------
     ConfigError
-        If the path contains an environment variable that is not set, or a file is neither CSV nor Parquet.
+        If the path contains an environment variable that is not set, or the extension of a file is not known.
     DataError
         If no such file exists.
     """
@@ -36,13 +39,18 @@ def resolve(path: Path) -> list[Path]:
         raise ConfigError(
             f"path {path} contains a home folder that cannot be found: write the full path"
         ) from error
+    if given.is_dir():
+        files = sorted(path for path in given.iterdir() if path.is_file() and _is_data(path))
+        if not files:
+            raise DataError(f"the folder {given} has no file of prices ({', '.join(_EXTENSIONS)})")
+        return files
     pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
     files = sorted(_matches(given)) if pattern else [given]
     for file in files:
-        if not file.name.lower().endswith(_EXTENSIONS):
+        if not _is_data(file):
             raise ConfigError(
-                f"{file} is neither CSV (.csv, .csv.gz) nor Parquet (.parquet, .pq): "
-                f"{'narrow the pattern' if pattern else 'convert it'}"
+                f"{file} is neither CSV, Excel nor Parquet by its name; the extensions that are read are "
+                f"{', '.join(_EXTENSIONS)}: {'narrow the pattern' if pattern else 'convert or rename it'}"
             )
     if pattern and not files:
         raise DataError(
@@ -53,6 +61,10 @@ def resolve(path: Path) -> list[Path]:
             f"there is no file {given}: correct the path in the config's source ({RELATIVE_PATHS})"
         )
     return files
+
+
+def _is_data(file: Path) -> bool:
+    return file.name.lower().endswith(_EXTENSIONS) and not file.name.startswith((".", "~$"))
 
 
 def _matches(pattern: Path) -> list[Path]:

@@ -1,17 +1,21 @@
-"""Prices from a user's files: one row per bar (long), or one column of closes per ticker (wide)."""
+"""Prices from a user's files: long (one row per bar), wide (columns per ticker), or one file per ticker."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
 from pipelines.lake.columns import within_range
+from pipelines.sources.files.adjusted import with_splits_and_dividends
+from pipelines.sources.files.layouts import BAR, LAYOUTS, VENDOR, Layout, fields_of
 from pipelines.sources.files.reading import (
+    UNNAMED,
     ReadOptions,
     abbreviate,
     as_text,
@@ -20,77 +24,274 @@ from pipelines.sources.files.reading import (
     concat_parts,
     file_label,
     read_number,
-    scale,
     scan,
 )
+from pipelines.sources.tickers import plain_tickers
 
+Arrangement = Literal["long", "wide", "file_per_ticker"]
 REQUIRED: Final = ("date", "ticker", "close")
-_BAR: Final = ("open", "high", "low")
-OPTIONAL: Final = (*_BAR, "volume", "split_ratio", "dividend")
+OPTIONAL: Final = (*BAR, "volume", "split_ratio", "dividend", *VENDOR)
+DELISTINGS: Final = ("delisting_return", "delisting_reason")
+"""Columns of a price file that describe the end of a listing, in the row of the day on which it ends."""
+_STORED: Final = tuple(name for name in OPTIONAL if name not in VENDOR)
+_DECORATION: Final = re.compile(
+    r"^(?:(?:time_series_)?(?:daily|weekly|monthly)_(?:adjusted_)?)"
+    r"|[ _-](?:historical[ _]data|stock[ _]price[ _]history|daily|1d|prices?|history)$",
+    re.IGNORECASE,
+)
+"""What vendors write around the ticker in the name of a file."""
 
 
-def read_bars(
-    files: Sequence[Path], options: ReadOptions, start: date | None, end: date | None
-) -> tuple[pl.DataFrame, list[str]]:
+def read_prices(
+    files: Sequence[Path],
+    options: ReadOptions,
+    start: date | None,
+    end: date | None,
+    *,
+    arrangement: Arrangement = "long",
+    layout: str | None = None,
+) -> tuple[pl.DataFrame, pl.DataFrame | None, list[str]]:
     """Read rows of (date, ticker, close, ...), one per session and firm.
 
-    An open, high or low of zero means "not known". So does an open outside the day's range if the close is
-    inside it (vendors leave opens unadjusted for later splits). Both are counted in the notes.
+    An open, high or low of zero means "not known", and a split ratio of zero "no split". So does an open
+    outside the day's range if the close is inside it (vendors leave opens unadjusted for later splits). All
+    are counted in the notes.
+
+    Parameters
+    ----------
+    files
+        Files with the same columns; for ``wide``, they may hold different tickers.
+    options
+        Names, units and formats.
+    start, end
+        First and last date, both inclusive; None for no limit.
+    arrangement
+        ``long``: a row per date and ticker. ``wide``: a column of closes per ticker, or several under a
+        header of two lines; an empty close gives no row. ``file_per_ticker``: a file per ticker, named after
+        it.
+    layout
+        Name of a vendor's layout (`pipelines.sources.files.layouts.LAYOUTS`); None for no vendor.
+
+    Returns
+    -------
+    tuple of DataFrame, DataFrame or None, and list of str
+        Prices by date and ticker; ticker, date and `DELISTINGS` where the file has them; notes.
 
     Raises
     ------
     DataError
-        If a file is unreadable or lacks a column, or no row is within the dates.
+        If a file is unreadable or lacks a column, two tickers are written alike, or no row is within the
+        dates.
     """
-    frame = options.read_columns(files, REQUIRED, OPTIONAL, fall_back=False)
-    notes = _note_absent_columns(frame, files)
-    numbers = [c for c in ("close", *OPTIONAL) if c in frame.columns]
-    frame = options.numbers(options.dates(frame, ["date"]).with_columns(as_text("ticker")), numbers)
+    convention = LAYOUTS[layout] if layout is not None else Layout("", ())
+    notes: list[str] = []
+    if arrangement == "wide":
+        frame = _read_wide(files, options, notes)
+    else:
+        wanted = (*OPTIONAL, *DELISTINGS) if layout == "crsp" else OPTIONAL
+        frame = _read_long(files, options, wanted, convention, notes, named=arrangement == "file_per_ticker")
+    frame, about_tickers = _with_plain_tickers(options.dates(frame, ["date"]), files)
+    notes += about_tickers
+    numbers = [c for c in ("close", *OPTIONAL, "delisting_return") if c in frame.columns]
+    frame = options.numbers(frame, numbers)
+    frame, about_values = _apply_convention(frame, convention)
+    delistings = None
+    if ended := [c for c in DELISTINGS if c in frame.columns]:
+        delistings = frame.select("ticker", "date", *ended).filter(
+            pl.any_horizontal(pl.col(ended).is_not_null())
+        )
+        frame = frame.drop(ended).filter(pl.col("close").is_not_null())
+    if convention.note:
+        notes.append(f"{file_label(files)} is read as {convention.title}. {convention.note}")
+    frame = with_splits_and_dividends(frame)
+    notes += [*about_values, *_note_absent_columns(frame, files)]
     frame = within_dates(frame, files, start, end)
     frame, bar_notes = _clear_invalid_bars(frame)
-    return frame.sort("date", "ticker"), notes + bar_notes
+    return frame.sort("date", "ticker"), delistings, notes + bar_notes
 
 
-def read_wide_closes(
-    files: Sequence[Path], options: ReadOptions, start: date | None, end: date | None
-) -> tuple[pl.DataFrame, list[str]]:
-    """Read files with a date column and one column of closes per ticker; an empty cell gives no row.
+def _read_long(
+    files: Sequence[Path],
+    options: ReadOptions,
+    optional: Sequence[str],
+    convention: Layout,
+    notes: list[str],
+    *,
+    named: bool,
+) -> pl.DataFrame:
+    if named:
+        parts = []
+        empty = 0
+        for file in files:
+            part = options.read_columns([file], ("date", "close"), optional, fall_back=False)
+            empty += part.is_empty()
+            parts.append(part.with_columns(ticker=pl.lit(ticker_of(file))))
+        if empty:
+            notes.append(f"{empty:,} of {len(files):,} files have no row.")
+        columns = list(dict.fromkeys(name for part in parts for name in part.columns))
+        absent = [
+            [pl.lit(None).alias(name) for name in columns if name not in part.columns] for part in parts
+        ]
+        parts = [part.with_columns(null).select(columns) for part, null in zip(parts, absent, strict=True)]
+        return concat_parts(parts)
+    issue = () if convention.issue is None else ("issue",)
+    if issue:
+        options = options.with_name("issue", convention.issue or "")
+    frame = options.read_columns(files, REQUIRED, (*optional, *issue), fall_back=False)
+    if "issue" not in frame.columns:
+        return frame
+    first = pl.col("issue") == pl.col("issue").min().over("ticker")
+    whole = pl.concat_str(as_text("ticker"), as_text("issue"), separator=".")
+    return frame.with_columns(
+        pl.when(first.fill_null(value=True)).then(as_text("ticker")).otherwise(whole).alias("ticker")
+    ).drop("issue")
 
-    The files of one pattern may hold different tickers.
 
-    Raises
-    ------
-    DataError
-        If a file is unreadable, has no date column or no other column, or no close is within the dates.
-    """
+def _read_wide(files: Sequence[Path], options: ReadOptions, notes: list[str]) -> pl.DataFrame:
+    """Read files with a date column and columns per ticker; an empty close gives no row."""
     parts: list[pl.DataFrame] = []
     empty = 0
     for file in files:
         rows = scan(file, options.text)
         available = columns_of(rows, file)
         day = options.column_name("date", available, file)
-        tickers = [name for name in available if name != day]
-        if not tickers:
-            raise DataError(f"{file} has no column besides {day}: a wide file needs one column per ticker")
-        if "ticker" in available or "close" in available:
-            raise DataError(f"{file} has the columns {abbreviate(available)}: set source.layout to long")
-        frame = collect(rows, file)
-        numeric = all(frame.schema[name].is_numeric() for name in tickers)
-        frame = frame.with_columns(pl.col(tickers).cast(pl.Float64 if numeric else pl.String))
-        long = frame.unpivot(index=day, variable_name="ticker", value_name="close").rename({day: "date"})
+        by_ticker = fields_of(available)
+        if by_ticker:
+            long = _firms_below_each_other(collect(rows, file), day, by_ticker, options, file)
+        else:
+            names = [name for name in available if name != day and name not in UNNAMED]
+            if not names:
+                raise DataError(
+                    f"{file} has no column besides {day}: a wide file needs one column per ticker"
+                )
+            if "close" in options.columns:
+                raise ConfigError(
+                    f"columns maps close, but each other column of {file} is a ticker, as layout: wide says; "
+                    "remove the entry"
+                )
+            if "ticker" in available or "close" in available:
+                raise DataError(f"{file} has the columns {abbreviate(available)}: set source.layout to long")
+            frame = collect(rows, file)
+            numeric = all(frame.schema[name].is_numeric() for name in names)
+            frame = frame.with_columns(pl.col(names).cast(pl.Float64 if numeric else pl.String))
+            long = frame.unpivot(names, index=day, variable_name="ticker", value_name="close")
+            long = long.rename({day: "date"})
         long = read_number(long.with_columns(as_text("ticker")), "close")
         empty += long["close"].null_count()
         parts.append(long.drop_nulls("close"))
-    frame = options.dates(concat_parts(parts), ["date"])
-    if "close" in options.units:
-        frame = scale(frame, "close", pl.lit(float(options.units["close"])))
-    notes = [
-        f"{file_label(files)} contains closes only, without {', '.join(OPTIONAL)}; "
-        "prices are used as they are."
-    ]
     if empty:
         notes.append(f"{empty:,} cells of {file_label(files)} hold no close and give no row.")
-    return within_dates(frame, files, start, end).sort("date", "ticker"), notes
+    return concat_parts(parts)
+
+
+def _firms_below_each_other(
+    frame: pl.DataFrame,
+    day: str,
+    by_ticker: Mapping[str, Mapping[str, str]],
+    options: ReadOptions,
+    file: Path,
+) -> pl.DataFrame:
+    """Turn the columns (field, ticker) of a wide file into rows."""
+    parts = []
+    wanted = ("close", *OPTIONAL)
+    for ticker, fields in by_ticker.items():
+        names = {
+            ours: fields[theirs] for ours, theirs in options.match(list(fields)).items() if ours in wanted
+        }
+        if "close" not in names:
+            raise DataError(
+                f"{file} has no closes of {ticker}; its columns are {abbreviate(list(fields))}: map one in "
+                "source.columns, as close: <name in the file>"
+            )
+        parts.append(
+            frame.select(
+                pl.col(day).alias("date"),
+                pl.lit(ticker).alias("ticker"),
+                *(
+                    pl.col(names[ours]).alias(ours) if ours in names else pl.lit(None).alias(ours)
+                    for ours in wanted
+                ),
+            )
+        )
+    whole = concat_parts(parts)
+    return whole.select(one.name for one in whole if one.name in REQUIRED or one.null_count() < len(one))
+
+
+def ticker_of(file: Path) -> str:
+    """Return the ticker that a file's name gives.
+
+    >>> ticker_of(Path("BRK.B.csv")), ticker_of(Path("daily_adjusted_IBM.csv"))
+    ('BRK.B', 'IBM')
+    """
+    stem = re.sub(r"\.gz$", "", file.name, flags=re.IGNORECASE).rpartition(".")[0]
+    return _DECORATION.sub("", stem)
+
+
+def _with_plain_tickers(frame: pl.DataFrame, files: Sequence[Path]) -> tuple[pl.DataFrame, list[str]]:
+    """Write tickers as they are stored; note one that changes, and refuse two that become the same."""
+    given = frame.select(as_text("ticker")).unique().drop_nulls().sort("ticker")
+    names = given.with_columns(plain_tickers(pl.col("ticker")).alias("plain"))
+    changed = names.filter(pl.col("ticker") != pl.col("plain"))
+    twins = names.filter(pl.col("plain").is_duplicated()).sort("plain", "ticker")
+    if twins.height:
+        raise DataError(
+            f"{file_label(files)} has the tickers {twins['ticker'][0]!r} and {twins['ticker'][1]!r}, which "
+            f"would both be stored as {twins['plain'][0]}: rename one"
+        )
+    frame = frame.with_columns(plain_tickers(as_text("ticker")).alias("ticker"))
+    if changed.is_empty():
+        return frame, []
+    return frame, [
+        f"{changed.height:,} tickers of {file_label(files)} are written with letters, digits and . - _ ^ = "
+        f"alone: {changed['ticker'][0]!r} is {changed['plain'][0]}."
+    ]
+
+
+def _apply_convention(frame: pl.DataFrame, convention: Layout) -> tuple[pl.DataFrame, list[str]]:
+    """Read the values by which a vendor says "not known" or "not traded", and count them in notes."""
+    notes: list[str] = []
+    for column, codes in convention.unknown.items():
+        if column not in frame.columns:
+            continue
+        number = pl.col(column).cast(pl.Float64, strict=False)
+        unknown = number.is_in(codes)
+        if frame.schema[column] == pl.String and "return" in column:
+            unknown = unknown | number.is_null()  # letters are codes of missing returns
+        count = int(frame.select((unknown & pl.col(column).is_not_null()).sum()).item())
+        if count:
+            notes.append(f"{count:,} values of {column} are codes for not known.")
+        frame = frame.with_columns(pl.when(~unknown).then(pl.col(column)).alias(column))
+        if "return" in column:
+            frame = frame.with_columns(pl.col(column).cast(pl.Float64, strict=False))
+    if convention.midpoints and frame.schema["close"].is_numeric():
+        midpoint = (pl.col("close") < 0).fill_null(value=False)
+        count = int(frame.select(midpoint.sum()).item())
+        if count:
+            notes.append(
+                f"{count:,} closes are negative, which marks the midpoint of bid and ask on a day without a "
+                "trade: they are read without the sign, with a volume of 0."
+            )
+        others = [c for c in BAR if c in frame.columns]
+        frame = frame.with_columns(
+            pl.col("close").abs(),
+            *(pl.when(~midpoint).then(pl.col(c)).alias(c) for c in others),
+            *(
+                [pl.when(midpoint).then(0.0).otherwise(pl.col("volume")).alias("volume")]
+                if "volume" in frame.columns
+                else []
+            ),
+        )
+    if "split_ratio" in frame.columns and frame.schema["split_ratio"].is_numeric():
+        zeros = int((frame["split_ratio"] == 0).sum())
+        if zeros:
+            notes.append(f"{zeros:,} rows have split_ratio = 0, which is read as no split.")
+        frame = frame.with_columns(
+            pl.when(pl.col("split_ratio") == 0)
+            .then(1.0)
+            .otherwise(pl.col("split_ratio"))
+            .alias("split_ratio")
+        )
+    return frame, notes
 
 
 def day(frame: pl.DataFrame) -> pl.Expr:
@@ -122,7 +323,7 @@ def within_dates(
 
 
 def _note_absent_columns(frame: pl.DataFrame, files: Sequence[Path]) -> list[str]:
-    absent = [c for c in OPTIONAL if c not in frame.columns]
+    absent = [c for c in _STORED if c not in frame.columns]
     if not absent:
         return []
     note = f"{file_label(files)} has no {', '.join(absent)}"
@@ -134,13 +335,13 @@ def _note_absent_columns(frame: pl.DataFrame, files: Sequence[Path]) -> list[str
 def _clear_invalid_bars(frame: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """Set opens, highs and lows that mean "not known" to null, and count them in notes."""
     notes: list[str] = []
-    bars = [c for c in _BAR if c in frame.columns and frame.schema[c].is_numeric()]
+    bars = [c for c in BAR if c in frame.columns and frame.schema[c].is_numeric()]
     for column in bars:
         zeros = int((frame[column] == 0).sum())
         if zeros:
             notes.append(f"{zeros:,} rows have {column} = 0, which is treated as not known.")
     frame = frame.with_columns(pl.when(pl.col(c) != 0).then(pl.col(c)).alias(c) for c in bars)
-    if {*bars} == {*_BAR} and frame.schema["close"].is_numeric():
+    if {*bars} == {*BAR} and frame.schema["close"].is_numeric():
         sound = (pl.col("high") >= pl.col("low")) & within_range("close") & (pl.col("open") > 0)
         stray = (sound & ~within_range("open")).fill_null(value=False)
         strays = int(frame.select(stray.sum()).item())

@@ -1,11 +1,13 @@
-"""Reading a user's CSV and Parquet files: column names, dates, numbers and units.
+"""Reading a user's CSV, Excel and Parquet files: column names, dates, numbers and units.
 
-CSV is read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its row rather
-than the whole file. This module interprets values; the contract decides whether they may be stored.
+CSV and Excel are read as text, so that a ticker named NA stays a ticker, and an unreadable number rejects its
+row rather than the whole file. This module interprets values; the contract decides whether they may be
+stored.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +17,18 @@ from typing import Final
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.sources.files.dates import refuse_mixed_orders, refuse_times_of_day
-from pipelines.sources.files.text import COMMAS, TextFormat, is_text, scan_text
+from pipelines.sources.files.dates import COUNTED, counted_as_iso, refuse_mixed_orders, refuse_times_of_day
+from pipelines.sources.files.layouts import Names, match_names
+from pipelines.sources.files.text import (
+    COMMAS,
+    EXCEL,
+    HEADER_LINES,
+    TextFormat,
+    header_of,
+    is_text,
+    scan_text,
+)
+from pipelines.sources.tickers import plain_tickers
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 _MAX_LISTED: Final = 12
@@ -36,10 +48,12 @@ class ReadOptions:
     units
         Peerglass column or statement item -> factor by which its values are multiplied.
     date_format
-        strptime format of dates that are not ISO (2020-01-31 or 20200131); None if all are ISO. It must be
-        given, because 05/01/2015 is ambiguous.
+        strptime format of dates that are not ISO (2020-01-31 or 20200131), or one of `COUNTED`; None if all
+        are ISO. It must be given, because 05/01/2015 is ambiguous.
     table_only
         Peerglass names that are mapped for this file only; the file must have these columns.
+    names
+        Usual names of columns in files of this kind, which are looked for where a name is not mapped.
     text
         Separator, decimal mark and encoding of text files.
     """
@@ -48,9 +62,10 @@ class ReadOptions:
     units: Mapping[str, float] = field(default_factory=dict)
     date_format: str | None = None
     table_only: frozenset[str] = frozenset()
+    names: Names = field(default_factory=dict)
     text: TextFormat = COMMAS
 
-    def for_table(self, table: str) -> ReadOptions:
+    def for_table(self, table: str, names: Names | None = None) -> ReadOptions:
         """Return the options for one table's file; names given for that table take precedence."""
         table_only = {
             name.partition(".")[2]: theirs
@@ -58,7 +73,18 @@ class ReadOptions:
             if name.partition(".")[0] == table and "." in name
         }
         shared = {name: theirs for name, theirs in self.columns.items() if "." not in name}
-        return replace(self, columns=shared | table_only, table_only=frozenset(table_only))
+        return replace(
+            self, columns=shared | table_only, table_only=frozenset(table_only), names=names or self.names
+        )
+
+    def with_name(self, ours: str, theirs: str) -> ReadOptions:
+        """Return the options with one more usual name of a column."""
+        return replace(self, names={**self.names, ours: (theirs,)})
+
+    def match(self, available: Sequence[str]) -> dict[str, str]:
+        """Peerglass column -> the file's column, of those that are mapped or have a usual name."""
+        mapped = {ours: theirs for ours, theirs in self.columns.items() if theirs in available}
+        return {**match_names(self.names, available), **mapped}
 
     def read_columns(
         self, files: Sequence[Path], required: Sequence[str], optional: Sequence[str], *, fall_back: bool
@@ -103,20 +129,18 @@ class ReadOptions:
         fall_back: bool,
     ) -> dict[str, str]:
         names: dict[str, str] = {}
+        usual = match_names(self.names, available)
         for ours in (*required, *optional):
-            theirs = self.columns.get(ours, ours)
+            theirs = self.columns.get(ours) or usual.get(ours, ours if ours not in self.names else "")
             if theirs not in available and fall_back and ours not in self.table_only:
-                theirs = ours
+                theirs = usual.get(ours, ours)
             if theirs in available:
                 names[ours] = theirs
             elif ours in required or ours in self.columns:
                 wide = (
                     " (or set source.layout to wide, if its columns are tickers)" if ours == "ticker" else ""
                 )
-                raise DataError(
-                    f"{file} has no column {theirs!r} for {ours}; its columns are {abbreviate(available)}: "
-                    f"map it in source.columns, as {ours}: <name in the file>{wide}"
-                )
+                raise DataError(no_column(file, theirs or ours, ours, available) + wide)
         return names
 
     def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
@@ -125,15 +149,13 @@ class ReadOptions:
         A first column without a name holds the dates: this is how pandas writes an index of dates.
         """
         mapped = self.columns.get(ours, ours)
-        for theirs in (mapped,) if ours in self.table_only else (mapped, ours):
+        usual = match_names(self.names, available).get(ours, ours)
+        for theirs in (mapped,) if ours in self.table_only else (mapped, ours, usual):
             if theirs in available:
                 return theirs
         if ours == "date" and mapped == ours and available[0] in UNNAMED:
             return available[0]
-        raise DataError(
-            f"{file} has no column {mapped!r} for {ours}; its columns are {abbreviate(available)}: "
-            f"map it in source.columns, as {ours}: <name in the file>"
-        )
+        raise DataError(no_column(file, mapped, ours, available))
 
     def numbers(self, frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         """Convert columns to float64 and multiply them by their units.
@@ -167,6 +189,8 @@ class ReadOptions:
                 frame = frame.with_columns(pl.col(column).dt.date())
                 continue
             read = frame.select(as_text(column)).select(null_if_not_available(column))
+            if self.date_format in COUNTED:
+                read = read.select(counted_as_iso(pl.col(column), self.date_format).alias(column))
             refuse_times_of_day(read[column])
             value = pl.col(column)
             # drop the time of day, so that 2020-01-31 00:00:00 and 2020-01-31T00:00 are dates as well
@@ -175,7 +199,7 @@ class ReadOptions:
                 iso.str.to_date("%Y-%m-%d", strict=False),
                 value.str.extract(r"^(\d{8})$").str.to_date("%Y%m%d", strict=False),
             )
-            if self.date_format is not None:
+            if self.date_format is not None and self.date_format not in COUNTED:
                 read = self._given_format(read, column, parsed)
             dates = read.select(parsed.alias(column)).to_series()
             if dates.null_count() == read[column].null_count():
@@ -197,17 +221,44 @@ class ReadOptions:
         return read.with_columns(pl.when(parsed.is_null()).then(iso).otherwise(pl.col(column)).alias(column))
 
 
+def no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> str:
+    """Say that a file lacks a column, which one was probably meant, and the cure."""
+    near = difflib.get_close_matches(wanted.lower(), [name.lower() for name in available], n=1)
+    meant = next((f" (did you mean {name!r}?)" for name in available if [name.lower()] == near), "")
+    return (
+        f"{file} has no column {wanted!r} for {ours}{meant}; its columns are {abbreviate(available)}: "
+        f"map it in source.columns, as {ours}: <name in the file>"
+    )
+
+
 def file_label(files: Sequence[Path]) -> str:
     """Return a name for files in messages."""
     return files[0].name if len(files) == 1 else f"{files[0].name} to {files[-1].name} ({len(files)} files)"
 
 
 def scan(file: Path, text: TextFormat) -> pl.LazyFrame:
-    """Open a file lazily: text files as text, Parquet with its own types."""
+    """Open a file lazily: text files and workbooks as text, Parquet with its own types."""
     try:
+        if file.name.lower().endswith(EXCEL):
+            return _read_sheet(file).lazy()
         return scan_text(file, text) if is_text(file) else pl.scan_parquet(file, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(file, error) from error
+
+
+def _read_sheet(file: Path) -> pl.DataFrame:
+    """Read the first sheet of a workbook as text."""
+    from fastexcel import FastExcelError
+
+    try:
+        cells = pl.read_excel(file, has_header=False, infer_schema_length=0, raise_if_empty=False)
+    except FastExcelError as error:
+        raise _unreadable(file, error) from error
+    lines = [[cell or "" for cell in row] for row in cells.head(HEADER_LINES).iter_rows()]
+    if not lines:
+        raise DataError(f"the first sheet of {file} is empty: use a sheet with values")
+    skipped, names = header_of(lines) or (1, [cell.strip() for cell in lines[0]])
+    return cells.slice(skipped).rename(dict(zip(cells.columns, names, strict=True)))
 
 
 def columns_of(rows: pl.LazyFrame, file: Path) -> list[str]:
@@ -260,8 +311,8 @@ def _refuse_different_columns(first: Path, first_part: pl.DataFrame, file: Path,
 
 
 def _kind(file: Path, dtype: pl.DataType) -> str | None:
-    """Return whether a type is number, date or text; None for CSV, which is all text, and for all-null."""
-    if dtype == pl.Null or file.name.lower().endswith((".csv", ".csv.gz")):
+    """Return whether a type is number, date or text; None for files that are all text, and for all-null."""
+    if dtype == pl.Null or not file.name.lower().endswith((".parquet", ".pq")):
         return None
     return "number" if dtype.is_numeric() else "date" if dtype.is_temporal() else "text"
 
@@ -289,6 +340,11 @@ def as_text(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.String).str.strip_chars()
 
 
+def ticker_text() -> pl.Expr:
+    """Return the column of tickers in the form in which they are stored (`pipelines.sources.tickers`)."""
+    return plain_tickers(as_text("ticker")).alias("ticker")
+
+
 def null_if_not_available(column: str) -> pl.Expr:
     """Return a text column with null in place of the usual words for "not available"."""
     missing = pl.col(column).str.to_lowercase().is_in(_NOT_AVAILABLE)
@@ -305,8 +361,45 @@ def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     words = frame.select(as_text(column)).select(null_if_not_available(column)).to_series()
     numbers = words.cast(pl.Float64, strict=False)
     if numbers.null_count() != words.null_count():
+        cleaned = _without_marks(words.filter(numbers.is_null()))
+        numbers = numbers.scatter(numbers.is_null().arg_true(), cleaned)
+    if numbers.null_count() != words.null_count():
         return frame.with_columns(words)
     return frame.with_columns(numbers.fill_nan(None))
+
+
+_AMOUNT: Final = r"^(-?)(?:\d+|\d{1,3}(?:,\d{3})+)(?:\.\d+)?$"
+_FACTORS: Final = {
+    "K": 1e3,
+    "M": 1e6,
+    "B": 1e9,
+    "T": 1e12,
+    "%": 1e-2,
+    "万": 1e4,
+    "만": 1e4,
+    "亿": 1e8,
+    "억": 1e8,
+}
+
+
+def _without_marks(words: pl.Series) -> pl.Series:
+    """Read numbers with separators of thousands, signs of currencies, brackets for minus, and suffixes.
+
+    ``$1,234.50`` is 1234.5, ``(1.5)`` is -1.5, ``1.2M`` is 1.2 million and ``1.5%`` is 0.015.
+    Null: no number.
+    """
+    text = pl.col("text").str.replace_all(r"[\s'\u2019]|US\$|USD|EUR|GBP|[$€£¥￥₩₹]", "")
+    frame = pl.DataFrame({"text": words}).select(
+        text.str.to_uppercase()
+        .str.replace(r"^\((.*)\)$", "-${1}")
+        .str.replace(r"^\+", "")
+        .str.replace("\u2212", "-")
+    )
+    suffix = pl.col("text").str.extract(r"\d([KMBT%万만亿억])$")
+    digits = pl.col("text").str.strip_suffix(suffix.fill_null(""))
+    number = pl.when(digits.str.contains(_AMOUNT)).then(digits.str.replace_all(",", "", literal=True))
+    factor = suffix.replace_strict(_FACTORS, default=1.0, return_dtype=pl.Float64)
+    return frame.select(number.cast(pl.Float64, strict=False) * factor).to_series()
 
 
 def scale(frame: pl.DataFrame, column: str, factor: pl.Expr) -> pl.DataFrame:

@@ -6,13 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 
 from pipelines.errors import ConfigError, DataError
+from pipelines.sources.files.dates import COUNTED, counted_as_iso
+from pipelines.sources.files.layouts import (
+    LAYOUTS,
+    PRICE_NAMES,
+    fields_of,
+    match_names,
+    plain,
+    recognise_layout,
+)
 from pipelines.sources.files.paths import resolve
-from pipelines.sources.files.prices import OPTIONAL, REQUIRED
+from pipelines.sources.files.prices import Arrangement, ticker_of
 from pipelines.sources.files.reading import (
     UNNAMED,
     ReadOptions,
@@ -26,22 +35,16 @@ from pipelines.sources.files.reading import (
 )
 from pipelines.sources.files.text import COMMAS, TextFormat, is_text, recognise_text
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "date": ("date", "datetime", "day", "timestamp", "time", "tradedate", "pricedate", "datadate", "caldt",
-             "asof", "asofdate", "businessdate", "datum"),
-    "ticker": ("ticker", "symbol", "tic", "asset", "sid", "permno", "permid", "isin", "cusip", "sedol", "ric",
-               "figi", "gvkey", "instrument", "security", "securityid", "code", "stock", "firm", "id"),
-    "close": ("close", "closeprice", "closingprice", "last", "lastprice", "pxlast", "prc", "price", "settle",
-              "prccd", "kurs", "schluss", "schlusskurs", "adjclose", "adjustedclose", "adjcloseprice"),
-    "open": ("open", "openprice", "openprc", "pxopen", "prcod", "eroffnung"),
-    "high": ("high", "highprice", "askhi", "pxhigh", "prchd", "hoch"),
-    "low": ("low", "lowprice", "bidlo", "pxlow", "prcld", "tief"),
-    "volume": ("volume", "vol", "pxvolume", "cshtrd", "sharevolume", "volumen"),
-    "split_ratio": ("splitratio", "stocksplits", "split", "splitfactor"),
-    "dividend": ("dividend", "dividends", "divamt", "cashdividend", "divcash"),
-}  # fmt: skip  # one line a column reads better than one name a line
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
-                   "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%m/%d/%y", "%d/%m/%y", "%d.%m.%y")  # fmt: skip
+                   "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",
+                   "%m/%d/%y", "%d/%m/%y", "%d.%m.%y")  # fmt: skip
+_YEARS: Final = (1900, 2100)
+_UNREAD: Final = 0.1
+"""Largest share of dates without the format of the others."""
+_COLUMNS_OF_A_SERIES: Final = 2  # dates and closes
+_CLEAR_SPLIT: Final = 0.18  # a factor of 1.2, as a logarithm
+_MOST: Final = 0.5
+_NUMBER: Final = r"^\d+(\.\d*)?$"
 _ISO: Final = r"^(\d{4}-\d{2}-\d{2}([T ]\d{2}:.*)?|\d{8})$"
 
 
@@ -54,9 +57,12 @@ class PriceFile:
     text
         Separator, decimal mark and encoding; None for Parquet.
     layout
-        ``long``: one row per date and ticker. ``wide``: one column of closes per ticker.
+        ``long``: one row per date and ticker. ``wide``: columns per ticker. ``file_per_ticker``: a file per
+        ticker, named after it.
+    vendor
+        Name of the vendor's layout; None if it has none.
     columns
-        Peerglass column -> name in the file, where they differ.
+        Peerglass column -> name in the file, where they differ and the vendor does not tell.
     unused
         Other columns of a long file, which prices do not use.
     date_format
@@ -64,7 +70,8 @@ class PriceFile:
     """
 
     text: TextFormat | None
-    layout: Literal["long", "wide"]
+    layout: Arrangement
+    vendor: str | None
     columns: Mapping[str, str]
     unused: tuple[str, ...]
     date_format: str | None
@@ -73,67 +80,112 @@ class PriceFile:
 def recognise_prices(path: Path, date_format: str | None = None) -> PriceFile:
     """Recognise a price file from the names of its columns and from its values.
 
-    Names are compared without case, spaces and punctuation, with the names that vendors use. A file without
-    a ticker column whose other columns are numbers is wide.
+    Names are compared without case, accents, spaces and punctuation, with the layouts of vendors and with
+    usual names (`pipelines.sources.files.layouts`). Of files without tickers, one whose columns are prices
+    (open, high, low, close) is that of one ticker, and one whose other columns are numbers is wide.
 
     Parameters
     ----------
     path
-        CSV or Parquet file, or a pattern; the first file of a pattern is looked at.
+        CSV, Excel or Parquet file, a pattern or a folder; of several files, the first one is looked at.
     date_format
         strptime format of the dates. None recognises it; an ambiguous one is refused.
 
     Raises
     ------
     ConfigError
-        If the file is neither CSV nor Parquet, or it is a file of signals.
+        If the extension of the file is not known, or it is a file of signals.
     DataError
-        If the file cannot be read, has no dates or no prices, or its dates can be read in two ways.
+        If the file cannot be read, has no dates or no prices, is that of one ticker, or its dates can be read
+        in two ways.
     """
-    file = resolve(path)[0]
+    files = resolve(path)
+    file = files[0]
     text = recognise_text(file) if is_text(file) else None
     rows = scan(file, text or COMMAS)
     available = columns_of(rows, file)
-    found = _match_names(available)
-    if "date" not in found:
+    by_ticker = fields_of(available)
+    fields = list(next(iter(by_ticker.values()))) if by_ticker else available
+    vendor = recognise_layout(fields)
+    found = LAYOUTS[vendor].match(fields) if vendor else match_names(PRICE_NAMES, fields)
+    layout = _arrangement(found, available, file) if not by_ticker else "wide"
+    if by_ticker:
+        found = {
+            "date": next((name for name in available if plain(name) in PRICE_NAMES["date"]), available[0])
+        }
+    elif "date" not in found:
         if available[0] not in UNNAMED:
             raise DataError(
                 f"{file} has no column that looks like a date; its columns are {abbreviate(available)}: "
                 "rename the column with the dates to date"
             )
         found["date"] = available[0]
-    if "ticker" not in found:
-        layout: Literal["long", "wide"] = "wide"
-        _require_numbers(rows, [name for name in available if name != found["date"]], file)
+    if layout == "file_per_ticker":
+        _refuse_rows_of_several_firms(rows, found["date"], available, file)
+    if layout == "file_per_ticker" and len(files) == 1:
+        raise DataError(
+            f"{file} has the prices of one firm ({abbreviate(available)}) and no column of tickers, but a "
+            "cross-section needs several firms: put the files of all tickers into one folder, each named "
+            f"after its ticker (this one would be {ticker_of(file)}), and run: peerglass init FOLDER"
+        )
+    if layout == "wide" and not by_ticker:
+        _require_numbers(
+            rows, [one for one in available if one != found["date"] and one not in UNNAMED], file
+        )
         found = {"date": found["date"]}
+    if vendor == "yahoo_history" and layout != "wide":
+        vendor = None if _shows_splits(rows, found, file) else vendor
+        found = found if vendor else match_names(PRICE_NAMES, available)
+    if date_format is None:
+        date_format = _recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
     else:
-        layout = "long"
+        _check_format(collect(rows.select(found["date"]).unique(), file), date_format, file)
+    columns = {ours: theirs for ours, theirs in found.items() if ours != theirs and theirs not in UNNAMED}
+    unused = tuple(name for name in available if name not in found.values()) if layout != "wide" else ()
+    return PriceFile(text, layout, vendor, {} if vendor else columns, unused, date_format)
+
+
+def _arrangement(found: Mapping[str, str], available: Sequence[str], file: Path) -> Arrangement:
+    """Tell whether rows, columns or files are the firms; refuse a file of signals."""
+    if "ticker" in found:
         if "close" not in found:
             raise ConfigError(
                 f"{file} has dates and tickers but no prices; its columns are {abbreviate(available)}. If "
                 "they are signals, measure them with: peerglass backtest FILE --config CONFIG, where CONFIG "
                 "names a price file. If one is a price, rename it to close"
             )
-    if date_format is None:
-        date_format = _recognise_dates(collect(rows.select(found["date"]).unique(), file), file)
-    else:
-        _check_format(collect(rows.select(found["date"]).unique(), file), date_format, file)
-    columns = {ours: theirs for ours, theirs in found.items() if ours != theirs and theirs not in UNNAMED}
-    unused = tuple(name for name in available if name not in found.values()) if layout == "long" else ()
-    return PriceFile(text, layout, columns, unused, date_format)
+        return "long"
+    bars = [ours for ours in ("open", "high", "low", "volume") if ours in found]
+    of_one_firm = "close" in found and (bars or len(available) <= _COLUMNS_OF_A_SERIES)
+    return "file_per_ticker" if of_one_firm else "wide"
 
 
-def _match_names(available: Sequence[str]) -> dict[str, str]:
-    """Peerglass column -> the file's column, by the first of its usual names that the file has."""
-    plain: dict[str, str] = {}
-    for name in available:
-        plain.setdefault(re.sub(r"[^a-z0-9]", "", name.lower().replace("ö", "o")), name)
-    found: dict[str, str] = {}
-    for ours in (*REQUIRED, *OPTIONAL):
-        match = next((plain[name] for name in _NAMES[ours] if name in plain), None)
-        if match is not None and match not in found.values():
-            found[ours] = match
-    return found
+def _refuse_rows_of_several_firms(rows: pl.LazyFrame, day: str, available: Sequence[str], file: Path) -> None:
+    """Refuse a file without tickers that has most dates more than once."""
+    days = collect(rows.select(day), file).to_series().drop_nulls()
+    if days.n_unique() <= len(days) / 2:
+        raise DataError(
+            f"{file} has {len(days):,} rows of {days.n_unique():,} dates and no column that looks like a "
+            f"ticker; its columns are {abbreviate(available)}: rename the column with the tickers to ticker"
+        )
+
+
+def _shows_splits(rows: pl.LazyFrame, found: Mapping[str, str], file: Path) -> bool:
+    """Whether the closes fall at recorded splits, so that they are not adjusted for them."""
+    wide = match_names(PRICE_NAMES, columns_of(rows, file))
+    names = {ours: wide[ours] for ours in ("ticker", "date", "close", "split_ratio") if ours in wide}
+    frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
+    for column in ("close", "split_ratio"):
+        frame = read_number(frame, column).with_columns(pl.col(column).cast(pl.Float64, strict=False))
+    change = pl.col("close") / pl.col("close").shift()
+    if "ticker" in frame.columns:
+        change = change.over("ticker")
+    split = pl.col("split_ratio").log()
+    splits = frame.with_columns(change=change.log()).filter(
+        (pl.col("split_ratio") > 0) & (split.abs() >= _CLEAR_SPLIT) & pl.col("change").is_finite()
+    )
+    raw = (pl.col("change") + split).abs() < pl.col("change").abs()
+    return splits.height > 0 and bool(splits.select(raw.mean() > _MOST).item())
 
 
 def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> None:
@@ -150,39 +202,68 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
 
 
 def _recognise_dates(days: pl.DataFrame, file: Path) -> str | None:
-    """Return the format that reads every date and gives fewest weekends; None for ISO dates."""
+    """Return the format that reads most dates and gives fewest weekends; None for ISO dates.
+
+    A few dates may be unreadable, such as the word "Total" below a table: their rows are quarantined.
+    """
     column = days.columns[0]
     if days.schema[column].is_temporal():
         return None
-    texts = days.select(as_text(column)).select(null_if_not_available(column)).to_series().drop_nulls()
+    texts = days.select(as_text(column)).select(null_if_not_available(column)).to_series().drop_nulls().sort()
     if texts.is_empty():
         raise DataError(f"{file} has no date in the column {column!r}: use a file with values")
-    if texts.str.contains(_ISO).all():
-        return None
-    weekends = {}
-    for form in _FORMATS:
-        read = texts.str.to_date(form, strict=False)
-        if not read.null_count() and read.dt.year().min() >= 1800:  # type: ignore[operator]  # years are numbers
-            weekends[form] = int((read.dt.weekday() > 5).sum())
-    best = [form for form, count in weekends.items() if count == min(weekends.values())]
-    if len(best) == 1:
-        return best[0]
-    if best:
+    unread: dict[str | None, pl.Series] = {}
+    weekends: dict[str | None, int] = {}
+    for form in (None, *_FORMATS, *COUNTED):
+        days_read = _read_as(texts, form)
+        plausible = days_read.dt.year().is_between(*_YEARS).fill_null(value=False)
+        unread[form] = texts.filter(~plausible)
+        weekends[form] = int((days_read.filter(plausible).dt.weekday() > 5).sum())
+        if form is None and unread[None].is_empty():
+            return None
+    fewest = min(len(rest) for rest in unread.values())
+    read_by = [form for form, rest in unread.items() if len(rest) == fewest]
+    if fewest > _UNREAD * len(texts):
         raise DataError(
-            f"the dates of {file}, such as {texts[0]}, can be read as {' and as '.join(best)}: give one with "
-            "--date-format"
+            f"{fewest:,} of the {len(texts):,} dates of {file}, such as {unread[read_by[0]][0]!r}, have no "
+            "usual format: write them as 2020-01-31, or give theirs with --date-format, such as %d.%m.%Y"
         )
-    raise DataError(
-        f"the dates of {file}, such as {texts[0]}, have no usual format: write them as 2020-01-31, or give "
-        "their format with --date-format (for example %d.%m.%Y)"
+    best = [form for form in read_by if weekends[form] == min(weekends[one] for one in read_by)]
+    if len({_order_in(form) for form in best}) > 1:
+        raise DataError(
+            f"the dates of {file}, such as {texts[0]}, can be read as {' and as '.join(map(str, best))}: "
+            "give one with --date-format"
+        )
+    return best[0]
+
+
+def _order_in(form: str | None) -> str:
+    """Return the order of a format's parts: two formats that differ in signs alone read the same dates."""
+    return re.sub(r"[^A-Za-z]", "", (form or "").replace("%B", "%b"))
+
+
+def _read_as(texts: pl.Series, form: str | None) -> pl.Series:
+    """Read dates in one format (None is ISO); null where it does not fit."""
+    if form in COUNTED:
+        number = pl.when(pl.col("").str.contains(_NUMBER)).then(counted_as_iso(pl.col(""), form))
+        iso = texts.alias("").to_frame().select(number).to_series()
+        return iso.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    if form is not None:
+        return texts.str.to_date(form, strict=False)
+    iso = (
+        texts.alias("").to_frame().select(pl.when(pl.col("").str.contains(_ISO)).then(pl.col(""))).to_series()
     )
+    return iso.str.replace_all("-", "", literal=True).str.slice(0, 8).str.to_date("%Y%m%d", strict=False)
 
 
 def _check_format(days: pl.DataFrame, date_format: str, file: Path) -> None:
     column = days.columns[0]
     read = ReadOptions(date_format=date_format).dates(days, [column])
-    if read.schema[column] != pl.Date:
+    if read.schema[column] == pl.Date:
+        return
+    unread = read.filter(pl.col(column).str.to_date("%Y-%m-%d", strict=False).is_null())[column].drop_nulls()
+    if len(unread) > _UNREAD * days.height:
         raise DataError(
-            f"--date-format {date_format} does not read all dates of {file}, such as "
-            f"{days.select(as_text(column)).to_series()[0]}: correct it"
+            f"--date-format {date_format} does not read {len(unread):,} of the {days.height:,} dates of "
+            f"{file}, such as {unread[0]!r}: correct it"
         )

@@ -8,7 +8,13 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.sources.files.reading import ReadOptions, as_text, file_label, null_if_not_available
+from pipelines.sources.files.reading import (
+    ReadOptions,
+    as_text,
+    file_label,
+    null_if_not_available,
+    ticker_text,
+)
 from pipelines.sources.sample import STATIC_SINCE
 
 _TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
@@ -35,7 +41,7 @@ def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
                 f"Static groups: {' and '.join(groups)} as of the date of {file_label(files)} are applied to "
                 "all dates, so a firm that changed its business is grouped with hindsight."
             )
-    frame = frame.with_columns(as_text("ticker"), *(as_text(c) for c in _TEXT if c in frame.columns))
+    frame = frame.with_columns(ticker_text(), *(as_text(c) for c in _TEXT if c in frame.columns))
     frame = frame.with_columns(null_if_not_available(c) for c in _TEXT if c in frame.columns)
     frame = options.dates(frame, [c for c in _DATES if c in frame.columns])
     frame = options.numbers(frame, [c for c in ("delisting_return",) if c in frame.columns])
@@ -44,6 +50,31 @@ def read_securities(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
         frame = frame.with_columns(null_if_not_available("delisting_reason"))
         frame = frame.with_columns(_delisting_reason(pl.col("delisting_reason")).alias("delisting_reason"))
     return frame, notes, hazards
+
+
+def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
+    """Return the firms whose prices say on which day their listing ended, and with which return and reason.
+
+    Parameters
+    ----------
+    ended
+        ticker, date, and delisting_return or delisting_reason as in the files. A code of 100 is a firm that
+        is still listed.
+    """
+    rows = ended.with_columns(
+        pl.lit(None, dtype=kind).alias(name)
+        for name, kind in (("delisting_return", pl.Float64()), ("delisting_reason", pl.String()))
+        if name not in ended.columns
+    ).with_columns(as_text("delisting_reason"))
+    listed = pl.col("delisting_reason").str.contains(r"^1\d\d(?:\.0+)?$").fill_null(value=False)
+    last = rows.filter(~listed).sort("ticker", "date").group_by("ticker", maintain_order=True).last()
+    return last.select(
+        "ticker",
+        pl.lit(STATIC_SINCE).alias("valid_from"),
+        pl.col("date").alias("delisted_on"),
+        "delisting_return",
+        _delisting_reason(pl.col("delisting_reason")).alias("delisting_reason"),
+    )
 
 
 def _delisting_reason(recorded: pl.Expr) -> pl.Expr:
@@ -81,7 +112,7 @@ def read_membership(files: Sequence[Path], options: ReadOptions) -> tuple[pl.Dat
             f"{file_label(files)} has no column universe: it is read as one universe, named {universe}."
         )
     dates = [c for c in ("from_date", "to_date") if c in frame.columns]
-    frame = options.dates(frame.with_columns(as_text("ticker"), as_text("universe")), dates)
+    frame = options.dates(frame.with_columns(ticker_text(), as_text("universe")), dates)
     without_start = frame["from_date"].null_count()
     if without_start:
         filled = pl.lit(STATIC_SINCE).cast(frame.schema["from_date"])

@@ -1,12 +1,13 @@
-"""A user's own CSV or Parquet files: prices, and optionally firms, statements, membership and inputs."""
+"""A user's own CSV, Excel or Parquet files: prices, and optionally firms, statements, membership, inputs."""
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 
@@ -14,16 +15,23 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.sources.base import SourceTables
 from pipelines.sources.files.hazards import detected_hazards
 from pipelines.sources.files.inputs import read_inputs
+from pipelines.sources.files.layouts import LAYOUTS, PRICE_NAMES
 from pipelines.sources.files.paths import resolve
-from pipelines.sources.files.prices import OPTIONAL, REQUIRED, read_bars, read_wide_closes
+from pipelines.sources.files.prices import DELISTINGS, OPTIONAL, REQUIRED, Arrangement, read_prices
 from pipelines.sources.files.reading import ReadOptions
-from pipelines.sources.files.securities import MEMBERSHIP, SECURITIES, read_membership, read_securities
+from pipelines.sources.files.securities import (
+    MEMBERSHIP,
+    SECURITIES,
+    delisted_firms,
+    read_membership,
+    read_securities,
+)
 from pipelines.sources.files.statements import STATEMENTS, StatementFiles, read_statements
 from pipelines.sources.files.text import COMMAS, TextFormat
 from pipelines.sources.items import ITEMS
 
 _COLUMNS_BY_TABLE: Final[Mapping[str, tuple[str, ...]]] = {
-    "prices": (*REQUIRED, *OPTIONAL),
+    "prices": (*REQUIRED, *OPTIONAL, *DELISTINGS),
     "securities": ("ticker", *SECURITIES),
     "fundamentals": ("ticker", *STATEMENTS),
     "membership": ("ticker", *MEMBERSHIP),
@@ -36,19 +44,23 @@ _WITH_UNITS: Final = frozenset(("close", *OPTIONAL, "delisting_return", *ITEMS))
 class FilesSource:
     """Prices, and optionally other tables, from files.
 
-    Paths may contain wildcards; ``~`` and environment variables are expanded. CSV may be gzipped. Dates are
-    ISO (2020-01-31 or 20200131) or have the format ``date_format``.
+    Paths may contain wildcards or be folders; ``~`` and environment variables are expanded. CSV may be
+    gzipped or zipped. Dates are ISO (2020-01-31 or 20200131) or have the format ``date_format``.
 
     Parameters
     ----------
     prices
         Long layout: at least date, ticker and close. Wide layout: date and one column of closes per ticker.
+        One file per ticker: at least date and close.
     securities
         File with at least ticker, and any of name, sector, industry, currency, exchange, valid_from,
         valid_to, listed_on, delisted_on, delisting_return, delisting_reason (merger, performance, unknown, or
         a CRSP delisting code); None if there is none.
     layout
         Layout of the prices.
+    vendor
+        Whose layout of columns and values the prices have (`pipelines.sources.files.layouts.LAYOUTS`); None
+        if no vendor's.
     statements
         Files of statements; None if there are none.
     membership
@@ -82,7 +94,8 @@ class FilesSource:
         prices: Path,
         securities: Path | None = None,
         *,
-        layout: Literal["long", "wide"] = "long",
+        layout: Arrangement = "long",
+        vendor: str | None = None,
         statements: StatementFiles | None = None,
         membership: Path | None = None,
         inputs: Path | None = None,
@@ -94,14 +107,14 @@ class FilesSource:
         end: date | None = None,
         hazards: tuple[str, ...] = (),
     ) -> None:
-        self._prices, self._securities, self._layout = prices, securities, layout
+        self._prices, self._securities, self._layout, self._vendor = prices, securities, layout, vendor
         self._statements, self._membership, self._inputs = statements, membership, inputs
         self._options = ReadOptions(dict(columns or {}), dict(units or {}), date_format, text=text or COMMAS)
         self._start, self._end, self._hazards = start, end, hazards
         if unknown := sorted(name for name in self._options.columns if not _is_column(name)):
             raise ConfigError(
-                f"columns maps {', '.join(unknown)}, which is not a column of any table; choose from "
-                f"{', '.join(sorted(_ALL_COLUMNS))}"
+                f"columns maps {', '.join(unknown)}, which is not a column of any table{_meant(unknown[0])}; "
+                f"choose from {', '.join(sorted(_ALL_COLUMNS))}"
             )
         if unknown := sorted(set(self._options.units) - _WITH_UNITS):
             raise ConfigError(
@@ -114,9 +127,10 @@ class FilesSource:
                 "not 0"
             )
         mapped = set(self._options.for_table("prices").columns)
-        if layout == "wide" and (unused := sorted(mapped & {"close", *OPTIONAL})):
+        if layout == "file_per_ticker" and "ticker" in mapped:
             raise ConfigError(
-                f"columns maps {', '.join(unused)}, but layout: wide has no such column; remove the entry"
+                "columns maps ticker, but with layout: file_per_ticker the name of a file is its ticker; "
+                "remove the entry, or set layout: long"
             )
         if end is not None and statements is not None and statements.share_counts_as_of == "today":
             raise ConfigError(
@@ -137,16 +151,27 @@ class FilesSource:
         Raises
         ------
         ConfigError
-            If a path is neither CSV nor Parquet, or contains an environment variable that is not set.
+            If the extension of a file is not known, or a path contains an environment variable that is not
+            set.
         DataError
             If a file is missing, unreadable, lacks a required column, differs from the others of its pattern,
             or has no row within the dates; or if a unit is given for a column that no file has.
         """
-        read = read_wide_closes if self._layout == "wide" else read_bars
-        prices, notes = read(resolve(self._prices), self._options.for_table("prices"), self._start, self._end)
+        names = PRICE_NAMES if self._vendor is None else {**PRICE_NAMES, **LAYOUTS[self._vendor].columns}
+        prices, ended, notes = read_prices(
+            resolve(self._prices),
+            self._options.for_table("prices", names if self._vendor or self._layout == "wide" else None),
+            self._start,
+            self._end,
+            arrangement=self._layout,
+            layout=self._vendor,
+        )
         tables = {"prices": prices}
         hazards: list[str] = []
-        if self._securities is None:
+        if self._securities is None and ended is not None and ended.height:
+            tables["securities"] = delisted_firms(ended)
+            notes.append(f"The prices contain the delistings of {tables['securities'].height:,} firms.")
+        elif self._securities is None:
             notes.append(
                 "No securities file was given: names, sectors, industries and listing dates are unknown."
             )
@@ -198,6 +223,11 @@ def _is_column(name: str) -> bool:
     """Return whether a mapped name is a Peerglass column of any table, or of the table in its prefix."""
     table, dot, column = name.partition(".")
     return name in _ALL_COLUMNS or (bool(dot) and column in _COLUMNS_BY_TABLE.get(table, ()))
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name.rpartition(".")[2], sorted(_ALL_COLUMNS), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def unpriced_tickers(tables: Mapping[str, pl.DataFrame]) -> list[str]:

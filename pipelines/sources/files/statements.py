@@ -22,6 +22,7 @@ from pipelines.sources.files.reading import (
     read_number,
     scale,
     scan,
+    ticker_text,
 )
 from pipelines.sources.files.splits import ShareCountsAsOf, fill_stated_on
 from pipelines.sources.items import FLOWS, ITEMS, SPLIT_ITEMS
@@ -139,7 +140,7 @@ def _read_one(file: Path, given: StatementFiles, options: ReadOptions) -> tuple[
             names[ours] = options.column_name(ours, available, file)
     if "item" in names and "value" in names:
         frame = collect(rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), file)
-        return _to_canonical_items(frame.with_columns(as_text("ticker")), given.items, file)
+        return _to_canonical_items(frame.with_columns(ticker_text()), given.items, file)
     index = {ours: theirs for ours, theirs in names.items() if ours not in ("item", "value")}
     item_columns = {item: given.items.get(item, item) for item in ITEMS}
     item_columns = {
@@ -158,7 +159,7 @@ def _read_one(file: Path, given: StatementFiles, options: ReadOptions) -> tuple[
         )
     frame = collect(
         rows.select(pl.col(theirs).alias(ours) for ours, theirs in (index | item_columns).items()), file
-    ).with_columns(as_text("ticker"))
+    ).with_columns(ticker_text())
     numeric = all(frame.schema[item].is_numeric() for item in item_columns)
     frame = frame.with_columns(pl.col(list(item_columns)).cast(pl.Float64 if numeric else pl.String))
     return frame.unpivot(

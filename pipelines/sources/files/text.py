@@ -1,7 +1,8 @@
 """The format of text files: separator, decimal mark and encoding; and recognising it from a file's beginning.
 
 CSV is read as text. Numbers with a decimal comma are rewritten with a point, so that the code that interprets
-values knows one form only.
+values knows one form only. Lines above the header are skipped, and the lines of a header of several lines are
+joined (`header_of`).
 """
 
 from __future__ import annotations
@@ -10,21 +11,38 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import re
+import zipfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.sources.files.layouts import PRICE_NAMES, plain
 
+EXCEL: Final = (".xlsx", ".xlsm", ".xls", ".xlsb", ".ods")
+"""Extensions of workbooks, of which the first sheet is read."""
 _BEGINNING: Final = 1 << 18  # bytes that are looked at to recognise a format
 _ROWS: Final = 200
+HEADER_LINES: Final = 18
+"""Lines in which the data begin."""
+_DATE: Final = re.compile(
+    r"(?:\d{4}[-/.年]\d{1,2}[-/.月]\d{1,2}日?|\d{1,2}[-/. ](?:\d{1,2}|[A-Za-z]{3,9})[-/. ]\d{2,4}"
+    r"|(?:19|20)\d{6}"
+    r"|[A-Za-z]{3,9} \d{1,2},? \d{4}|\d{2}[A-Za-z]{3}\d{4})(?:[T ,:].*)?"
+)
+"""A cell with a date. A few wrong ones do no harm, because a column needs several."""
+_DECIMAL: Final = re.compile(r"[+-]?\d+[.,]\d+")
+_KNOWN: Final = frozenset(plain(name) for names in PRICE_NAMES.values() for name in names)
 _COMMA_NUMBER: Final = r"^[+-]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+(?:[eE][+-]?\d+)?$"
 _POINT_NUMBER: Final = r"^[+-]?(?:\d+|\d{1,3}(?:,\d{3})+)\.\d+(?:[eE][+-]?\d+)?$"
 _GROUPED_WHOLE: Final = {",": r"^[+-]?\d{1,3}(?:\.\d{3})+$", ".": r"^[+-]?\d{1,3}(?:,\d{3})+$"}
+_EASTERN: Final = ("gb18030", "cp949", "cp932", "big5")
 _MARKS: Final = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -53,7 +71,7 @@ COMMAS: Final = TextFormat()
 
 def is_text(file: Path) -> bool:
     """Return whether a file's name is that of a text file, which may be gzipped."""
-    return not file.name.lower().endswith((".parquet", ".pq"))
+    return not file.name.lower().endswith((".parquet", ".pq", *EXCEL))
 
 
 def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
@@ -64,18 +82,94 @@ def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
     DataError
         If the file is not encoded as given.
     """
-    if _is_utf8(given.encoding):
-        rows = pl.scan_csv(file, glob=False, infer_schema=False, separator=given.separator)
+    head = io.StringIO(_decoded(file, given.encoding, _BEGINNING).removeprefix("\ufeff"), newline="")
+    header = header_of(list(itertools.islice(csv.reader(head, delimiter=given.separator), HEADER_LINES)))
+    named: dict[str, Any] = {}
+    if header is not None:
+        skipped, names = header
+        named = {"has_header": False, "skip_lines": skipped, "schema": dict.fromkeys(names, pl.String)}
+    if _is_utf8(given.encoding) and not file.name.lower().endswith(".zip"):
+        rows = pl.scan_csv(file, glob=False, infer_schema=False, separator=given.separator, **named)
     else:
-        try:
-            text = _bytes_of(file).decode(given.encoding)
-        except UnicodeError as error:
-            raise DataError(f"{file} is not encoded as {given.encoding} ({error}): correct it") from None
-        source = io.BytesIO(text.removeprefix("\ufeff").encode())
-        rows = pl.read_csv(source, infer_schema=False, separator=given.separator).lazy()
+        source = io.BytesIO(_decoded(file, given.encoding).removeprefix("\ufeff").encode())
+        rows = pl.read_csv(source, infer_schema=False, separator=given.separator, **named).lazy()
     if given.decimal == "." and given.separator == ",":
         return rows  # a comma inside a number would need quotes, and gives a value that is refused later
     return rows.with_columns(_with_decimal_point(pl.all(), given.decimal))
+
+
+def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
+    """Find the header of a table that does not simply begin with it.
+
+    Data begin with the first of three lines that have a date in one column. Of the lines above, the header is
+    the one whose cells are names of prices (``Close``, ``PX_LAST``); if another line has the tickers, as
+    yfinance and Bloomberg write it, a column's name has both parts, as pandas writes them. Without such a
+    line, the last of the fullest lines is the header.
+
+    Parameters
+    ----------
+    lines
+        The first lines of the table, split into cells.
+
+    Returns
+    -------
+    tuple of int and list of str, or None
+        Number of lines above the data, and the names of the columns. None if the first line is the header.
+    """
+    found = next(
+        (
+            (top, column)
+            for top in range(1, len(lines) - 1)
+            for column in range(min(4, len(lines[top])))
+            if all(
+                len(line) > column and _DATE.fullmatch(line[column].strip()) for line in lines[top : top + 3]
+            )
+        ),
+        None,
+    )
+    if found is None or found[0] == 1 or any(_DECIMAL.fullmatch(cell.strip()) for cell in lines[1]):
+        return None
+    top, day = found
+    width = len(lines[top])
+    above = [[cell.strip() for cell in line[:width]] + [""] * (width - len(line)) for line in lines[:top]]
+    fullest = max(sum(map(bool, line[day + 1 :])) for line in above)
+    fields = next((line for line in above if _is_fields(line[day + 1 :])), None)
+    others = [line for line in above if line is not fields and len({*line[day + 1 :]} - {""}) >= 1]
+    tickers = max(others, key=lambda line: sum(map(bool, line[day + 1 :])), default=None)
+    if fields is not None and tickers is not None and _are_tickers(tickers[day + 1 :], fields[day + 1 :]):
+        names = [f"_{column}" for column in range(day)] + ["Date"]
+        ticker = ""
+        for cell, name in zip(tickers[day + 1 :], fields[day + 1 :], strict=True):
+            ticker = cell or ticker
+            names.append(f"('{name}', '{ticker}')")
+    else:
+        chosen = fields or next(
+            line for line in reversed(above) if sum(map(bool, line[day + 1 :])) == fullest
+        )
+        names = list(chosen)
+        names[day] = names[day] or next((line[day] for line in above if line[day]), "")
+    return top, _unique(names)
+
+
+def _is_fields(cells: Sequence[str]) -> bool:
+    """Whether most cells are names of prices."""
+    filled = [cell for cell in cells if cell]
+    return bool(filled) and sum(plain(cell) in _KNOWN for cell in filled) > len(filled) / 2
+
+
+def _are_tickers(cells: Sequence[str], fields: Sequence[str]) -> bool:
+    """Whether a line names the ticker of every field: one at the first column of each firm, or everywhere."""
+    return bool(cells[0]) and len({*cells} - {""}) <= sum(map(bool, fields)) and sum(map(bool, cells)) >= 1
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Rename repeated names as polars does."""
+    seen: Counter[str] = Counter()
+    result = []
+    for name in names:
+        result.append(name if not seen[name] else f"{name}_duplicated_{seen[name] - 1}")
+        seen[name] += 1
+    return result
 
 
 def recognise_text(file: Path) -> TextFormat:
@@ -83,8 +177,9 @@ def recognise_text(file: Path) -> TextFormat:
 
     The separator is the one of ``, ; tab |`` that gives the header most columns and most rows as many. The
     decimal mark is a comma if more cells look like ``1.234,5`` than like ``1,234.5``. A file that is not
-    UTF-8 (or UTF-16 with a byte order mark) is read as cp1252, the usual encoding of Windows, or as latin-1
-    if that has no such characters.
+    UTF-8 (or UTF-16 with a byte order mark) is read in the first encoding that gives its header a known name
+    (`_EASTERN`), else as Korean or Chinese if its signs come in pairs, else as cp1252, the usual encoding of
+    Windows, or as latin-1 if that has no such characters.
 
     Raises
     ------
@@ -128,11 +223,33 @@ def _recognise_encoding(beginning: bytes) -> str:
     for mark, encoding in zip(_MARKS, ("utf-8", "utf-16", "utf-16"), strict=True):
         if beginning.startswith(mark):
             return encoding
+    for encoding in ("utf-8", *_EASTERN):
+        text = _decoded_beginning(beginning, encoding)
+        if text is not None and (encoding == "utf-8" or _names_eastern_columns(text)):
+            return encoding
+    paired = _decoded_beginning(beginning, "cp949")
+    signs = re.findall(rb"[\x80-\xff]+", beginning)
+    if signs and sum(len(run) % 2 == 0 for run in signs) > 0.8 * len(signs):
+        if paired is not None and len(re.findall(r"[가-힣]", paired)) > 0.8 * len(
+            re.findall(r"[^\x00-\x7f]", paired)
+        ):
+            return "cp949"
+        if _decoded_beginning(beginning, "gb18030") is not None:
+            return "gb18030"
+    return "cp1252" if _decodes(beginning, "cp1252") else "latin-1"
+
+
+def _decoded_beginning(beginning: bytes, encoding: str) -> str | None:
+    """Decode a beginning, whose last character may be cut off; None if it is not so encoded."""
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(beginning)  # a character may be cut off at the end
+        return codecs.getincrementaldecoder(encoding)().decode(beginning)
     except UnicodeDecodeError:
-        return "cp1252" if _decodes(beginning, "cp1252") else "latin-1"
-    return "utf-8"
+        return None
+
+
+def _names_eastern_columns(text: str) -> bool:
+    header = re.split(r"[,;\t|]", text.partition("\n")[0])
+    return any(not cell.isascii() and plain(cell) in _KNOWN for cell in header)
 
 
 def _decodes(content: bytes, encoding: str) -> bool:
@@ -147,12 +264,35 @@ def _is_utf8(encoding: str) -> bool:
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig", "ascii")
 
 
+def _decoded(file: Path, encoding: str, count: int = -1) -> str:
+    """Decode a file, or its first bytes; DataError if it is not encoded as given."""
+    content = _bytes_of(file, count)
+    if _is_utf8(encoding) and count >= 0:
+        return content.decode("utf-8", errors="replace")  # polars names the file if it is not UTF-8
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(content, final=count < 0)
+    except UnicodeError as error:
+        raise DataError(f"{file} is not encoded as {encoding} ({error}): correct it") from None
+
+
 def _bytes_of(file: Path, count: int = -1) -> bytes:
     try:
         if file.name.lower().endswith(".gz"):
             with gzip.open(file, "rb") as packed:
                 return packed.read(count)
-        with file.open("rb") as plain:
-            return plain.read(count)
-    except OSError as error:
+        if file.name.lower().endswith(".zip"):
+            with zipfile.ZipFile(file) as archive, archive.open(_only_member(archive, file)) as member:
+                return member.read(count)
+        with file.open("rb") as opened:
+            return opened.read(count)
+    except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"{file} cannot be read ({error}): repair or replace it") from None
+
+
+def _only_member(archive: zipfile.ZipFile, file: Path) -> zipfile.ZipInfo:
+    members = [one for one in archive.infolist() if not one.is_dir() and "__MACOSX" not in one.filename]
+    if len(members) != 1:
+        raise DataError(
+            f"{file} contains {len(members):,} files, and only archives of one are read: unpack it"
+        )
+    return members[0]

@@ -141,6 +141,54 @@ def test_an_existing_config_is_kept_unless_forced(bars: pl.DataFrame, peerglass:
     assert "name: prices" in Path("prices.yaml").read_text()
 
 
+def _per_ticker(frame: pl.DataFrame) -> None:
+    Path("firms").mkdir()
+    for (ticker,), firm in frame.group_by("ticker"):
+        firm.select(Date="date", Close="close", Volume="volume").write_csv(Path("firms", f"{ticker}.csv"))
+
+
+@pytest.mark.parametrize("given", ["firms", "firms/F*.csv"])
+def test_a_folder_or_a_pattern_of_one_file_per_ticker_is_ingested_under_the_files_names(
+    given: str, bars: pl.DataFrame, peerglass: Call
+) -> None:
+    _per_ticker(bars)
+    answer = peerglass("init", given, "--config", "mine.yaml")
+    assert (answer.code, answer.err) == (0, "")
+    assert "layout: file_per_ticker" in Path("mine.yaml").read_text()
+    assert peerglass("ingest", "mine.yaml").code == 0
+    stored = Lake(load_config(Path("mine.yaml")).lake).read("prices")
+    assert sorted(stored["ticker"].unique()) == [f"F{n}" for n in range(9)]
+    assert stored.height == bars.height
+
+
+def test_splits_of_zero_are_no_splits(bars: pl.DataFrame, peerglass: Call) -> None:
+    bars.with_columns(split_ratio=pl.when(pl.col("ticker") == "F1").then(0.0).otherwise(1.0)).write_csv(
+        "p.csv"
+    )
+    answer = peerglass("init", "p.csv")
+    assert answer.code == 0, answer.err
+    assert f"{DAYS} rows have split_ratio = 0, which is read as no split" in answer.out
+    assert f"{bars.height:,} prices of 9 firms" in answer.out
+
+
+def test_a_row_of_totals_is_counted_and_quoted(bars: pl.DataFrame, peerglass: Call) -> None:
+    Path("p.csv").write_text(bars.write_csv() + "Total,,,,\n2020-01-0\n")
+    answer = peerglass("init", "p.csv")
+    assert answer.code == 0, answer.err
+    assert "2 rows break the contract of prices and will be quarantined" in answer.out
+    assert "date '2020-01-0'" in answer.out or "date 'Total'" in answer.out
+
+
+def test_a_value_that_is_wrong_is_quoted_with_what_is_allowed(bars: pl.DataFrame, peerglass: Call) -> None:
+    bars.with_columns(ticker=pl.format("{}/x/y", "ticker")).write_csv("p.csv")
+    answer = peerglass("init", "p.csv")
+    assert answer.code == 3
+    assert "ticker 'F0/x/y'" in answer.err
+    assert "letters, digits and . - _ ^ =" in answer.err
+    bars.with_columns(close=pl.format("{}?", "close")).write_csv("p.csv")
+    assert f"close '{bars['close'][0]}?' of F0" in peerglass("init", "p.csv").err
+
+
 def _days(frame: pl.DataFrame, form: str) -> bytes:
     return frame.with_columns(pl.col("date").dt.to_string(form)).write_csv().encode()
 
@@ -169,6 +217,16 @@ REFUSED: Mapping[str, tuple[Callable[[pl.DataFrame], bytes], int, str]] = {
         lambda f: f.filter(pl.col("date") < dt.date(2020, 3, 1)).write_csv().encode(),
         3,
         "at least",
+    ),
+    "one series": (
+        lambda f: f.filter(pl.col("ticker") == "F1").select("date", "close", "volume").write_csv().encode(),
+        3,
+        "each named after its ticker (this one would be prices)",
+    ),
+    "words for dates": (
+        lambda f: f.with_columns(date=pl.format("day {}", "date")).write_csv().encode(),
+        3,
+        "260 of the 260 dates of prices.csv, such as 'day 2020-01-01', have no usual format",
     ),
     "one firm": (lambda f: f.filter(pl.col("ticker") == "F1").write_csv().encode(), 3, "more firms"),
     "late evenings": (lambda f: _days(f, "%Y-%m-%dT23:00:00Z"), 3, "dates of the exchange"),

@@ -79,8 +79,8 @@ def test_a_pattern_that_matches_no_file_or_another_format_is_refused(tmp_path: P
     with pytest.raises(DataError, match="no file matches"):
         FilesSource(tmp_path / "*.csv").fetch()
     write(tmp_path / "a.csv", bars("2020-01-02", "A", 1))
-    write(tmp_path / "readme.txt", "text")
-    with pytest.raises(ConfigError, match=r"readme\.txt is neither CSV .*: narrow the pattern"):
+    write(tmp_path / "readme.md", "text")
+    with pytest.raises(ConfigError, match=r"readme\.md is neither CSV.*: narrow the pattern"):
         FilesSource(tmp_path / "*").fetch()
 
 
@@ -155,9 +155,9 @@ def test_a_wrong_layout_is_refused(tmp_path: Path) -> None:
         FilesSource(long, layout="wide").fetch()
     with pytest.raises(DataError, match=r"no column 'ticker' for ticker; .* \(or set source.layout to wide"):
         FilesSource(wide).fetch()
-    with pytest.raises(ConfigError, match="columns maps close, but layout: wide"):
-        FilesSource(wide, layout="wide", columns={"close": "A"})
+    with pytest.raises(ConfigError, match="columns maps close, but each other column"):
+        FilesSource(wide, layout="wide", columns={"close": "A"}).fetch()
     with pytest.raises(DataError, match="no column besides date"):
         FilesSource(write(tmp_path / "none.csv", "date\n2020-01-02\n"), layout="wide").fetch()
     with pytest.raises(DataError, match="no column 'date' for date"):
-        FilesSource(write(tmp_path / "day.csv", "Day,A\n2020-01-02,1\n"), layout="wide").fetch()
+        FilesSource(write(tmp_path / "day.csv", "Tag,A\n2020-01-02,1\n"), layout="wide").fetch()

@@ -90,8 +90,8 @@ def test_a_missing_file_a_wrong_kind_and_wrong_settings_are_refused(tmp_path: Pa
         FilesSource(tmp_path / "prices.csv").fetch()
     with pytest.raises(DataError, match="there is no file"):
         FilesSource(csv(tmp_path), tmp_path / "securities.csv").fetch()
-    with pytest.raises(ConfigError, match=r"neither CSV .* nor Parquet"):
-        FilesSource(csv(tmp_path, name="prices.xlsx")).fetch()
+    with pytest.raises(ConfigError, match=r"neither CSV, Excel nor Parquet"):
+        FilesSource(csv(tmp_path, name="prices.docx")).fetch()
     with pytest.raises(ConfigError, match="columns maps clse, which is not a column of any table"):
         FilesSource(tmp_path / "prices.csv", columns={"clse": "Close"})
     with pytest.raises(ConfigError, match="start 2021-01-01 is after end 2020-01-01"):
